@@ -1,0 +1,1 @@
+"""Tensors, bytes and blocks: what a checkpoint is, what to read, what went wrong. Knows no storage."""

@@ -1,0 +1,244 @@
+"""Every error this package raises, and nothing else.
+
+The tree (each class is also the builtin a caller would expect)::
+
+    StreamerError
+    ├── UsageError (ValueError)                 the caller's mistake, found before any byte is read
+    │   ├── OptionError                         an option out of its bounds, or an unknown one
+    │   ├── UnknownSchemeError                  no backend for this URL; names the extra to install
+    │   ├── UnknownDeviceError                  torch does not know this device
+    │   ├── UnknownTensorError (KeyError)       a name in ``names`` that no shard holds
+    │   ├── TargetError                         load_into: wrong shape, dtype, or unmatched names
+    │   └── UnsupportedDtypeError (TypeError)   the framework has no such dtype
+    ├── FormatError (ValueError)                the checkpoint itself is wrong
+    │   ├── HeaderError                         malformed safetensors header
+    │   └── ShardIndexError                     malformed index, or one that leaves its folder
+    ├── StorageError (OSError)                  the storage said no, or nothing
+    │   ├── ObjectNotFoundError (FileNotFoundError)
+    │   ├── AccessDeniedError (PermissionError)
+    │   │   └── CredentialsError                missing, wrong or expired credentials
+    │   ├── TruncatedError (EOFError)           fewer bytes than the size promised
+    │   ├── ChangedError                        the object was replaced during the load
+    │   ├── RangeResponseError                  the server's answer is not the range asked for
+    │   ├── RedirectError                       a redirect that must not be followed
+    │   ├── HttpStatusError                     any other HTTP status
+    │   ├── ConnectError (ConnectionError)      DNS, refused, reset
+    │   ├── TlsError (ConnectionError)          certificate or handshake
+    │   └── TransferTimeoutError (TimeoutError) connect, first byte or stall
+    ├── DeviceError (RuntimeError)              the accelerator refused
+    ├── PluginError (RuntimeError)              a plug-in broke its contract; names it
+    ├── LoadCancelledError (RuntimeError)       the stream was closed under its consumer
+    └── EngineError (RuntimeError)              our bug, or a forked child using its parent's stream
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AccessDeniedError",
+    "ChangedError",
+    "ConnectError",
+    "CredentialsError",
+    "DeviceError",
+    "EngineError",
+    "FormatError",
+    "HeaderError",
+    "HttpStatusError",
+    "LoadCancelledError",
+    "ObjectNotFoundError",
+    "OptionError",
+    "PluginError",
+    "RangeResponseError",
+    "RedirectError",
+    "ShardIndexError",
+    "StorageError",
+    "StreamerError",
+    "TargetError",
+    "TlsError",
+    "TransferTimeoutError",
+    "TruncatedError",
+    "UnknownDeviceError",
+    "UnknownSchemeError",
+    "UnknownTensorError",
+    "UnsupportedDtypeError",
+    "UsageError",
+]
+
+
+class StreamerError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        message: What happened, in one sentence.
+        uri: What was being read, without secrets, or None.
+        hint: What to do about it, or None.
+    """
+
+    def __init__(self, message: str, *, uri: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.uri = uri
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return "".join(self._sentences())
+
+    def _sentences(self) -> list[str]:
+        where = f"{self.uri}: " if self.uri and self.uri not in self.message else ""
+        hint = f". {self.hint}" if self.hint else ""
+        return [where, self.message.rstrip("."), hint]
+
+
+class UsageError(StreamerError, ValueError):
+    """The call cannot be right; nothing was read."""
+
+
+class OptionError(UsageError):
+    """An option is unknown or out of its bounds."""
+
+
+class UnknownSchemeError(UsageError):
+    """No backend is installed for the scheme of this URL."""
+
+
+class UnknownDeviceError(UsageError):
+    """The framework does not know this device, or it is not available here."""
+
+
+class UnknownTensorError(UsageError, KeyError):
+    """A requested tensor is in none of the shards."""
+
+
+class TargetError(UsageError):
+    """A target of ``load_into`` does not fit the checkpoint."""
+
+
+class UnsupportedDtypeError(UsageError, TypeError):
+    """The checkpoint holds a dtype the chosen framework lacks."""
+
+
+class FormatError(StreamerError, ValueError):
+    """The checkpoint breaks the rules of its format."""
+
+
+class HeaderError(FormatError):
+    """A safetensors header is malformed or does not fit its file."""
+
+
+class ShardIndexError(FormatError):
+    """A ``*.safetensors.index.json`` is malformed, or names a shard it must not."""
+
+
+class StorageError(StreamerError, OSError):
+    """A storage refused, failed or lied.
+
+    Attributes:
+        byte_range: Half-open ``(begin, end)`` in the object, or None.
+        object_size: Size of the object in bytes, where known.
+        status: HTTP status, or None.
+        code: The storage's own error code (``NoSuchKey``) or errno name (``ENOENT``), or None.
+        request_id: The storage's request id, or None.
+        attempts: How many times the range was tried.
+        elapsed_s: Seconds from the first attempt to giving up.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        uri: str | None = None,
+        hint: str | None = None,
+        byte_range: tuple[int, int] | None = None,
+        object_size: int | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+        attempts: int = 1,
+        elapsed_s: float = 0.0,
+    ) -> None:
+        super().__init__(message, uri=uri, hint=hint)
+        self.byte_range = byte_range
+        self.object_size = object_size
+        self.status = status
+        self.code = code
+        self.request_id = request_id
+        self.attempts = attempts
+        self.elapsed_s = elapsed_s
+
+    def _sentences(self) -> list[str]:
+        where, message, hint = super()._sentences()
+        facts = [
+            self._range_text(),
+            f"HTTP {self.status}" if self.status else None,
+            self.code,
+            f"request id {self.request_id}" if self.request_id else None,
+            f"{self.attempts} attempts in {self.elapsed_s:.1f} s" if self.attempts > 1 else None,
+        ]
+        told = ", ".join(fact for fact in facts if fact)
+        return [where, message, f" ({told})" if told else "", hint]
+
+    def _range_text(self) -> str | None:
+        if self.byte_range is None:
+            return None
+        begin, end = self.byte_range
+        of_size = f" of {self.object_size}" if self.object_size is not None else ""
+        return f"bytes {begin}-{max(begin, end - 1)}{of_size}"
+
+
+class ObjectNotFoundError(StorageError, FileNotFoundError):
+    """The object, bucket or file does not exist."""
+
+
+class AccessDeniedError(StorageError, PermissionError):
+    """The storage knows who asks and refuses, or refuses anonymous requests."""
+
+
+class CredentialsError(AccessDeniedError):
+    """Credentials are missing, wrong or expired."""
+
+
+class TruncatedError(StorageError, EOFError):
+    """The object ends before the size its storage or header promised."""
+
+
+class ChangedError(StorageError):
+    """The object was replaced or rewritten while it was being read."""
+
+
+class RangeResponseError(StorageError):
+    """The server answered something other than the range it was asked for."""
+
+
+class RedirectError(StorageError):
+    """The server redirects, and following would leak credentials or leave the scheme."""
+
+
+class HttpStatusError(StorageError):
+    """The server answered with an HTTP status that has no class of its own."""
+
+
+class ConnectError(StorageError, ConnectionError):
+    """No connection: unknown host, refused, reset, or unreachable."""
+
+
+class TlsError(StorageError, ConnectionError):
+    """The TLS handshake failed or the certificate is not trusted."""
+
+
+class TransferTimeoutError(StorageError, TimeoutError):
+    """No connection, no first byte, or no progress within the time allowed."""
+
+
+class DeviceError(StreamerError, RuntimeError):
+    """The accelerator could not take the tensor."""
+
+
+class PluginError(StreamerError, RuntimeError):
+    """A plug-in could not be loaded, or broke its contract."""
+
+
+class LoadCancelledError(StreamerError, RuntimeError):
+    """The stream was closed while a consumer was waiting on it."""
+
+
+class EngineError(StreamerError, RuntimeError):
+    """The engine is in a state it must not be in, or belongs to the parent of a forked process."""

@@ -1,0 +1,104 @@
+"""Every knob, in one frozen value: default, bound, unit and reason stand beside each.
+
+`None` means automatic. Precedence: the argument, then ``STREAMER_<NAME>`` in the environment, then automatic.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from streamer.core.errors import OptionError
+
+__all__ = ["Options"]
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+TIB = 1 << 40
+
+
+def _knob(low: float, high: float, unit: str, reason: str, default: float | None = None) -> Any:
+    return field(default=default, metadata={"low": low, "high": high, "unit": unit, "reason": reason})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to read. All fields are optional; unset ones are chosen for the machine and the storage.
+
+    Attributes:
+        block_bytes: Size of one read or one ranged GET. Automatic: 4 MiB from files, 8 MiB over HTTP.
+        file_threads: Threads reading local files.
+        http_reactors: Event loops for HTTP, a thread each. Automatic: one per processor, at most 4.
+        http_in_flight: Ranged GETs in flight per reactor.
+        python_threads: Threads calling ``read_into`` of a `PythonSource`.
+        memory_limit_bytes: Most bytes read, or being read, and not yet handed to the consumer. A tensor
+            larger than this is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
+        coalesce_gap_bytes: Unwanted bytes up to this many between two wanted tensors are read and dropped
+            rather than asked for separately.
+        header_bytes: First read of a shard, hoped to hold its whole header.
+        max_attempts: Attempts at one block before the load fails.
+        connect_timeout_s: Longest wait for a connection, TLS handshake included.
+        first_byte_timeout_s: Longest wait from sending a request to the first byte of its answer.
+        stall_timeout_s: Longest time a transfer may stay below 1 KiB/s.
+        max_rank: Most dimensions a tensor may have.
+
+    Raises:
+        OptionError: a value is out of its bounds.
+
+    Example:
+        >>> Options(http_in_flight=16).http_in_flight
+        16
+    """
+
+    block_bytes: int | None = _knob(64 * KIB, GIB, "bytes", "below, per-request cost dominates; above, balance is lost")
+    file_threads: int | None = _knob(1, 256, "threads", "more than the device's queue only adds switches")
+    http_reactors: int | None = _knob(1, 64, "threads", "one saturates one processor at 2-4 GB/s")
+    http_in_flight: int | None = _knob(1, 256, "requests", "bandwidth x latency / block size, S3 gives 90 MB/s each")
+    python_threads: int | None = _knob(1, 256, "threads", "the file system's own concurrency")
+    memory_limit_bytes: int | None = _knob(1, 16 * TIB, "bytes", "what the engine may hold for a slow consumer")
+    coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)
+    header_bytes: int = _knob(8, 128 * MIB, "bytes", "holds the header of nearly every shard", 256 * KIB)
+    max_attempts: int = _knob(1, 100, "attempts", "outlasts a short outage, ends a long one", 8)
+    connect_timeout_s: float = _knob(0.01, 3600, "s", "three SYN retransmissions", 10.0)
+    first_byte_timeout_s: float = _knob(0.01, 3600, "s", "object stores answer within 1 s, throttled ones later", 30.0)
+    stall_timeout_s: float = _knob(0.01, 3600, "s", "longer than a TCP retransmission storm", 20.0)
+    max_rank: int = _knob(1, 64, "dimensions", "numpy's own limit", 64)
+
+    def __post_init__(self) -> None:
+        for knob in fields(self):
+            value = getattr(self, knob.name)
+            if value is not None:
+                _check_bounds(knob.name, value, knob.metadata)
+
+    def filled_from_environment(self, environment: Mapping[str, str] | None = None) -> Options:
+        """Take ``STREAMER_<NAME>`` for every field still at its default.
+
+        Raises:
+            OptionError: a variable is not a number, or out of its bounds.
+        """
+        source = os.environ if environment is None else environment
+        found: dict[str, Any] = {}
+        for knob in fields(self):
+            text = source.get(f"STREAMER_{knob.name.upper()}")
+            if text is not None and getattr(self, knob.name) == knob.default:
+                found[knob.name] = _number(knob.name, text)
+        return replace(self, **found)
+
+
+def _check_bounds(name: str, value: object, metadata: Mapping[str, Any]) -> None:
+    low, high, unit = metadata["low"], metadata["high"], metadata["unit"]
+    whole = not name.endswith("_s")
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise OptionError(f"{name} must be {'a whole number' if whole else 'a number'} of {unit}, not {value!r}")
+    if not low <= value <= high:
+        raise OptionError(f"{name} must be between {low} and {high} {unit}, not {value!r}")
+
+
+def _number(name: str, text: str) -> float | int:
+    try:
+        return float(text) if name.endswith("_s") else int(text)
+    except ValueError:
+        raise OptionError(f"STREAMER_{name.upper()} is not a number: {text!r}") from None
