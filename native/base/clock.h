@@ -1,0 +1,18 @@
+// The one clock of the engine: monotonic, so that a changed wall clock neither hurries nor hangs a deadline.
+#pragma once
+
+#include <chrono>
+
+namespace streamer {
+
+using Clock = std::chrono::steady_clock;
+using TimePoint = Clock::time_point;
+using Seconds = std::chrono::duration<double>;
+
+inline double seconds_between(TimePoint from, TimePoint to) { return Seconds(to - from).count(); }
+
+inline TimePoint after(TimePoint start, double seconds) {
+  return start + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+}
+
+}  // namespace streamer

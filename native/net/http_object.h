@@ -1,0 +1,95 @@
+// One object behind a URL, as all reactors of a session share it.
+//
+// The way to reach it (URL, headers, expiry) is an immutable HttpTarget that Python replaces when credentials
+// are renewed; requests under way keep the target they started with. The version is pinned by the first
+// answer, or by the caller, and never changes afterwards.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace streamer {
+
+struct HttpTarget {
+  std::string url;
+  std::vector<std::string> headers;  // "name: value"
+  std::string ca_file;               // PEM bundle; empty: libcurl's own default
+  std::string proxy;                 // empty: libcurl obeys the environment
+  double expires_at_s = 0;           // Unix time; 0: never
+  double renew_at_s = 0;             // when to ask for a new one; 0: never
+};
+
+class HttpObject {
+ public:
+  HttpObject(HttpTarget target, std::uint64_t size_bytes, std::string version, bool can_refresh)
+      : size_bytes_(size_bytes),
+        can_refresh_(can_refresh),
+        target_(std::make_shared<const HttpTarget>(std::move(target))),
+        version_(std::move(version)) {}
+
+  std::uint64_t size_bytes() const { return size_bytes_; }
+  bool can_refresh() const { return can_refresh_; }
+
+  std::shared_ptr<const HttpTarget> target() {
+    const std::lock_guard lock(mutex_);
+    return target_;
+  }
+
+  // New credentials are here.
+  void renew(HttpTarget target) {
+    const std::lock_guard lock(mutex_);
+    target_ = std::make_shared<const HttpTarget>(std::move(target));
+    is_refresh_asked_ = false;
+    is_refused_ = false;
+  }
+
+  // The server called this target expired: nothing more is asked with it.
+  void refuse(const std::shared_ptr<const HttpTarget>& target) {
+    const std::lock_guard lock(mutex_);
+    if (target == target_) is_refused_ = true;
+  }
+
+  // Whether a request made now would be refused for its age.
+  bool is_expired(double unix_now_s) {
+    const std::lock_guard lock(mutex_);
+    return is_refused_ || (target_->expires_at_s > 0 && unix_now_s >= target_->expires_at_s);
+  }
+
+  bool is_due_for_renewal(double unix_now_s) {
+    const std::lock_guard lock(mutex_);
+    return is_refused_ || (target_->renew_at_s > 0 && unix_now_s >= target_->renew_at_s);
+  }
+
+  // True for the first caller since the last renewal: that one asks the consumer.
+  bool is_first_to_ask_refresh() {
+    const std::lock_guard lock(mutex_);
+    return !std::exchange(is_refresh_asked_, true);
+  }
+
+  std::string version() {
+    const std::lock_guard lock(mutex_);
+    return version_;
+  }
+
+  // The first answer decides; false when another version was pinned meanwhile.
+  bool pin_version(const std::string& version) {
+    const std::lock_guard lock(mutex_);
+    if (version_.empty()) version_ = version;
+    return version.empty() || version_ == version;
+  }
+
+ private:
+  const std::uint64_t size_bytes_;
+  const bool can_refresh_;
+  std::mutex mutex_;
+  std::shared_ptr<const HttpTarget> target_;  // guarded by mutex_
+  std::string version_;                       // guarded by mutex_
+  bool is_refresh_asked_ = false;             // guarded by mutex_
+  bool is_refused_ = false;                   // guarded by mutex_
+};
+
+}  // namespace streamer

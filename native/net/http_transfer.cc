@@ -1,0 +1,192 @@
+#include "net/http_transfer.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace streamer {
+namespace {
+
+constexpr std::size_t kErrorBodyBytes = 8 << 10;  // an <Error> document is a few hundred bytes
+constexpr double kStallBytesPerSecond = 1024;
+
+ErrorCode code_of(CURLcode result) {
+  switch (result) {
+    case CURLE_OPERATION_TIMEDOUT:
+      return ErrorCode::kTimeout;
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_CIPHER:
+    case CURLE_SSL_ISSUER_ERROR:
+    case CURLE_SSL_CERTPROBLEM:
+      return ErrorCode::kTls;
+    case CURLE_OUT_OF_MEMORY:
+      return ErrorCode::kOutOfMemory;
+    case CURLE_URL_MALFORMAT:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_TOO_MANY_REDIRECTS:
+      return ErrorCode::kHttpStatus;  // final: another attempt cannot help
+    default:
+      return ErrorCode::kConnect;
+  }
+}
+
+}  // namespace
+
+HttpTransfer::HttpTransfer(const HttpOptions& options) : options_(options), easy_(curl_easy_init()) {
+  if (!easy_) throw std::runtime_error("libcurl gives no handle");
+}
+
+void HttpTransfer::prepare(Block block, HttpObject& object, TimePoint now) {
+  block_ = std::move(block);
+  if (block_.attempts++ == 0) block_.first_started = now;
+  object_ = &object;
+  target_ = object.target();
+  asked_ = {block_.begin + block_.received, block_.end, object.size_bytes(), object.version()};
+  head_ = {};
+  cursor_.emplace(block_);
+  is_head_checked_ = false;
+  refusal_.reset();
+  error_body_.clear();
+  message_[0] = '\0';
+  started_ = window_start_ = now;
+  window_received_ = block_.received;
+  set_headers();
+  set_options();
+}
+
+void HttpTransfer::set_headers() {
+  headers_.reset();
+  const auto add = [this](const std::string& line) {
+    headers_.reset(curl_slist_append(headers_.release(), line.c_str()));
+  };
+  for (const std::string& line : target_->headers) add(line);
+  add("Accept-Encoding: identity");
+  const bool is_weak = asked_.version.starts_with("W/");  // If-Match never matches a weak ETag (RFC 9110)
+  if (!asked_.version.empty() && !is_weak) add("If-Match: " + asked_.version);
+}
+
+void HttpTransfer::set_options() {
+  CURL* easy = easy_.get();
+  curl_easy_reset(easy);  // keeps connections; forgets the last request
+  const std::string range = std::to_string(asked_.begin) + "-" + std::to_string(asked_.end - 1);
+  curl_easy_setopt(easy, CURLOPT_URL, target_->url.c_str());
+  curl_easy_setopt(easy, CURLOPT_RANGE, range.c_str());
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
+  curl_easy_setopt(easy, CURLOPT_PRIVATE, this);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &HttpTransfer::on_body);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, this);
+  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &HttpTransfer::on_header);
+  curl_easy_setopt(easy, CURLOPT_HEADERDATA, this);
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, message_.data());
+#if LIBCURL_VERSION_NUM >= 0x075500
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+#if LIBCURL_VERSION_NUM >= 0x075700
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // cancelling must not wait for a name server
+#endif
+  // One connection per request in flight: HTTP/2 would put them all on one.
+  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);  // a signature must not reach another host
+  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout_s * 1e3));
+  if (block_.attempts > 1) curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
+  if (!target_->ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target_->ca_file.c_str());
+  if (!target_->proxy.empty()) curl_easy_setopt(easy, CURLOPT_PROXY, target_->proxy.c_str());
+}
+
+std::size_t HttpTransfer::on_header(char* data, std::size_t size, std::size_t count, void* self) {
+  static_cast<HttpTransfer*>(self)->head_.take_line({data, size * count});
+  return size * count;
+}
+
+std::size_t HttpTransfer::on_body(char* data, std::size_t size, std::size_t count, void* self) {
+  const std::size_t bytes = size * count;
+  const bool is_taken = static_cast<HttpTransfer*>(self)->take_body({data, bytes});
+  return is_taken ? bytes : 0;  // anything but `bytes` makes libcurl give up
+}
+
+bool HttpTransfer::take_body(std::string_view data) {
+  if (head_.status < 200 || head_.status > 299) {
+    error_body_.append(data.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
+    return error_body_.size() < kErrorBodyBytes;
+  }
+  if (!is_head_checked_) {
+    is_head_checked_ = true;
+    refusal_ = check_range_response(asked_, head_, {});
+    if (!refusal_ && !object_->pin_version(head_.etag)) {
+      refusal_ = error_of(ErrorCode::kChanged, "the object was replaced while it was read");
+    }
+  }
+  if (refusal_) return false;
+  if (data.size() > block_.size() - block_.received) {
+    refusal_ = error_of(ErrorCode::kRangeResponse, "the server sent more bytes than the range holds");
+    return false;
+  }
+  block_.received += cursor_->copy(reinterpret_cast<const std::byte*>(data.data()), data.size());
+  return true;
+}
+
+std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) {
+  std::optional<ReadError> error = std::move(refusal_);
+  const bool is_answered = head_.status >= 300 || (head_.status > 0 && !is_head_checked_);
+  if (!error && is_answered && (result == CURLE_OK || !error_body_.empty())) {
+    error = check_range_response(asked_, head_, error_body_);
+  }
+  if (!error && result != CURLE_OK) error = error_of_curl(result);
+  if (!error && block_.received != block_.size()) {
+    error = error_of(ErrorCode::kConnect, "the server closed the connection before the range was complete");
+  }
+  if (error) complete_error(*error, now);
+  return error;
+}
+
+std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now) {
+  std::optional<ReadError> error;
+  if (head_.status == 0) {
+    curl_off_t connected_us = 0;  // connection and TLS handshake; 0 until they are done
+    curl_easy_getinfo(easy_.get(), CURLINFO_PRETRANSFER_TIME_T, &connected_us);
+    const double limit = static_cast<double>(connected_us) / 1e6 + options_.first_byte_timeout_s;
+    if (connected_us > 0 && seconds_between(started_, now) > limit) {
+      error = error_of(ErrorCode::kTimeout, "no answer within the first-byte time-out");
+    }
+  } else if (seconds_between(window_start_, now) > options_.stall_timeout_s) {
+    const auto progress = static_cast<double>(block_.received - window_received_);
+    if (progress < kStallBytesPerSecond * options_.stall_timeout_s) {
+      error = error_of(ErrorCode::kTimeout, "the transfer stalled");
+    }
+    window_start_ = now;
+    window_received_ = block_.received;
+  }
+  if (error) complete_error(*error, now);
+  return error;
+}
+
+ReadError HttpTransfer::error_of(ErrorCode code, std::string detail) const {
+  ReadError error;
+  error.code = code;
+  error.detail = std::move(detail);
+  error.begin = asked_.begin;
+  error.end = asked_.end;
+  error.http_status = head_.status;
+  error.request_id = head_.request_id;
+  return error;
+}
+
+std::optional<ReadError> HttpTransfer::error_of_curl(CURLcode result) const {
+  const char* text = message_[0] != '\0' ? message_.data() : curl_easy_strerror(result);
+  return error_of(code_of(result), text);
+}
+
+void HttpTransfer::complete_error(ReadError& error, TimePoint now) const {
+  error.source = block_.source;
+  error.attempts = block_.attempts;
+  error.elapsed_s = seconds_between(block_.first_started, now);
+}
+
+}  // namespace streamer

@@ -1,0 +1,90 @@
+// One ranged GET: from a block to its bytes in place, or to a reason why not.
+//
+// The head of the answer is checked before its first body byte is kept, so a wrong answer never reaches a
+// tensor. A transfer is bound to its reactor's thread and is reused for one request after another.
+#pragma once
+
+#include <curl/curl.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/read_error.h"
+#include "net/http_object.h"
+#include "net/range_response.h"
+#include "pipeline/plan.h"
+#include "pipeline/segment_cursor.h"
+
+namespace streamer {
+
+struct HttpOptions {
+  double connect_timeout_s = 10;
+  double first_byte_timeout_s = 30;  // from the request's last byte to the answer's first
+  double stall_timeout_s = 20;       // longest time below 1 KiB/s
+};
+
+class HttpTransfer {
+ public:
+  explicit HttpTransfer(const HttpOptions& options);
+  HttpTransfer(const HttpTransfer&) = delete;
+  HttpTransfer& operator=(const HttpTransfer&) = delete;
+
+  CURL* handle() const { return easy_.get(); }
+
+  // Prepares the request for what is missing of the block. The caller adds handle() to its multi handle.
+  void prepare(Block block, HttpObject& object, TimePoint now);
+
+  // What the request came to; nothing when every byte landed.
+  std::optional<ReadError> conclude(CURLcode result, TimePoint now);
+
+  // Nothing, or the time-out this transfer has run into.
+  std::optional<ReadError> check_deadlines(TimePoint now);
+
+  // The block, with what it received.
+  Block take_block() { return std::move(block_); }
+
+  const std::shared_ptr<const HttpTarget>& target() const { return target_; }
+  HttpObject& object() const { return *object_; }
+  std::uint32_t source() const { return block_.source; }
+
+ private:
+  struct FreeEasy {
+    void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
+  };
+  struct FreeList {
+    void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+  };
+
+  static std::size_t on_header(char* data, std::size_t size, std::size_t count, void* self);
+  static std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self);
+  bool take_body(std::string_view data);
+  void set_options();
+  void set_headers();
+  ReadError error_of(ErrorCode code, std::string detail) const;
+  std::optional<ReadError> error_of_curl(CURLcode result) const;
+  void complete_error(ReadError& error, TimePoint now) const;
+
+  const HttpOptions options_;
+  std::unique_ptr<CURL, FreeEasy> easy_;
+  std::unique_ptr<curl_slist, FreeList> headers_;
+  std::array<char, CURL_ERROR_SIZE> message_{};
+
+  Block block_;
+  HttpObject* object_ = nullptr;
+  std::shared_ptr<const HttpTarget> target_;
+  RangeRequest asked_;
+  ResponseHead head_;
+  std::optional<SegmentCursor> cursor_;
+  bool is_head_checked_ = false;
+  std::optional<ReadError> refusal_;
+  std::string error_body_;
+  TimePoint started_{};
+  TimePoint window_start_{};           // of the current stall window
+  std::uint64_t window_received_ = 0;  // block_.received at its start
+};
+
+}  // namespace streamer

@@ -1,0 +1,64 @@
+// What a session reads, as values: objects, items (a byte range of one object with one destination) and spans
+// (the byte ranges that are really read, each covering its items and the small gaps between them).
+//
+// The planner is in Python; the engine checks what it must rely on and knows nothing of tensors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace streamer {
+
+struct Item {
+  std::uint32_t source = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::byte* target = nullptr;  // the caller's own memory, or null: the engine allocates
+
+  std::uint64_t size() const { return end - begin; }
+};
+
+struct Span {
+  std::uint32_t source = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint32_t first_item = 0;  // items of this span are consecutive
+  std::uint32_t item_count = 0;
+};
+
+struct Plan {
+  std::vector<Item> items;
+  std::vector<Span> spans;
+};
+
+// Throws std::invalid_argument unless: every span is non-empty, names an existing source, and holds its items
+// in ascending order without overlap; every item of non-zero size is in exactly one span.
+void check_plan(const Plan& plan, std::uint32_t source_count);
+
+// Where a run of bytes of a block goes. A null target drops the bytes (a gap between two wanted items).
+struct Segment {
+  std::byte* target = nullptr;
+  std::uint64_t size = 0;
+  std::uint32_t item = kNoItem;
+
+  static constexpr std::uint32_t kNoItem = UINT32_MAX;
+};
+
+// The unit of work: one contiguous read, scattered over its segments.
+struct Block {
+  std::uint32_t source = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::vector<Segment> segments;
+
+  std::uint64_t received = 0;  // good bytes so far; a retry continues behind them
+  int attempts = 0;            // started so far
+  TimePoint first_started{};   // of the first attempt
+
+  std::uint64_t size() const { return end - begin; }
+};
+
+}  // namespace streamer

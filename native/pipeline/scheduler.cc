@@ -1,0 +1,221 @@
+#include "pipeline/scheduler.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace streamer {
+
+Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
+                     const SchedulerOptions& options)
+    : options_(options),
+      plan_(std::move(plan)),
+      memory_(plan_.items.size()),
+      missing_bytes_(plan_.items.size()),
+      state_(plan_.items.size(), ItemState::kWaiting) {
+  std::array<std::vector<Span>, kLaneCount> spans;
+  for (const Span& span : plan_.spans) {
+    spans[static_cast<std::size_t>(lane_of_source[span.source])].push_back(span);
+  }
+  for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
+    if (spans[lane].empty()) continue;
+    lanes_[lane].cutter.emplace(plan_.items, std::move(spans[lane]), options_.block_bytes[lane]);
+  }
+  arena_.join(options_.memory_limit_bytes);
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t i = 0; i < plan_.items.size(); ++i) {
+    missing_bytes_[i] = plan_.items[i].size();
+    if (missing_bytes_[i] == 0) complete(i);
+  }
+}
+
+Scheduler::~Scheduler() {
+  memory_.clear();  // into the arena's cache while this session's limit still counts
+  arena_.leave(options_.memory_limit_bytes);
+}
+
+std::optional<Block> Scheduler::take(Lane which) {
+  LaneState& lane = lane_state(which);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    TakeResult result = try_take_locked(lane, Clock::now());
+    if (result.block || result.is_finished) return std::move(result.block);
+    if (result.retry_at) {
+      lane.has_work.wait_until(lock, *result.retry_at);
+    } else {
+      lane.has_work.wait(lock);
+    }
+  }
+}
+
+TakeResult Scheduler::try_take(Lane which, TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  return try_take_locked(lane_state(which), now);
+}
+
+TakeResult Scheduler::try_take_locked(LaneState& lane, TimePoint now) {
+  TakeResult result;
+  if (is_stopped_ || lane.is_finished()) {
+    result.is_finished = true;
+    return result;
+  }
+  if (!lane.retries.empty() && lane.retries.begin()->first <= now) {
+    result.block = std::move(lane.retries.begin()->second);
+    lane.retries.erase(lane.retries.begin());
+  } else if (lane.cutter && !lane.cutter->is_exhausted()) {
+    const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
+    try {
+      result.block = lane.cutter->next([this](std::uint32_t item) { return reserve(item); }, is_idle);
+    } catch (const std::bad_alloc&) {
+      ReadError error;
+      error.code = ErrorCode::kOutOfMemory;
+      error.detail = "no memory for the next tensor";
+      fail_locked(std::move(error));
+      result.is_finished = true;
+      return result;
+    }
+    if (!result.block) lane.is_starved = true;
+  }
+  if (result.block) {
+    ++lane.in_flight;
+    ++stats_.blocks;
+  } else if (!lane.retries.empty()) {
+    result.retry_at = lane.retries.begin()->first;
+  }
+  return result;
+}
+
+bool Scheduler::reserve(std::uint32_t index) {
+  Item& item = plan_.items[index];
+  if (item.target != nullptr || item.size() == 0) return true;  // costs no memory of ours
+  const bool fits = held_bytes_ + item.size() <= options_.memory_limit_bytes;
+  if (!fits && held_bytes_ > 0 && index != front_) return false;
+  memory_[index] = arena_.allocate(item.size(), item.begin);
+  item.target = memory_[index].data();
+  held_bytes_ += item.size();
+  stats_.peak_held_bytes = std::max(stats_.peak_held_bytes, held_bytes_);
+  return true;
+}
+
+void Scheduler::finish(Lane which, Block block) {
+  const std::lock_guard lock(mutex_);
+  LaneState& lane = lane_state(which);
+  --lane.in_flight;
+  for (const Segment& segment : block.segments) {
+    if (segment.item == Segment::kNoItem) continue;
+    missing_bytes_[segment.item] -= segment.size;
+    if (missing_bytes_[segment.item] == 0) complete(segment.item);
+  }
+  if (lane.is_finished() || lane.is_starved) wake_lane(lane);
+}
+
+void Scheduler::complete(std::uint32_t item) {
+  state_[item] = ItemState::kComplete;
+  if (!options_.in_item_order) {
+    ready_.push_back(item);
+  } else {
+    while (next_in_order_ < state_.size() && state_[next_in_order_] == ItemState::kComplete) {
+      ready_.push_back(next_in_order_++);
+    }
+  }
+  if (!ready_.empty()) has_delivery_.notify_all();
+}
+
+void Scheduler::retry_at(Lane which, Block block, TimePoint due) {
+  const std::lock_guard lock(mutex_);
+  LaneState& lane = lane_state(which);
+  --lane.in_flight;
+  ++stats_.retries;
+  lane.retries.emplace(due, std::move(block));
+  wake_lane(lane);
+}
+
+void Scheduler::fail(ReadError error) {
+  const std::lock_guard lock(mutex_);
+  fail_locked(std::move(error));
+}
+
+void Scheduler::fail_locked(ReadError error) {
+  if (!error_ && !is_stopped_) error_ = std::move(error);
+  stop_locked();
+}
+
+void Scheduler::ask_refresh(std::uint32_t source) {
+  const std::lock_guard lock(mutex_);
+  to_refresh_.push_back(source);
+  has_delivery_.notify_all();
+}
+
+void Scheduler::add_waker(Lane which, std::function<void()> waker) {
+  const std::lock_guard lock(mutex_);
+  lane_state(which).wakers.push_back(std::move(waker));
+}
+
+void Scheduler::wake_lane(LaneState& lane) {
+  lane.is_starved = false;
+  lane.has_work.notify_all();
+  for (const auto& waker : lane.wakers) waker();
+}
+
+Delivery Scheduler::wait(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  const auto has_news = [this] {
+    return is_stopped_ || !ready_.empty() || !to_refresh_.empty() || has_delivered_all();
+  };
+  has_delivery_.wait_for(lock, Seconds(timeout_s), has_news);
+  Delivery delivery;
+  delivery.error = error_;
+  delivery.to_refresh.swap(to_refresh_);
+  if (!error_ && !is_stopped_) {
+    delivery.items.assign(ready_.begin(), ready_.end());
+    for (const std::uint32_t item : ready_) {
+      state_[item] = ItemState::kDelivered;
+      stats_.bytes_delivered += plan_.items[item].size();
+    }
+    stats_.items_delivered += ready_.size();
+    ready_.clear();
+  }
+  delivery.is_finished = is_stopped_ || has_delivered_all();
+  return delivery;
+}
+
+Memory Scheduler::take_item(std::uint32_t item) {
+  const std::lock_guard lock(mutex_);
+  if (item >= memory_.size() || state_[item] != ItemState::kDelivered) return {};
+  Memory memory = std::move(memory_[item]);
+  memory.hand_over();
+  held_bytes_ -= memory.size();
+  state_[item] = ItemState::kTaken;
+  while (front_ < state_.size() && state_[front_] == ItemState::kTaken) ++front_;
+  wake_starved();
+  return memory;
+}
+
+void Scheduler::wake_starved() {
+  for (LaneState& lane : lanes_) {
+    if (lane.is_starved) wake_lane(lane);
+  }
+}
+
+void Scheduler::stop() {
+  const std::lock_guard lock(mutex_);
+  stop_locked();
+}
+
+void Scheduler::stop_locked() {
+  is_stopped_ = true;
+  for (LaneState& lane : lanes_) wake_lane(lane);
+  has_delivery_.notify_all();
+}
+
+bool Scheduler::is_stopped() {
+  const std::lock_guard lock(mutex_);
+  return is_stopped_;
+}
+
+SchedulerStats Scheduler::stats() {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+}  // namespace streamer

@@ -1,0 +1,139 @@
+// Hands blocks to readers, counts what landed, and hands finished items to the one consumer.
+//
+// Contract
+//  - One queue per lane (files, HTTP, Python) over all blocks of all objects, cut on demand in item order; a
+//    block that must be tried again comes back to the same queue.
+//  - An item is delivered exactly once, when its last byte landed.
+//  - Bytes held (reserved and not yet taken by the consumer) stay below the limit, except that an item that
+//    finds nothing else held may be reserved (a tensor larger than the limit is read alone), and so may the
+//    first item that is not taken (delivery in item order cannot deadlock when lanes share the limit).
+//  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
+//
+// Thread-safe. Every wait ends on stop().
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/read_error.h"
+#include "io/arena.h"
+#include "pipeline/block_cutter.h"
+#include "pipeline/plan.h"
+
+namespace streamer {
+
+enum class Lane : std::uint8_t { kFile, kHttp, kPython };
+inline constexpr std::size_t kLaneCount = 3;
+
+struct SchedulerOptions {
+  std::array<std::uint64_t, kLaneCount> block_bytes{};
+  std::uint64_t memory_limit_bytes = 0;
+  bool in_item_order = false;  // deliver in item order instead of completion order
+};
+
+// What a reader that must not block finds.
+struct TakeResult {
+  std::optional<Block> block;
+  bool is_finished = false;        // the lane needs nothing more, or everything was stopped
+  std::optional<TimePoint> retry_at;  // when the next block waiting for its retry is due
+};
+
+// What the consumer finds.
+struct Delivery {
+  std::vector<std::uint32_t> items;       // finished, to be taken
+  std::vector<std::uint32_t> to_refresh;  // objects whose credentials must be renewed
+  std::optional<ReadError> error;
+  bool is_finished = false;  // every item was delivered, or the session was stopped
+};
+
+struct SchedulerStats {
+  std::uint64_t blocks = 0;
+  std::uint64_t retries = 0;
+  std::uint64_t bytes_delivered = 0;
+  std::uint64_t items_delivered = 0;
+  std::uint64_t peak_held_bytes = 0;
+};
+
+class Scheduler {
+ public:
+  // `lane_of_source[s]` says who reads object s. The plan has been checked.
+  Scheduler(Plan plan, const std::vector<Lane>& lane_of_source, const SchedulerOptions& options);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // --- readers -------------------------------------------------------------------------------------------
+  // Waits for a block; nothing when the lane is finished or everything was stopped.
+  std::optional<Block> take(Lane lane);
+  // Never waits. A reactor that gets nothing is woken through its waker when that changes.
+  TakeResult try_take(Lane lane, TimePoint now);
+  void finish(Lane lane, Block block);
+  void retry_at(Lane lane, Block block, TimePoint due);
+  void fail(ReadError error);
+  void ask_refresh(std::uint32_t source);
+  // `waker` is called, from any thread, whenever try_take of that lane may answer differently.
+  void add_waker(Lane lane, std::function<void()> waker);
+
+  // --- the consumer --------------------------------------------------------------------------------------
+  Delivery wait(double timeout_s);
+  // Memory of a delivered item; empty where the caller gave the target.
+  Memory take_item(std::uint32_t item);
+
+  void stop();
+  bool is_stopped();
+  SchedulerStats stats();
+
+ private:
+  struct LaneState {
+    std::optional<BlockCutter> cutter;
+    std::multimap<TimePoint, Block> retries;
+    std::uint32_t in_flight = 0;
+    bool is_starved = false;  // somebody asked and memory was short
+    std::condition_variable has_work;
+    std::vector<std::function<void()>> wakers;
+
+    bool is_finished() const {
+      return (!cutter || cutter->is_exhausted()) && retries.empty() && in_flight == 0;
+    }
+  };
+  enum class ItemState : std::uint8_t { kWaiting, kComplete, kDelivered, kTaken };
+
+  TakeResult try_take_locked(LaneState& lane, TimePoint now);
+  bool reserve(std::uint32_t item);
+  void complete(std::uint32_t item);
+  void fail_locked(ReadError error);
+  void stop_locked();
+  bool has_delivered_all() const { return stats_.items_delivered == state_.size(); }
+  void wake_lane(LaneState& lane);
+  void wake_starved();
+  LaneState& lane_state(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+
+  const SchedulerOptions options_;
+  Arena& arena_ = Arena::instance();
+
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable has_delivery_;
+  Plan plan_;
+  std::vector<Memory> memory_;               // by item
+  std::vector<std::uint64_t> missing_bytes_;  // by item
+  std::vector<ItemState> state_;              // by item
+  std::array<LaneState, kLaneCount> lanes_;
+  std::deque<std::uint32_t> ready_;  // complete, not yet given to the consumer
+  std::vector<std::uint32_t> to_refresh_;
+  std::uint32_t front_ = 0;          // first item that is not taken
+  std::uint32_t next_in_order_ = 0;  // first item that is not in ready_ yet, when delivering in item order
+  std::uint64_t held_bytes_ = 0;
+  std::optional<ReadError> error_;
+  bool is_stopped_ = false;
+  SchedulerStats stats_;
+};
+
+}  // namespace streamer

@@ -1,0 +1,169 @@
+#include "pipeline/session.h"
+
+#include <curl/curl.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <utility>
+
+#include "base/thread_name.h"
+
+namespace streamer {
+
+// Readers and objects outlive the scheduler (its wakers point at reactors); threads are joined before either.
+struct Session::State {
+  explicit State(SessionOptions given) : options(std::move(given)) {}
+
+  const SessionOptions options;
+  std::vector<Lane> lane_of_source;
+  std::vector<std::unique_ptr<FileReader>> files;     // by source, null for others
+  std::vector<std::unique_ptr<HttpObject>> objects;   // by source, null for others
+  std::vector<std::unique_ptr<HttpReactor>> reactors;
+  HttpCounters http_counters;
+  std::unique_ptr<Scheduler> scheduler;
+  std::mutex join_mutex;  // close() may be called by several threads
+  std::vector<std::thread> threads;
+
+  void add(Lane lane, std::unique_ptr<FileReader> file, std::unique_ptr<HttpObject> object) {
+    if (scheduler) throw std::logic_error("objects are added before start()");
+    lane_of_source.push_back(lane);
+    files.push_back(std::move(file));
+    objects.push_back(std::move(object));
+  }
+
+  bool has(Lane lane) const {
+    return std::find(lane_of_source.begin(), lane_of_source.end(), lane) != lane_of_source.end();
+  }
+};
+
+Session::Session(SessionOptions options)
+    : owner_(getpid()), state_(std::make_unique<State>(std::move(options))) {
+  static const CURLcode is_ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (is_ready != CURLE_OK) throw std::runtime_error("libcurl cannot start");
+}
+
+Session::~Session() {
+  if (is_forked()) {
+    (void)state_.release();  // its threads do not exist here: joining them would never end
+    return;
+  }
+  close();
+}
+
+bool Session::is_forked() const { return getpid() != owner_; }
+
+Session::State& Session::state() const {
+  if (is_forked()) throw ForkedError();
+  return *state_;
+}
+
+void Session::add_file(std::string path, std::uint64_t size_bytes, std::string version) {
+  auto file = std::make_unique<FileReader>(std::move(path), size_bytes, std::move(version));
+  state().add(Lane::kFile, std::move(file), nullptr);
+}
+
+void Session::add_http(HttpTarget target, std::uint64_t size_bytes, std::string version, bool can_refresh) {
+  auto object =
+      std::make_unique<HttpObject>(std::move(target), size_bytes, std::move(version), can_refresh);
+  state().add(Lane::kHttp, nullptr, std::move(object));
+}
+
+void Session::add_python() { state().add(Lane::kPython, nullptr, nullptr); }
+
+void Session::start(Plan plan) {
+  State& state = this->state();
+  if (state.scheduler) throw std::logic_error("a session starts once");
+  check_plan(plan, static_cast<std::uint32_t>(state.lane_of_source.size()));
+  const bool has_work = !plan.spans.empty();
+  state.scheduler =
+      std::make_unique<Scheduler>(std::move(plan), state.lane_of_source, state.options.scheduler);
+  if (!has_work) return;
+  if (state.has(Lane::kHttp)) {
+    for (unsigned i = 0; i < state.options.http_reactors; ++i) {
+      state.reactors.push_back(std::make_unique<HttpReactor>(
+          *state.scheduler, state.objects, state.options.http, state.options.retry,
+          state.options.http_in_flight, state.http_counters));
+      HttpReactor* reactor = state.reactors.back().get();
+      state.scheduler->add_waker(Lane::kHttp, [reactor] { reactor->wake(); });
+    }
+  }
+  for (unsigned i = 0; i < state.reactors.size(); ++i) {
+    state.threads.emplace_back([&state, i] {
+      name_this_thread("http", i);
+      state.reactors[i]->run();
+    });
+  }
+  if (!state.has(Lane::kFile)) return;
+  for (unsigned i = 0; i < state.options.file_threads; ++i) {
+    state.threads.emplace_back([this, i] { run_file_thread(i); });
+  }
+}
+
+void Session::run_file_thread(unsigned index) {
+  name_this_thread("file", index);
+  Scheduler& scheduler = *state_->scheduler;
+  const auto is_cancelled = [&scheduler] { return scheduler.is_stopped(); };
+  while (auto block = scheduler.take(Lane::kFile)) {
+    const TimePoint started = Clock::now();
+    auto error = state_->files[block->source]->read(*block, is_cancelled);
+    if (error) {
+      error->source = block->source;
+      error->begin = block->begin;
+      error->end = block->end;
+      error->elapsed_s = seconds_between(started, Clock::now());
+      scheduler.fail(std::move(*error));
+    } else if (block->received == block->size()) {
+      scheduler.finish(Lane::kFile, std::move(*block));
+    }
+  }
+}
+
+Delivery Session::wait(double timeout_s) { return state().scheduler->wait(timeout_s); }
+
+Memory Session::take(std::uint32_t item) { return state().scheduler->take_item(item); }
+
+void Session::renew(std::uint32_t source, HttpTarget target) {
+  state().objects.at(source)->renew(std::move(target));
+}
+
+std::string Session::version(std::uint32_t source) {
+  State& state = this->state();
+  if (state.files.at(source)) return state.files[source]->version();
+  if (state.objects[source]) return state.objects[source]->version();
+  return {};
+}
+
+std::optional<Block> Session::take_python_block() { return state().scheduler->take(Lane::kPython); }
+
+void Session::finish_python_block(Block block) {
+  state().scheduler->finish(Lane::kPython, std::move(block));
+}
+
+void Session::fail_python_block(const Block& block, std::string detail) {
+  ReadError error;
+  error.code = ErrorCode::kSource;
+  error.detail = std::move(detail);
+  error.source = block.source;
+  error.begin = block.begin;
+  error.end = block.end;
+  state().scheduler->fail(std::move(error));
+}
+
+SessionStats Session::stats() {
+  State& state = this->state();
+  SessionStats stats;
+  if (state.scheduler) stats.scheduler = state.scheduler->stats();
+  stats.http_requests = state.http_counters.requests;
+  stats.credential_refreshes = state.http_counters.refreshes;
+  return stats;
+}
+
+void Session::close() {
+  if (is_forked()) return;
+  if (state_->scheduler) state_->scheduler->stop();
+  const std::lock_guard lock(state_->join_mutex);
+  for (std::thread& thread : state_->threads) thread.join();
+  state_->threads.clear();
+}
+
+}  // namespace streamer

@@ -1,0 +1,10 @@
+// The Python face of the engine: values in, values out. No Python object is touched by an engine thread, and
+// every call that may wait releases the GIL.
+#include "python/registers.h"
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "The C++ engine of streamer. Private: use streamer.load and its siblings.";
+  streamer::register_memory(module);
+  streamer::register_python_block(module);
+  streamer::register_session(module);
+}

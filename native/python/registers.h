@@ -1,0 +1,12 @@
+// The Python module is a table of these.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace streamer {
+
+void register_memory(pybind11::module_& module);
+void register_python_block(pybind11::module_& module);
+void register_session(pybind11::module_& module);
+
+}  // namespace streamer

@@ -1,0 +1,196 @@
+// Session, its options and what it answers, for core/session.py alone.
+#include "pipeline/session.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python/python_block.h"
+#include "python/registers.h"
+
+namespace py = pybind11;
+
+namespace streamer {
+namespace {
+
+using Headers = std::vector<std::string>;
+
+const char* name_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kNotFound: return "not_found";
+    case ErrorCode::kAccessDenied: return "access_denied";
+    case ErrorCode::kCredentials: return "credentials";
+    case ErrorCode::kCredentialsExpired: return "credentials_expired";
+    case ErrorCode::kTruncated: return "truncated";
+    case ErrorCode::kChanged: return "changed";
+    case ErrorCode::kRangeResponse: return "range_response";
+    case ErrorCode::kRedirect: return "redirect";
+    case ErrorCode::kHttpStatus: return "http_status";
+    case ErrorCode::kConnect: return "connect";
+    case ErrorCode::kTls: return "tls";
+    case ErrorCode::kTimeout: return "timeout";
+    case ErrorCode::kIo: return "io";
+    case ErrorCode::kOutOfMemory: return "out_of_memory";
+    case ErrorCode::kSource: return "source";
+  }
+  return "io";
+}
+
+// A flat array('Q') of rows.
+template <std::size_t Columns>
+std::vector<std::array<std::uint64_t, Columns>> rows_of(const py::buffer& table) {
+  const py::buffer_info info = table.request();
+  if (info.itemsize != 8 || info.ndim != 1 || info.size % static_cast<py::ssize_t>(Columns) != 0) {
+    throw std::invalid_argument("a plan is a flat array of 64-bit numbers, whole rows only");
+  }
+  std::vector<std::array<std::uint64_t, Columns>> rows(static_cast<std::size_t>(info.size) / Columns);
+  if (!rows.empty()) std::memcpy(rows.data(), info.ptr, rows.size() * sizeof(rows[0]));
+  return rows;
+}
+
+Plan plan_of(const py::buffer& items, const py::buffer& spans) {
+  Plan plan;
+  for (const auto& [source, begin, end, target] : rows_of<4>(items)) {
+    plan.items.push_back({static_cast<std::uint32_t>(source), begin, end,
+                          reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(target))});
+  }
+  for (const auto& [source, begin, end, first_item, item_count] : rows_of<5>(spans)) {
+    plan.spans.push_back({static_cast<std::uint32_t>(source), begin, end,
+                          static_cast<std::uint32_t>(first_item), static_cast<std::uint32_t>(item_count)});
+  }
+  return plan;
+}
+
+// Waits in slices, so that Ctrl-C is seen within a tenth of a second.
+Delivery wait_interruptibly(Session& session, double timeout_s) {
+  constexpr double kSliceS = 0.1;
+  for (double left_s = timeout_s;; left_s -= kSliceS) {
+    Delivery delivery;
+    {
+      const py::gil_scoped_release unlocked;
+      delivery = session.wait(std::min(kSliceS, left_s));
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    const bool has_news = !delivery.items.empty() || !delivery.to_refresh.empty() || delivery.error ||
+                          delivery.is_finished;
+    if (has_news || left_s <= kSliceS) return delivery;
+  }
+}
+
+py::object take(Session& session, std::uint32_t item) {
+  Memory memory = session.take(item);
+  if (memory.size() == 0) return py::none();
+  return py::cast(std::move(memory));
+}
+
+py::dict stats_of(Session& session) {
+  const SessionStats stats = session.stats();
+  py::dict result;
+  result["blocks"] = stats.scheduler.blocks;
+  result["retries"] = stats.scheduler.retries;
+  result["bytes_delivered"] = stats.scheduler.bytes_delivered;
+  result["items_delivered"] = stats.scheduler.items_delivered;
+  result["peak_held_bytes"] = stats.scheduler.peak_held_bytes;
+  result["http_requests"] = stats.http_requests;
+  result["credential_refreshes"] = stats.credential_refreshes;
+  return result;
+}
+
+void register_read_error(py::module_& module) {
+  py::class_<ReadError>(module, "ReadError", "What went wrong, as a value; core maps it to the error tree.")
+      .def_property_readonly("code", [](const ReadError& error) { return name_of(error.code); })
+      .def_readonly("detail", &ReadError::detail)
+      .def_readonly("source", &ReadError::source)
+      .def_readonly("begin", &ReadError::begin)
+      .def_readonly("end", &ReadError::end)
+      .def_readonly("http_status", &ReadError::http_status)
+      .def_readonly("os_error", &ReadError::os_error)
+      .def_readonly("storage_code", &ReadError::storage_code)
+      .def_readonly("request_id", &ReadError::request_id)
+      .def_readonly("attempts", &ReadError::attempts)
+      .def_readonly("elapsed_s", &ReadError::elapsed_s);
+}
+
+void register_delivery(py::module_& module) {
+  py::class_<Delivery>(module, "Delivery", "What wait() found.")
+      .def_readonly("items", &Delivery::items)
+      .def_readonly("to_refresh", &Delivery::to_refresh)
+      .def_readonly("error", &Delivery::error)
+      .def_readonly("is_finished", &Delivery::is_finished);
+}
+
+void register_http_target(py::module_& module) {
+  py::class_<HttpTarget>(module, "HttpTarget", "How to reach an object over HTTP.")
+      .def(py::init([](std::string url, Headers headers, std::string ca_file, std::string proxy,
+                       double expires_at_s, double renew_at_s) {
+             return HttpTarget{std::move(url),   std::move(headers), std::move(ca_file),
+                               std::move(proxy), expires_at_s,       renew_at_s};
+           }),
+           py::kw_only(), py::arg("url"), py::arg("headers"), py::arg("ca_file"), py::arg("proxy"),
+           py::arg("expires_at_s"), py::arg("renew_at_s"));
+}
+
+std::shared_ptr<Session> make_session(std::uint64_t file_block_bytes, std::uint64_t http_block_bytes,
+                                      std::uint64_t python_block_bytes, std::uint64_t memory_limit_bytes,
+                                      bool in_item_order, unsigned file_threads, unsigned http_reactors,
+                                      unsigned http_in_flight, double connect_timeout_s,
+                                      double first_byte_timeout_s, double stall_timeout_s,
+                                      int max_attempts) {
+  SessionOptions options;
+  options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes};
+  options.scheduler.memory_limit_bytes = memory_limit_bytes;
+  options.scheduler.in_item_order = in_item_order;
+  options.file_threads = file_threads;
+  options.http_reactors = http_reactors;
+  options.http_in_flight = http_in_flight;
+  options.http = {connect_timeout_s, first_byte_timeout_s, stall_timeout_s};
+  options.retry.max_attempts = max_attempts;
+  return std::make_shared<Session>(std::move(options));
+}
+
+}  // namespace
+
+void register_session(py::module_& module) {
+  register_read_error(module);
+  register_delivery(module);
+  register_http_target(module);
+  py::register_exception<ForkedError>(module, "ForkedError", PyExc_RuntimeError);
+
+  using released = py::call_guard<py::gil_scoped_release>;
+  py::class_<Session, std::shared_ptr<Session>>(module, "Session", "One load; see pipeline/session.h.")
+      .def(py::init(&make_session), py::kw_only(), py::arg("file_block_bytes"), py::arg("http_block_bytes"),
+           py::arg("python_block_bytes"), py::arg("memory_limit_bytes"), py::arg("in_item_order"),
+           py::arg("file_threads"), py::arg("http_reactors"), py::arg("http_in_flight"),
+           py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"), py::arg("stall_timeout_s"),
+           py::arg("max_attempts"))
+      .def("add_file", &Session::add_file, py::arg("path"), py::arg("size_bytes"), py::arg("version"))
+      .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"), py::arg("version"),
+           py::arg("can_refresh"))
+      .def("add_python", &Session::add_python)
+      .def(
+          "start",
+          [](Session& session, const py::buffer& items, const py::buffer& spans) {
+            session.start(plan_of(items, spans));
+          },
+          py::arg("items"), py::arg("spans"))
+      .def("wait", &wait_interruptibly, py::arg("timeout_s"))
+      .def("take", &take, py::arg("item"))
+      .def("renew", &Session::renew, py::arg("source"), py::arg("target"))
+      .def("version", &Session::version, py::arg("source"))
+      .def("take_python_block",
+           [](const std::shared_ptr<Session>& session) -> std::unique_ptr<PythonBlock> {
+             const py::gil_scoped_release unlocked;
+             auto block = session->take_python_block();
+             if (!block) return nullptr;
+             return std::make_unique<PythonBlock>(session, std::move(*block));
+           })
+      .def("stats", &stats_of)
+      .def("close", &Session::close, released());
+}
+
+}  // namespace streamer
