@@ -101,6 +101,7 @@ void Scheduler::finish(Lane which, Block block) {
   const std::lock_guard lock(mutex_);
   LaneState& lane = lane_state(which);
   --lane.in_flight;
+  stats_.bytes_landed += block.size();
   for (const Segment& segment : block.segments) {
     if (segment.item == Segment::kNoItem) continue;
     missing_bytes_[segment.item] -= segment.size;

@@ -57,6 +57,7 @@ struct Delivery {
 struct SchedulerStats {
   std::uint64_t blocks = 0;
   std::uint64_t retries = 0;
+  std::uint64_t bytes_landed = 0;  // of finished blocks, dropped gaps included
   std::uint64_t bytes_delivered = 0;
   std::uint64_t items_delivered = 0;
   std::uint64_t peak_held_bytes = 0;

@@ -93,6 +93,7 @@ py::dict stats_of(Session& session) {
   py::dict result;
   result["blocks"] = stats.scheduler.blocks;
   result["retries"] = stats.scheduler.retries;
+  result["bytes_landed"] = stats.scheduler.bytes_landed;
   result["bytes_delivered"] = stats.scheduler.bytes_delivered;
   result["items_delivered"] = stats.scheduler.items_delivered;
   result["peak_held_bytes"] = stats.scheduler.peak_held_bytes;

@@ -1,0 +1,110 @@
+"""The dtypes of the safetensors format, and how many bytes a tensor of one of them takes.
+
+Guarantees: a length is exact, and is what the reference implementation computes with 64-bit unsigned integers.
+Refuses: unknown dtypes, tensors whose size overflows those integers, tensors that end inside a byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from streamer.core.errors import FormatError
+from streamer.core.quoting import quoted
+
+__all__ = ["DTYPE_BITS", "MAX_UNSIGNED", "bit_length", "bits_of", "byte_length"]
+
+MAX_UNSIGNED = 2**64 - 1
+"""Largest dimension, offset, element count and bit length: the format counts in unsigned 64-bit integers."""
+
+DTYPE_BITS: Mapping[str, int] = MappingProxyType(
+    {
+        "F4": 4,
+        "F6_E2M3": 6,
+        "F6_E3M2": 6,
+        "BOOL": 8,
+        "U8": 8,
+        "I8": 8,
+        "F8_E5M2": 8,
+        "F8_E4M3": 8,
+        "F8_E8M0": 8,
+        "F8_E4M3FNUZ": 8,
+        "F8_E5M2FNUZ": 8,
+        "I16": 16,
+        "U16": 16,
+        "F16": 16,
+        "BF16": 16,
+        "I32": 32,
+        "U32": 32,
+        "F32": 32,
+        "C64": 64,
+        "F64": 64,
+        "I64": 64,
+        "U64": 64,
+    }
+)
+"""Bits of one element of each dtype, under the names a header uses."""
+
+
+def bits_of(dtype: str) -> int:
+    """Look up the bits of one element.
+
+    Raises:
+        FormatError: the format has no such dtype.
+
+    Example:
+        >>> bits_of("F4")
+        4
+    """
+    bits = DTYPE_BITS.get(dtype)
+    if bits is None:
+        raise FormatError(f"unknown dtype {quoted(dtype)}", hint=f"The format has {' '.join(DTYPE_BITS)}")
+    return bits
+
+
+def bit_length(shape: Sequence[int], dtype: str) -> int:
+    """Count the bits of a tensor.
+
+    The product is taken from left to right and must fit at every step, as in the reference: ``[0, 2**63, 4]``
+    is an empty tensor, ``[2**63, 4, 0]`` an overflow.
+
+    Args:
+        shape: Dimensions, none negative.
+        dtype: A key of `DTYPE_BITS`.
+
+    Raises:
+        FormatError: the dtype is unknown, or a product exceeds `MAX_UNSIGNED`.
+
+    Example:
+        >>> bit_length((2, 3), "BF16")
+        96
+    """
+    product = 1
+    for dimension in shape:
+        product *= dimension
+        if product > MAX_UNSIGNED:
+            raise FormatError("shape has more elements than 64 bits can count")
+    product *= bits_of(dtype)
+    if product > MAX_UNSIGNED:
+        raise FormatError("shape and dtype give more bits than 64 bits can count")
+    return product
+
+
+def byte_length(shape: Sequence[int], dtype: str) -> int:
+    """Count the bytes of a tensor.
+
+    Args:
+        shape: Dimensions, none negative.
+        dtype: A key of `DTYPE_BITS`.
+
+    Raises:
+        FormatError: as `bit_length`, or the last byte would be filled only in part (dtypes below 8 bits).
+
+    Example:
+        >>> byte_length((4,), "F6_E2M3")
+        3
+    """
+    bits = bit_length(shape, dtype)
+    if bits % 8:
+        raise FormatError(f"{bits} bits of {dtype} end inside a byte")
+    return bits // 8

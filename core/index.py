@@ -1,0 +1,128 @@
+"""The index of a sharded checkpoint (``model.safetensors.index.json``): which shard holds which tensor.
+
+Guarantees: every shard name is a relative path that stays inside the index's own folder, in every storage.
+Refuses with ShardIndexError, before any I/O: absolute paths, ``..``, URLs, and everything that some storage might
+read as one of these; and any document that two readers would understand differently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json import JSONDecodeError
+from typing import Any
+
+from streamer.core import strict_json
+from streamer.core.errors import ShardIndexError
+from streamer.core.quoting import quoted
+
+__all__ = ["ShardIndex", "parse_index"]
+
+SHARD_SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """What an index says.
+
+    Attributes:
+        weight_map: Tensor name to shard name.
+        shards: The shard names, each once, numbers in them sorted by value.
+        metadata: The ``metadata`` member, usually ``{"total_size": …}``; unchecked, and empty where absent.
+    """
+
+    weight_map: Mapping[str, str]
+    shards: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+
+def parse_index(data: bytes, *, uri: str) -> ShardIndex:
+    """Read an index.
+
+    Args:
+        data: The whole index.
+        uri: The index, for messages.
+
+    Raises:
+        ShardIndexError: the index is malformed, empty, or names a shard that is not a file of its folder.
+
+    Example:
+        >>> index = b'{"weight_map": {"a": "m-10.safetensors", "b": "m-9.safetensors"}}'
+        >>> parse_index(index, uri="m.index.json").shards
+        ('m-9.safetensors', 'm-10.safetensors')
+    """
+    try:
+        document = _object(_loads(data), "the index")
+        if "weight_map" not in document:
+            raise ShardIndexError("the index has no weight_map", hint="It must map tensor names to shard names")
+        weight_map = _object(document["weight_map"], "weight_map")
+        if not weight_map:
+            raise ShardIndexError("weight_map is empty")
+        for tensor, shard in weight_map.items():
+            if not isinstance(shard, str):
+                raise ShardIndexError(f"weight_map gives {quoted(shard)}, not a string, for tensor {quoted(tensor)}")
+        shards = tuple(sorted(set(weight_map.values()), key=_natural_order))
+        for shard in shards:
+            _check_shard_name(shard)
+        metadata = document.get("metadata")
+        return ShardIndex(weight_map, shards, {} if metadata is None else _object(metadata, "metadata"))
+    except ShardIndexError as error:
+        error.uri = uri
+        raise
+
+
+def _loads(data: bytes) -> Any:
+    try:
+        return strict_json.loads(strict_json.decode_utf8(data))
+    except UnicodeDecodeError as error:
+        raise ShardIndexError(f"the index is not UTF-8: {error.reason} at byte {error.start}") from error
+    except JSONDecodeError as error:
+        raise ShardIndexError(f"the index is not JSON: {error.msg} at character {error.pos}") from error
+    except ValueError as error:
+        raise ShardIndexError(f"the index is not acceptable JSON: {error}") from error
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ShardIndexError(f"{what} is {quoted(value)}, not a JSON object")
+    return value
+
+
+def _natural_order(name: str) -> tuple[list[str | int], str]:
+    # Odd pieces are the digits, so pieces of two names compare text with text and number with number. The
+    # length stands for the value, in which leading zeros do not count: int() refuses thousands of digits.
+    pieces: list[str | int] = []
+    for text, digits in re.findall(r"([^0-9]*)([0-9]*)", name):
+        significant = digits.lstrip("0")
+        pieces += [text, len(significant), significant]
+    return pieces, name
+
+
+def _check_shard_name(name: str) -> None:
+    reason = _reason_to_refuse(name)
+    if reason is not None:
+        raise ShardIndexError(
+            f"shard name {quoted(name)} {reason}",
+            hint="Shards are named by their relative path inside the folder of the index",
+        )
+
+
+def _reason_to_refuse(name: str) -> str | None:
+    if not name:
+        return "is empty"
+    if not name.isprintable():
+        return "holds a control character"
+    if "\\" in name:
+        return "holds a backslash, which some systems read as a slash"
+    if ":" in name:
+        return "holds a colon, as URLs, chained URLs and drives do"
+    if re.search(r"%[0-9A-Fa-f]{2}", name):
+        return "holds a percent escape, which some storages decode"
+    if name.startswith("/"):
+        return "is an absolute path"
+    if any(segment in ("", ".", "..") for segment in name.split("/")):
+        return "has an empty segment, `.` or `..`"
+    if not name.endswith(SHARD_SUFFIX):
+        return f"does not end in {SHARD_SUFFIX}"
+    return None

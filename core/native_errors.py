@@ -1,0 +1,58 @@
+"""The one table from what the engine reports to the public error tree."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamer.core import errors
+
+if TYPE_CHECKING:
+    from streamer._native import ReadError
+
+__all__ = ["error_from_native"]
+
+
+class _Row(NamedTuple):
+    error: type[errors.StorageError]
+    hint: str | None
+
+
+_TABLE: dict[str, _Row] = {
+    "not_found": _Row(errors.ObjectNotFoundError, "Check the name, and that the object was not deleted meanwhile"),
+    "access_denied": _Row(errors.AccessDeniedError, "These credentials may not read it; ask for read permission"),
+    "credentials": _Row(errors.CredentialsError, "Check the key, the secret, the region and the machine's clock"),
+    "credentials_expired": _Row(errors.CredentialsError, "Renew the session token and load again"),
+    "truncated": _Row(errors.TruncatedError, "Upload or download the file again"),
+    "changed": _Row(errors.ChangedError, "Load again, and do not overwrite a checkpoint while it is read"),
+    "range_response": _Row(errors.RangeResponseError, "The server or a proxy before it does not honour byte ranges"),
+    "redirect": _Row(errors.RedirectError, "Give the final endpoint or the bucket's own region"),
+    "http_status": _Row(errors.HttpStatusError, None),
+    "connect": _Row(errors.ConnectError, "Check the endpoint, the proxy settings and that the server runs"),
+    "tls": _Row(errors.TlsError, "Give the server's CA: SSL_CERT_FILE, AWS_CA_BUNDLE or the store's verify option"),
+    "timeout": _Row(errors.TransferTimeoutError, "Raise the time-out in Options if the storage is this slow"),
+    "io": _Row(errors.StorageError, None),
+    "source": _Row(errors.StorageError, None),
+}
+
+
+def error_from_native(native: ReadError, *, uri: str, object_size: int | None) -> errors.StreamerError:
+    """Turn the engine's value into the matching exception, with every fact it carries."""
+    if native.code == "out_of_memory":
+        return errors.EngineError(
+            f"{native.detail}", uri=uri, hint="Lower memory_limit_bytes, or give the process more memory"
+        )
+    row = _TABLE[native.code]
+    code = native.storage_code or (errno.errorcode.get(native.os_error) if native.os_error else None)
+    return row.error(
+        native.detail,
+        uri=uri,
+        hint=row.hint,
+        byte_range=(native.begin, native.end) if native.end > native.begin else None,
+        object_size=object_size,
+        status=native.http_status or None,
+        code=code,
+        request_id=native.request_id or None,
+        attempts=native.attempts,
+        elapsed_s=native.elapsed_s,
+    )

@@ -1,0 +1,121 @@
+"""Threads that fill the engine's blocks through `PythonSource.read_into`.
+
+A source that answers short, long or not at all is an error with its range; one that keeps the buffer is a
+`PluginError`, because a late write would reach a tensor already handed out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from streamer.core.errors import PluginError, StorageError, StreamerError, TruncatedError
+from streamer.core.sources import PythonSource
+
+if TYPE_CHECKING:
+    from streamer import _native
+    from streamer.core.session import SourceObject
+
+__all__ = ["PythonReaders"]
+
+JOIN_S = 1.0  # a read_into that hangs cannot be interrupted; its daemon thread keeps its memory and is left
+
+
+class PythonReaders:
+    """The Python threads of one session.
+
+    Attributes:
+        failure: The first exception of a source, as a `StreamerError`; None while all is well.
+    """
+
+    def __init__(
+        self,
+        engine: _native.Session,
+        objects: Sequence[SourceObject],
+        max_threads: int,
+        keep_alive: object,
+    ) -> None:
+        self.failure: StreamerError | None = None
+        self._engine = engine
+        self._objects = objects
+        self._keep_alive = keep_alive
+        self._threads: list[threading.Thread] = []
+        self._gates = {
+            index: threading.BoundedSemaphore(known.source.max_threads)
+            for index, known in enumerate(objects)
+            if isinstance(known.source, PythonSource) and known.source.max_threads
+        }
+        has_work = any(isinstance(known.source, PythonSource) for known in objects)
+        self._count = max_threads if has_work else 0
+
+    def start(self) -> None:
+        """Start the threads; without a `PythonSource` there are none."""
+        for index in range(self._count):
+            thread = threading.Thread(target=self._run, name=f"streamer-py{index}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def join(self) -> None:
+        """Wait, at most a second in all, for the threads to see that the engine has stopped."""
+        deadline = time.monotonic() + JOIN_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _run(self) -> None:
+        while (block := self._engine.take_python_block()) is not None:
+            try:
+                self._fill(block)
+            except Exception as error:  # noqa: BLE001  whatever a plug-in raises must reach the consumer
+                self.failure = self.failure or self._as_ours(error, block)
+                block.fail(str(error))
+            else:
+                block.finish()
+
+    def _fill(self, block: _native.PythonBlock) -> None:
+        source = self._objects[block.source].source
+        assert isinstance(source, PythonSource)
+        view = memoryview(block)  # type: ignore[arg-type]  # the buffer protocol is invisible to older type checkers
+        gate = self._gates.get(block.source)
+        if gate is None:
+            got = source.read_into(view, block.begin)
+        else:
+            with gate:
+                got = source.read_into(view, block.begin)
+        self._check(got, block)
+        try:
+            view.release()
+        except BufferError:
+            raise PluginError(
+                "the source keeps a reference to the buffer it was given", uri=self._objects[block.source].uri
+            ) from None
+
+    def _check(self, got: int, block: _native.PythonBlock) -> None:
+        wanted = block.end - block.begin
+        if got == wanted:
+            return
+        known = self._objects[block.source]
+        if isinstance(got, int) and 0 <= got < wanted:
+            raise TruncatedError(
+                f"the source gave {got} bytes of {wanted}",
+                uri=known.uri,
+                byte_range=(block.begin, block.end),
+                object_size=known.size_bytes,
+            )
+        raise PluginError(f"read_into returned {got!r} for a buffer of {wanted} bytes", uri=known.uri)
+
+    def _as_ours(self, error: Exception, block: _native.PythonBlock) -> StreamerError:
+        if isinstance(error, StreamerError):
+            return error
+        known = self._objects[block.source]
+        ours = StorageError(
+            f"the file system failed with {type(error).__name__}",
+            uri=known.uri,
+            byte_range=(block.begin, block.end),
+            object_size=known.size_bytes,
+            hint=str(error)[:300] or None,
+        )
+        ours.__cause__ = error
+        return ours

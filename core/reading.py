@@ -1,0 +1,40 @@
+"""Reads small byte ranges of many objects at once: headers and indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from streamer.core.plan import Item, plan_reads
+from streamer.core.session import ReadSession, SourceObject
+from streamer.core.settings import Settings
+
+__all__ = ["read_ranges"]
+
+
+def read_ranges(
+    objects: Sequence[SourceObject], ranges: Sequence[tuple[int, int, int]], settings: Settings
+) -> tuple[list[memoryview], list[SourceObject]]:
+    """Read ``(object index, begin, end)`` ranges, sorted by object.
+
+    Returns:
+        The bytes of each range, and the objects with the version their answers told: later reads of them are
+        refused if the object has changed since.
+
+    Raises:
+        StorageError: and its kinds, for the first range that cannot be read.
+    """
+    plan = plan_reads((Item(*wanted) for wanted in ranges), settings.coalesce_gap_bytes)
+    session = ReadSession(objects, plan, settings)
+    found = [memoryview(b"")] * len(ranges)
+    try:
+        while items := session.next_items():
+            for index in items:
+                memory = session.take(index)
+                if memory is not None:
+                    found[index] = memoryview(memory)  # type: ignore[arg-type]  # as in python_readers
+        versions = [session.version(index) for index in range(len(objects))]
+    finally:
+        session.close()
+    pinned = [replace(known, version=version) for known, version in zip(objects, versions, strict=True)]
+    return found, pinned

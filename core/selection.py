@@ -1,0 +1,94 @@
+"""Which tensors a caller asks for: everything, exact names, patterns, or a predicate.
+
+Guarantees: an exact name or a pattern that matches nothing is an error, never a silently smaller result. A
+name that exists is taken literally, whatever characters it holds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Sequence
+from heapq import nlargest
+from typing import TypeAlias
+
+from streamer.core.errors import UnknownTensorError, UsageError
+from streamer.core.quoting import quoted
+
+__all__ = ["NamesOption", "select"]
+
+NamesOption: TypeAlias = str | Iterable[str] | Callable[[str], bool] | None
+
+_PATTERN_CHARACTERS = re.compile(r"[*?\[]")
+MAX_COMPARED_NAMES = 500  # difflib takes about 0.1 ms for each, and an error should not take minutes
+MAX_COMPARED_CHARACTERS = 300  # difflib is quadratic in the length; longer names get no hint
+
+
+def select(names: NamesOption, available: Sequence[str]) -> set[str] | None:
+    """Choose tensors by name.
+
+    Args:
+        names: None for everything; a string or strings, each an exact name or a pattern as in
+            `fnmatch.fnmatchcase`; or a callable that says of each name whether it is wanted.
+        available: The names there are.
+
+    Returns:
+        The chosen names, or None for everything.
+
+    Raises:
+        UnknownTensorError: an exact name is absent or a pattern matches nothing; hints at similar names.
+        UsageError: `names` is of another type.
+
+    Example:
+        >>> sorted(select(["h.*.w", "b"], ["h.0.w", "h.1.w", "b", "c"]))
+        ['b', 'h.0.w', 'h.1.w']
+    """
+    if names is None:
+        return None
+    if callable(names):
+        return {name for name in available if names(name)}
+    known = set(available)
+    chosen: set[str] = set()
+    for wanted in _strings(names):
+        matched = {wanted} if wanted in known else _matching(wanted, available)
+        if not matched:
+            raise _unknown(wanted, available)
+        chosen |= matched
+    return chosen
+
+
+def _strings(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):
+        return [names]
+    # The items of bytes are numbers, and of a mapping only the keys: neither can be what was meant.
+    if isinstance(names, bytes | bytearray | memoryview) or not isinstance(names, Iterable):
+        raise UsageError(f"names must be None, strings or a callable, not {type(names).__name__}")
+    listed = list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise UsageError(f"names must hold strings, not {type(name).__name__}")
+    return listed
+
+
+def _matching(pattern: str, available: Sequence[str]) -> set[str]:
+    if not _PATTERN_CHARACTERS.search(pattern):
+        return set()
+    matches = re.compile(fnmatch.translate(pattern)).match
+    return {name for name in available if matches(name)}
+
+
+def _unknown(wanted: str, available: Sequence[str]) -> UnknownTensorError:
+    what = "no tensor matches pattern" if _PATTERN_CHARACTERS.search(wanted) else "there is no tensor"
+    near = _near_names(wanted, available)
+    hint = f"Near: {', '.join(map(quoted, near))}" if near else f"The checkpoint holds {len(available)} tensors"
+    return UnknownTensorError(f"{what} {quoted(wanted)}", hint=hint)
+
+
+def _near_names(wanted: str, available: Sequence[str]) -> list[str]:
+    if len(wanted) > MAX_COMPARED_CHARACTERS:
+        return []
+    parts = set(wanted.split("."))
+    comparable = (name for name in available if len(name) <= MAX_COMPARED_CHARACTERS)
+    likely = nlargest(MAX_COMPARED_NAMES, comparable, key=lambda name: len(parts.intersection(name.split("."))))
+    return difflib.get_close_matches(wanted, likely, n=3)

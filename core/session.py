@@ -1,0 +1,196 @@
+"""One run of the engine over a plan: starts it, renews credentials, and hands out finished items.
+
+Every item is handed out exactly once or the iteration raises. Leaving the iteration, closing, an error or
+garbage collection stops all reading within a second; all threads are joined.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from streamer import _native
+from streamer.core.errors import EngineError, LoadCancelledError, StreamerError
+from streamer.core.native_errors import error_from_native
+from streamer.core.plan import ReadPlan
+from streamer.core.python_readers import PythonReaders
+from streamer.core.settings import Settings
+from streamer.core.sources import FileSource, HttpSource, PythonSource, Source
+from streamer.core.trust import default_ca_file
+
+__all__ = ["ReadSession", "SourceObject"]
+
+WAIT_S = 0.2  # between two looks at the progress; the engine itself wakes us for anything else
+RENEW_AFTER = 0.8  # of a signature's lifetime: leaves a fifth of it for a slow answer
+
+
+@dataclass(frozen=True)
+class SourceObject:
+    """One object as the engine reads it.
+
+    Attributes:
+        uri: For messages, without secrets.
+        source: Where its bytes live.
+        size_bytes: Its size; the engine refuses an object of another size.
+        version: What `ReadSession.version` said of it before, or empty.
+    """
+
+    uri: str
+    source: Source
+    size_bytes: int
+    version: str = ""
+
+
+class ReadSession:
+    """Reads the items of a plan; see the module's docstring.
+
+    Args:
+        objects: In the order the plan numbers them.
+        plan: What to read.
+        settings: How to read.
+        in_item_order: Hand items out in plan order instead of completion order.
+        keep_alive: Kept until the last reader is gone: owners of the plan's target addresses.
+        on_progress: Called with the bytes landed so far, on the consumer's thread.
+    """
+
+    def __init__(
+        self,
+        objects: Sequence[SourceObject],
+        plan: ReadPlan,
+        settings: Settings,
+        *,
+        in_item_order: bool = False,
+        keep_alive: object = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self._objects = objects
+        self._plan = plan
+        self._on_progress = on_progress
+        self._delivered = 0
+        self._engine = _make_engine(objects, plan, settings, in_item_order)
+        self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive)
+        self.close = weakref.finalize(self, _close, self._engine, self._readers)
+        try:
+            self._engine.start(plan.items, plan.spans)
+            self._readers.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def next_items(self) -> list[int]:
+        """Wait for items whose bytes are all in place; an empty list means that every item was given.
+
+        Raises:
+            StreamerError: reading failed; the class says how. Nothing more is handed out.
+            LoadCancelledError: the session was closed meanwhile.
+        """
+        if self._delivered == self._plan.item_count:
+            return []
+        try:
+            items = self._wait().items
+        except BaseException:  # an error or Ctrl-C: nobody will ask again
+            self.close()
+            raise
+        self._delivered += len(items)
+        return items
+
+    def take(self, item: int) -> _native.Memory | None:
+        """Hand over the memory of a finished item; None when it is empty or went to the caller's target."""
+        return self._engine.take(item)
+
+    def version(self, source: int) -> str:
+        """Text that changes when the object's content does, as the answers told; empty where they did not."""
+        return self._engine.version(source)
+
+    def stats(self) -> dict[str, int]:
+        """Give the engine's counters."""
+        return self._engine.stats()
+
+    def _wait(self) -> _native.Delivery:
+        while True:
+            try:
+                delivery = self._engine.wait(WAIT_S)
+            except _native.ForkedError as error:
+                raise EngineError(str(error)) from None
+            if self._on_progress:
+                self._on_progress(self._engine.stats()["bytes_landed"])
+            if delivery.error is not None:
+                raise self._error(delivery.error)
+            for source in delivery.to_refresh:
+                self._refresh(source)
+            if delivery.items:
+                return delivery
+            if delivery.is_finished:
+                raise LoadCancelledError("the stream was closed while it was read")
+
+    def _error(self, native: _native.ReadError) -> StreamerError:
+        raised = self._readers.failure
+        if native.code == "source" and raised is not None:
+            return raised
+        failed = self._objects[native.source]
+        return error_from_native(native, uri=failed.uri, object_size=failed.size_bytes)
+
+    def _refresh(self, source: int) -> None:
+        known = self._objects[source].source
+        assert isinstance(known, HttpSource)
+        assert known.refresh is not None
+        self._engine.renew(source, _http_target(known.refresh()))
+
+
+def _make_engine(
+    objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool
+) -> _native.Session:
+    kinds = {type(known.source) for known in objects}
+    block_bytes = settings.http_block_bytes if HttpSource in kinds else settings.file_block_bytes
+    blocks = max(1, plan.span_bytes // block_bytes + len(plan.spans) // 5)  # a row of a span has 5 numbers
+    engine = _native.Session(
+        file_block_bytes=settings.file_block_bytes,
+        http_block_bytes=settings.http_block_bytes,
+        python_block_bytes=settings.python_block_bytes,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        in_item_order=in_item_order,
+        # No thread without work: reading one tensor must not start thirty.
+        file_threads=min(settings.file_threads, blocks),
+        http_reactors=min(settings.http_reactors, blocks),
+        http_in_flight=min(settings.http_in_flight, blocks),
+        connect_timeout_s=settings.connect_timeout_s,
+        first_byte_timeout_s=settings.first_byte_timeout_s,
+        stall_timeout_s=settings.stall_timeout_s,
+        max_attempts=settings.max_attempts,
+    )
+    for known in objects:
+        _add(engine, known)
+    return engine
+
+
+def _add(engine: _native.Session, known: SourceObject) -> None:
+    source = known.source
+    if isinstance(source, FileSource):
+        engine.add_file(source.path, known.size_bytes, known.version)
+    elif isinstance(source, HttpSource):
+        version = known.version or source.version or ""
+        engine.add_http(_http_target(source), known.size_bytes, version, source.refresh is not None)
+    else:
+        assert isinstance(source, PythonSource)
+        engine.add_python()
+
+
+def _http_target(source: HttpSource) -> _native.HttpTarget:
+    now_s = time.time()
+    expires_at_s = source.expires_at_s or 0.0
+    renew_at_s = now_s + (expires_at_s - now_s) * RENEW_AFTER if expires_at_s and source.refresh else 0.0
+    return _native.HttpTarget(
+        url=source.url,
+        headers=[f"{name}: {value}" for name, value in source.headers.items()],
+        ca_file=source.ca_file or default_ca_file(),
+        proxy=source.proxy or "",
+        expires_at_s=expires_at_s,
+        renew_at_s=renew_at_s,
+    )
+
+
+def _close(engine: _native.Session, readers: PythonReaders) -> None:
+    engine.close()
+    readers.join()

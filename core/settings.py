@@ -1,0 +1,81 @@
+"""What the engine runs with: the user's options, the rest chosen for this machine. Pure, but for reading /proc."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from streamer.core.options import GIB, MIB, Options
+
+__all__ = ["Settings", "resolve"]
+
+DEFAULT_FILE_BLOCK_BYTES = 4 * MIB  # raw readers: best CPU per byte from the page cache, within noise to 8 MiB
+DEFAULT_HTTP_BLOCK_BYTES = 8 * MIB  # the part size of most multipart uploads
+DEFAULT_PYTHON_THREADS = 8
+DEFAULT_IN_FLIGHT = 8
+LARGEST_DEFAULT_LIMIT_BYTES = 2 * GIB
+SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`Options` without an open question; units as there."""
+
+    file_block_bytes: int
+    http_block_bytes: int
+    python_block_bytes: int
+    file_threads: int
+    http_reactors: int
+    http_in_flight: int
+    python_threads: int
+    memory_limit_bytes: int
+    coalesce_gap_bytes: int
+    header_bytes: int
+    max_attempts: int
+    connect_timeout_s: float
+    first_byte_timeout_s: float
+    stall_timeout_s: float
+    max_rank: int
+
+
+def resolve(options: Options | None) -> Settings:
+    """Fill in what the user left open: the environment first, then this machine.
+
+    Raises:
+        OptionError: a ``STREAMER_*`` variable is not a number or out of its bounds.
+    """
+    given = (options or Options()).filled_from_environment()
+    processors = len(os.sched_getaffinity(0))
+    return Settings(
+        file_block_bytes=given.block_bytes or DEFAULT_FILE_BLOCK_BYTES,
+        http_block_bytes=given.block_bytes or DEFAULT_HTTP_BLOCK_BYTES,
+        python_block_bytes=given.block_bytes or DEFAULT_HTTP_BLOCK_BYTES,
+        # Twice the processors, because readers wait for the device; four keep a disk's queue busy anyway.
+        file_threads=given.file_threads or min(32, max(4, 2 * processors)),
+        http_reactors=given.http_reactors or min(4, processors),
+        http_in_flight=given.http_in_flight or DEFAULT_IN_FLIGHT,
+        python_threads=given.python_threads or DEFAULT_PYTHON_THREADS,
+        memory_limit_bytes=given.memory_limit_bytes or _default_memory_limit_bytes(),
+        coalesce_gap_bytes=given.coalesce_gap_bytes,
+        header_bytes=given.header_bytes,
+        max_attempts=given.max_attempts,
+        connect_timeout_s=given.connect_timeout_s,
+        first_byte_timeout_s=given.first_byte_timeout_s,
+        stall_timeout_s=given.stall_timeout_s,
+        max_rank=given.max_rank,
+    )
+
+
+def _default_memory_limit_bytes() -> int:
+    eighth = _available_memory_bytes() // 8
+    return max(SMALLEST_DEFAULT_LIMIT_BYTES, min(LARGEST_DEFAULT_LIMIT_BYTES, eighth))
+
+
+def _available_memory_bytes() -> int:
+    """Memory of the machine or of this container's cgroup (v2), whichever is less."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            return min(machine, int(file.read()))
+    except (OSError, ValueError):  # no cgroup v2 here, or "max": unlimited
+        return machine

@@ -1,0 +1,78 @@
+#include "io/arena.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+namespace streamer {
+namespace {
+
+constexpr std::size_t kLarge = 3 * kHugePageBytes + 12345;
+
+std::uintptr_t address_of(const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); }
+
+TEST_CASE("an allocation is writable over its whole length") {
+  for (const std::size_t size : {std::size_t{1}, std::size_t{4097}, kHugePageBytes, kLarge}) {
+    const Memory memory = Arena::instance().allocate(size, 0);
+    REQUIRE(memory.size() == size);
+    std::memset(memory.data(), 0x5a, size);
+    CHECK(memory.data()[size - 1] == std::byte{0x5a});
+  }
+}
+
+TEST_CASE("a large allocation keeps the residue of its file offset within a page") {
+  CHECK(address_of(Arena::instance().allocate(kLarge, 4096 * 7 + 1608)) % kPageBytes == 1608);
+  CHECK(address_of(Arena::instance().allocate(kLarge, 4096 * 7 + 1601)) % 64 == 0);  // odd: no dtype fits
+}
+
+TEST_CASE("size zero needs no memory") { CHECK(Arena::instance().allocate(0, 8).data() == nullptr); }
+
+TEST_CASE("held bytes are counted until they are handed over") {
+  Arena& arena = Arena::instance();
+  const std::size_t before = arena.stats().held_bytes;
+  Memory memory = arena.allocate(1000, 0);
+  CHECK(arena.stats().held_bytes == before + 1000);
+  memory.hand_over();
+  memory.hand_over();
+  CHECK(arena.stats().held_bytes == before);
+}
+
+TEST_CASE("freed mappings are reused while a session runs and returned when it ends") {
+  Arena& arena = Arena::instance();
+  arena.join(4 * kLarge);
+  const std::uint64_t reused = arena.stats().reused;
+  std::byte* first = nullptr;
+  {
+    const Memory memory = arena.allocate(kLarge, 0);
+    first = memory.data();
+  }
+  CHECK(arena.stats().cached_bytes > 0);
+  const Memory again = arena.allocate(kLarge, 0);
+  CHECK(again.data() == first);
+  CHECK(arena.stats().reused == reused + 1);
+  { const Memory other = arena.allocate(kLarge, 0); }
+  arena.leave(4 * kLarge);
+  CHECK(arena.stats().cached_bytes == 0);
+}
+
+TEST_CASE("nothing is kept without a session, and never more than the limit") {
+  Arena& arena = Arena::instance();
+  { const Memory memory = arena.allocate(kLarge, 0); }
+  CHECK(arena.stats().cached_bytes == 0);
+  arena.join(kLarge / 2);
+  { const Memory memory = arena.allocate(kLarge, 0); }
+  CHECK(arena.stats().cached_bytes == 0);
+  arena.leave(kLarge / 2);
+}
+
+TEST_CASE("memory in the consumer's hands is never given to another tensor") {
+  Arena& arena = Arena::instance();
+  arena.join(8 * kLarge);
+  Memory kept = arena.allocate(kLarge, 0);
+  kept.hand_over();
+  for (int i = 0; i < 4; ++i) CHECK(arena.allocate(kLarge, 0).data() != kept.data());
+  arena.leave(8 * kLarge);
+}
+
+}  // namespace
+}  // namespace streamer

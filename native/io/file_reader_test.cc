@@ -1,0 +1,141 @@
+#include "io/file_reader.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace streamer {
+namespace {
+
+const auto kNeverCancelled = [] { return false; };
+
+// A file of bytes 0, 1, 2, ... mod 251, gone at the end of the test.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::size_t size) : size_(size) {
+    path_ = std::filesystem::temp_directory_path() / ("streamer_file_reader_" + std::to_string(getpid()));
+    std::ofstream out(path_, std::ios::binary);
+    for (std::size_t i = 0; i < size; ++i) out.put(static_cast<char>(i % 251));
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+
+  std::string path() const { return path_.string(); }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::filesystem::path path_;
+  std::size_t size_;
+};
+
+Block block_into(std::vector<std::byte>& target, std::uint64_t begin) {
+  Block block;
+  block.begin = begin;
+  block.end = begin + target.size();
+  block.segments.push_back({target.data(), target.size(), 0});
+  return block;
+}
+
+TEST_CASE("a block is scattered over its segments and its gaps are dropped") {
+  const TemporaryFile file(200'000);
+  FileReader reader(file.path(), file.size(), "");
+  std::vector<std::byte> first(10), second(5);
+  Block block;
+  block.begin = 1000;
+  block.end = 1000 + 10 + 100'000 + 5;
+  block.segments = {{first.data(), 10, 0}, {nullptr, 100'000, Segment::kNoItem}, {second.data(), 5, 1}};
+  REQUIRE_FALSE(reader.read(block, kNeverCancelled));
+  CHECK(block.received == block.size());
+  CHECK(first[0] == std::byte{1000 % 251});
+  CHECK(second[4] == std::byte{(1000 + 10 + 100'000 + 4) % 251});
+}
+
+TEST_CASE("more segments than one call takes are all filled") {
+  const TemporaryFile file(5000);
+  FileReader reader(file.path(), file.size(), "");
+  std::vector<std::byte> target(5000);
+  Block block;
+  block.end = 5000;
+  for (std::size_t i = 0; i < 5000; ++i) block.segments.push_back({&target[i], 1, 0});
+  REQUIRE_FALSE(reader.read(block, kNeverCancelled));
+  CHECK(target[4999] == std::byte{4999 % 251});
+}
+
+TEST_CASE("a missing file, a folder and a FIFO are refused without waiting") {
+  std::vector<std::byte> target(1);
+  Block block = block_into(target, 0);
+  CHECK(FileReader("/nonexistent/file", 1, "").read(block, kNeverCancelled)->code == ErrorCode::kNotFound);
+  CHECK(FileReader("/tmp", 1, "").read(block, kNeverCancelled)->code == ErrorCode::kIo);
+  const std::string fifo = "/tmp/streamer_fifo_" + std::to_string(getpid());
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  FileReader reader(fifo, 1, "");
+  CHECK(reader.read(block, kNeverCancelled)->detail == "not a regular file");
+  CHECK(reader.read(block, kNeverCancelled).has_value());  // and not only the first time
+  unlink(fifo.c_str());
+}
+
+TEST_CASE("a file shorter or longer than its header said is refused") {
+  const TemporaryFile file(100);
+  std::vector<std::byte> target(10);
+  Block block = block_into(target, 0);
+  CHECK(FileReader(file.path(), 101, "").read(block, kNeverCancelled)->code == ErrorCode::kTruncated);
+  CHECK(FileReader(file.path(), 99, "").read(block, kNeverCancelled)->code == ErrorCode::kChanged);
+}
+
+TEST_CASE("a file rewritten in place while it is read is noticed") {
+  const TemporaryFile file(100);
+  FileReader reader(file.path(), 100, "");
+  std::vector<std::byte> target(10);
+  Block first = block_into(target, 0);
+  REQUIRE_FALSE(reader.read(first, kNeverCancelled));
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  REQUIRE(utimensat(AT_FDCWD, file.path().c_str(), times, 0) == 0);
+  Block second = block_into(target, 10);
+  CHECK(reader.read(second, kNeverCancelled)->code == ErrorCode::kChanged);
+}
+
+TEST_CASE("a file replaced by a rename keeps giving its old bytes, but not to a new session") {
+  const TemporaryFile file(100);
+  FileReader reader(file.path(), 100, "");
+  std::vector<std::byte> target(10);
+  Block first = block_into(target, 0);
+  REQUIRE_FALSE(reader.read(first, kNeverCancelled));
+  const std::string other = file.path() + ".new";
+  std::ofstream(other) << std::string(100, 'x');
+  std::filesystem::rename(other, file.path());
+  Block second = block_into(target, 10);
+  CHECK_FALSE(reader.read(second, kNeverCancelled));
+  CHECK(target[0] == std::byte{10});
+  Block third = block_into(target, 0);
+  CHECK(FileReader(file.path(), 100, reader.version()).read(third, kNeverCancelled)->code ==
+        ErrorCode::kChanged);
+}
+
+TEST_CASE("a truncated file is an error with what it had, not a signal") {
+  const TemporaryFile file(100);
+  FileReader reader(file.path(), 100, "");
+  std::vector<std::byte> target(10);
+  Block first = block_into(target, 0);
+  REQUIRE_FALSE(reader.read(first, kNeverCancelled));
+  REQUIRE(truncate(file.path().c_str(), 15) == 0);
+  Block second = block_into(target, 10);
+  CHECK(reader.read(second, kNeverCancelled)->code == ErrorCode::kTruncated);
+}
+
+TEST_CASE("a cancelled read returns at once with an unfinished block") {
+  const TemporaryFile file(100);
+  FileReader reader(file.path(), 100, "");
+  std::vector<std::byte> target(10);
+  Block block = block_into(target, 0);
+  CHECK_FALSE(reader.read(block, [] { return true; }));
+  CHECK(block.received == 0);
+}
+
+}  // namespace
+}  // namespace streamer

@@ -1,0 +1,130 @@
+"""Model weights from any storage into CPU or GPU memory: fast, complete, or an error that says why.
+
+    >>> import streamer
+    >>> tensors = streamer.load("s3://bucket/model", device="cuda:0")        # doctest: +SKIP
+
+Everything public is listed in ``__all__``; every other name may change. Importing this package imports
+neither torch nor fsspec and starts nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamer import plugins
+    from streamer._checkpoint import Checkpoint, open  # noqa: A004  streamer.open is the public name
+    from streamer._load import load, load_file, load_into
+    from streamer._safe_open import safe_open
+    from streamer._stream import Stream, stream
+    from streamer.core.errors import (
+        AccessDeniedError,
+        ChangedError,
+        ConnectError,
+        CredentialsError,
+        DeviceError,
+        EngineError,
+        FormatError,
+        HeaderError,
+        HttpStatusError,
+        LoadCancelledError,
+        ObjectNotFoundError,
+        OptionError,
+        PluginError,
+        RangeResponseError,
+        RedirectError,
+        ShardIndexError,
+        StorageError,
+        StreamerError,
+        TargetError,
+        TlsError,
+        TransferTimeoutError,
+        TruncatedError,
+        UnknownDeviceError,
+        UnknownSchemeError,
+        UnknownTensorError,
+        UnsupportedDtypeError,
+        UsageError,
+    )
+    from streamer.core.options import Options
+    from streamer.core.report import LoadReport
+    from streamer.core.sources import hookimpl
+
+__version__ = "0.1.0"
+
+_ERRORS = (
+    "AccessDeniedError",
+    "ChangedError",
+    "ConnectError",
+    "CredentialsError",
+    "DeviceError",
+    "EngineError",
+    "FormatError",
+    "HeaderError",
+    "HttpStatusError",
+    "LoadCancelledError",
+    "ObjectNotFoundError",
+    "OptionError",
+    "PluginError",
+    "RangeResponseError",
+    "RedirectError",
+    "ShardIndexError",
+    "StorageError",
+    "StreamerError",
+    "TargetError",
+    "TlsError",
+    "TransferTimeoutError",
+    "TruncatedError",
+    "UnknownDeviceError",
+    "UnknownSchemeError",
+    "UnknownTensorError",
+    "UnsupportedDtypeError",
+    "UsageError",
+)
+_HOME = {
+    "Checkpoint": "streamer._checkpoint",
+    "open": "streamer._checkpoint",
+    "load": "streamer._load",
+    "load_file": "streamer._load",
+    "load_into": "streamer._load",
+    "safe_open": "streamer._safe_open",
+    "Stream": "streamer._stream",
+    "stream": "streamer._stream",
+    "Options": "streamer.core.options",
+    "LoadReport": "streamer.core.report",
+    "hookimpl": "streamer.core.sources",
+    **dict.fromkeys(_ERRORS, "streamer.core.errors"),
+}
+
+__all__ = [
+    "Checkpoint",
+    "LoadReport",
+    "Options",
+    "Stream",
+    "hookimpl",
+    "load",
+    "load_file",
+    "load_into",
+    "open",
+    "plugins",
+    "safe_open",
+    "stream",
+    *_ERRORS,
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    if name == "plugins":
+        return importlib.import_module("streamer.plugins")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'streamer' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,147 @@
+"""Random access to a checkpoint wherever it is: headers are read once, tensors when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from streamer._locate import UriOption
+from streamer._progress import ProgressOption
+from streamer._slice import TensorSlice
+from streamer._stream import Opened, Stream, open_checkpoint
+from streamer.core.catalog import Located
+from streamer.core.errors import UnknownTensorError, UsageError
+from streamer.core.frameworks import framework_of
+from streamer.core.header import TensorEntry
+from streamer.core.options import Options
+from streamer.core.selection import NamesOption, select
+
+__all__ = ["Checkpoint", "open"]
+
+
+class Checkpoint:
+    """An open checkpoint; made by `streamer.open`. Thread-safe.
+
+    Every read is pinned to the version whose headers were read: a checkpoint replaced meanwhile raises
+    `ChangedError`.
+    """
+
+    def __init__(self, opened: Opened, names: NamesOption, framework: str, device: Any) -> None:
+        self._opened = opened
+        self._framework = framework_of(framework, device)
+        chosen = select(names, list(opened.catalog.tensors))
+        self._located = {each.entry.name: each for each in opened.catalog.in_file_order(chosen)}
+        self._is_closed = False
+
+    def keys(self) -> list[str]:
+        """Names of the tensors, sorted."""
+        return sorted(self._located)
+
+    def offset_keys(self) -> list[str]:
+        """Names of the tensors in the order their bytes lie in the shards."""
+        return list(self._located)
+
+    def metadata(self) -> dict[str, str]:
+        """The ``__metadata__`` of the headers, later shards winning."""
+        return dict(self._opened.catalog.metadata)
+
+    def get_tensor(self, name: str) -> Any:
+        """Read one tensor.
+
+        Raises:
+            UnknownTensorError: there is none of this name.
+            StorageError: and its kinds.
+        """
+        return self.get_slice(name)[...]
+
+    def get_tensors(self, names: NamesOption = None, *, progress: ProgressOption = None) -> dict[str, Any]:
+        """Read many tensors in parallel, all by default, in file order.
+
+        Raises:
+            UnknownTensorError: a name or pattern matches nothing.
+            StorageError: and its kinds.
+        """
+        self._check_open()
+        chosen = select(names, list(self._located))
+        wanted = [each for name, each in self._located.items() if chosen is None or name in chosen]
+        with Stream(self._opened, wanted, self._framework, progress=progress) as tensors:
+            loaded: dict[str, Any] = dict.fromkeys(tensors.keys())
+            loaded.update(tensors)
+        return loaded
+
+    def get_slice(self, name: str) -> TensorSlice:
+        """Give a tensor that is read when it is indexed, and then only its leading rows that the index needs.
+
+        Raises:
+            UnknownTensorError: there is none of this name.
+
+        Example:
+            >>> checkpoint.get_slice("model.embed_tokens.weight")[:1000]      # doctest: +SKIP
+        """
+        self._check_open()
+        located = self._located.get(name)
+        if located is None:
+            raise UnknownTensorError(
+                f"the checkpoint holds no tensor {name!r}", uri=self._opened.label, hint="keys() lists what it holds"
+            )
+        return TensorSlice(located.entry, lambda entry: self._read(located.shard, entry))
+
+    def close(self) -> None:
+        """Refuse further reads through this object. Slices and tensors given out stay valid."""
+        self._is_closed = True
+
+    def __len__(self) -> int:
+        return len(self._located)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._located
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _read(self, shard: int, entry: TensorEntry) -> Any:
+        with Stream(self._opened, [Located(shard, entry)], self._framework, progress=False) as tensors:
+            return dict(tensors)[entry.name]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError("the checkpoint is closed", uri=self._opened.label)
+
+
+def open(  # noqa: A001  the name users know from files
+    uri: UriOption,
+    *,
+    device: Any = "cpu",
+    names: NamesOption = None,
+    framework: str = "pt",
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+) -> Checkpoint:
+    """Open a checkpoint for random access: its headers are read now, its tensors when asked for.
+
+    Args:
+        uri: As for `streamer.load`.
+        device: As for `streamer.load`.
+        names: As for `streamer.load`: the tensors this object will know.
+        framework: ``"pt"`` or ``"np"``.
+        storage_options: Passed to fsspec unchanged.
+        options: How to read; see `streamer.Options`.
+        progress: Accepted so that calls look alike; opening is one small read per shard.
+
+    Raises:
+        StreamerError: as for `streamer.load`.
+
+    Example:
+        >>> with streamer.open("s3://bucket/model") as checkpoint:           # doctest: +SKIP
+        ...     rows = checkpoint.get_slice("lm_head.weight")[:128]
+    """
+    del progress
+    return Checkpoint(open_checkpoint(uri, storage_options, options), names, framework, device)

@@ -1,0 +1,145 @@
+"""Whole checkpoints: into a dict, or into tensors the caller already has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from streamer._locate import UriOption
+from streamer._progress import ProgressOption
+from streamer._stream import Stream, open_checkpoint, stream, wanted_tensors
+from streamer._targets import match_targets, tensors_of
+from streamer.core.frameworks import framework_of
+from streamer.core.options import Options
+from streamer.core.report import LoadReport
+from streamer.core.selection import NamesOption
+
+__all__ = ["load", "load_file", "load_into"]
+
+
+def load(
+    uri: UriOption,
+    *,
+    device: Any = "cpu",
+    names: NamesOption = None,
+    framework: str = "pt",
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+) -> dict[str, Any]:
+    """Load a safetensors checkpoint.
+
+    Args:
+        uri: A ``.safetensors`` file, a folder or prefix (its ``model.safetensors.index.json`` decides, else all
+            its ``*.safetensors``), an index file, a glob of the last path segment, or a list of these. Any
+            fsspec URL, plain path or ``os.PathLike``.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, a ``torch.device``, …
+        names: None for all tensors, or a name, an ``fnmatch`` pattern, a list of these, or a callable
+            ``name -> bool``. Only the bytes of what is asked are read.
+        framework: ``"pt"`` (torch) or ``"np"`` (numpy, CPU only).
+        storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``).
+        options: How to read; see `streamer.Options`.
+        progress: None shows a bar on a terminal when the load takes longer than half a second; True and False
+            always and never do; a callable gets ``(bytes done, bytes in all)``. ``STREAMER_PROGRESS=0`` turns
+            the automatic bar off.
+
+    Returns:
+        Name to tensor, in file order. Every tensor owns its memory.
+
+    Raises:
+        UsageError: and its kinds: unknown scheme, device, tensor name, dtype or option.
+        FormatError: and its kinds: malformed header or index.
+        StorageError: and its kinds: missing, denied, changed, truncated, unreachable, timed out.
+        PluginError: a plug-in is broken.
+
+    Example:
+        >>> tensors = streamer.load("s3://bucket/model", names="model.layers.0.*")     # doctest: +SKIP
+    """
+    loaded: dict[str, Any] = {}
+    with stream(
+        uri,
+        device=device,
+        names=names,
+        framework=framework,
+        storage_options=storage_options,
+        options=options,
+        progress=progress,
+    ) as tensors:
+        loaded = dict.fromkeys(tensors.keys())  # fixes the order; every value is replaced or the loop raises
+        loaded.update(tensors)
+    return loaded
+
+
+def load_into(
+    uri: UriOption,
+    target: Any,
+    *,
+    strict: bool = True,
+    device: Any = None,
+    names: NamesOption = None,
+    framework: str = "pt",
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+) -> LoadReport:
+    """Load a checkpoint into tensors that exist, without an intermediate copy where they are contiguous on the CPU.
+
+    All names, shapes and dtypes are checked before the first byte is read. If reading fails afterwards, the
+    content of the targets is undefined and the error is raised.
+
+    Args:
+        uri: As for `load`.
+        target: An ``nn.Module`` (parameters and buffers) or a mapping of name to tensor or array.
+        strict: Every tensor of the checkpoint has a target and every target a tensor; of tied tensors one is
+            enough. False fills what matches.
+        device: Not used: each target stays where it is. Accepted so that calls look alike.
+        names: As for `load`.
+        framework: ``"pt"`` or ``"np"``, the library of the targets.
+        storage_options: As for `load`.
+        options: As for `load`.
+        progress: As for `load`.
+
+    Returns:
+        What was done.
+
+    Raises:
+        TargetError: a target is missing, or has another shape or dtype.
+        StreamerError: as for `load`.
+    """
+    del device
+    made = framework_of(framework)
+    opened = open_checkpoint(uri, storage_options, options)
+    wanted, targets = match_targets(wanted_tensors(opened, names), tensors_of(target), made, strict=strict)
+    late: list[tuple[Any, Any]] = []
+    with Stream(opened, wanted, made, targets=targets, progress=progress) as tensors:
+        for name, tensor in tensors:
+            if name in targets.copies:
+                _copy(tensor, targets.copies[name])
+            elif name in targets.tied:
+                late.append((tensor, targets.tied[name]))
+    for tensor, destination in late:
+        _copy(tensor, destination)
+    return tensors.report
+
+
+def load_file(
+    filename: str | os.PathLike[str],
+    device: Any = "cpu",
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+) -> dict[str, Any]:
+    """Load one file as ``safetensors.torch.load_file`` does, from any URL.
+
+    Raises:
+        StreamerError: as for `load`.
+    """
+    return load(filename, device=device, storage_options=storage_options, options=options, progress=False)
+
+
+def _copy(source: Any, destination: Any) -> None:
+    if hasattr(destination, "copy_"):
+        destination.copy_(source)
+    else:
+        destination[...] = source

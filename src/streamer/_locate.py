@@ -1,0 +1,175 @@
+"""From what the user wrote (file, folder, index, glob, or a list of these) to the shards to read.
+
+One listing gives all sizes and versions of a folder; where listing is denied, the index or file still works.
+Nothing a checkpoint says can lead out of its folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+from streamer import plugins
+from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.index import ShardIndex, parse_index
+from streamer.core.reading import read_ranges
+from streamer.core.redact import redact
+from streamer.core.session import SourceObject
+from streamer.core.settings import Settings
+from streamer.core.sources import ObjectInfo, Store
+
+__all__ = ["Shards", "UriOption", "locate"]
+
+UriOption: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
+
+SHARD_SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".index.json"
+USUAL_INDEX = "model.safetensors.index.json"
+INFO_THREADS = 16  # requests for single objects, where a listing does not tell
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Where a checkpoint lies.
+
+    Attributes:
+        label: What the user asked for, without secrets.
+        objects: Its shards in order.
+        shard_of: Tensor name to position in `objects`, as an index says; None without one.
+    """
+
+    label: str
+    objects: list[SourceObject]
+    shard_of: Mapping[str, int] | None
+
+
+def locate(uri: UriOption, storage_options: Mapping[str, Any] | None, settings: Settings) -> Shards:
+    """Find the shards.
+
+    Raises:
+        UsageError: the list of URIs is empty, or an entry is neither text nor a path.
+        UnknownSchemeError: no backend for the URL.
+        ObjectNotFoundError: nothing there, or a shard that the index names is missing.
+        ShardIndexError: the index is malformed or leaves its folder.
+        FormatError: a folder holds several indexes.
+        StorageError: and its kinds, from the storage.
+    """
+    uris = _as_list(uri)
+    found = [_locate_one(each, storage_options, settings) for each in uris]
+    if len(found) == 1:
+        return found[0]
+    objects: list[SourceObject] = []
+    shard_of: dict[str, int] = {}
+    for part in found:
+        shard_of.update({name: len(objects) + shard for name, shard in (part.shard_of or {}).items()})
+        objects.extend(part.objects)
+    return Shards(f"{found[0].label} and {len(found) - 1} more", objects, shard_of or None)
+
+
+def _as_list(uri: UriOption) -> list[str]:
+    given = [uri] if isinstance(uri, (str, os.PathLike)) else list(uri)
+    uris = [os.fspath(each) for each in given]
+    if not uris:
+        raise UsageError("no URI given")
+    for each in uris:
+        if not isinstance(each, str) or not each:
+            raise UsageError(f"a URI is non-empty text or a path, not {each!r}")
+    return uris
+
+
+def _locate_one(uri: str, storage_options: Mapping[str, Any] | None, settings: Settings) -> Shards:
+    store = plugins.open_store(uri, storage_options or {})
+    try:
+        return _locate_in(store, redact(uri), settings)
+    finally:
+        store.close()
+
+
+def _locate_in(store: Store, label: str, settings: Settings) -> Shards:
+    root = store.root.rstrip("/") or store.root
+    folder, _, name = root.rpartition("/")
+    if any(mark in name for mark in "*?["):
+        matches = [info for info in store.find(folder or "/") if fnmatchcase(_name(info), name)]
+        if matches:
+            return _from_infos(store, label, matches)
+    if name.endswith(SHARD_SUFFIX):
+        return _from_infos(store, label, [store.info(root)])
+    if name.endswith(INDEX_SUFFIX):
+        return _from_index(store, label, store.info(root), _list_or_nothing(store, folder), settings)
+    return _from_folder(store, label, root, settings)
+
+
+def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Shards:
+    infos = store.find(root)
+    indexes = [info for info in infos if _name(info).endswith(SHARD_SUFFIX + INDEX_SUFFIX)]
+    usual = [info for info in indexes if _name(info) == USUAL_INDEX]
+    if len(indexes) > 1 and not usual:
+        raise FormatError(
+            f"the folder holds {len(indexes)} indexes: {', '.join(_name(info) for info in indexes[:5])}",
+            uri=label,
+            hint="Give the one you mean",
+        )
+    if indexes:
+        return _from_index(store, label, (usual or indexes)[0], infos, settings)
+    shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX)]
+    if shards:
+        return _from_infos(store, label, shards)
+    if infos:
+        raise ObjectNotFoundError("the folder holds no *.safetensors file", uri=label)
+    return _from_infos(store, label, [store.info(root)])  # a file without the suffix, or an error that says so
+
+
+def _from_index(
+    store: Store, label: str, index_info: ObjectInfo, listed: list[ObjectInfo], settings: Settings
+) -> Shards:
+    index_object = _object(store, index_info)
+    content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings)
+    index = parse_index(bytes(content[0]), uri=index_object.uri)
+    folder = index_info.path.rpartition("/")[0]
+    infos = _infos_of_shards(store, folder, index, listed, index_object.uri)
+    position = {name: number for number, name in enumerate(index.shards)}
+    shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
+    return Shards(label, [_object(store, info) for info in infos], shard_of)
+
+
+def _infos_of_shards(
+    store: Store, folder: str, index: ShardIndex, listed: list[ObjectInfo], uri: str
+) -> list[ObjectInfo]:
+    known = {_name(info): info for info in listed}
+
+    def info_of(shard: str) -> ObjectInfo:
+        try:
+            return known.get(shard) or store.info(f"{folder}/{shard}" if folder else shard)
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(
+                f"the index names shard {shard[:80]!r}, which does not exist", uri=uri, hint="Upload the missing shard"
+            ) from error
+
+    with ThreadPoolExecutor(INFO_THREADS, thread_name_prefix="streamer-info") as pool:
+        return list(pool.map(info_of, index.shards))
+
+
+def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
+    """One listing saves a request per shard, but is not needed and may be forbidden."""
+    try:
+        return store.find(folder)
+    except AccessDeniedError:
+        return []
+
+
+def _from_infos(store: Store, label: str, infos: list[ObjectInfo]) -> Shards:
+    return Shards(label, [_object(store, info) for info in infos], None)
+
+
+def _object(store: Store, info: ObjectInfo) -> SourceObject:
+    if info.size_bytes is None:
+        raise StorageError("the storage does not tell the size of this object", uri=info.uri)
+    return SourceObject(info.uri, store.source(info), info.size_bytes)
+
+
+def _name(info: ObjectInfo) -> str:
+    return info.path.rpartition("/")[2]

@@ -1,0 +1,47 @@
+"""``safetensors.safe_open`` for any URL: the same call, the same methods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from streamer._checkpoint import Checkpoint
+from streamer._stream import open_checkpoint
+from streamer.core.options import Options
+
+__all__ = ["safe_open"]
+
+
+class safe_open(Checkpoint):  # noqa: N801  the name to be migrated from
+    """Open a file as ``safetensors.safe_open`` does; the file may be any URL, and may be sharded.
+
+    Args:
+        filename: As ``uri`` of `streamer.load`.
+        framework: ``"pt"`` or ``"np"``, and safetensors' longer names for them.
+        device: As for `streamer.load`.
+        storage_options: Passed to fsspec unchanged.
+        options: How to read; see `streamer.Options`.
+
+    Raises:
+        StreamerError: as for `streamer.load`.
+
+    Example:
+        >>> with safe_open("s3://bucket/model.safetensors", framework="pt") as f:     # doctest: +SKIP
+        ...     tensor = f.get_tensor("weight")
+    """
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str],
+        framework: str,
+        device: Any = "cpu",
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__(open_checkpoint(filename, storage_options, options), None, framework, device)
+
+    def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"
+        """The ``__metadata__`` of the file, or None where there is none."""
+        return super().metadata() or None

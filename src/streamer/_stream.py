@@ -1,0 +1,221 @@
+"""The main way in: a checkpoint as an iterator of tensors, each one the consumer's own.
+
+A tensor is yielded exactly once, when all its bytes have landed. If anything fails, the loop raises; if the
+loop ends, every tensor asked for was yielded. Leaving early cancels within a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal
+
+from streamer._locate import UriOption, locate
+from streamer._progress import Progress, ProgressOption
+from streamer._targets import Targets
+from streamer.core.catalog import Catalog, Located, read_catalog
+from streamer.core.errors import EngineError, OptionError
+from streamer.core.frameworks import Framework, framework_of
+from streamer.core.options import Options
+from streamer.core.plan import Item, plan_reads
+from streamer.core.report import LoadReport
+from streamer.core.selection import NamesOption, select
+from streamer.core.session import ReadSession
+from streamer.core.settings import Settings, resolve
+
+__all__ = ["Opened", "Stream", "open_checkpoint", "stream", "wanted_tensors"]
+
+_log = logging.getLogger("streamer")
+
+Order = Literal["completion", "file"]
+
+
+class Opened:
+    """A checkpoint whose headers are read: what every way in starts from."""
+
+    def __init__(self, label: str, catalog: Catalog, settings: Settings, stages: Mapping[str, float]) -> None:
+        self.label = label
+        self.catalog = catalog
+        self.settings = settings
+        self.stages = stages
+
+
+def open_checkpoint(
+    uri: UriOption, storage_options: Mapping[str, Any] | None, options: Options | None
+) -> Opened:
+    """Find the shards and read their headers; raises as `streamer.load` does."""
+    settings = resolve(options)
+    started = time.perf_counter()
+    shards = locate(uri, storage_options, settings)
+    located = time.perf_counter()
+    catalog = read_catalog(shards.objects, settings, shard_of=shards.shard_of)
+    stages = {"locate": located - started, "headers": time.perf_counter() - located}
+    return Opened(shards.label, catalog, settings, stages)
+
+
+class Stream:
+    """An iterator of ``(name, tensor)`` and a context manager; made by `streamer.stream`.
+
+    Reading starts at once, in the background, and runs ahead of the consumer up to the memory limit.
+
+    Attributes:
+        total_bytes: Bytes of all tensors that will be yielded.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        wanted: list[Located],
+        framework: Framework,
+        *,
+        targets: Targets | None = None,
+        order: Order = "completion",
+        progress: ProgressOption = None,
+    ) -> None:
+        self._opened = opened
+        self._wanted = wanted
+        self._framework = framework
+        for located in wanted:
+            framework.dtype(located.entry)  # an unknown dtype is refused before any byte is read
+            framework.shape(located.entry)
+        addresses = targets.addresses if targets else {}
+        self._in_place = targets.in_place if targets else {}
+        plan = plan_reads(
+            (Item(each.shard, each.entry.begin, each.entry.end, addresses.get(each.entry.name, 0)) for each in wanted),
+            opened.settings.coalesce_gap_bytes,
+        )
+        self.total_bytes = plan.item_bytes
+        self._bytes_read = plan.span_bytes
+        self._started = time.perf_counter()
+        self._ended: float | None = None
+        self._yielded = 0
+        self._progress = Progress(progress, plan.span_bytes, opened.label)
+        self._session = ReadSession(
+            opened.catalog.shards,
+            plan,
+            opened.settings,
+            in_item_order=order == "file",
+            keep_alive=self._in_place,
+            on_progress=self._progress.update,
+        )
+        self._batch: Iterator[int] = iter(())
+
+    def keys(self) -> list[str]:
+        """Names of the tensors this stream yields, in file order."""
+        return [located.entry.name for located in self._wanted]
+
+    @property
+    def report(self) -> LoadReport:
+        """What was done so far; complete once the loop has ended."""
+        stats = self._session.stats()
+        read_s = (self._ended or time.perf_counter()) - self._started
+        stages = {**self._opened.stages, "read": read_s}
+        return LoadReport(
+            uri=self._opened.label,
+            tensors=stats["items_delivered"],
+            bytes=stats["bytes_delivered"],
+            bytes_read=self._bytes_read,
+            seconds=sum(stages.values()),
+            requests=stats["http_requests"],
+            retries=stats["retries"],
+            credential_refreshes=stats["credential_refreshes"],
+            peak_held_bytes=stats["peak_held_bytes"],
+            stages=stages,
+            is_complete=self._yielded == len(self._wanted),
+        )
+
+    def close(self) -> None:
+        """Stop reading and join every thread. Tensors already yielded stay valid."""
+        self._session.close()
+        self._progress.close()
+        self._ended = self._ended or time.perf_counter()
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> tuple[str, Any]:
+        for item in self._batch:
+            entry = self._wanted[item].entry
+            memory = self._session.take(item)
+            self._yielded += 1
+            if self._in_place and entry.name in self._in_place:
+                return entry.name, self._in_place[entry.name]
+            return entry.name, self._framework.on_device(self._framework.tensor(memory, entry))
+        batch = self._session.next_items()
+        if not batch:
+            self._finish()
+            raise StopIteration
+        self._batch = iter(batch)
+        return self.__next__()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _finish(self) -> None:
+        if self._ended is not None:
+            return
+        self.close()
+        report = self.report
+        if not report.is_complete or report.bytes != self.total_bytes:
+            raise EngineError(f"{report.tensors} tensors of {len(self._wanted)} were delivered", uri=report.uri)
+        _log.info("%s", report)
+
+
+def stream(
+    uri: UriOption,
+    *,
+    device: Any = "cpu",
+    names: NamesOption = None,
+    framework: str = "pt",
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    order: Order = "completion",
+) -> Stream:
+    """Stream the tensors of a checkpoint as they arrive.
+
+    Args:
+        uri: As for `streamer.load`.
+        device: As for `streamer.load`.
+        names: As for `streamer.load`.
+        framework: ``"pt"`` or ``"np"``.
+        storage_options: Passed to fsspec unchanged.
+        options: How to read; see `streamer.Options`.
+        progress: As for `streamer.load`.
+        order: ``"completion"``: each tensor as soon as it is whole; ``"file"``: as their bytes lie in the
+            shards.
+
+    Returns:
+        A `Stream`. Its ``report`` is complete after the loop; leaving the loop early cancels the rest.
+
+    Raises:
+        StreamerError: as for `streamer.load`; from the call for what is found before the first weight byte is
+            read, from the loop for the rest.
+
+    Example:
+        >>> with streamer.stream("s3://bucket/model") as tensors:      # doctest: +SKIP
+        ...     for name, tensor in tensors:
+        ...         consume(name, tensor)
+        >>> print(tensors.report)                                      # doctest: +SKIP
+    """
+    if order not in ("completion", "file"):
+        raise OptionError(f'order is "completion" or "file", not {order!r}')
+    made = framework_of(framework, device)
+    opened = open_checkpoint(uri, storage_options, options)
+    wanted = wanted_tensors(opened, names)
+    return Stream(opened, wanted, made, order=order, progress=progress)
+
+
+def wanted_tensors(opened: Opened, names: NamesOption) -> list[Located]:
+    """Choose the tensors, in file order.
+
+    Raises:
+        UnknownTensorError: a name or pattern matches nothing.
+    """
+    chosen = select(names, list(opened.catalog.tensors))
+    return list(opened.catalog.in_file_order(chosen))

@@ -1,0 +1,133 @@
+"""Matches the tensors of a checkpoint with tensors the caller already has.
+
+Everything is checked before the first byte is read: names, shapes and dtypes. Bytes go straight into a target
+that is contiguous on the CPU; any other target is filled by a copy when its tensor has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamer.core.catalog import Located
+from streamer.core.errors import TargetError
+from streamer.core.frameworks import Framework
+
+__all__ = ["Targets", "match_targets", "tensors_of"]
+
+NAMED = 5  # names shown in a message
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where each wanted tensor goes.
+
+    Attributes:
+        addresses: Name to address, for those the engine fills in place.
+        in_place: Name to tensor, for the same.
+        copies: Name to tensor, for those that are copied into when they arrive.
+        tied: Name to tensor, for those whose memory the engine fills under another name: copied at the end.
+    """
+
+    addresses: dict[str, int] = field(default_factory=dict)
+    in_place: dict[str, Any] = field(default_factory=dict)
+    copies: dict[str, Any] = field(default_factory=dict)
+    tied: dict[str, Any] = field(default_factory=dict)
+
+
+def tensors_of(target: Any) -> Mapping[str, Any]:
+    """Give the named tensors of an ``nn.Module`` (parameters and buffers, tied ones included) or of a mapping.
+
+    Raises:
+        TargetError: `target` is neither.
+    """
+    if isinstance(target, Mapping):
+        return target
+    state_dict = getattr(target, "state_dict", None)
+    if not callable(state_dict):
+        raise TargetError(f"a target is an nn.Module or a mapping of tensors, not {type(target).__name__}")
+    named: Mapping[str, Any] = state_dict(keep_vars=True)
+    return named
+
+
+def match_targets(
+    wanted: list[Located], tensors: Mapping[str, Any], framework: Framework, *, strict: bool
+) -> tuple[list[Located], Targets]:
+    """Pair wanted tensors with targets.
+
+    Returns:
+        The tensors to read, and where they go.
+
+    Raises:
+        TargetError: names do not match (`strict`), or a shape or dtype differs.
+    """
+    names = {located.entry.name for located in wanted}
+    if strict:
+        _check_names(names, tensors)
+    targets = Targets()
+    used: set[int] = set()
+    kept = [located for located in wanted if located.entry.name in tensors]
+    for located in kept:
+        name = located.entry.name
+        tensor = _checked(tensors[name], located, framework)
+        address = _address(tensor)
+        if address is None:
+            targets.copies[name] = tensor
+        elif address in used:  # no byte may have two writers
+            targets.tied[name] = tensor
+        else:
+            used.add(address)
+            targets.addresses[name] = address
+            targets.in_place[name] = tensor
+    return kept, targets
+
+
+def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
+    filled = {_storage(tensors[name]) for name in names if name in tensors}
+    missing = [name for name in tensors if name not in names and _storage(tensors[name]) not in filled]
+    unexpected = sorted(name for name in names if name not in tensors)
+    if missing:
+        raise TargetError(
+            f"the checkpoint lacks {len(missing)} of the target's tensors: {_some(missing)}",
+            hint="Pass strict=False to leave them as they are",
+        )
+    if unexpected:
+        raise TargetError(
+            f"the target lacks {len(unexpected)} of the checkpoint's tensors: {_some(unexpected)}",
+            hint="Pass strict=False to skip them, or choose with names=",
+        )
+
+
+def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
+    entry = located.entry
+    tensor = getattr(tensor, "data", tensor) if hasattr(tensor, "data_ptr") else tensor  # past autograd
+    shape, dtype = framework.shape(entry), framework.dtype(entry)
+    if tuple(getattr(tensor, "shape", ())) != shape:
+        raise TargetError(
+            f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(getattr(tensor, 'shape', ()))}"
+        )
+    if tensor.dtype != dtype:
+        raise TargetError(f"tensor {entry.name[:80]!r} is {dtype}, its target {tensor.dtype}", hint="Cast the target")
+    return tensor
+
+
+def _address(tensor: Any) -> int | None:
+    """Address of a tensor whose bytes the engine may write in place; None for any other."""
+    if hasattr(tensor, "data_ptr"):
+        in_place = tensor.device.type == "cpu" and tensor.is_contiguous()
+        return int(tensor.data_ptr()) or None if in_place else None
+    flags = tensor.flags
+    return int(tensor.ctypes.data) if flags.c_contiguous and flags.writeable and tensor.size else None
+
+
+def _storage(tensor: Any) -> object:
+    """What two tied tensors have in common."""
+    if hasattr(tensor, "untyped_storage"):
+        return (str(tensor.device), tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape))
+    return id(tensor)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(repr(name[:80]) for name in names[:NAMED])
+    return shown + (", …" if len(names) > NAMED else "")
