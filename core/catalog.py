@@ -125,9 +125,7 @@ def _add_entries(
         tensors[entry.name] = Located(shard, entry)
 
 
-def _check_index(
-    tensors: Mapping[str, Located], shard_of: Mapping[str, int], shards: Sequence[SourceObject]
-) -> None:
+def _check_index(tensors: Mapping[str, Located], shard_of: Mapping[str, int], shards: Sequence[SourceObject]) -> None:
     for name, shard in shard_of.items():
         if name not in tensors:
             raise ShardIndexError(

@@ -98,7 +98,7 @@ def _read_plain_members(
     metadata_texts: list[str] = []
     kinds = _Kinds(max_rank)
     name = unread = ""
-    members = map(_groups, _MEMBER.finditer(text, position))
+    members = map(re.Match.groups, _MEMBER.finditer(text, position))
     try:
         for name, dtype_text, shape_text, begin_text, end_text, metadata_text, rest in members:
             if dtype_text is None:
@@ -113,10 +113,6 @@ def _read_plain_members(
     except ValueError as error:
         raise _naming(name, error) from error
     return entries, metadata_texts, unread
-
-
-def _groups(member: re.Match[str]) -> tuple[Any, ...]:
-    return member.groups()
 
 
 class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):

@@ -15,8 +15,9 @@ from streamer.core.errors import PluginError, StorageError, StreamerError, Trunc
 from streamer.core.sources import PythonSource
 
 if TYPE_CHECKING:
-    from streamer import _native
     from streamer.core.session import SourceObject
+
+    from streamer import _native
 
 __all__ = ["PythonReaders"]
 
@@ -68,7 +69,7 @@ class PythonReaders:
         while (block := self._engine.take_python_block()) is not None:
             try:
                 self._fill(block)
-            except Exception as error:  # noqa: BLE001  whatever a plug-in raises must reach the consumer
+            except Exception as error:
                 self.failure = self.failure or self._as_ours(error, block)
                 block.fail(str(error))
             else:
@@ -77,7 +78,7 @@ class PythonReaders:
     def _fill(self, block: _native.PythonBlock) -> None:
         source = self._objects[block.source].source
         assert isinstance(source, PythonSource)
-        view = memoryview(block)  # type: ignore[arg-type]  # the buffer protocol is invisible to older type checkers
+        view = memoryview(block)
         gate = self._gates.get(block.source)
         if gate is None:
             got = source.read_into(view, block.begin)

@@ -32,7 +32,7 @@ def read_ranges(
             for index in items:
                 memory = session.take(index)
                 if memory is not None:
-                    found[index] = memoryview(memory)  # type: ignore[arg-type]  # as in python_readers
+                    found[index] = memoryview(memory)
         versions = [session.version(index) for index in range(len(objects))]
     finally:
         session.close()

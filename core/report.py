@@ -51,4 +51,5 @@ class LoadReport:
         return {**asdict(self), "stages": dict(self.stages), "gb_per_s": self.gb_per_s}
 
     def __str__(self) -> str:
-        return f"{self.uri}: {self.tensors} tensors, {self.bytes / 1e9:.3f} GB in {self.seconds:.2f} s, {self.gb_per_s:.2f} GB/s"
+        rate = f"{self.bytes / 1e9:.3f} GB in {self.seconds:.2f} s, {self.gb_per_s:.2f} GB/s"
+        return f"{self.uri}: {self.tensors} tensors, {rate}"

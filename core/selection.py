@@ -61,8 +61,7 @@ def select(names: NamesOption, available: Sequence[str]) -> set[str] | None:
 def _strings(names: Iterable[str]) -> list[str]:
     if isinstance(names, str):
         return [names]
-    # The items of bytes are numbers, and of a mapping only the keys: neither can be what was meant.
-    if isinstance(names, bytes | bytearray | memoryview) or not isinstance(names, Iterable):
+    if not isinstance(names, Iterable):
         raise UsageError(f"names must be None, strings or a callable, not {type(names).__name__}")
     listed = list(names)
     for name in listed:

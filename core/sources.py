@@ -134,9 +134,7 @@ class StoreHooks:
     """The hook specification that every backend, ours included, implements."""
 
     @hookspec(firstresult=True)
-    def streamer_open_store(
-        self, scheme: str, uri: str, storage_options: Mapping[str, Any]
-    ) -> Store | None:
+    def streamer_open_store(self, scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
         """Open the store that holds `uri`.
 
         Args:

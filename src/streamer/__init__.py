@@ -53,7 +53,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ERRORS = (
+__all__ = [
+    "Checkpoint",
+    "LoadReport",
+    "Options",
+    "Stream",
     "AccessDeniedError",
     "ChangedError",
     "ConnectError",
@@ -81,7 +85,16 @@ _ERRORS = (
     "UnknownTensorError",
     "UnsupportedDtypeError",
     "UsageError",
-)
+    "hookimpl",
+    "load",
+    "load_file",
+    "load_into",
+    "open",
+    "plugins",
+    "safe_open",
+    "stream",
+]
+
 _HOME = {
     "Checkpoint": "streamer._checkpoint",
     "open": "streamer._checkpoint",
@@ -94,24 +107,8 @@ _HOME = {
     "Options": "streamer.core.options",
     "LoadReport": "streamer.core.report",
     "hookimpl": "streamer.core.sources",
-    **dict.fromkeys(_ERRORS, "streamer.core.errors"),
+    **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "streamer.core.errors"),
 }
-
-__all__ = [
-    "Checkpoint",
-    "LoadReport",
-    "Options",
-    "Stream",
-    "hookimpl",
-    "load",
-    "load_file",
-    "load_into",
-    "open",
-    "plugins",
-    "safe_open",
-    "stream",
-    *_ERRORS,
-]
 
 
 def __getattr__(name: str) -> Any:

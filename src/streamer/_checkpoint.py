@@ -66,7 +66,7 @@ class Checkpoint:
         chosen = select(names, list(self._located))
         wanted = [each for name, each in self._located.items() if chosen is None or name in chosen]
         with Stream(self._opened, wanted, self._framework, progress=progress) as tensors:
-            loaded: dict[str, Any] = dict.fromkeys(tensors.keys())
+            loaded: dict[str, Any] = dict.fromkeys(tensors.names)
             loaded.update(tensors)
         return loaded
 

@@ -66,7 +66,7 @@ def load(
         options=options,
         progress=progress,
     ) as tensors:
-        loaded = dict.fromkeys(tensors.keys())  # fixes the order; every value is replaced or the loop raises
+        loaded = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced or the loop raises
         loaded.update(tensors)
     return loaded
 

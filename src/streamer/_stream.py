@@ -42,9 +42,7 @@ class Opened:
         self.stages = stages
 
 
-def open_checkpoint(
-    uri: UriOption, storage_options: Mapping[str, Any] | None, options: Options | None
-) -> Opened:
+def open_checkpoint(uri: UriOption, storage_options: Mapping[str, Any] | None, options: Options | None) -> Opened:
     """Find the shards and read their headers; raises as `streamer.load` does."""
     settings = resolve(options)
     started = time.perf_counter()
@@ -102,7 +100,8 @@ class Stream:
         )
         self._batch: Iterator[int] = iter(())
 
-    def keys(self) -> list[str]:
+    @property
+    def names(self) -> list[str]:
         """Names of the tensors this stream yields, in file order."""
         return [located.entry.name for located in self._wanted]
 

@@ -1,0 +1,67 @@
+"""The error tree: drawn in its file, matching builtins, messages that carry their facts."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+from streamer.core import errors
+
+CLASSES = [getattr(errors, name) for name in errors.__all__]
+BUILTINS = {
+    "ObjectNotFoundError": FileNotFoundError,
+    "AccessDeniedError": PermissionError,
+    "CredentialsError": PermissionError,
+    "TruncatedError": EOFError,
+    "ConnectError": ConnectionError,
+    "TransferTimeoutError": TimeoutError,
+    "StorageError": OSError,
+    "HeaderError": ValueError,
+    "UnknownTensorError": KeyError,
+    "UnsupportedDtypeError": TypeError,
+    "DeviceError": RuntimeError,
+}
+
+
+def test_the_drawing_shows_every_class_once():
+    drawn = re.findall(r"(?m)^ {4}[│├└─ ]*(\w+Error)", errors.__doc__)
+    assert sorted(drawn) == sorted(errors.__all__)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_each_class_is_documented_and_can_be_raised(cls):
+    assert cls.__doc__
+    error = cls("it broke", uri="s3://bucket/key", hint="Mend it")
+    assert str(error) == "s3://bucket/key: it broke. Mend it"
+    assert isinstance(error, errors.StreamerError)
+
+
+@pytest.mark.parametrize(("name", "builtin"), BUILTINS.items())
+def test_a_class_is_also_the_builtin_a_caller_expects(name, builtin):
+    assert issubclass(getattr(errors, name), builtin)
+
+
+def test_a_message_says_range_size_status_code_request_and_attempts():
+    error = errors.HttpStatusError(
+        "the server failed",
+        uri="s3://b/k",
+        byte_range=(100, 200),
+        object_size=1000,
+        status=503,
+        code="SlowDown",
+        request_id="R1",
+        attempts=8,
+        elapsed_s=12.34,
+        hint="Wait",
+    )
+    assert str(error) == (
+        "s3://b/k: the server failed"
+        " (bytes 100-199 of 1000, HTTP 503, SlowDown, request id R1, 8 attempts in 12.3 s). Wait"
+    )
+
+
+def test_an_error_survives_pickling_as_worker_processes_need():
+    error = errors.ObjectNotFoundError("gone", uri="s3://b/k", status=404, hint="Look")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.status) == (type(error), str(error), 404)

@@ -1,0 +1,71 @@
+"""An index reads the leading rows it needs and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from streamer.core.header import TensorEntry
+
+from streamer._slice import TensorSlice, narrow
+
+ARRAY = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)
+ENTRY = TensorEntry("t", "I16", (4, 5, 6), 1000, 1000 + ARRAY.nbytes)
+
+
+def read(entry):
+    begin, end = entry.begin - ENTRY.begin, entry.end - ENTRY.begin
+    return np.frombuffer(ARRAY.tobytes()[begin:end], dtype=np.int16).reshape(entry.shape)
+
+
+INTEGERS = st.integers(-7, 7)
+SLICES = st.builds(slice, *[st.none() | INTEGERS] * 2, st.none() | st.integers(-2, 3).filter(bool))
+PARTS = st.one_of(INTEGERS, SLICES, st.just(Ellipsis), st.just(None), st.lists(st.integers(0, 3), max_size=3))
+
+
+@given(st.one_of(PARTS, st.lists(PARTS, max_size=4).map(tuple)))
+def test_any_index_gives_what_the_whole_tensor_would_give(key):
+    sliced = TensorSlice(ENTRY, read)
+    try:
+        expected = ARRAY[key]
+    except IndexError:
+        with pytest.raises(IndexError):
+            sliced[key]
+    else:
+        assert np.array_equal(sliced[key], expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [
+        (np.s_[1:3], (1, 3)),
+        (np.s_[-1], (3, 4)),
+        (np.s_[2, 1:], (2, 3)),
+        (np.s_[:2, ::2], (0, 2)),
+        (np.s_[...], (0, 4)),
+        (np.s_[::-1], (0, 4)),
+        (np.s_[3:1], (3, 3)),
+    ],
+)
+def test_only_the_rows_of_the_first_dimension_are_read(key, rows):
+    row_bytes = 5 * 6 * 2
+    entry, _ = narrow(ENTRY, key)
+    assert rows[0] * row_bytes <= entry.begin - 1000
+    assert entry.end - 1000 <= rows[1] * row_bytes
+
+
+def test_leading_integers_narrow_further():
+    entry, rest = narrow(ENTRY, np.s_[2, 3, 1:4])
+    assert (entry.begin - 1000, entry.shape, rest) == ((2 * 30 + 3 * 6 + 1) * 2, (3,), (slice(None, None, 1),))
+
+
+def test_a_packed_dimension_is_never_cut():
+    packed = TensorEntry("t", "F4", (4, 6), 0, 12)
+    assert narrow(packed, np.s_[1])[0].shape == (6,)
+    assert narrow(packed, np.s_[1, 2])[0].shape == (6,)
+
+
+def test_shape_and_dtype_are_told_without_reading():
+    sliced = TensorSlice(ENTRY, lambda entry: pytest.fail("read"))
+    assert (sliced.get_shape(), sliced.get_dtype()) == ([4, 5, 6], "I16")
