@@ -2,15 +2,16 @@
 
 Guarantees: every entry is right by itself: known dtype, whole unsigned numbers, as many bytes between its
 offsets as shape and dtype ask for. Refuses everything else with HeaderError, whose `uri` the caller fills in.
+Whether entries repeat or overlap is not decided here but in `header.py`.
 
-Nearly all headers are written by the reference in one compact form, and a regular expression reads that
-form several times faster than a JSON reader does. From the first member in any other form to the end, the strict
-JSON reader takes over. Whether entries repeat or overlap is not decided here but in `header.py`.
+Nearly all entries are written in one plain form, and a regular expression reads that several times faster than
+a JSON reader. Members in any other form, ``__metadata__`` among them, are left to the strict JSON reader.
 """
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from json import JSONDecodeError
 from typing import Any, NamedTuple
 
@@ -49,19 +50,25 @@ class Document(NamedTuple):
     metadata: dict[str, str] | None
 
 
-# One group for the rest makes the matches touch each other: nothing between them goes unread. Offsets of 20
-# digits may exceed 64 bits, and escapes need a JSON reader: both are left to the rest.
-_STRING = r'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"'
-_MEMBER = re.compile(
-    r'(?:"(?!__metadata__")(?P<name>[^"\\\x00-\x1f]*)": ?'
-    r'\{"dtype": ?"(?P<dtype>[A-Z0-9_]+)", ?"shape": ?\[(?P<shape>[0-9, ]*)\], ?'
-    r'"data_offsets": ?\[(?P<begin>0|[1-9][0-9]{0,18}), ?(?P<end>0|[1-9][0-9]{0,18})\]\}'
-    rf'|"__metadata__": ?(?P<metadata>\{{(?:{_STRING}: ?{_STRING}(?:, ?(?=")|(?=\}})))*\}}))'
-    r'(?:, ?(?=")|(?=\}))'
-    r"|(?P<rest>.+)",
-    re.DOTALL,
+make = partial(tuple.__new__, TensorEntry)
+
+_SPACE = r"[ \t\n\r]*"
+_NUMBER = r"(?:0|[1-9][0-9]{0,18})"  # 20 digits may exceed 64 bits, and are left to the JSON reader
+
+# Each ends before the quote of a next member or before the closing brace, so nothing is skipped between them.
+_SEPARATOR_PATTERN = rf'{_SPACE}(?:,{_SPACE}(?=")|(?=\}}))'
+_OPENING = re.compile(rf'{_SPACE}\{{{_SPACE}(?=["}}])')
+_COLON = re.compile(rf"{_SPACE}:{_SPACE}")
+_SEPARATOR = re.compile(_SEPARATOR_PATTERN)
+_CLOSING = re.compile(rf"\}}{_SPACE}\Z")
+
+# The empty alternative makes a match of every position, so that a search never runs ahead to a later entry.
+_PLAIN_ENTRY = re.compile(
+    r'"(?!__metadata__")([^"\\\x00-\x1f]*)": ?'
+    rf'\{{"dtype": ?"([A-Z0-9_]+)", ?"shape": ?\[((?:{_NUMBER}(?:, ?{_NUMBER})*)?)\], ?'
+    rf'"data_offsets": ?\[({_NUMBER}), ?({_NUMBER})\]\}}{_SEPARATOR_PATTERN}'
+    "|"
 )
-_OPENING = re.compile(r"[ \t\n\r]*\{")
 
 
 def read_document(text: str, *, data_begin: int, max_rank: int) -> Document:
@@ -75,44 +82,73 @@ def read_document(text: str, *, data_begin: int, max_rank: int) -> Document:
     Raises:
         HeaderError: the text is not a JSON object of tensor entries; names the tensor.
     """
-    opening = _OPENING.match(text)
-    if opening is None:
-        raise HeaderError("the header is not a JSON object")
-    entries, metadata_texts, rest = _read_plain_members(text, opening.end(), data_begin, max_rank)
-    metadata = [_loads(written, opening.end()) for written in metadata_texts]
-    for name, value in _loads("{" + rest, len(text) - len(rest) - 1).items():
-        if name == METADATA_KEY:
-            metadata.append(value)
-        else:
-            entries.append(_entry(name, value, data_begin, max_rank))
-    if len(metadata) > 1:
-        raise HeaderError(f"the header holds {METADATA_KEY} twice")
-    return Document(entries, _metadata(metadata[0]) if metadata else None)
-
-
-def _read_plain_members(
-    text: str, position: int, data_begin: int, max_rank: int
-) -> tuple[list[TensorEntry], list[str], str]:
-    """Read members in the compact form; return entries, metadata as written, and the text not read."""
-    entries: list[TensorEntry] = []
-    metadata_texts: list[str] = []
-    kinds = _Kinds(max_rank)
-    name = unread = ""
-    members = map(re.Match.groups, _MEMBER.finditer(text, position))
     try:
-        for name, dtype_text, shape_text, begin_text, end_text, metadata_text, rest in members:
-            if dtype_text is None:
-                metadata_texts += [metadata_text] if metadata_text else []
-                unread = rest or ""
-                continue
-            dtype, shape, size_bytes = kinds[dtype_text, shape_text]
-            begin, end = int(begin_text), int(end_text)
-            if end - begin != size_bytes:
-                raise _size_error(begin, end, size_bytes)
-            entries.append(TensorEntry(name, dtype, shape, data_begin + begin, data_begin + end))
+        return _DocumentReader(text, data_begin, max_rank).read()
+    except JSONDecodeError as error:
+        raise HeaderError(f"the header is not JSON: {error.msg} at character {error.pos}") from error
+    except FormatError:
+        raise
     except ValueError as error:
-        raise _naming(name, error) from error
-    return entries, metadata_texts, unread
+        raise HeaderError(f"the header is not acceptable JSON: {error}") from error
+
+
+class _DocumentReader:
+    def __init__(self, text: str, data_begin: int, max_rank: int) -> None:
+        self._text = text
+        self._json = strict_json.Reader(text)
+        self._data_begin = data_begin
+        self._max_rank = max_rank
+        self._kinds = _Kinds(max_rank)
+        self._entries: list[TensorEntry] = []
+        self._metadata: list[Any] = []
+
+    def read(self) -> Document:
+        position = self._after(_OPENING, 0, "Expecting an object")
+        while self._text[position] == '"':
+            position = self._read_plain_entries(position)
+            if self._text[position] == '"':
+                position = self._read_member(position)
+        self._after(_CLOSING, position, "Extra data")
+        if len(self._metadata) > 1:
+            raise HeaderError(f"the header holds {METADATA_KEY} twice")
+        return Document(self._entries, _metadata(self._metadata[0]) if self._metadata else None)
+
+    def _after(self, pattern: re.Pattern[str], position: int, expectation: str) -> int:
+        match = pattern.match(self._text, position)
+        if match is None:
+            raise JSONDecodeError(expectation, self._text, position)
+        return match.end()
+
+    def _read_plain_entries(self, position: int) -> int:
+        """Read entries in the plain form up to a member in another form; return where that begins."""
+        kinds, data_begin, append = self._kinds, self._data_begin, self._entries.append
+        name = last_text = ""
+        end = data_begin
+        try:
+            for match in _PLAIN_ENTRY.finditer(self._text, position):
+                name, dtype_text, shape_text, begin_text, end_text = match.groups()
+                if dtype_text is None:
+                    return match.end()
+                dtype, shape, size_bytes = kinds[dtype_text, shape_text]
+                # An entry shares the number at which the one before it ends: less to make, keep and collect.
+                begin = end if begin_text == last_text else data_begin + int(begin_text)
+                end, last_text = data_begin + int(end_text), end_text
+                if end - begin != size_bytes:
+                    raise _size_error(begin - data_begin, end - data_begin, size_bytes)
+                append(make((name, dtype, shape, begin, end)))
+        except FormatError as error:
+            raise _naming(name, error) from error
+        return position
+
+    def _read_member(self, position: int) -> int:
+        name, position = self._json.read(position)
+        position = self._after(_COLON, position, "Expecting ':' delimiter")
+        value, position = self._json.read(position)
+        if name == METADATA_KEY:
+            self._metadata.append(value)
+        else:
+            self._entries.append(_entry(name, value, self._data_begin, self._max_rank))
+        return self._after(_SEPARATOR, position, "Expecting another member or the closing brace")
 
 
 class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
@@ -123,22 +159,10 @@ class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
 
     def __missing__(self, written: tuple[str, str]) -> tuple[str, tuple[int, ...], int]:
         dtype, shape_text = written
-        try:
-            shape = _shape(strict_json.loads(f"[{shape_text}]"), self._max_rank)
-        except JSONDecodeError as error:
-            raise FormatError(f"shape {quoted(f'[{shape_text}]')} is not a JSON array") from error
+        shape = tuple(map(int, shape_text.split(","))) if shape_text else ()
+        _check_rank(shape, self._max_rank)
         kind = self[written] = dtype, shape, byte_length(shape, dtype)
         return kind
-
-
-def _loads(text: str, position: int) -> Any:
-    """Read JSON that stands at `position` of the header."""
-    try:
-        return strict_json.loads(text)
-    except JSONDecodeError as error:
-        raise HeaderError(f"the header is not JSON: {error.msg} at character {position + error.pos}") from error
-    except ValueError as error:
-        raise HeaderError(f"the header is not acceptable JSON: {error}") from error
 
 
 def _entry(name: str, fields: Any, data_begin: int, max_rank: int) -> TensorEntry:
@@ -150,7 +174,8 @@ def _entry(name: str, fields: Any, data_begin: int, max_rank: int) -> TensorEntr
             raise FormatError(f"its entry has no {' and no '.join(missing)}")
         if not isinstance(fields["dtype"], str):
             raise FormatError(f"dtype is {quoted(fields['dtype'])}, not a string")
-        shape = _shape(fields["shape"], max_rank)
+        shape = _unsigned_numbers("shape", fields["shape"])
+        _check_rank(shape, max_rank)
         size_bytes = byte_length(shape, fields["dtype"])
         begin, end = _offsets(fields["data_offsets"])
         if end - begin != size_bytes:
@@ -160,11 +185,9 @@ def _entry(name: str, fields: Any, data_begin: int, max_rank: int) -> TensorEntr
     return TensorEntry(name, fields["dtype"], shape, data_begin + begin, data_begin + end)
 
 
-def _shape(value: Any, max_rank: int) -> tuple[int, ...]:
-    shape = _unsigned_numbers("shape", value)
+def _check_rank(shape: tuple[int, ...], max_rank: int) -> None:
     if len(shape) > max_rank:
         raise FormatError(f"shape has {len(shape)} dimensions, more than the {max_rank} allowed")
-    return shape
 
 
 def _offsets(value: Any) -> tuple[int, ...]:
@@ -188,9 +211,8 @@ def _size_error(begin: int, end: int, size_bytes: int) -> FormatError:
     return FormatError(f"shape and dtype make {size_bytes} bytes, data_offsets [{begin}, {end}] hold {end - begin}")
 
 
-def _naming(name: str, error: ValueError) -> HeaderError:
-    message = error.message if isinstance(error, FormatError) else f"{error}"
-    return HeaderError(f"tensor {quoted(name)}: {message}", hint=getattr(error, "hint", None))
+def _naming(name: str, error: FormatError) -> HeaderError:
+    return HeaderError(f"tensor {quoted(name)}: {error.message}", hint=error.hint)
 
 
 def _metadata(value: Any) -> dict[str, str] | None:

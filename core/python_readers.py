@@ -6,6 +6,7 @@ A source that answers short, long or not at all is an error with its range; one 
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -78,6 +79,7 @@ class PythonReaders:
     def _fill(self, block: _native.PythonBlock) -> None:
         source = self._objects[block.source].source
         assert isinstance(source, PythonSource)
+        references = sys.getrefcount(block)
         view = memoryview(block)
         gate = self._gates.get(block.source)
         if gate is None:
@@ -88,10 +90,13 @@ class PythonReaders:
         self._check(got, block)
         try:
             view.release()
+            is_kept = sys.getrefcount(block) != references  # a slice of the view holds the block, not the view
         except BufferError:
+            is_kept = True
+        if is_kept:
             raise PluginError(
                 "the source keeps a reference to the buffer it was given", uri=self._objects[block.source].uri
-            ) from None
+            )
 
     def _check(self, got: int, block: _native.PythonBlock) -> None:
         wanted = block.end - block.begin

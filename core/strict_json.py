@@ -11,17 +11,23 @@ import json
 import re
 from collections.abc import Mapping
 from itertools import accumulate
+from json import JSONDecodeError
 from typing import Any
 
 from streamer.core.quoting import quoted
 
-__all__ = ["decode_utf8", "loads"]
+__all__ = ["Reader", "after_space", "decode_utf8", "loads"]
 
 MAX_DEPTH = 127  # what the reference's JSON reader (serde_json) allows
 
 _STRUCTURE = b'"[]{}'
 _NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in _STRUCTURE)
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+# A value that is no array or object, or one without a bracket inside, not even inside a string.
+_FLAT = re.compile(r'[^\[{]|[\[{][^"\\\[\]{}]*(?:"[^"\\\[\]{}]*"[^"\\\[\]{}]*)*[\]}]')
 
 # Every escape is consumed from its backslash on, so an escaped backslash never starts another escape; a
 # surrogate that is not part of a pair is left to the named group.
@@ -40,7 +46,7 @@ def decode_utf8(data: bytes | memoryview) -> str:
 
 
 def loads(text: str) -> Any:
-    """Read one JSON value.
+    """Read a document that is one JSON value.
 
     Raises:
         ValueError: the text is not JSON, or is JSON that two readers would understand differently.
@@ -49,16 +55,54 @@ def loads(text: str) -> Any:
         >>> loads('{"a": [1, 2]}')
         {'a': [1, 2]}
     """
-    if "\\u" in text and any(escape["lone"] for escape in _ESCAPE.finditer(text)):
-        raise ValueError("a string holds a lone surrogate, which is no character")
-    try:
-        if _depth(text) > MAX_DEPTH:
+    value, end = Reader(text).read(after_space(text, 0))
+    end = after_space(text, end)
+    if end != len(text):
+        raise JSONDecodeError("Extra data", text, end)
+    return value
+
+
+def after_space(text: str, position: int) -> int:
+    """Skip what JSON calls whitespace, which is less than Python does."""
+    space = _SPACE.match(text, position)
+    return space.end() if space else position
+
+
+class Reader:
+    """Reads single values out of a longer text.
+
+    Raises:
+        ValueError: a string of the text holds a lone surrogate.
+    """
+
+    def __init__(self, text: str) -> None:
+        if "\\u" in text and any(escape["lone"] for escape in _ESCAPE.finditer(text)):
+            raise ValueError("a string holds a lone surrogate, which is no character")
+        self._text = text
+        self._decoder = _decoder(text)
+        self._is_shallow = False
+
+    def read(self, position: int) -> tuple[Any, int]:
+        """Read the value that begins at `position`; return it and the position after it.
+
+        Raises:
+            ValueError: there is no JSON value, or one that `loads` refuses. `JSONDecodeError.pos` says where.
+        """
+        try:
+            self._refuse_deep_nesting(position)
+            return self._decoder.raw_decode(self._text, position)
+        except RecursionError as error:
+            raise ValueError("brackets are nested deeper than the stack that is left") from error
+        except MemoryError as error:
+            raise ValueError("the document needs more memory than there is") from error
+
+    def _refuse_deep_nesting(self, position: int) -> None:
+        # The usual metadata is flat, and spares a large header the search through all of it.
+        if self._is_shallow or _FLAT.match(self._text, position):
+            return
+        if _depth(self._text) > MAX_DEPTH:
             raise ValueError(f"brackets are nested deeper than {MAX_DEPTH}")
-        return _decoder(text).decode(text)
-    except RecursionError as error:
-        raise ValueError("brackets are nested deeper than the stack that is left") from error
-    except MemoryError as error:
-        raise ValueError("the document needs more memory than there is") from error
+        self._is_shallow = True
 
 
 def _depth(text: str) -> int:

@@ -1,0 +1,130 @@
+"""An HTTP server on loopback that serves one object correctly, except where a script says otherwise.
+
+Every request is recorded. The script is called for each request and may take over its answer; so each test says in a
+line or two what goes wrong and when.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import trustme
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server saw: number from 0, path with query, half-open range, headers in lower case."""
+
+    number: int
+    path: str
+    begin: int
+    end: int
+    headers: dict[str, str]
+
+
+class Answer:
+    """The answer under way; a script changes it, or sends its own bytes and returns True."""
+
+    def __init__(self, handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.handler = handler
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.sent_bytes: int | None = None  # cut the connection after that many bytes of the body
+
+    def send(self) -> None:
+        """Send it, and close the connection when it is cut short."""
+        self.handler.send_response(self.status)
+        for name, value in self.headers.items():
+            self.handler.send_header(name, value)
+        self.handler.end_headers()
+        self.handler.wfile.write(self.body if self.sent_bytes is None else self.body[: self.sent_bytes])
+        if self.sent_bytes is not None:
+            self.handler.close_connection = True
+
+    def become(self, status: int, body: bytes = b"", **headers: str) -> None:
+        """Be another answer altogether."""
+        self.status, self.body = status, body
+        self.headers = {"Content-Length": str(len(body)), **{k.replace("_", "-"): v for k, v in headers.items()}}
+
+
+Script = Callable[[Request, Answer], None]
+
+
+class ScriptedServer:
+    """Context manager: `with ScriptedServer(data, script) as server: server.url`."""
+
+    def __init__(self, data: bytes, script: Script | None = None, *, with_tls: bool = False) -> None:
+        self.data = data
+        self.etag = '"v1"'
+        self.script = script
+        self.requests: list[Request] = []
+        self.stopping = threading.Event()  # a script that stalls waits on it, so that no test leaves a thread
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.authority = trustme.CA() if with_tls else None
+        if self.authority is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.authority.issue_cert("127.0.0.1").configure_cert(context)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+
+    @property
+    def url(self) -> str:
+        """URL of the object."""
+        scheme = "http" if self.authority is None else "https"
+        return f"{scheme}://127.0.0.1:{self._server.server_port}/object"
+
+    def __enter__(self) -> ScriptedServer:
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _record(self, handler: BaseHTTPRequestHandler) -> Request:
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("range", ""))
+        begin, end = (int(asked[1]), int(asked[2]) + 1) if asked else (0, len(self.data))
+        with self._lock:
+            request = Request(len(self.requests), handler.path, begin, end, headers)
+            self.requests.append(request)
+        return request
+
+    def _answer(self, handler: BaseHTTPRequestHandler, request: Request) -> Answer:
+        body = self.data[request.begin : request.end]
+        headers = {
+            "Content-Length": str(len(body)),
+            "Content-Range": f"bytes {request.begin}-{request.end - 1}/{len(self.data)}",
+            "ETag": self.etag,
+            "x-amz-request-id": f"R{request.number}",
+        }
+        return Answer(handler, 206, headers, body)
+
+    def _handler(outer) -> type[BaseHTTPRequestHandler]:  # noqa: N805  `self` is the handler's
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                request = outer._record(self)
+                answer = outer._answer(self, request)
+                if outer.script is not None:
+                    outer.script(request, answer)
+                try:
+                    answer.send()
+                except OSError:  # the client has left
+                    self.close_connection = True
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+        return Handler
