@@ -50,7 +50,7 @@ class Document(NamedTuple):
     metadata: dict[str, str] | None
 
 
-make = partial(tuple.__new__, TensorEntry)
+_make_entry = partial(tuple.__new__, TensorEntry)  # TensorEntry(...) without its constructor's Python frame
 
 _SPACE = r"[ \t\n\r]*"
 _NUMBER = r"(?:0|[1-9][0-9]{0,18})"  # 20 digits may exceed 64 bits, and are left to the JSON reader
@@ -108,7 +108,7 @@ class _DocumentReader:
             position = self._read_plain_entries(position)
             if self._text[position] == '"':
                 position = self._read_member(position)
-        self._after(_CLOSING, position, "Extra data")
+        self._after(_CLOSING, position, "Expecting nothing but spaces behind the brace")
         if len(self._metadata) > 1:
             raise HeaderError(f"the header holds {METADATA_KEY} twice")
         return Document(self._entries, _metadata(self._metadata[0]) if self._metadata else None)
@@ -135,7 +135,7 @@ class _DocumentReader:
                 end, last_text = data_begin + int(end_text), end_text
                 if end - begin != size_bytes:
                     raise _size_error(begin - data_begin, end - data_begin, size_bytes)
-                append(make((name, dtype, shape, begin, end)))
+                append(_make_entry((name, dtype, shape, begin, end)))
         except FormatError as error:
             raise _naming(name, error) from error
         return position

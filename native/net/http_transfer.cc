@@ -71,6 +71,7 @@ void HttpTransfer::set_options() {
   curl_easy_reset(easy);  // keeps connections; forgets the last request
   const std::string range = std::to_string(asked_.begin) + "-" + std::to_string(asked_.end - 1);
   curl_easy_setopt(easy, CURLOPT_URL, target_->url.c_str());
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // a key may hold ".."; its signature covers it as it is
   curl_easy_setopt(easy, CURLOPT_RANGE, range.c_str());
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
   curl_easy_setopt(easy, CURLOPT_PRIVATE, this);

@@ -1,0 +1,153 @@
+"""Every URL that has no backend of its own, chained ones included, read through its fsspec file system.
+
+Guarantees: a read gives exactly the bytes asked for or raises; fsspec's own answer to a read past the end is a short
+one. Listings are asked for anew, not taken from fsspec's cache. Refuses folders where a file is asked for.
+
+The weight bytes pass through Python here. A plug-in that can name a URL or a local path is many times faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import fsspec
+
+from streamer.backends.fsspec_errors import raise_opening_error, raise_storage_error
+from streamer.backends.fsspec_reads import source_of
+from streamer.core.errors import ObjectNotFoundError
+from streamer.core.redact import redact
+from streamer.core.sources import ObjectInfo, PythonSource, Store, hookimpl
+
+__all__ = ["FsspecStore", "streamer_open_store"]
+
+# Names under which file systems tell which version of a file this is, the most telling first.
+VERSION_KEYS = (
+    "ETag",
+    "etag",
+    "generation",
+    "version_id",
+    "ukey",
+    "CRC",
+    "mtime",
+    "modified",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "created",
+)
+
+
+@hookimpl
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store:
+    """Open `uri` with ``fsspec.url_to_fs``.
+
+    Raises:
+        UnknownSchemeError: fsspec does not know the scheme, or the package behind it is not installed.
+        OptionError: the file system refuses the options.
+    """
+    return FsspecStore(scheme, uri, storage_options)
+
+
+class FsspecStore:
+    """The files of one fsspec file system.
+
+    Args:
+        scheme: Scheme of the URL.
+        uri: Any URL fsspec understands.
+        storage_options: Handed to fsspec unchanged.
+
+    Attributes:
+        root: fsspec's own path of `uri`, without secrets.
+    """
+
+    root: str
+
+    def __init__(self, scheme: str, uri: str, storage_options: Mapping[str, Any]) -> None:
+        self._shown_uri = redact(uri)
+        self._hides_causes = self._shown_uri != uri
+        own_root: str
+        try:
+            self._fs, own_root = fsspec.url_to_fs(uri, **storage_options)
+        except Exception as error:
+            raise_opening_error(error, scheme, self._shown_uri, hides_cause=self._hides_causes)
+        self._own_root = own_root
+        # The path of an HTTP file is its whole URL: `root` and `ObjectInfo.path` must not show a password in it.
+        self.root = (_shown_path(self._own_root) if self._hides_causes else self._own_root).rstrip("/")
+        is_url = "://" in self._own_root
+        self._own_prefix = (self._own_root.partition("?")[0] if is_url else self._own_root).rstrip("/")
+
+    def info(self, path: str) -> ObjectInfo:
+        """Describe one file.
+
+        Raises:
+            ObjectNotFoundError: there is none; a folder is not a file.
+            StorageError: whatever the file system had to say.
+        """
+        uri, own_path = self._uri(path), self._own_path(path)
+        try:
+            self._fs.invalidate_cache(self._fs._parent(own_path))
+            found = self._fs.info(own_path)
+        except Exception as error:
+            raise_storage_error(error, uri, hides_cause=self._hides_causes)
+        if found["type"] == "directory":
+            raise ObjectNotFoundError("This is a folder, not a file", uri=uri)
+        return ObjectInfo(path, uri, size_bytes=found.get("size"), version=_version(found))
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        """List the files directly in a folder."""
+        folder = self._own_path(prefix)
+        try:
+            self._fs.invalidate_cache(folder)
+            entries = self._fs.ls(folder, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except Exception as error:
+            raise_storage_error(error, self._uri(prefix), hides_cause=self._hides_causes)
+        files = (entry for entry in entries if entry["type"] != "directory" and _is_directly_in(folder, entry))
+        return sorted((self._listed(entry) for entry in files), key=lambda info: info.path)
+
+    def source(self, info: ObjectInfo) -> PythonSource:
+        """Return the file's reader."""
+        return source_of(self._fs, self._own_path(info.path), info, hides_causes=self._hides_causes)
+
+    def close(self) -> None:
+        """Do nothing: fsspec shares its instances."""
+
+    def _own_path(self, path: str) -> str:
+        if path == self.root:
+            return self._own_root
+        return self._own_prefix + path[len(self.root) :] if path.startswith(f"{self.root}/") else path
+
+    def _listed(self, entry: Mapping[str, Any]) -> ObjectInfo:
+        name: str = entry["name"]
+        path = self.root + name[len(self._own_prefix) :] if name.startswith(self._own_prefix) else name
+        return ObjectInfo(path, self._uri(path), size_bytes=entry.get("size"), version=_version(entry))
+
+    def _uri(self, path: str) -> str:
+        """Put the path in the place of the root's in the user's URL, so that the rest of a chain stays visible."""
+        if path == self.root:
+            return self._shown_uri
+        root, shown = self.root.strip("/"), self._shown_uri
+        at = shown.find(root, 0 if "://" in root else shown.find("://") + len("://"))
+        if at < 0:
+            return redact(str(self._fs.unstrip_protocol(path)))
+        rest = shown[at + len(root) :].removeprefix("/")
+        return f"{shown[:at]}{path.strip('/')}{rest}"
+
+
+def _shown_path(path: str) -> str:
+    return redact(path) if "://" in path else redact(f"path://{path}").removeprefix("path://")
+
+
+def _is_directly_in(folder: str, entry: Mapping[str, Any]) -> bool:
+    """Some file systems answer for a file as if it were its own folder, and HTTP for whatever a page links to."""
+    return str(entry["name"]).strip("/").rpartition("/")[0] == folder.strip("/")
+
+
+def _version(found: Mapping[str, Any]) -> str | None:
+    value = next((found[key] for key in VERSION_KEYS if found.get(key) not in (None, "")), None)
+    if isinstance(value, datetime):  # memory gives a time to `info` and its seconds to `ls`
+        value = value.timestamp()
+    return None if value is None else str(value)

@@ -1,0 +1,123 @@
+"""What an fsspec file system could not do, told in this package's errors.
+
+Guarantees: no text of the exception enters a message, because file systems put whole URLs into theirs; only fsspec's
+"please install" does. The cause is chained, unless the user's URL holds a secret that the cause would repeat.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import NoReturn
+
+import fsspec
+from fsspec.exceptions import FSTimeoutError
+
+from streamer.core.errors import (
+    AccessDeniedError,
+    ConnectError,
+    CredentialsError,
+    HttpStatusError,
+    ObjectNotFoundError,
+    OptionError,
+    StorageError,
+    StreamerError,
+    TransferTimeoutError,
+    UnknownSchemeError,
+)
+
+__all__ = ["raise_opening_error", "raise_storage_error"]
+
+# The extra of this package that brings what a scheme needs.
+EXTRAS = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+    "http": "http",
+    "https": "http",
+    "hf": "hf",
+    "nfs": "nfs",
+}
+
+_STATUSES: dict[int, tuple[type[StorageError], str]] = {
+    401: (CredentialsError, "The server wants other credentials"),
+    403: (AccessDeniedError, "The server refuses access"),
+    404: (ObjectNotFoundError, "There is no such file"),
+}
+
+# The first matching class counts: subclasses stand before their bases.
+_CLASSES: list[tuple[tuple[type[BaseException], ...], type[StorageError], str]] = [
+    ((FileNotFoundError, NotADirectoryError), ObjectNotFoundError, "There is no such file"),
+    ((IsADirectoryError,), ObjectNotFoundError, "This is a folder, not a file"),
+    ((PermissionError,), AccessDeniedError, "The storage refuses access"),
+    ((FSTimeoutError, TimeoutError), TransferTimeoutError, "The storage did not answer in time"),
+    ((ConnectionError,), ConnectError, "No connection to the storage"),
+]
+
+
+def raise_opening_error(error: Exception, scheme: str, uri: str, *, hides_cause: bool) -> NoReturn:
+    """Say why no file system could be made for a URL."""
+    _raise(_opening_error(error, scheme, uri), None if hides_cause else error)
+
+
+def raise_storage_error(
+    error: Exception, uri: str, *, hides_cause: bool, byte_range: tuple[int, int] | None = None
+) -> NoReturn:
+    """Translate whatever a file system raised.
+
+    Args:
+        error: The exception.
+        uri: What was being read, without secrets.
+        hides_cause: The URL the user gave holds a secret, so `error` may.
+        byte_range: Half-open range that was asked for, if it was a read.
+    """
+    _raise(_storage_error(error, uri, byte_range), None if hides_cause else error)
+
+
+def _raise(told: StreamerError, cause: Exception | None) -> NoReturn:
+    raise told from cause
+
+
+def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:
+    if isinstance(error, ImportError) or "Protocol not known" in str(error):
+        return UnknownSchemeError(f"There is no backend for {scheme}://", uri=uri, hint=_install_hint(error, scheme))
+    if isinstance(error, (TypeError, ValueError, KeyError)):
+        return OptionError(f"The {scheme} file system refuses the URL or its storage options", uri=uri)
+    return _storage_error(error, uri, None)
+
+
+def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | None) -> StorageError:
+    error = _reason(error)
+    status = getattr(error, "status", None)  # aiohttp's
+    if isinstance(status, int):
+        cls, message = _STATUSES.get(status, (HttpStatusError, "The server could not answer"))
+        return cls(message, uri=uri, byte_range=byte_range, status=status)
+    number = error.errno if isinstance(error, OSError) else None
+    code = errno.errorcode.get(number or 0)
+    alike = OSError(number, "") if number else error  # the builtin subclass, where aiohttp has one of its own
+    for classes, cls, message in _CLASSES:
+        if isinstance(error, classes) or isinstance(alike, classes):
+            return cls(message, uri=uri, byte_range=byte_range, code=code)
+    return StorageError(
+        f"The file system failed with {type(error).__name__}", uri=uri, byte_range=byte_range, code=code
+    )
+
+
+def _reason(error: Exception) -> Exception:
+    """Look behind a "not found": fsspec's HTTP says it of a file that it was refused, or could not even ask for."""
+    cause = error.__cause__
+    is_telling = isinstance(cause, OSError) or isinstance(getattr(cause, "status", None), int)
+    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and is_telling else error
+
+
+def _install_hint(error: Exception, scheme: str) -> str:
+    if scheme in EXTRAS:
+        return f'pip install "streamer[{EXTRAS[scheme]}]"'
+    if isinstance(error, ImportError):  # fsspec's own hint, which names the package
+        return str(error)
+    if scheme in fsspec.available_protocols():
+        return "A part of the chain has an unknown scheme"
+    return "Install a package that registers the scheme with fsspec, or with the entry points streamer.backends"

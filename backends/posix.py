@@ -1,0 +1,132 @@
+"""Files on mounted file systems: plain paths, ``file://`` and ``local://`` URLs.
+
+Guarantees: only `os.stat` and `os.scandir` are called, so nothing here waits on a FIFO or a device; symbolic links are
+followed (the Hugging Face cache is made of them). Refuses everything that is not a regular file. A URL names what it
+names to fsspec, letter by letter; only where no such file exists is it read as RFC 8089 wants: ``%20`` for a space.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.redact import redact
+from streamer.core.sources import FileSource, ObjectInfo, Store, hookimpl
+
+__all__ = ["PosixStore", "streamer_open_store"]
+
+PREFIXES = ("file://", "local://", "file:", "local:")  # what fsspec's local file system strips
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+@hookimpl
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
+    """Open the store of mounted files; `storage_options` has nothing for it and is ignored."""
+    del storage_options
+    return PosixStore(uri) if scheme in ("file", "local") else None
+
+
+class PosixStore:
+    """Mounted files, each named by its absolute path. Holds nothing open.
+
+    Args:
+        uri: A path (``~`` is expanded, as in fsspec) or a ``file://`` URL.
+
+    Attributes:
+        root: The absolute path `uri` names. ``..`` is left for the kernel, which alone can see through links.
+
+    Raises:
+        UsageError: the path has a NUL in it.
+    """
+
+    root: str
+
+    def __init__(self, uri: str) -> None:
+        self.root = _absolute_path(uri)
+
+    def info(self, path: str) -> ObjectInfo:
+        """Describe one regular file.
+
+        Raises:
+            ObjectNotFoundError: there is none; a folder is not a file.
+            AccessDeniedError: a folder on the way may not be searched.
+            StorageError: it is a FIFO, socket or device, or the file system failed.
+        """
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise _storage_error(error, path) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise _not_a_file(found, path)
+        return _described(path, found)
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        """List the regular files directly in a folder, and its links to files, broken ones too (without a size)."""
+        try:
+            with os.scandir(prefix) as entries:
+                found = [info for entry in entries if (info := _described_entry(entry)) is not None]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _storage_error(error, prefix) from error
+        return sorted(found, key=lambda info: info.path)
+
+    def source(self, info: ObjectInfo) -> FileSource:
+        """Name the file for the native readers."""
+        return FileSource(info.path)
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+def _absolute_path(uri: str) -> str:
+    if "\0" in uri:
+        raise UsageError(f"A path cannot hold a NUL: {redact(uri)!r}")
+    prefix = next((prefix for prefix in PREFIXES if uri.startswith(prefix)), "")
+    path = os.path.expanduser(uri[len(prefix) :])
+    if prefix and "%" in path and not os.path.lexists(path) and os.path.lexists(unquote(path)):
+        path = unquote(path)
+    return str(Path(path).absolute())
+
+
+def _described(path: str, found: os.stat_result) -> ObjectInfo:
+    # The change time cannot be set by programs, so restoring an old modification time does not hide a rewrite.
+    version = f"{found.st_mtime_ns}-{found.st_ctime_ns}-{found.st_size}-{found.st_ino}"
+    return ObjectInfo(path=path, uri=redact(path), size_bytes=found.st_size, version=version)
+
+
+def _described_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
+    try:
+        found = entry.stat()
+    except OSError:
+        # A broken link is listed without a size, so that a load of the folder fails instead of dropping a shard.
+        return ObjectInfo(entry.path, redact(entry.path), size_bytes=None) if entry.is_symlink() else None
+    return _described(entry.path, found) if stat.S_ISREG(found.st_mode) else None
+
+
+def _not_a_file(found: os.stat_result, path: str) -> StorageError:
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
+    cls = ObjectNotFoundError if stat.S_ISDIR(found.st_mode) else StorageError
+    return cls(f"This is {kind}, not a regular file", uri=redact(path))
+
+
+def _storage_error(error: OSError, path: str) -> StorageError:
+    code = errno.errorcode.get(error.errno or 0)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return ObjectNotFoundError("No such file or folder", uri=redact(path), code=code)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return AccessDeniedError("The file system refuses access", uri=redact(path), code=code)
+    return StorageError(f"The file system failed: {error.strerror}", uri=redact(path), code=code)

@@ -1,0 +1,148 @@
+"""The S3 control plane: one s3fs instance, with the defaults it lacks, called on its own event loop.
+
+Guarantees: what the user said (argument, fsspec configuration, AWS environment) is never overridden, changed in place
+or written back; a request ends within three attempts of at most 5 s to connect and 15 s of silence. Refuses to work
+without verified TLS. The client's own methods are called, not those of s3fs, whose listing cache may be stale and
+whose second layer of retries would make five times as many attempts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fsspec.asyn import sync
+from fsspec.config import apply_config
+from s3fs import S3FileSystem
+
+from streamer.core.errors import OptionError
+
+__all__ = ["S3Client", "filled_options"]
+
+# The first attempt, one for a connection that was closed while idle, one for a server that restarts.
+RETRIES = {"mode": "standard", "total_max_attempts": 3}
+
+
+class S3Client:
+    """Answers requests about objects, and signs URLs for them, with the credentials of one s3fs instance.
+
+    Args:
+        storage_options: Arguments of `s3fs.S3FileSystem`, bare or under the key ``"s3"`` as in chained URLs.
+
+    Raises:
+        OptionError: an option that is refused, or that s3fs does not know.
+    """
+
+    def __init__(self, storage_options: Mapping[str, Any]) -> None:
+        options = filled_options(storage_options, os.environ)
+        try:
+            self._fs = S3FileSystem(**options)
+        except (KeyError, TypeError, ValueError) as error:
+            raise OptionError(f"s3fs refuses the storage options: {type(error).__name__}") from error
+        self.is_anonymous = bool(self._fs.anon)
+        self.requester_pays = bool(self._fs.requester_pays)
+
+    def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the botocore client of that bucket's region; its exceptions pass through."""
+        payer = {"RequestPayer": "requester"} if self.requester_pays else {}
+        answer: dict[str, Any] = sync(self._fs.loop, self._call, method, bucket, {**payer, **parameters})
+        return answer
+
+    def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
+        """Return a URL that may be read for so long, or the bare one for anonymous use.
+
+        botocore builds the host from region, endpoint and addressing style, and its own `S3SigV4QueryAuth` signs with
+        credentials frozen for this URL, for the region that a redirect may have taught it.
+        """
+        payer = {"RequestPayer": "requester"} if self.requester_pays else {}
+        url: str = sync(self._fs.loop, self._signed_get, bucket, lifetime_s, {**payer, **parameters})
+        return url
+
+    def split(self, path: str) -> tuple[str, str]:
+        """Split ``bucket/key``, where the bucket may be the ARN of an access point."""
+        bucket, key, _ = self._fs.split_path(path)
+        return bucket, key
+
+    def ca_file(self) -> str | None:
+        """Return the certificates this client trusts, or None for the system's."""
+        verify = self._fs.client_kwargs.get("verify")
+        named = verify if isinstance(verify, (str, os.PathLike)) else self._fs.session.get_config_variable("ca_bundle")
+        return os.fspath(named) if named else None
+
+    def proxy(self, url: str) -> str | None:
+        """Return the proxy that ``config_kwargs`` names for the scheme of this URL."""
+        proxies: Mapping[str, str] = self._fs.s3.meta.config.proxies or {}
+        return proxies.get(url.partition(":")[0])
+
+    async def _call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        await self._fs.set_session()
+        client = await self._fs.get_s3(bucket)
+        answer: dict[str, Any] = await getattr(client, method)(Bucket=bucket, **parameters)
+        if "Body" in answer:  # only asked for to learn the reason of a refusal
+            answer.pop("Body").close()
+        return answer
+
+    async def _signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, Any]) -> Any:
+        await self._fs.set_session()
+        client = await self._fs.get_s3(bucket)
+        # The steps of `client.generate_presigned_url`, which itself prefers the global endpoint and the client's own
+        # region, and so signs for the wrong place where the bucket's region was learnt from a redirect.
+        context: dict[str, Any] = {"is_presign_request": True}
+        operation = client.meta.service_model.operation_model("GetObject")
+        emitted = await client._emit_api_params({"Bucket": bucket, **parameters}, operation, context)
+        endpoint_url, headers, _ = await client._resolve_endpoint_ruleset(operation, emitted, context)
+        request = await client._convert_to_request_dict(
+            emitted, operation, endpoint_url, context=context, headers=headers, set_user_agent_header=False
+        )
+        return await client._request_signer.generate_presigned_url(request, "GetObject", expires_in=lifetime_s)
+
+
+def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Complete the arguments of `S3FileSystem` where the user left them open.
+
+    fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
+
+    Raises:
+        OptionError: ``verify=False``, a password in ``endpoint_url``, or an ``asynchronous`` instance.
+    """
+    nested = {key: value for name in ("s3", "s3a") for key, value in dict(given.get(name) or {}).items()}
+    bare = {key: value for key, value in given.items() if key not in ("s3", "s3a")}
+    options: dict[str, Any] = apply_config(S3FileSystem, {**nested, **bare})
+    options["client_kwargs"] = _filled_client(options, environment)
+    options["config_kwargs"] = _filled_config(options, environment)
+    endpoints = (options.get("endpoint_url"), options["client_kwargs"].get("endpoint_url"))
+    if any("@" in endpoint for endpoint in endpoints if endpoint):
+        raise OptionError("endpoint_url cannot hold a user or password: botocore would show it in its messages")
+    if options.get("asynchronous"):
+        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
+    return options
+
+
+def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    client = dict(options.get("client_kwargs") or {})
+    if client.get("verify") is False:
+        raise OptionError(
+            "verify=False is refused: TLS certificates are always verified",
+            hint="Name the CA instead: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
+        )
+    if "verify" not in client and "AWS_CA_BUNDLE" not in environment and environment.get("SSL_CERT_FILE"):
+        client["verify"] = environment["SSL_CERT_FILE"]  # as the engine does; botocore alone would ignore it
+    if _lacks_region(options, client, environment) and environment.get("AWS_REGION"):
+        client["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
+    return client
+
+
+def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+    """`cache_regions` counts as a region: s3fs drops it when one is named."""
+    named = client.get("region_name") or options.get("region_name") or environment.get("AWS_DEFAULT_REGION")
+    configured = (options.get("config_kwargs") or {}).get("region_name")
+    return not (named or configured or options.get("cache_regions"))
+
+
+def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    config = dict(options.get("config_kwargs") or {})
+    config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default
+    if "AWS_MAX_ATTEMPTS" not in environment and "AWS_RETRY_MODE" not in environment:
+        config.setdefault("retries", dict(RETRIES))
+    return config

@@ -1,0 +1,165 @@
+"""What went wrong with S3, told in this package's errors: one table, from botocore's exceptions and S3's codes.
+
+Guarantees: status, code, request id and attempts are carried where S3 gave them; no text of the server, of botocore
+or of the user's options enters a message, so no secret can. The cause is chained by the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from botocore import exceptions as boto
+
+from streamer.core.errors import (
+    AccessDeniedError,
+    ConnectError,
+    CredentialsError,
+    HttpStatusError,
+    ObjectNotFoundError,
+    OptionError,
+    RedirectError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TransferTimeoutError,
+    UsageError,
+)
+
+__all__ = ["error_code", "storage_error"]
+
+_REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
+_REGION = re.compile(r"[a-z0-9-]{2,40}")
+
+# S3's code: (class, message, hint). https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+_CODES: dict[str, tuple[type[StorageError], str, str | None]] = {
+    "NoSuchKey": (ObjectNotFoundError, "There is no object of this name in the bucket", None),
+    "NoSuchBucket": (ObjectNotFoundError, "There is no bucket {bucket!r}", "Check its name, endpoint_url and region"),
+    "NoSuchVersion": (ObjectNotFoundError, "The object has no such version", None),
+    "InvalidAccessKeyId": (CredentialsError, "S3 does not know this access key", None),
+    "SignatureDoesNotMatch": (CredentialsError, "The secret key does not belong to the access key", None),
+    "AuthorizationHeaderMalformed": (CredentialsError, "The access key or region is malformed", None),
+    "ExpiredToken": (CredentialsError, "The session token has expired", "Get new temporary credentials"),
+    "InvalidToken": (CredentialsError, "The session token is not valid", "Get new temporary credentials"),
+    "TokenRefreshRequired": (CredentialsError, "The session token has expired", "Get new temporary credentials"),
+    "RequestTimeTooSkewed": (CredentialsError, "This machine's clock differs from S3's", "Set the clock"),
+    "InvalidObjectState": (AccessDeniedError, "The object is archived", "Restore it from Glacier first"),
+    "AccessDenied": (
+        AccessDeniedError,
+        "S3 refuses access to the object or bucket",
+        "Grant s3:GetObject and s3:ListBucket, or check the key: without s3:ListBucket an absent object looks the same",
+    ),
+}
+
+_STATUSES: dict[int, tuple[type[StorageError], str, str | None]] = {
+    401: _CODES["AccessDenied"],
+    403: _CODES["AccessDenied"],
+    404: (ObjectNotFoundError, "There is no such object or bucket", None),
+}
+
+# The first matching class counts: subclasses stand before their bases.
+_CLASSES: list[tuple[tuple[type[Exception], ...], type[StreamerError], str, str | None]] = [
+    (
+        (boto.NoCredentialsError, boto.PartialCredentialsError, boto.NoAuthTokenError),
+        CredentialsError,
+        "No complete AWS credentials were found",
+        "Set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or storage_options={'anon': True}",
+    ),
+    (
+        (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError, boto.ProfileNotFound),
+        CredentialsError,
+        "The AWS credentials could not be fetched",
+        "Check AWS_PROFILE; log in again if the profile uses single sign-on",
+    ),
+    (
+        (boto.SSLError,),
+        TlsError,
+        "The TLS handshake with S3 failed",
+        "For a private CA: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
+    ),
+    (
+        (boto.ConnectTimeoutError, boto.ReadTimeoutError, asyncio.TimeoutError, TimeoutError),
+        TransferTimeoutError,
+        "S3 did not answer in time",
+        None,
+    ),
+    ((boto.ProxyConnectionError,), ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"),
+    (
+        (boto.ConnectionError, boto.ConnectionClosedError, boto.HTTPClientError),
+        ConnectError,
+        "No connection to S3",
+        "Check endpoint_url, region and network",
+    ),
+    (
+        (boto.ParamValidationError,),
+        UsageError,
+        "The bucket or key is not valid",
+        "Expected s3://bucket/key",
+    ),
+    (
+        (boto.BaseEndpointResolverError, TypeError, ValueError),
+        OptionError,
+        "The S3 client cannot be made of these storage options",
+        "See the cause; endpoint_url, region_name, client_kwargs and config_kwargs are looked at first",
+    ),
+]
+
+
+def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
+    """Translate an exception of botocore or s3fs.
+
+    Args:
+        error: The exception, to be chained as the cause.
+        uri: What was asked for, without secrets.
+        bucket: Its bucket.
+    """
+    if isinstance(error, boto.ClientError):
+        return _from_answer(error.response, uri, bucket)
+    for classes, cls, message, hint in _CLASSES:
+        if isinstance(error, classes):
+            return cls(message, uri=uri, hint=hint)
+    return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri)
+
+
+def error_code(error: Exception) -> str | None:
+    """Return S3's own code, or None where it gave none: the answer to a HEAD has no body to put it in."""
+    code = error.response.get("Error", {}).get("Code") if isinstance(error, boto.ClientError) else None
+    return None if code is None or code.isdigit() or code == "Unknown" else str(code)
+
+
+def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageError:
+    told, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
+    status: int = metadata.get("HTTPStatusCode", 0)
+    code: str = told.get("Code", "")
+    region = _other_region(told, metadata, status)
+    if code in _REDIRECTS or region is not None:
+        cls, message, hint = _redirect(region)
+    else:
+        other = (HttpStatusError, "S3 could not answer", None)
+        cls, message, hint = _CODES.get(code) or _STATUSES.get(status) or other
+    return cls(
+        message.format(bucket=bucket),
+        uri=uri,
+        hint=hint,
+        status=status or None,
+        code=code if code and not code.isdigit() else None,
+        request_id=metadata.get("RequestId") or None,
+        attempts=metadata.get("RetryAttempts", 0) + 1,
+    )
+
+
+def _other_region(told: dict[str, Any], metadata: dict[str, Any], status: int) -> str | None:
+    """Return the region S3 sends the caller to, or None when this is not about regions."""
+    redirected = status in (301, 302, 307, 308)
+    named = told.get("Region") or (metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") if redirected else None)
+    if named is None:
+        return "" if redirected else None
+    return named if _REGION.fullmatch(named) else ""
+
+
+def _redirect(region: str | None) -> tuple[type[StorageError], str, str | None]:
+    if not region:
+        return RedirectError, "The bucket is in another region or at another endpoint", "Check region and endpoint_url"
+    how = f"storage_options={{'client_kwargs': {{'region_name': '{region}'}}}}, or AWS_REGION={region}"
+    return RedirectError, f"The bucket is in region {region}", how

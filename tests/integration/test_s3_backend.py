@@ -1,0 +1,502 @@
+"""The S3 backend against a real server that verifies signatures: what it finds, signs, and says when refused.
+
+The signed URLs are read with `urllib`, which adds nothing of its own, so that what is shown is the URL's doing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import sys
+import time
+import traceback
+import urllib.error
+import urllib.request
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import botocore.auth
+import pytest
+from servers.seaweedfs import SeaweedServer
+
+from streamer.backends.s3_store import S3Store
+from streamer.core.errors import (
+    AccessDeniedError,
+    ConnectError,
+    CredentialsError,
+    ObjectNotFoundError,
+    OptionError,
+    StorageError,
+    TlsError,
+    TransferTimeoutError,
+    UsageError,
+)
+from streamer.core.sources import HttpSource, ObjectInfo, Store
+
+pytestmark = pytest.mark.server
+
+DATA = bytes(range(256)) * 16
+ODD_KEYS = ["a b+c%20é.bin", "#?&~()'!*@=:;,$", "日本/模型.safetensors", "a//b", "%", "folder/x\\y", "tilde~/dots..."]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in os.environ:
+        if name.startswith(("AWS_", "FSSPEC_")) or name.lower().endswith("_proxy") or name == "SSL_CERT_FILE":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+@pytest.fixture
+def tls_server(s3_tls_server: SeaweedServer) -> SeaweedServer:
+    s3_tls_server.put("public", "a.bin", DATA)
+    return s3_tls_server
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def bucket(s3_server: SeaweedServer) -> str:
+    name = f"s3-backend-{os.getpid()}-{next(_numbers)}"
+    s3_server.make_bucket(name)
+    return name
+
+
+def opened(server: SeaweedServer, uri: str, **changes: Any) -> S3Store:
+    return S3Store(uri, {**server.storage_options(), **changes})
+
+
+def signed(server: SeaweedServer, uri: str, **changes: Any) -> HttpSource:
+    store = opened(server, uri, **changes)
+    return store.source(store.info(store.root))
+
+
+def get(source: HttpSource, **headers: str) -> tuple[int, bytes]:
+    """Send the GET as the engine does: the source's headers and a condition, neither of them signed."""
+    condition = {"If-Match": source.version} if source.version else {}
+    request = urllib.request.Request(source.url, headers={**source.headers, **condition, **headers})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def query(source: HttpSource) -> dict[str, str]:
+    return {key: values[0] for key, values in parse_qs(urlsplit(source.url).query).items()}
+
+
+# --- what is found ------------------------------------------------------------------------------------------------
+
+
+def test_an_s3_store_is_a_store(s3_server: SeaweedServer) -> None:
+    assert isinstance(opened(s3_server, "s3://bucket/key"), Store)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_info_tells_size_and_etag(s3_server: SeaweedServer, bucket: str, scheme: str) -> None:
+    etag = s3_server.put(bucket, "models/a.safetensors", DATA)
+    store = opened(s3_server, f"{scheme}://{bucket}/models/a.safetensors")
+    info = store.info(store.root)
+    assert (info.path, info.uri) == (f"{bucket}/models/a.safetensors", f"{scheme}://{bucket}/models/a.safetensors")
+    assert (info.size_bytes, info.version) == (len(DATA), etag)
+
+
+def test_a_listing_holds_one_folder_with_sizes_and_etags(s3_server: SeaweedServer, bucket: str) -> None:
+    for key in ("m/b.bin", "m/a.bin", "m/sub/c.bin", "mm.bin", "m/empty.bin"):
+        s3_server.put(bucket, key, b"" if "empty" in key else DATA)
+    store = opened(s3_server, f"s3://{bucket}/m/")
+    found = store.find(store.root)
+    assert [info.path for info in found] == [f"{bucket}/m/{name}" for name in ("a.bin", "b.bin", "empty.bin")]
+    assert found == [store.info(info.path) for info in found]
+
+
+def test_a_whole_bucket_can_be_listed(s3_server: SeaweedServer, bucket: str) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    store = opened(s3_server, f"s3://{bucket}")
+    assert [info.path for info in store.find(store.root)] == [f"{bucket}/a.bin"]
+
+
+def test_a_listing_of_more_than_a_page_is_complete(s3_server: SeaweedServer, bucket: str, tmp_path: Path) -> None:
+    for number in range(1005):
+        (tmp_path / f"{number:04}").write_bytes(b"x")
+    s3_server.upload_folder(tmp_path, bucket, "many")
+    found = opened(s3_server, f"s3://{bucket}/many").find(f"{bucket}/many")
+    assert [info.path for info in found] == [f"{bucket}/many/{number:04}" for number in range(1005)]
+
+
+def test_an_absent_folder_holds_nothing(s3_server: SeaweedServer, bucket: str) -> None:
+    assert opened(s3_server, f"s3://{bucket}/absent").find(f"{bucket}/absent") == []
+
+
+def test_answers_are_never_older_than_the_question(s3_server: SeaweedServer, bucket: str) -> None:
+    store = opened(s3_server, f"s3://{bucket}/m")
+    s3_server.put(bucket, "m/a.bin", b"old")
+    assert [info.size_bytes for info in store.find(store.root)] == [3]
+    etag = s3_server.put(bucket, "m/a.bin", b"newer")
+    s3_server.put(bucket, "m/b.bin", b"b")
+    assert [info.size_bytes for info in store.find(store.root)] == [5, 1]
+    assert store.info(f"{bucket}/m/a.bin").version == etag
+
+
+# --- what is signed -----------------------------------------------------------------------------------------------
+
+
+def test_one_signature_serves_any_range_under_a_condition(s3_server: SeaweedServer, bucket: str) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    source = signed(s3_server, f"s3://{bucket}/a.bin")
+    assert get(source, Range="bytes=0-9") == (206, DATA[:10])
+    assert get(source, Range="bytes=1000-2999") == (206, DATA[1000:3000])
+    assert query(source)["X-Amz-SignedHeaders"] == "host"
+
+
+def test_a_replaced_object_fails_the_condition(s3_server: SeaweedServer, bucket: str) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    source = signed(s3_server, f"s3://{bucket}/a.bin")
+    s3_server.put(bucket, "a.bin", DATA[::-1])
+    assert get(source, Range="bytes=0-9")[0] == 412
+
+
+@pytest.mark.parametrize("key", ODD_KEYS)
+def test_any_key_is_encoded_once(s3_server: SeaweedServer, bucket: str, key: str) -> None:
+    s3_server.put(bucket, key, key.encode())
+    source = signed(s3_server, f"s3://{bucket}/{key}")
+    assert get(source) == (200, key.encode())
+
+
+def test_a_listed_object_can_be_read(s3_server: SeaweedServer, bucket: str) -> None:
+    s3_server.put(bucket, "a b/c+d é.bin", DATA)
+    store = opened(s3_server, f"s3://{bucket}/a b")
+    (info,) = store.find(store.root)
+    assert get(store.source(info)) == (200, DATA)
+
+
+def test_a_version_in_the_url_is_the_one_that_is_read(s3_server: SeaweedServer, bucket: str) -> None:
+    with closing(s3_server.client()) as client:
+        client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        old = client.put_object(Bucket=bucket, Key="a.bin", Body=b"old")
+        client.put_object(Bucket=bucket, Key="a.bin", Body=b"newer")
+    uri = f"s3://{bucket}/a.bin?versionId={old['VersionId']}"
+    store = opened(s3_server, uri)
+    info = store.info(store.root)
+    assert (info.path, info.uri, info.size_bytes, info.version) == (f"{bucket}/a.bin", uri, 3, old["ETag"])
+    assert get(store.source(info)) == (200, b"old")
+    assert query(store.source(info))["versionId"] == old["VersionId"]
+
+
+def test_a_refresh_signs_again_for_the_same_object(
+    s3_server: SeaweedServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    source = signed(s3_server, f"s3://{bucket}/a.bin")
+    later = datetime.fromtimestamp(time.time() + 5, timezone.utc)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: later)
+    assert source.refresh is not None
+    again = source.refresh()
+    assert query(again)["X-Amz-Signature"] != query(source)["X-Amz-Signature"]
+    assert again.version == source.version
+    assert get(again, Range="bytes=5-9") == (206, DATA[5:10])
+
+
+def test_a_refresh_takes_the_credentials_of_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile's process gives other keys at every call, and says that they expire before a signature would."""
+    expiry = datetime.fromtimestamp(time.time() + 300, timezone.utc).isoformat()
+    script = tmp_path / "keys.py"
+    script.write_text(
+        "import json, pathlib\n"
+        f"calls = pathlib.Path({str(tmp_path / 'calls')!r})\n"
+        "calls.open('a').write('x')\n"
+        "n = calls.stat().st_size\n"
+        "keys = {'Version': 1, 'AccessKeyId': f'AKID{n}', 'SecretAccessKey': 'S', 'SessionToken': f'T/{n}'}\n"
+        f"print(json.dumps({{**keys, 'Expiration': {expiry!r}}}))\n"
+    )
+    process = f"credential_process = {sys.executable} {script}"
+    (tmp_path / "config").write_text(f"[profile rotating]\n{process}\nregion = eu-west-1\n")
+    store = S3Store("s3://bucket/key", {"profile": "rotating", "skip_instance_cache": True})
+    first = store.source(_info(store))
+    assert first.refresh is not None
+    second = first.refresh()
+    keys = [int(query(source)["X-Amz-Credential"].partition("/")[0].removeprefix("AKID")) for source in (first, second)]
+    assert keys[1] > keys[0]
+    assert query(second)["X-Amz-Security-Token"] == f"T/{keys[1]}"
+    assert query(second)["X-Amz-Credential"].split("/")[2:4] == ["eu-west-1", "s3"]
+
+
+def test_a_signature_says_when_it_expires_and_does(
+    s3_server: SeaweedServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    store = opened(s3_server, f"s3://{bucket}/a.bin")
+    before = time.time()
+    source = store.source(store.info(store.root))
+    assert source.expires_at_s is not None
+    assert before + 590 < source.expires_at_s <= time.time() + 600
+    assert query(source)["X-Amz-Expires"] == "600"
+    past = datetime.fromtimestamp(before - 601, timezone.utc)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: past)
+    assert get(store.source(_info(store)))[0] == 403
+
+
+def test_requester_pays_is_signed_and_sent(s3_server: SeaweedServer, bucket: str) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    source = signed(s3_server, f"s3://{bucket}/a.bin", requester_pays=True)
+    assert source.headers == {"x-amz-request-payer": "requester"}
+    assert query(source)["X-Amz-SignedHeaders"] == "host;x-amz-request-payer"
+    assert get(source, Range="bytes=0-9") == (206, DATA[:10])
+    unsent = HttpSource(source.url)
+    assert get(unsent)[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("options", "host"),
+    [
+        ({}, "bucket.s3.amazonaws.com"),
+        ({"client_kwargs": {"region_name": "eu-west-1"}}, "bucket.s3.eu-west-1.amazonaws.com"),
+        ({"config_kwargs": {"s3": {"addressing_style": "path"}}}, "s3.amazonaws.com"),
+        ({"config_kwargs": {"s3": {"use_accelerate_endpoint": True}}}, "bucket.s3-accelerate.amazonaws.com"),
+        ({"config_kwargs": {"use_dualstack_endpoint": True}}, "bucket.s3.dualstack.us-east-1.amazonaws.com"),
+        ({"endpoint_url": "https://minio.example:9000"}, "minio.example:9000"),
+        (
+            {"endpoint_url": "https://minio.example", "config_kwargs": {"s3": {"addressing_style": "virtual"}}},
+            "bucket.minio.example",
+        ),
+    ],
+)
+def test_the_host_is_the_one_botocore_would_ask(options: dict[str, Any], host: str) -> None:
+    store = S3Store("s3://bucket/key", {"key": "AKID", "secret": "S", **options})
+    url = urlsplit(store.source(_info(store)).url)
+    assert url.netloc == host
+    assert url.path == ("/key" if host.startswith("bucket.") else "/bucket/key")
+
+
+def test_a_region_learnt_from_a_redirect_is_asked_and_signed_for() -> None:
+    """botocore keeps what a redirect taught it behind this event, on which `generate_presigned_url` half relies."""
+
+    def teach(builtins: dict[str, Any], **_: Any) -> None:
+        builtins["AWS::Region"] = "ap-south-2"
+
+    store = S3Store("s3://bucket/key", {"key": "AKID", "secret": "S", "skip_instance_cache": True})
+    store._client._fs.s3.meta.events.register("before-endpoint-resolution.s3", teach)
+    source = store.source(_info(store))
+    assert urlsplit(source.url).netloc == "bucket.s3.ap-south-2.amazonaws.com"
+    assert query(source)["X-Amz-Credential"].split("/")[2] == "ap-south-2"
+
+
+def test_a_bucket_with_dots_is_addressed_by_path_under_tls() -> None:
+    store = S3Store("s3://dotted.bucket/key", {"key": "AKID", "secret": "S"})
+    assert store.source(_info(store)).url.startswith("https://s3.amazonaws.com/dotted.bucket/key?")
+
+
+def test_an_access_point_is_addressed_by_its_own_host_and_region() -> None:
+    uri = "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/mine/folder/key"
+    store = S3Store(uri, {"key": "AKID", "secret": "S", "client_kwargs": {"region_name": "us-west-2"}})
+    source = store.source(_info(store))
+    assert source.url.startswith("https://mine-123456789012.s3-accesspoint.us-west-2.amazonaws.com/folder/key?")
+
+
+def test_a_virtual_host_is_signed_for_and_served(tls_server: SeaweedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing resolves the name, so the server is asked at its address, with the Host that was signed."""
+    port = urlsplit(tls_server.endpoint_url).port
+    options = {
+        **tls_server.storage_options(),
+        "endpoint_url": f"https://s3.test:{port}",
+        "config_kwargs": {"s3": {"addressing_style": "virtual"}},
+    }
+    store = S3Store("s3://public/a.bin", options)
+    source = store.source(_info(store))
+    assert urlsplit(source.url).netloc == f"public.s3.test:{port}"
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: real("127.0.0.1", *rest, **more))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_server.ca_file))
+    assert get(source, Range="bytes=0-9") == (206, DATA[:10])
+
+
+def test_anonymous_use_gives_the_bare_url(tls_server: SeaweedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Store("s3://public/a.bin", tls_server.anonymous_options())
+    source = store.source(store.info(store.root))
+    assert source.url == f"{tls_server.endpoint_url}/public/a.bin"
+    assert (source.expires_at_s, source.refresh) == (None, None)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_server.ca_file))
+    assert get(source, Range="bytes=0-9") == (206, DATA[:10])
+
+
+def test_a_proxy_of_the_client_is_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    proxies = {"https": "http://user:CANARY@proxy:3128"}
+    store = S3Store("s3://bucket/key", {"key": "AKID", "secret": "S", "config_kwargs": {"proxies": proxies}})
+    source = store.source(_info(store))
+    assert source.proxy == proxies["https"]
+    assert "CANARY" not in repr(source)
+
+
+# --- TLS ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_named_ca_is_trusted_and_handed_to_the_engine(tls_server: SeaweedServer) -> None:
+    source = signed(tls_server, "s3://public/a.bin")
+    assert source.ca_file == tls_server.ca_file
+
+
+@pytest.mark.parametrize("name", ["AWS_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_a_ca_in_the_environment_is_trusted_and_handed_to_the_engine(
+    tls_server: SeaweedServer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, str(tls_server.ca_file))
+    source = signed(tls_server, "s3://public/a.bin", client_kwargs={}, skip_instance_cache=True)
+    assert source.ca_file == tls_server.ca_file
+
+
+def test_an_unknown_ca_is_a_tls_error_that_says_how_to_name_it(tls_server: SeaweedServer) -> None:
+    store = opened(tls_server, "s3://public/a.bin", client_kwargs={}, skip_instance_cache=True)
+    with pytest.raises(TlsError, match="AWS_CA_BUNDLE"):
+        store.info(store.root)
+
+
+def test_tls_cannot_be_left_unverified(s3_server: SeaweedServer) -> None:
+    with pytest.raises(OptionError, match="always verified"):
+        opened(s3_server, "s3://bucket/key", client_kwargs={"verify": False})
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_an_absent_object_is_told_from_an_absent_bucket(s3_server: SeaweedServer, bucket: str) -> None:
+    with pytest.raises(ObjectNotFoundError, match="no object of this name") as caught:
+        opened(s3_server, f"s3://{bucket}/absent").info(f"{bucket}/absent")
+    assert (caught.value.status, caught.value.code) == (404, "NoSuchKey")
+    assert caught.value.request_id
+    with pytest.raises(ObjectNotFoundError, match="no bucket 'absent-bucket'") as caught:
+        opened(s3_server, "s3://absent-bucket/a").info("absent-bucket/a")
+    assert caught.value.code == "NoSuchBucket"
+    with pytest.raises(ObjectNotFoundError, match="no bucket 'absent-bucket'"):
+        opened(s3_server, "s3://absent-bucket/a").find("absent-bucket/a")
+
+
+@pytest.mark.parametrize("path", ["", "/folder"])
+def test_a_bucket_and_a_folder_are_no_objects(s3_server: SeaweedServer, bucket: str, path: str) -> None:
+    s3_server.put(bucket, "folder/a.bin", DATA)
+    with pytest.raises(ObjectNotFoundError):
+        opened(s3_server, f"s3://{bucket}{path}").info(f"{bucket}{path}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "cls", "code"),
+    [
+        ({"secret": "CANARY"}, CredentialsError, "SignatureDoesNotMatch"),
+        ({"key": "AKIDUNKNOWN", "secret": "CANARY"}, CredentialsError, "InvalidAccessKeyId"),
+        ({"token": "CANARY"}, CredentialsError, "InvalidAccessKeyId"),
+        ({"anon": True}, AccessDeniedError, "AccessDenied"),
+    ],
+)
+def test_a_refusal_gives_the_reason_and_no_secret(
+    s3_server: SeaweedServer, bucket: str, changes: dict[str, Any], cls: type[StorageError], code: str
+) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    store = opened(s3_server, f"s3://{bucket}/a.bin", **changes)
+    for ask in (lambda: store.info(store.root), lambda: store.find(bucket)):
+        with pytest.raises(cls) as caught:
+            ask()
+        assert type(caught.value) is cls
+        assert (caught.value.status, caught.value.code) == (403, code)
+        shown = "".join(traceback.format_exception(caught.value)) + repr(store)
+        assert "CANARY" not in shown
+        assert s3_server.secret_key not in shown
+
+
+def test_a_wrong_secret_signs_urls_that_are_refused(s3_server: SeaweedServer, bucket: str) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    info = opened(s3_server, f"s3://{bucket}/a.bin").info(f"{bucket}/a.bin")
+    status, body = get(opened(s3_server, f"s3://{bucket}/a.bin", secret="wrong").source(info))
+    assert status == 403
+    assert b"SignatureDoesNotMatch" in body
+
+
+def test_a_key_that_may_not_read_the_bucket_is_denied_but_known(s3_server: SeaweedServer, bucket: str) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    store = S3Store(f"s3://{bucket}/a.bin", s3_server.storage_options(s3_server.limited))
+    with pytest.raises(AccessDeniedError) as caught:
+        store.info(store.root)
+    assert type(caught.value) is AccessDeniedError
+
+
+def test_absent_credentials_are_a_credentials_error(s3_server: SeaweedServer) -> None:
+    store = S3Store("s3://bucket/key", {"endpoint_url": s3_server.endpoint_url, "skip_instance_cache": True})
+    with pytest.raises(CredentialsError, match="AWS_PROFILE"):
+        store.info(store.root)
+    with pytest.raises(CredentialsError, match="AWS_PROFILE"):
+        store.source(_info(store))
+
+
+def test_a_refused_connection_is_reported_within_seconds() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"  # bound, so nobody else listens there
+        store = S3Store("s3://bucket/key", {"key": "AKID", "secret": "S", "endpoint_url": endpoint})
+        began = time.monotonic()
+        with pytest.raises(ConnectError):
+            store.info(store.root)
+    assert time.monotonic() - began < 15
+
+
+def test_a_silent_server_is_a_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = {"read_timeout": 0.2, "retries": {"total_max_attempts": 1}}
+        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        options = {"key": "AKID", "secret": "S", "endpoint_url": endpoint, "config_kwargs": config}
+        with pytest.raises(TransferTimeoutError):
+            S3Store("s3://bucket/key", options).info("bucket/key")
+
+
+@pytest.mark.parametrize(
+    ("changes", "cls"),
+    [
+        ({"no_such_option": 1}, OptionError),
+        ({"client_kwargs": {"no_such_option": 1}}, OptionError),
+        ({"config_kwargs": {"no_such_option": 1}}, OptionError),
+        ({"endpoint_url": "no-url"}, OptionError),
+        ({"profile": "absent"}, CredentialsError),
+    ],
+)
+def test_options_s3fs_cannot_use_are_the_callers_mistake(changes: dict[str, Any], cls: type[Exception]) -> None:
+    store = S3Store("s3://bucket/key", {"key": "AKID", "secret": "CANARY", **changes})
+    with pytest.raises(cls) as caught:
+        store.info(store.root)
+    assert "CANARY" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3:///key", "s3://AKID:CANARY@bucket/key", "s3://AKID:CAN/ARY@bucket/key"])
+def test_a_url_without_a_bucket_or_with_a_password_is_refused(uri: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        S3Store(uri, {})
+    assert "ARY" not in str(caught.value)
+
+
+def test_a_bucket_name_s3_could_never_have_is_the_callers_mistake(s3_server: SeaweedServer) -> None:
+    with pytest.raises(UsageError, match="not valid"):
+        opened(s3_server, "s3://no bucket!/key").info("no bucket!/key")
+
+
+def test_the_callers_options_and_environment_are_left_alone(s3_server: SeaweedServer, bucket: str) -> None:
+    s3_server.put(bucket, "a.bin", DATA)
+    options = {**s3_server.storage_options(), "client_kwargs": {}, "config_kwargs": {"s3": {}}}
+    before, environment = (
+        {key: dict(value) for key, value in options.items() if isinstance(value, dict)},
+        dict(os.environ),
+    )
+    store = S3Store(f"s3://{bucket}/a.bin", options)
+    store.source(store.info(store.root))
+    store.close()
+    assert {key: value for key, value in options.items() if isinstance(value, dict)} == before
+    assert dict(os.environ) == environment
+
+
+def _info(store: S3Store) -> ObjectInfo:
+    """Describe the root without asking for it."""
+    return ObjectInfo(store.root, "s3://bucket/key", size_bytes=len(DATA))

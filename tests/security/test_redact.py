@@ -1,0 +1,82 @@
+"""`redact` keeps what says where the bytes are, and drops whatever could open a door."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from streamer.core.redact import redact
+
+CANARY = "CANARY"
+
+SHOWN = [
+    ("/models/a.safetensors", "/models/a.safetensors"),
+    ("/models/a?b#c@d.safetensors", "/models/a?b#c@d.safetensors"),
+    ("relative/a.safetensors", "relative/a.safetensors"),
+    ("s3://bucket/key", "s3://bucket/key"),
+    ("s3://bucket/key?versionId=3/L4+a_b.c-d", "s3://bucket/key?versionId=3/L4+a_b.c-d"),
+    ("s3://bucket/key?versionId=7&X-Amz-Signature=abc", "s3://bucket/key?versionId=7"),
+    ("s3://bucket/key?versionId=7?token=abc", "s3://bucket/key"),
+    ("s3://AKID:SECRET@bucket/key", "s3://bucket/key"),
+    ("s3://AKID:SEC/RET@bucket/key", "s3://bucket/key"),
+    ("s3://arn:aws:s3:eu-west-1:123:accesspoint/ap/k", "s3://arn:aws:s3:eu-west-1:123:accesspoint/ap/k"),
+    ("https://token@host/path", "https://host/path"),
+    ("https://host:8443/path?sig=abc#frag", "https://host:8443/path"),
+    ("http://[::1]:9000/path?sig=abc", "http://[::1]:9000/path"),
+    ("http://user:pw@[::1]:9000/path?sig=abc", "http://[::1]:9000/path"),
+    ("https://user:pw", "https://***"),
+    ("https://user:pw@host/repo@main/a", "https://***"),
+    ("hf://owner/repo@main/a.safetensors", "hf://owner/repo@main/a.safetensors"),
+    ("abfs://container@account.dfs.core.windows.net/a", "abfs://container@account.dfs.core.windows.net/a"),
+    ("abfs://user:pw@account.dfs.core.windows.net/a", "abfs://account.dfs.core.windows.net/a"),
+    ("simplecache::s3://AKID:SECRET@bucket/key?x=1", "simplecache::s3://bucket/key"),
+    ("zip://inner.bin::https://user:pw@host/a.zip?sig=abc", "zip://inner.bin::https://host/a.zip"),
+    ("zip://inner.bin::/data/a.zip", "zip://inner.bin::/data/a.zip"),
+    ("s3://user::/RET@bucket/key", "s3://user::***"),
+    ("simplecache::https://host/a?sig=abc::def", "simplecache::https://host/a::***"),
+    ("simplecache::s3://bucket/a?versionId=7", "simplecache::s3://bucket/a?versionId=7"),
+    ("memory://a/b", "memory://a/b"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("uri", "shown"), SHOWN)
+def test_a_url_is_shown_without_its_secrets(uri: str, shown: str) -> None:
+    assert redact(uri) == shown
+
+
+@pytest.mark.parametrize("uri", [uri for uri, _ in SHOWN])
+def test_redacting_twice_changes_nothing_more(uri: str) -> None:
+    assert redact(redact(uri)) == redact(uri)
+
+
+# Whatever may stand around a secret in a URL that somebody typed or pasted together.
+_noise = st.text(alphabet="aZ9:/?#@&=%+[]. \n", max_size=8)
+_secret = st.builds(lambda before, after: f"{before}{CANARY}{after}", _noise, _noise)
+# With `::` in a password fsspec reads another chain than was meant: the examples below, not every one, are cut.
+_password = _secret.filter(lambda text: "://" not in text and "::" not in f":{text}")
+_scheme = st.sampled_from(["s3", "https", "hf", "abfs", "sftp", "S3"])
+_prefix = st.sampled_from(["", "simplecache::", "zip://inner.bin::", "filecache::https://u:p@h/x?y=z::"])
+
+
+@given(prefix=_prefix, scheme=_scheme, secret=_password)
+@example(prefix="", scheme="s3", secret=f"::{CANARY}")
+@example(prefix="", scheme="s3", secret=f":{CANARY}?")
+@example(prefix="", scheme="s3", secret=f":/{CANARY}")
+@example(prefix="", scheme="s3", secret=f"@{CANARY}?")
+@example(prefix="", scheme="s3", secret=f"@{CANARY}/")
+@example(prefix="", scheme="s3", secret=f"/{CANARY}?")
+@example(prefix="simplecache::", scheme="s3", secret=f"12/{CANARY}")
+def test_no_password_survives_whatever_letters_it_is_made_of(prefix: str, scheme: str, secret: str) -> None:
+    assert CANARY not in redact(f"{prefix}{scheme}://user:{secret}@host/key")
+
+
+@given(prefix=_prefix, scheme=_scheme, key=st.sampled_from(["sig", "X-Amz-Signature", "token", ""]), secret=_secret)
+def test_no_query_value_survives(prefix: str, scheme: str, key: str, secret: str) -> None:
+    assert CANARY not in redact(f"{prefix}{scheme}://host/key?{key}={secret}")
+
+
+@given(prefix=_prefix, scheme=_scheme, secret=_secret)
+def test_no_fragment_survives(prefix: str, scheme: str, secret: str) -> None:
+    assert CANARY not in redact(f"{prefix}{scheme}://host/key#{secret}")

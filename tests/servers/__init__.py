@@ -1,0 +1,1 @@
+"""Real storage servers for the tests, each private to the process that starts it."""

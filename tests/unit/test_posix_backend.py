@@ -1,0 +1,173 @@
+"""The store of mounted files: what a path means, what is refused, what a version notices."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from streamer.backends.posix import PosixStore, streamer_open_store
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.sources import FileSource, Store
+
+
+def write(path: Path, data: bytes = b"data") -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_a_store_of_files_is_a_store(tmp_path: Path) -> None:
+    assert isinstance(streamer_open_store(scheme="file", uri=str(tmp_path), storage_options={}), Store)
+
+
+def test_other_schemes_are_left_to_others() -> None:
+    assert streamer_open_store(scheme="s3", uri="s3://bucket/key", storage_options={}) is None
+
+
+@pytest.mark.parametrize("prefix", ["", "file://", "local://", "file:", "local:"])
+def test_a_path_and_its_urls_name_the_same_file(tmp_path: Path, prefix: str) -> None:
+    path = write(tmp_path / "a.safetensors")
+    assert PosixStore(f"{prefix}{path}").root == str(path)
+
+
+def test_a_relative_path_is_taken_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert PosixStore("./folder/").root == str(tmp_path / "folder")
+
+
+def test_dots_are_left_in_place_because_only_the_kernel_sees_through_links(tmp_path: Path) -> None:
+    assert PosixStore(f"{tmp_path}/link/../a").root == f"{tmp_path}/link/../a"
+
+
+def test_a_tilde_is_the_home_folder_as_in_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert PosixStore("~/a.safetensors").root == str(tmp_path / "a.safetensors")
+
+
+def test_a_percent_encoded_url_finds_the_file_it_encodes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a b.safetensors")
+    assert PosixStore(path.as_uri()).root == str(path)
+
+
+def test_a_file_with_a_literal_percent_wins_over_its_decoding(tmp_path: Path) -> None:
+    write(tmp_path / "a b")
+    literal = write(tmp_path / "a%20b")
+    assert PosixStore(f"file://{literal}").root == str(literal)
+
+
+def test_a_plain_path_is_never_decoded(tmp_path: Path) -> None:
+    write(tmp_path / "a b")
+    assert PosixStore(str(tmp_path / "a%20b")).root == str(tmp_path / "a%20b")
+
+
+def test_a_question_mark_is_a_letter_of_a_file_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "a?b#c@d")
+    assert PosixStore(str(path)).info(str(path)).uri == str(path)
+
+
+def test_a_path_with_a_nul_is_the_callers_mistake() -> None:
+    with pytest.raises(UsageError, match="NUL"):
+        PosixStore("/models/a\0b")
+
+
+def test_info_tells_the_size_and_follows_links(tmp_path: Path) -> None:
+    write(tmp_path / "blob", b"12345")
+    link = tmp_path / "model.safetensors"
+    link.symlink_to("blob")
+    info = PosixStore(str(link)).info(str(link))
+    assert (info.path, info.uri, info.size_bytes) == (str(link), str(link), 5)
+
+
+def test_the_source_is_the_absolute_path(tmp_path: Path) -> None:
+    store = PosixStore(str(write(tmp_path / "a")))
+    assert store.source(store.info(store.root)) == FileSource(str(tmp_path / "a"))
+
+
+def test_the_version_changes_when_the_bytes_do_even_under_the_old_modification_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"old")
+    store = PosixStore(str(path))
+    before, times = store.info(store.root).version, path.stat()
+    write(tmp_path / "a.new", b"new").replace(path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert store.info(store.root).version != before
+
+
+def test_the_version_of_an_untouched_file_stays(tmp_path: Path) -> None:
+    store = PosixStore(str(write(tmp_path / "a")))
+    assert store.info(store.root).version == store.info(store.root).version
+
+
+@pytest.mark.parametrize("name", ["absent", "file/below", "dangling", "folder"])
+def test_what_is_no_file_is_not_found(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "file")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "folder").mkdir()
+    path = str(tmp_path / name)
+    with pytest.raises(ObjectNotFoundError, match=name.partition("/")[0]) as caught:
+        PosixStore(path).info(path)
+    assert caught.value.uri == path
+
+
+@pytest.mark.parametrize(("name", "kind"), [("fifo", "a FIFO"), ("socket", "a socket"), ("null", "a character device")])
+def test_pipes_sockets_and_devices_are_refused_without_waiting(tmp_path: Path, name: str, kind: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "null").symlink_to("/dev/null")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        with pytest.raises(StorageError, match=kind):
+            PosixStore(str(tmp_path / name)).info(str(tmp_path / name))
+
+
+def test_a_loop_of_links_is_a_storage_error_with_its_errno(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    with pytest.raises(StorageError) as caught:
+        PosixStore(str(loop)).info(str(loop))
+    assert caught.value.code == "ELOOP"
+
+
+def test_a_refused_stat_is_access_denied_and_keeps_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", path)
+
+    store = PosixStore(str(tmp_path / "a"))
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(AccessDeniedError) as caught:
+        store.info(store.root)
+    assert caught.value.code == "EACCES"
+    assert isinstance(caught.value.__cause__, PermissionError)
+
+
+def test_find_lists_the_regular_files_of_one_folder_in_order(tmp_path: Path) -> None:
+    for name in ("b.safetensors", "a.safetensors"):
+        write(tmp_path / name)
+    (tmp_path / "c.safetensors").symlink_to("a.safetensors")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    write(tmp_path / "folder" / "below")
+    found = PosixStore(str(tmp_path)).find(str(tmp_path))
+    assert [info.path for info in found] == [str(tmp_path / f"{letter}.safetensors") for letter in "abc"]
+
+
+@pytest.mark.parametrize("target", ["nowhere", "link.safetensors"])
+def test_a_broken_link_is_listed_so_that_no_shard_is_dropped_silently(tmp_path: Path, target: str) -> None:
+    (tmp_path / "link.safetensors").symlink_to(target)
+    store = PosixStore(str(tmp_path))
+    (listed,) = store.find(store.root)
+    assert (listed.path, listed.size_bytes) == (str(tmp_path / "link.safetensors"), None)
+    with pytest.raises(StorageError):
+        store.info(listed.path)
+
+
+def test_find_and_info_agree_about_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a")
+    store = PosixStore(str(tmp_path))
+    assert store.find(str(tmp_path)) == [store.info(str(path))]
+
+
+@pytest.mark.parametrize("name", ["absent", "file"])
+def test_what_is_no_folder_holds_no_files(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "file")
+    assert PosixStore(str(tmp_path)).find(str(tmp_path / name)) == []

@@ -1,0 +1,193 @@
+"""Backends are found by scheme, loaded one at a time, and broken ones break nothing but themselves.
+
+The distributions here are real ones as far as `importlib.metadata` can see: a folder with a ``dist-info`` each.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
+
+import pytest
+
+from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
+from streamer.plugins import Backend, installed, open_store
+from streamer.plugins.registry import GROUP, scheme_of
+
+STORE = """
+from streamer.core.sources import hookimpl
+
+class AStore:
+    def __init__(self, scheme, uri, storage_options):
+        self.root, self.scheme, self.options, self.maker = uri, scheme, storage_options, __name__
+    def info(self, path): ...
+    def find(self, prefix): return []
+    def source(self, info): ...
+    def close(self): ...
+
+@hookimpl
+def streamer_open_store(scheme, uri, storage_options):
+    return AStore(scheme, uri, storage_options)
+"""
+
+Install = Callable[..., list[EntryPoint]]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a distribution with one module, and return the entry points of all those installed so far."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(name: str, code: str, *schemes: str) -> list[EntryPoint]:
+        module = f"{name.replace('-', '_')}_module"
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{name.replace('-', '_')}-1.5.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+        (info / "entry_points.txt").write_text(f"[{GROUP}]\n" + "".join(f"{scheme} = {module}\n" for scheme in schemes))
+        return [
+            point for found in distributions(path=[str(tmp_path)]) for point in found.entry_points.select(group=GROUP)
+        ]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("uri", "scheme"),
+    [
+        ("s3://bucket/key", "s3"),
+        ("S3A://bucket/key", "s3a"),
+        ("/models/a", "file"),
+        ("models/a", "file"),
+        ("~/a", "file"),
+        ("", "file"),
+        ("file:///models/a", "file"),
+        ("file:/models/a", "file"),
+        ("local:///models/a", "file"),
+        ("/models/what::ever/a", "file"),
+        ("simplecache::s3://bucket/key", "simplecache"),
+        ("zip://inner::https://host/a.zip", "zip"),
+        ("my+store.v-2://x", "my+store.v-2"),
+    ],
+)
+def test_a_scheme_is_lower_case_and_the_first_of_a_chain(uri: str, scheme: str) -> None:
+    assert scheme_of(uri) == scheme
+
+
+def test_a_third_party_backend_is_found_by_its_scheme(install: Install) -> None:
+    found = install("acme-store", STORE, "acme")
+    store = open_store("ACME://x/y", {"key": 1}, found=found)
+    assert (store.root, store.scheme, store.options) == ("ACME://x/y", "acme", {"key": 1})  # type: ignore[attr-defined]
+
+
+def test_an_installed_distribution_is_found_without_being_told(install: Install) -> None:
+    install("acme-store", STORE, "acme-told-nothing")
+    assert open_store("acme-told-nothing://x").root == "acme-told-nothing://x"
+
+
+def test_a_path_like_object_is_a_path(install: Install, tmp_path: Path) -> None:
+    store = open_store(tmp_path, found=install("acme-store", STORE, "file"))
+    assert (store.root, store.scheme) == (str(tmp_path), "file")  # type: ignore[attr-defined]
+
+
+def test_the_callers_options_are_not_handed_out_for_changing(install: Install) -> None:
+    options = {"key": 1}
+    store = open_store("acme://x", options, found=install("acme-store", STORE, "acme"))
+    store.options.clear()  # type: ignore[attr-defined]
+    assert options == {"key": 1}
+
+
+def test_only_the_backend_of_the_scheme_is_imported(install: Install) -> None:
+    install("broken-store", "raise RuntimeError('must not be imported')", "broken")
+    assert open_store("acme://x", found=install("acme-store", STORE, "acme")).root == "acme://x"
+    assert "broken_store_module" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import no_such_module_anywhere", "no_such_module_anywhere"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("", "has no function streamer_open_store"),
+        (STORE.replace("def streamer_open_store", "def streamer_open_stor"), "unknown hook 'streamer_open_stor'"),
+        (STORE.replace("scheme, uri, storage_options):\n    return", "scheme, url):\n    return"), "url"),
+        (STORE.replace("return AStore(scheme, uri, storage_options)", "return 7"), "returned a int"),
+        (STORE.replace("    def close(self): ...\n", ""), "returned a AStore"),
+        (STORE.replace("return AStore(scheme, uri, storage_options)", "raise KeyError(uri)"), "raised KeyError"),
+    ],
+)
+def test_a_broken_backend_is_named_with_its_distribution(install: Install, code: str, told: str) -> None:
+    found = install("acme-store", code, "acme")
+    with pytest.raises(PluginError, match=r"acme-store 1\.5") as caught:
+        open_store("acme://x", found=found)
+    assert told in str(caught.value)
+    assert "'acme' = 'acme_store_module'" in str(caught.value)
+
+
+def test_a_backends_own_streamer_error_passes_through(install: Install) -> None:
+    code = STORE.replace("return AStore(scheme, uri, storage_options)", "raise ObjectNotFoundError('gone')")
+    found = install("acme-store", "from streamer.core.errors import ObjectNotFoundError" + code, "acme")
+    with pytest.raises(ObjectNotFoundError, match="gone"):
+        open_store("acme://x", found=found)
+
+
+def test_a_broken_backend_does_not_repeat_the_password_of_the_url(install: Install) -> None:
+    code = STORE.replace("return AStore(scheme, uri, storage_options)", "raise KeyError(uri)")
+    with pytest.raises(PluginError) as caught:
+        open_store("acme://user:CANARY@x", found=install("acme-store", code, "acme"))
+    assert "CANARY" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_backend_that_declines_leaves_the_url_to_fsspec(install: Install) -> None:
+    code = STORE.replace("return AStore(scheme, uri, storage_options)", "return None")
+    assert open_store("memory://a/b", found=install("acme-store", code, "memory")).root == "/a/b"
+
+
+def test_another_distribution_wins_over_ours_with_a_warning(install: Install, caplog: pytest.LogCaptureFixture) -> None:
+    install("streamer", STORE, "s3")
+    found = install("acme-store", STORE, "s3")
+    with caplog.at_level(logging.WARNING, "streamer"):
+        store = open_store("s3://bucket/key", found=found)
+    assert store.maker == "acme_store_module"  # type: ignore[attr-defined]
+    assert caplog.messages == ["s3:// is served by acme-store instead of streamer"]
+
+
+def test_two_other_distributions_with_one_scheme_are_refused_and_both_named(install: Install) -> None:
+    install("acme-store", STORE, "acme")
+    found = install("emca-store", STORE, "acme")
+    with pytest.raises(PluginError, match="acme-store and emca-store both claim acme://"):
+        open_store("acme://x", found=found)
+
+
+def test_a_disabled_distribution_is_left_out(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMER_DISABLED_PLUGINS", "other, Emca_Store")
+    install("acme-store", STORE, "acme")
+    found = install("emca-store", STORE, "acme")
+    assert open_store("acme://x", found=found).maker == "acme_store_module"  # type: ignore[attr-defined]
+
+
+def test_an_unknown_scheme_says_what_is_installed(install: Install) -> None:
+    with pytest.raises(UnknownSchemeError, match="no backend for zzz://") as caught:
+        open_store("zzz://x", found=install("acme-store", STORE, "acme", "emca"))
+    assert "Installed backends: acme, emca" in str(caught.value)
+
+
+def test_installed_backends_are_listed_without_importing_them(install: Install) -> None:
+    install("streamer", "raise RuntimeError", "S3")
+    found = install("broken-store", "raise RuntimeError", "broken")
+    assert installed(found=found) == [
+        Backend("broken", "broken-store", "1.5", builtin=False),
+        Backend("s3", "streamer", "1.5", builtin=True),
+    ]
+
+
+def test_importing_the_registry_imports_neither_fsspec_nor_torch() -> None:
+    code = "import streamer.plugins, sys; print(sorted({'fsspec', 's3fs', 'torch', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,120 @@
+"""What the S3 client is told where the user said nothing, and that it is told nothing else."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from typing import Any
+
+import fsspec.config
+import pytest
+
+from streamer.backends.s3 import streamer_open_store
+from streamer.backends.s3_client import RETRIES, filled_options
+from streamer.core.errors import OptionError, UnknownSchemeError
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec.config, "conf", {})
+
+
+def client(options: dict[str, Any], environment: dict[str, str]) -> Any:
+    return filled_options(options, environment)["client_kwargs"]
+
+
+def test_urls_are_signed_with_the_current_signature_and_few_attempts_are_made() -> None:
+    config = {"signature_version": "s3v4", "retries": RETRIES}
+    assert filled_options({}, {}) == {"client_kwargs": {}, "config_kwargs": config}
+
+
+def test_what_the_user_configures_is_kept() -> None:
+    config = {"signature_version": "s3", "retries": {"mode": "adaptive"}, "s3": {"addressing_style": "path"}}
+    assert filled_options({"config_kwargs": config}, {})["config_kwargs"] == config
+
+
+@pytest.mark.parametrize("name", ["AWS_MAX_ATTEMPTS", "AWS_RETRY_MODE"])
+def test_retries_of_the_environment_are_left_to_botocore(name: str) -> None:
+    assert "retries" not in filled_options({}, {name: "standard"})["config_kwargs"]
+
+
+def test_the_callers_options_are_not_changed() -> None:
+    given = {"client_kwargs": {"verify": "/ca.pem"}, "config_kwargs": {"s3": {}}, "s3": {"anon": True}}
+    before = copy.deepcopy(given)
+    filled_options(given, {"AWS_REGION": "eu-west-1"})
+    assert given == before
+
+
+def test_options_under_the_name_of_the_scheme_are_found_as_in_chained_urls() -> None:
+    options = filled_options({"s3": {"anon": True, "key": "nested"}, "key": "bare"}, {})
+    assert (options["anon"], options["key"]) == (True, "bare")
+
+
+def test_options_of_fsspecs_configuration_are_completed_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    configured = {"s3": {"client_kwargs": {"verify": "/ca.pem"}, "endpoint_url": "http://configured"}}
+    monkeypatch.setattr(fsspec.config, "conf", configured)
+    options = filled_options({"endpoint_url": "http://given"}, {"AWS_REGION": "eu-west-1"})
+    assert options["client_kwargs"] == {"verify": "/ca.pem", "region_name": "eu-west-1"}
+    assert options["endpoint_url"] == "http://given"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "region"),
+    [
+        ({}, {}, None),
+        ({}, {"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({}, {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-west-2"}, None),  # botocore reads that itself
+        ({"client_kwargs": {"region_name": "us-west-2"}}, {"AWS_REGION": "eu-west-1"}, "us-west-2"),
+        ({"region_name": "us-west-2"}, {"AWS_REGION": "eu-west-1"}, None),
+        ({"config_kwargs": {"region_name": "us-west-2"}}, {"AWS_REGION": "eu-west-1"}, None),
+        ({"cache_regions": True}, {"AWS_REGION": "eu-west-1"}, None),
+    ],
+)
+def test_aws_region_counts_where_nothing_else_names_a_region(
+    options: dict[str, Any], environment: dict[str, str], region: str | None
+) -> None:
+    assert client(options, environment).get("region_name") == region
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "verify"),
+    [
+        ({}, {"SSL_CERT_FILE": "/ca.pem"}, "/ca.pem"),
+        ({}, {"SSL_CERT_FILE": "/ca.pem", "AWS_CA_BUNDLE": "/aws.pem"}, None),  # botocore reads that itself
+        ({"client_kwargs": {"verify": "/mine.pem"}}, {"SSL_CERT_FILE": "/ca.pem"}, "/mine.pem"),
+    ],
+)
+def test_ssl_cert_file_counts_where_nothing_else_names_a_ca(
+    options: dict[str, Any], environment: dict[str, str], verify: str | None
+) -> None:
+    assert client(options, environment).get("verify") == verify
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"client_kwargs": {"verify": False}}, "always verified"),
+        ({"endpoint_url": "http://user:CANARY@host"}, "endpoint_url"),
+        ({"client_kwargs": {"endpoint_url": "http://user:CANARY@host"}}, "endpoint_url"),
+        ({"asynchronous": True}, "asynchronous"),
+    ],
+)
+def test_some_options_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told) as caught:
+        filled_options(options, {})
+    assert "CANARY" not in str(caught.value)
+
+
+def test_a_missing_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    for name in ("streamer.backends.s3_store", "streamer.backends.s3_client"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(UnknownSchemeError, match=r'pip install "streamer\[s3\]"'):
+        streamer_open_store(scheme="s3", uri="s3://bucket/key", storage_options={})
+
+
+def test_the_entry_of_s3_imports_nothing_heavy() -> None:
+    code = "import streamer.backends.s3, sys; print(sorted({'fsspec', 's3fs', 'botocore'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
