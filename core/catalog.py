@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from streamer.core.errors import FormatError, ShardIndexError, TruncatedError
+from streamer.core.errors import FormatError, ShardIndexError
 from streamer.core.header import Header, TensorEntry, header_size_bytes, parse_header
 from streamer.core.reading import read_ranges
 from streamer.core.session import SourceObject
@@ -84,13 +84,6 @@ def _complete_headers(
 ) -> list[Header]:
     sizes = []
     for prefix, known in zip(prefixes, shards, strict=True):
-        if known.size_bytes < LENGTH_BYTES:
-            raise TruncatedError(
-                f"too short for a safetensors file: {known.size_bytes} bytes",
-                uri=known.uri,
-                object_size=known.size_bytes,
-                hint="Upload or download the file again",
-            )
         sizes.append(header_size_bytes(bytes(prefix[:LENGTH_BYTES]), known.size_bytes, uri=known.uri))
     longer = [i for i, size in enumerate(sizes) if size > len(prefixes[i])]
     whole = list(prefixes)

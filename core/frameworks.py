@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from streamer.core.errors import OptionError, UnknownDeviceError, UnsupportedDtypeError
 
 if TYPE_CHECKING:
-    from streamer.core.header import TensorEntry
-
     from streamer import _native
+    from streamer.core.header import TensorEntry
 
 __all__ = ["Framework", "framework_of"]
 

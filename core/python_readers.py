@@ -16,9 +16,8 @@ from streamer.core.errors import PluginError, StorageError, StreamerError, Trunc
 from streamer.core.sources import PythonSource
 
 if TYPE_CHECKING:
-    from streamer.core.session import SourceObject
-
     from streamer import _native
+    from streamer.core.session import SourceObject
 
 __all__ = ["PythonReaders"]
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from streamer import _native
 from streamer.core.errors import EngineError, LoadCancelledError, StreamerError
 from streamer.core.native_errors import error_from_native
 from streamer.core.plan import ReadPlan
@@ -18,8 +19,6 @@ from streamer.core.python_readers import PythonReaders
 from streamer.core.settings import Settings
 from streamer.core.sources import FileSource, HttpSource, PythonSource, Source
 from streamer.core.trust import default_ca_file
-
-from streamer import _native
 
 __all__ = ["ReadSession", "SourceObject"]
 

@@ -1,4 +1,5 @@
-// The one clock of the engine: monotonic, so that a changed wall clock neither hurries nor hangs a deadline.
+// The one clock of the engine: monotonic, so that a changed wall clock neither hurries nor hangs a
+// deadline.
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,8 @@
 // What can go wrong while bytes are read, as a value.
 //
-// The engine never throws across a thread and never prints: a reader returns a ReadError, the scheduler keeps
-// the first one, and the Python layer turns it into a class of the public error tree by one table.
+// The engine never throws across a thread and never prints: a reader returns a ReadError, the
+// scheduler keeps the first one, and the Python layer turns it into a class of the public error
+// tree by one table.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +30,15 @@ enum class ErrorCode : std::uint8_t {
 
 struct ReadError {
   ErrorCode code = ErrorCode::kIo;
-  std::string detail;         // one sentence without secrets
-  std::uint32_t source = 0;   // index of the object in the session
-  std::uint64_t begin = 0;    // half-open byte range that was asked for
+  std::string detail;        // one sentence without secrets
+  std::uint32_t source = 0;  // index of the object in the session
+  std::uint64_t begin = 0;   // half-open byte range that was asked for
   std::uint64_t end = 0;
-  int http_status = 0;        // 0 where there was no answer
-  int os_error = 0;           // errno, 0 where there was none
-  double retry_after_s = 0;   // the server's Retry-After, 0 where it sent none
-  std::string storage_code;   // the storage's own word: NoSuchKey, SlowDown, ...
-  std::string request_id;     // the storage's request id
+  int http_status = 0;       // 0 where there was no answer
+  int os_error = 0;          // errno, 0 where there was none
+  double retry_after_s = 0;  // the server's Retry-After, 0 where it sent none
+  std::string storage_code;  // the storage's own word: NoSuchKey, SlowDown, ...
+  std::string request_id;    // the storage's request id
   int attempts = 1;
   double elapsed_s = 0;
 };

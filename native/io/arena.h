@@ -1,14 +1,14 @@
-// Host memory for tensors: each allocation belongs to exactly one tensor, and is never written again once it
-// was handed over.
+// Host memory for tensors: each allocation belongs to exactly one tensor, and is never written
+// again once it was handed over.
 //
-// Allocations of at least one huge page get their own anonymous mapping, aligned to 2 MiB and advised
-// MADV_HUGEPAGE: a first touch then costs one fault for 2 MiB instead of 512 (the largest single cost of
-// reading from the page cache). Only whole huge pages are covered, so no memory is wasted at the end.
-// Smaller ones come from malloc.
+// Allocations of at least one huge page get their own anonymous mapping, aligned to 2 MiB and
+// advised MADV_HUGEPAGE: a first touch then costs one fault for 2 MiB instead of 512 (the largest
+// single cost of reading from the page cache). Only whole huge pages are covered, so no memory is
+// wasted at the end. Smaller ones come from malloc.
 //
-// Mappings that come back while a session runs are kept for the next tensor of that session, so a consumer
-// that drops what it gets never faults again. What is kept and what sessions hold never exceeds the sum of
-// the limits of the sessions that run; without a session nothing is kept.
+// Mappings that come back while a session runs are kept for the next tensor of that session, so a
+// consumer that drops what it gets never faults again. What is kept and what sessions hold never
+// exceeds the sum of the limits of the sessions that run; without a session nothing is kept.
 //
 // Thread-safe. The arena outlives every Memory (it is never destroyed).
 #pragma once
@@ -72,9 +72,9 @@ class Arena {
   void join(std::size_t limit_bytes);
   void leave(std::size_t limit_bytes);
 
-  // `size` bytes whose address equals `file_offset` modulo the page size where that keeps the address a
-  // multiple of 8 (so O_DIRECT can land in place), else a multiple of 64. Empty for size 0.
-  // Throws std::bad_alloc.
+  // `size` bytes whose address equals `file_offset` modulo the page size where that keeps the
+  // address a multiple of 8 (so O_DIRECT can land in place), else a multiple of 64. Empty for size
+  // 0. Throws std::bad_alloc.
   Memory allocate(std::size_t size, std::uint64_t file_offset);
 
   ArenaStats stats();
@@ -97,11 +97,11 @@ class Arena {
   std::vector<Mapping> evict_down_to(std::size_t keep_bytes);
 
   std::mutex mutex_;
-  std::vector<Mapping> cached_;    // guarded by mutex_
-  std::size_t cached_bytes_ = 0;   // guarded by mutex_
-  std::size_t held_bytes_ = 0;     // guarded by mutex_
-  std::size_t budget_bytes_ = 0;   // guarded by mutex_
-  std::uint64_t reused_ = 0;       // guarded by mutex_
+  std::vector<Mapping> cached_;   // guarded by mutex_
+  std::size_t cached_bytes_ = 0;  // guarded by mutex_
+  std::size_t held_bytes_ = 0;    // guarded by mutex_
+  std::size_t budget_bytes_ = 0;  // guarded by mutex_
+  std::uint64_t reused_ = 0;      // guarded by mutex_
 };
 
 }  // namespace streamer

@@ -9,7 +9,9 @@ namespace {
 
 constexpr std::size_t kLarge = 3 * kHugePageBytes + 12345;
 
-std::uintptr_t address_of(const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); }
+std::uintptr_t address_of(const Memory& memory) {
+  return reinterpret_cast<std::uintptr_t>(memory.data());
+}
 
 TEST_CASE("an allocation is writable over its whole length") {
   for (const std::size_t size : {std::size_t{1}, std::size_t{4097}, kHugePageBytes, kLarge}) {
@@ -22,10 +24,13 @@ TEST_CASE("an allocation is writable over its whole length") {
 
 TEST_CASE("a large allocation keeps the residue of its file offset within a page") {
   CHECK(address_of(Arena::instance().allocate(kLarge, 4096 * 7 + 1608)) % kPageBytes == 1608);
-  CHECK(address_of(Arena::instance().allocate(kLarge, 4096 * 7 + 1601)) % 64 == 0);  // odd: no dtype fits
+  CHECK(address_of(Arena::instance().allocate(kLarge, 4096 * 7 + 1601)) % 64 ==
+        0);  // odd: no dtype fits
 }
 
-TEST_CASE("size zero needs no memory") { CHECK(Arena::instance().allocate(0, 8).data() == nullptr); }
+TEST_CASE("size zero needs no memory") {
+  CHECK(Arena::instance().allocate(0, 8).data() == nullptr);
+}
 
 TEST_CASE("held bytes are counted until they are handed over") {
   Arena& arena = Arena::instance();

@@ -15,7 +15,8 @@
 namespace streamer {
 namespace {
 
-// Bytes per system call: small enough that cancelling a read from a slow disk takes well under a second.
+// Bytes per system call: small enough that cancelling a read from a slow disk takes well under a
+// second.
 constexpr std::uint64_t kBytesPerCall = std::uint64_t{2} << 20;
 constexpr std::size_t kVectorsPerCall = 256;
 
@@ -47,7 +48,8 @@ ReadError error_of_errno(const std::string& action, int os_error) {
   return error_of(code, action + ": " + std::strerror(os_error), os_error);
 }
 
-// The next bytes to read, as the vectors of one preadv2 call. Dropped bytes go to a buffer nobody reads.
+// The next bytes to read, as the vectors of one preadv2 call. Dropped bytes go to a buffer nobody
+// reads.
 std::size_t next_vectors(SegmentCursor cursor, std::array<iovec, kVectorsPerCall>& vectors) {
   static thread_local std::array<std::byte, 64 << 10> dropped;
   std::uint64_t budget = kBytesPerCall;
@@ -100,7 +102,8 @@ std::optional<ReadError> FileReader::check_opened(int descriptor) {
   if (!S_ISREG(opened_.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
   const std::string found = version_of(opened_);
   if (!version_.empty() && version_ != found) {
-    return error_of(ErrorCode::kChanged, "the file was replaced or rewritten since its header was read");
+    return error_of(ErrorCode::kChanged,
+                    "the file was replaced or rewritten since its header was read");
   }
   version_ = found;
   const auto size = static_cast<std::uint64_t>(opened_.st_size);
@@ -118,9 +121,11 @@ std::optional<ReadError> FileReader::check_unchanged() const {
   if (now.st_size < opened_.st_size) {
     return error_of(ErrorCode::kTruncated, "the file was truncated while it was read");
   }
-  // Replacing a file by renaming another over it changes the ctime of the one we hold, not its bytes.
+  // Replacing a file by renaming another over it changes the ctime of the one we hold, not its
+  // bytes.
   const bool is_relinked = now.st_nlink != opened_.st_nlink;
-  const bool is_rewritten = now.st_size != opened_.st_size || !is_same(now.st_mtim, opened_.st_mtim) ||
+  const bool is_rewritten = now.st_size != opened_.st_size ||
+                            !is_same(now.st_mtim, opened_.st_mtim) ||
                             (!is_relinked && !is_same(now.st_ctim, opened_.st_ctim));
   if (is_rewritten) {
     return error_of(ErrorCode::kChanged, "the file was rewritten while it was read");

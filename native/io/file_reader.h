@@ -1,8 +1,9 @@
 // Reads blocks of local files straight into their segments.
 //
-// A file is opened once, on its first block, never blocks on open (FIFOs, devices and directories are
-// refused), and is read with preadv2 only: a file truncated under us is an error, not a SIGBUS. What it was at
-// open (size, times, inode) is compared after every block, so bytes of two versions never mix unseen.
+// A file is opened once, on its first block, never blocks on open (FIFOs, devices and directories
+// are refused), and is read with preadv2 only: a file truncated under us is an error, not a SIGBUS.
+// What it was at open (size, times, inode) is compared after every block, so bytes of two versions
+// never mix unseen.
 //
 // Thread-safe: any number of threads may read blocks of the same file.
 #pragma once
@@ -28,8 +29,8 @@ class FileReader {
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
-  // Fills the segments of the block, or says why not. Returns early, with success, once `is_cancelled`: the
-  // caller drops the block.
+  // Fills the segments of the block, or says why not. Returns early, with success, once
+  // `is_cancelled`: the caller drops the block.
   std::optional<ReadError> read(Block& block, const std::function<bool()>& is_cancelled);
 
   // What this file is: text that changes when its content may have. Empty before the first block.

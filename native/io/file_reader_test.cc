@@ -20,7 +20,8 @@ const auto kNeverCancelled = [] { return false; };
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::size_t size) : size_(size) {
-    path_ = std::filesystem::temp_directory_path() / ("streamer_file_reader_" + std::to_string(getpid()));
+    path_ = std::filesystem::temp_directory_path() /
+            ("streamer_file_reader_" + std::to_string(getpid()));
     std::ofstream out(path_, std::ios::binary);
     for (std::size_t i = 0; i < size; ++i) out.put(static_cast<char>(i % 251));
   }
@@ -49,7 +50,8 @@ TEST_CASE("a block is scattered over its segments and its gaps are dropped") {
   Block block;
   block.begin = 1000;
   block.end = 1000 + 10 + 100'000 + 5;
-  block.segments = {{first.data(), 10, 0}, {nullptr, 100'000, Segment::kNoItem}, {second.data(), 5, 1}};
+  block.segments = {
+      {first.data(), 10, 0}, {nullptr, 100'000, Segment::kNoItem}, {second.data(), 5, 1}};
   REQUIRE_FALSE(reader.read(block, kNeverCancelled));
   CHECK(block.received == block.size());
   CHECK(first[0] == std::byte{1000 % 251});
@@ -70,7 +72,8 @@ TEST_CASE("more segments than one call takes are all filled") {
 TEST_CASE("a missing file, a folder and a FIFO are refused without waiting") {
   std::vector<std::byte> target(1);
   Block block = block_into(target, 0);
-  CHECK(FileReader("/nonexistent/file", 1, "").read(block, kNeverCancelled)->code == ErrorCode::kNotFound);
+  CHECK(FileReader("/nonexistent/file", 1, "").read(block, kNeverCancelled)->code ==
+        ErrorCode::kNotFound);
   CHECK(FileReader("/tmp", 1, "").read(block, kNeverCancelled)->code == ErrorCode::kIo);
   const std::string fifo = "/tmp/streamer_fifo_" + std::to_string(getpid());
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
@@ -84,7 +87,8 @@ TEST_CASE("a file shorter or longer than its header said is refused") {
   const TemporaryFile file(100);
   std::vector<std::byte> target(10);
   Block block = block_into(target, 0);
-  CHECK(FileReader(file.path(), 101, "").read(block, kNeverCancelled)->code == ErrorCode::kTruncated);
+  CHECK(FileReader(file.path(), 101, "").read(block, kNeverCancelled)->code ==
+        ErrorCode::kTruncated);
   CHECK(FileReader(file.path(), 99, "").read(block, kNeverCancelled)->code == ErrorCode::kChanged);
 }
 

@@ -1,8 +1,8 @@
 // One object behind a URL, as all reactors of a session share it.
 //
-// The way to reach it (URL, headers, expiry) is an immutable HttpTarget that Python replaces when credentials
-// are renewed; requests under way keep the target they started with. The version is pinned by the first
-// answer, or by the caller, and never changes afterwards.
+// The way to reach it (URL, headers, expiry) is an immutable HttpTarget that Python replaces when
+// credentials are renewed; requests under way keep the target they started with. The version is
+// pinned by the first answer, or by the caller, and never changes afterwards.
 #pragma once
 
 #include <cstdint>

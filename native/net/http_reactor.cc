@@ -8,8 +8,9 @@ namespace streamer {
 namespace {
 
 constexpr double kDeadlineCheckS = 0.1;
-constexpr int kIdlePollMs = 1000;      // wake() ends it earlier
-constexpr double kRefreshPollS = 0.05;  // how soon a block whose credentials expired is looked at again
+constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
+constexpr double kRefreshPollS =
+    0.05;  // how soon a block whose credentials expired is looked at again
 
 double unix_time_s() {
   return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -17,7 +18,8 @@ double unix_time_s() {
 
 }  // namespace
 
-HttpReactor::HttpReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<HttpObject>>& objects,
+HttpReactor::HttpReactor(Scheduler& scheduler,
+                         const std::vector<std::unique_ptr<HttpObject>>& objects,
                          const HttpOptions& http, const RetryOptions& retry, unsigned max_in_flight,
                          HttpCounters& counters)
     : scheduler_(scheduler),
@@ -61,7 +63,8 @@ void HttpReactor::start_blocks() {
   }
 }
 
-// A block whose object's credentials have expired goes back to the queue until the consumer renewed them.
+// A block whose object's credentials have expired goes back to the queue until the consumer renewed
+// them.
 void HttpReactor::start(Block block, TimePoint now) {
   HttpObject& object = *objects_[block.source];
   const double unix_now_s = unix_time_s();

@@ -1,8 +1,9 @@
 // One thread, one CURLM, its own connections, up to K ranged GETs in flight.
 //
-// The thread takes blocks from the HTTP lane whenever a transfer is free, and drives all transfers at once.
-// Only wake() may be called from another thread. Python is never called: when an object's credentials need
-// renewing, the consumer is asked through the scheduler and the block waits in the queue meanwhile.
+// The thread takes blocks from the HTTP lane whenever a transfer is free, and drives all transfers
+// at once. Only wake() may be called from another thread. Python is never called: when an object's
+// credentials need renewing, the consumer is asked through the scheduler and the block waits in the
+// queue meanwhile.
 #pragma once
 
 #include <curl/curl.h>
@@ -35,7 +36,8 @@ class HttpReactor {
   HttpReactor(const HttpReactor&) = delete;
   HttpReactor& operator=(const HttpReactor&) = delete;
 
-  // Runs until the lane needs nothing more or everything is stopped. Called once, on the reactor's thread.
+  // Runs until the lane needs nothing more or everything is stopped. Called once, on the reactor's
+  // thread.
   void run();
 
   // Makes run() look at the queue again. From any thread, as long as this object lives.

@@ -33,7 +33,8 @@ ErrorCode code_of(CURLcode result) {
 
 }  // namespace
 
-HttpTransfer::HttpTransfer(const HttpOptions& options) : options_(options), easy_(curl_easy_init()) {
+HttpTransfer::HttpTransfer(const HttpOptions& options)
+    : options_(options), easy_(curl_easy_init()) {
   if (!easy_) throw std::runtime_error("libcurl gives no handle");
 }
 
@@ -62,7 +63,8 @@ void HttpTransfer::set_headers() {
   };
   for (const std::string& line : target_->headers) add(line);
   add("Accept-Encoding: identity");
-  const bool is_weak = asked_.version.starts_with("W/");  // If-Match never matches a weak ETag (RFC 9110)
+  const bool is_weak =
+      asked_.version.starts_with("W/");  // If-Match never matches a weak ETag (RFC 9110)
   if (!asked_.version.empty() && !is_weak) add("If-Match: " + asked_.version);
 }
 
@@ -71,7 +73,8 @@ void HttpTransfer::set_options() {
   curl_easy_reset(easy);  // keeps connections; forgets the last request
   const std::string range = std::to_string(asked_.begin) + "-" + std::to_string(asked_.end - 1);
   curl_easy_setopt(easy, CURLOPT_URL, target_->url.c_str());
-  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // a key may hold ".."; its signature covers it as it is
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS,
+                   1L);  // a key may hold ".."; its signature covers it as it is
   curl_easy_setopt(easy, CURLOPT_RANGE, range.c_str());
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
   curl_easy_setopt(easy, CURLOPT_PRIVATE, this);
@@ -95,7 +98,8 @@ void HttpTransfer::set_options() {
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout_s * 1e3));
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                   static_cast<long>(options_.connect_timeout_s * 1e3));
   if (block_.attempts > 1) curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
   if (!target_->ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target_->ca_file.c_str());
   if (!target_->proxy.empty()) curl_easy_setopt(easy, CURLOPT_PROXY, target_->proxy.c_str());
@@ -114,7 +118,8 @@ std::size_t HttpTransfer::on_body(char* data, std::size_t size, std::size_t coun
 
 bool HttpTransfer::take_body(std::string_view data) {
   if (head_.status < 200 || head_.status > 299) {
-    error_body_.append(data.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
+    error_body_.append(
+        data.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
     return error_body_.size() < kErrorBodyBytes;
   }
   if (!is_head_checked_) {
@@ -126,7 +131,8 @@ bool HttpTransfer::take_body(std::string_view data) {
   }
   if (refusal_) return false;
   if (data.size() > block_.size() - block_.received) {
-    refusal_ = error_of(ErrorCode::kRangeResponse, "the server sent more bytes than the range holds");
+    refusal_ =
+        error_of(ErrorCode::kRangeResponse, "the server sent more bytes than the range holds");
     return false;
   }
   block_.received += cursor_->copy(reinterpret_cast<const std::byte*>(data.data()), data.size());
@@ -141,7 +147,8 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
   }
   if (!error && result != CURLE_OK) error = error_of_curl(result);
   if (!error && block_.received != block_.size()) {
-    error = error_of(ErrorCode::kConnect, "the server closed the connection before the range was complete");
+    error = error_of(ErrorCode::kConnect,
+                     "the server closed the connection before the range was complete");
   }
   if (error) complete_error(*error, now);
   return error;

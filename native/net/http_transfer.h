@@ -1,7 +1,8 @@
 // One ranged GET: from a block to its bytes in place, or to a reason why not.
 //
-// The head of the answer is checked before its first body byte is kept, so a wrong answer never reaches a
-// tensor. A transfer is bound to its reactor's thread and is reused for one request after another.
+// The head of the answer is checked before its first body byte is kept, so a wrong answer never
+// reaches a tensor. A transfer is bound to its reactor's thread and is reused for one request after
+// another.
 #pragma once
 
 #include <curl/curl.h>
@@ -35,7 +36,8 @@ class HttpTransfer {
 
   CURL* handle() const { return easy_.get(); }
 
-  // Prepares the request for what is missing of the block. The caller adds handle() to its multi handle.
+  // Prepares the request for what is missing of the block. The caller adds handle() to its multi
+  // handle.
   void prepare(Block block, HttpObject& object, TimePoint now);
 
   // What the request came to; nothing when every byte landed.

@@ -43,7 +43,8 @@ bool is_content_range(std::string_view text, const RangeRequest& asked) {
   text.remove_prefix(kUnit.size());
   const std::size_t dash = text.find('-');
   const std::size_t slash = text.find('/');
-  if (dash == std::string_view::npos || slash == std::string_view::npos || slash < dash) return false;
+  if (dash == std::string_view::npos || slash == std::string_view::npos || slash < dash)
+    return false;
   return parse_number(text.substr(0, dash)) == asked.begin &&
          parse_number(text.substr(dash + 1, slash - dash - 1)) == asked.end - 1 &&
          parse_number(text.substr(slash + 1)) == asked.size;
@@ -94,14 +95,29 @@ ReadError error_of(ErrorCode code, std::string detail, const RangeRequest& asked
 std::string sentence_for(ErrorCode code, std::string_view message) {
   std::string text;
   switch (code) {
-    case ErrorCode::kNotFound: text = "the server does not know this object"; break;
-    case ErrorCode::kChanged: text = "the object was replaced while it was read"; break;
-    case ErrorCode::kCredentialsExpired: text = "the credentials or the signature expired"; break;
-    case ErrorCode::kCredentials: text = "the server does not accept these credentials"; break;
-    case ErrorCode::kAccessDenied: text = "the server refuses to give this object"; break;
-    case ErrorCode::kRedirect: text = "the server redirects, which a signed request must not follow"; break;
-    case ErrorCode::kTruncated: text = "the object ends before this range"; break;
-    default: text = "the server failed";
+    case ErrorCode::kNotFound:
+      text = "the server does not know this object";
+      break;
+    case ErrorCode::kChanged:
+      text = "the object was replaced while it was read";
+      break;
+    case ErrorCode::kCredentialsExpired:
+      text = "the credentials or the signature expired";
+      break;
+    case ErrorCode::kCredentials:
+      text = "the server does not accept these credentials";
+      break;
+    case ErrorCode::kAccessDenied:
+      text = "the server refuses to give this object";
+      break;
+    case ErrorCode::kRedirect:
+      text = "the server redirects, which a signed request must not follow";
+      break;
+    case ErrorCode::kTruncated:
+      text = "the object ends before this range";
+      break;
+    default:
+      text = "the server failed";
   }
   if (!message.empty()) text.append(": ").append(message.substr(0, 200));
   return text;
@@ -181,13 +197,13 @@ std::optional<ReadError> check_range_response(const RangeRequest& asked, const R
     }
   }
   if (head.status == 206 && !is_content_range(head.content_range, asked)) {
-    return refuse(ErrorCode::kRangeResponse,
-                  "the server sent another range (Content-Range: " + head.content_range.substr(0, 60) + ")");
+    return refuse(ErrorCode::kRangeResponse, "the server sent another range (Content-Range: " +
+                                                 head.content_range.substr(0, 60) + ")");
   }
   if (head.content_length && *head.content_length != asked.end - asked.begin) {
-    return refuse(ErrorCode::kRangeResponse, "the server announces " +
-                                                 std::to_string(*head.content_length) + " bytes, not " +
-                                                 std::to_string(asked.end - asked.begin));
+    return refuse(ErrorCode::kRangeResponse,
+                  "the server announces " + std::to_string(*head.content_length) + " bytes, not " +
+                      std::to_string(asked.end - asked.begin));
   }
   return std::nullopt;
 }

@@ -1,8 +1,9 @@
 // Is this HTTP answer exactly the byte range that was asked for?
 //
-// One pure function decides for every HTTP storage. Servers and proxies are known to answer a range with a
-// shorter one, with another one, with the whole object, with an error document under 200, or compressed; each
-// of these is refused here, before a byte reaches a tensor. (RFC 9110 §14 and §15.3.7.)
+// One pure function decides for every HTTP storage. Servers and proxies are known to answer a range
+// with a shorter one, with another one, with the whole object, with an error document under 200, or
+// compressed; each of these is refused here, before a byte reaches a tensor. (RFC 9110 §14 and
+// §15.3.7.)
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,8 @@ struct ResponseHead {
   void take_line(std::string_view line);
 };
 
-// Nothing when the body that follows is the range; otherwise why not. For error statuses `body` is the start
-// of the error document; its <Code> and <Message> are used.
+// Nothing when the body that follows is the range; otherwise why not. For error statuses `body` is
+// the start of the error document; its <Code> and <Message> are used.
 std::optional<ReadError> check_range_response(const RangeRequest& asked, const ResponseHead& head,
                                               std::string_view body);
 

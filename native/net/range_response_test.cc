@@ -17,8 +17,8 @@ ResponseHead head_of(const std::vector<std::string>& lines) {
 }
 
 ResponseHead good_head() {
-  return head_of({"HTTP/1.1 206 Partial Content", "Content-Range: bytes 100-199/1000", "Content-Length: 100",
-                  "ETag: \"v1\"", "x-amz-request-id: R1"});
+  return head_of({"HTTP/1.1 206 Partial Content", "Content-Range: bytes 100-199/1000",
+                  "Content-Length: 100", "ETag: \"v1\"", "x-amz-request-id: R1"});
 }
 
 std::optional<ErrorCode> code_of(const ResponseHead& head, std::string_view body = {},
@@ -38,9 +38,10 @@ TEST_CASE("exactly the range that was asked for is accepted") {
 }
 
 TEST_CASE("any other Content-Range is refused") {
-  for (const char* value : {"bytes 100-198/1000", "bytes 101-199/1000", "bytes 100-199/1001", "bytes 100-199/*",
-                            "bytes */1000", "bytes 0-99/1000", "100-199/1000", "bytes 100-199", "",
-                            "bytes -100-199/1000", "bytes 100-199/1000x", "bytes 99999999999999999999-1/2"}) {
+  for (const char* value :
+       {"bytes 100-198/1000", "bytes 101-199/1000", "bytes 100-199/1001", "bytes 100-199/*",
+        "bytes */1000", "bytes 0-99/1000", "100-199/1000", "bytes 100-199", "",
+        "bytes -100-199/1000", "bytes 100-199/1000x", "bytes 99999999999999999999-1/2"}) {
     ResponseHead head = good_head();
     head.content_range = value;
     CHECK_MESSAGE(code_of(head) == ErrorCode::kRangeResponse, value);
@@ -85,19 +86,24 @@ TEST_CASE("each status has its meaning") {
   CHECK(status(416) == ErrorCode::kTruncated);
   CHECK(status(500) == ErrorCode::kHttpStatus);
   CHECK(status(503) == ErrorCode::kHttpStatus);
-  for (const int redirect : {301, 302, 303, 307, 308}) CHECK(status(redirect) == ErrorCode::kRedirect);
-  const auto error = [](const char* code) { return "<Error><Code>" + std::string(code) + "</Code></Error>"; };
+  for (const int redirect : {301, 302, 303, 307, 308})
+    CHECK(status(redirect) == ErrorCode::kRedirect);
+  const auto error = [](const char* code) {
+    return "<Error><Code>" + std::string(code) + "</Code></Error>";
+  };
   CHECK(status(403, error("SignatureDoesNotMatch")) == ErrorCode::kCredentials);
   CHECK(status(403, error("InvalidAccessKeyId")) == ErrorCode::kCredentials);
   CHECK(status(403, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
   CHECK(status(400, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
-  CHECK(status(403, "<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>") ==
+  CHECK(status(403,
+               "<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>") ==
         ErrorCode::kCredentialsExpired);
 }
 
 TEST_CASE("an error carries status, code, request id and range") {
   ResponseHead head = head_of({"HTTP/1.1 404 Not Found", "x-amz-request-id: R9", "Retry-After: 3"});
-  const auto error = check_range_response(kAsked, head, "<?xml?><Error><Code>NoSuchKey</Code></Error>");
+  const auto error =
+      check_range_response(kAsked, head, "<?xml?><Error><Code>NoSuchKey</Code></Error>");
   REQUIRE(error);
   CHECK(error->http_status == 404);
   CHECK(error->storage_code == "NoSuchKey");
@@ -108,8 +114,9 @@ TEST_CASE("an error carries status, code, request id and range") {
 }
 
 TEST_CASE("a new status line starts over, whatever the case of the names") {
-  const ResponseHead head = head_of({"HTTP/1.1 100 Continue", "ETag: \"old\"", "HTTP/1.1 206 Partial Content",
-                                     "eTAG:  \"v1\"  ", "CONTENT-RANGE:bytes 100-199/1000"});
+  const ResponseHead head =
+      head_of({"HTTP/1.1 100 Continue", "ETag: \"old\"", "HTTP/1.1 206 Partial Content",
+               "eTAG:  \"v1\"  ", "CONTENT-RANGE:bytes 100-199/1000"});
   CHECK(head.status == 206);
   CHECK_FALSE(code_of(head));
 }

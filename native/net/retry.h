@@ -7,13 +7,13 @@ namespace streamer {
 
 struct RetryOptions {
   int max_attempts = 8;
-  double base_delay_s = 0.05;      // full jitter over 50 ms * 2^n: the AWS architecture blog's formula
-  double throttle_delay_s = 1.0;   // after 429 and 503 the server has asked for patience
+  double base_delay_s = 0.05;  // full jitter over 50 ms * 2^n: the AWS architecture blog's formula
+  double throttle_delay_s = 1.0;  // after 429 and 503 the server has asked for patience
   double longest_delay_s = 20.0;
 };
 
-// Transient failures of the network or the server. An expired credential is not among them: it needs a new
-// signature first.
+// Transient failures of the network or the server. An expired credential is not among them: it
+// needs a new signature first.
 bool is_retryable(const ReadError& error);
 
 // Seconds to wait before attempt `error.attempts + 1`; `random` is uniform in [0, 1).

@@ -25,9 +25,10 @@ TEST_CASE("transient statuses are tried again and permanent ones are not") {
 TEST_CASE("a lost connection is tried again, a refusal is final") {
   CHECK(is_retryable(error_of(ErrorCode::kConnect)));
   CHECK(is_retryable(error_of(ErrorCode::kTimeout)));
-  for (const ErrorCode code : {ErrorCode::kNotFound, ErrorCode::kAccessDenied, ErrorCode::kCredentials,
-                               ErrorCode::kChanged, ErrorCode::kTls, ErrorCode::kRedirect,
-                               ErrorCode::kTruncated, ErrorCode::kCredentialsExpired}) {
+  for (const ErrorCode code :
+       {ErrorCode::kNotFound, ErrorCode::kAccessDenied, ErrorCode::kCredentials,
+        ErrorCode::kChanged, ErrorCode::kTls, ErrorCode::kRedirect, ErrorCode::kTruncated,
+        ErrorCode::kCredentialsExpired}) {
     CHECK_FALSE(is_retryable(error_of(code)));
   }
 }
@@ -39,7 +40,8 @@ TEST_CASE("a wrong range is tried once more, then final") {
 
 TEST_CASE("delays double up to the cap, with full jitter") {
   const RetryOptions options;
-  CHECK(retry_delay_s(error_of(ErrorCode::kConnect, 0, 1), options, 0.999) == doctest::Approx(0.05).epsilon(0.01));
+  CHECK(retry_delay_s(error_of(ErrorCode::kConnect, 0, 1), options, 0.999) ==
+        doctest::Approx(0.05).epsilon(0.01));
   CHECK(retry_delay_s(error_of(ErrorCode::kConnect, 0, 4), options, 0.5) == doctest::Approx(0.2));
   CHECK(retry_delay_s(error_of(ErrorCode::kConnect, 0, 30), options, 0.999) <= 20.0);
   CHECK(retry_delay_s(error_of(ErrorCode::kConnect, 0, 3), options, 0.0) == 0.0);

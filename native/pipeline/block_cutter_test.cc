@@ -8,11 +8,14 @@
 namespace streamer {
 namespace {
 
-// Gives items targets inside one buffer the size of the object, so a segment's place can be checked.
+// Gives items targets inside one buffer the size of the object, so a segment's place can be
+// checked.
 class Fixture {
  public:
   Fixture(std::vector<Item> given, std::vector<Span> given_spans, std::uint64_t block_bytes)
-      : items(std::move(given)), object(1 << 16), cutter(items, std::move(given_spans), block_bytes) {}
+      : items(std::move(given)),
+        object(1 << 16),
+        cutter(items, std::move(given_spans), block_bytes) {}
 
   std::optional<Block> next(bool accept_short = true) {
     return cutter.next(
@@ -93,7 +96,8 @@ TEST_CASE("whatever the shapes and the memory, every byte of every item is cut e
         position += size;
       }
       if (position > begin) {
-        spans.push_back({0, begin, position, first, static_cast<std::uint32_t>(items.size()) - first});
+        spans.push_back(
+            {0, begin, position, first, static_cast<std::uint32_t>(items.size()) - first});
       }
       position += 50;
     }

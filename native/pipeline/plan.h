@@ -1,5 +1,6 @@
-// What a session reads, as values: objects, items (a byte range of one object with one destination) and spans
-// (the byte ranges that are really read, each covering its items and the small gaps between them).
+// What a session reads, as values: objects, items (a byte range of one object with one destination)
+// and spans (the byte ranges that are really read, each covering its items and the small gaps
+// between them).
 //
 // The planner is in Python; the engine checks what it must rely on and knows nothing of tensors.
 #pragma once
@@ -34,11 +35,12 @@ struct Plan {
   std::vector<Span> spans;
 };
 
-// Throws std::invalid_argument unless: every span is non-empty, names an existing source, and holds its items
-// in ascending order without overlap; every item of non-zero size is in exactly one span.
+// Throws std::invalid_argument unless: every span is non-empty, names an existing source, and holds
+// its items in ascending order without overlap; every item of non-zero size is in exactly one span.
 void check_plan(const Plan& plan, std::uint32_t source_count);
 
-// Where a run of bytes of a block goes. A null target drops the bytes (a gap between two wanted items).
+// Where a run of bytes of a block goes. A null target drops the bytes (a gap between two wanted
+// items).
 struct Segment {
   std::byte* target = nullptr;
   std::uint64_t size = 0;

@@ -65,7 +65,8 @@ TakeResult Scheduler::try_take_locked(LaneState& lane, TimePoint now) {
   } else if (lane.cutter && !lane.cutter->is_exhausted()) {
     const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
     try {
-      result.block = lane.cutter->next([this](std::uint32_t item) { return reserve(item); }, is_idle);
+      result.block =
+          lane.cutter->next([this](std::uint32_t item) { return reserve(item); }, is_idle);
     } catch (const std::bad_alloc&) {
       ReadError error;
       error.code = ErrorCode::kOutOfMemory;

@@ -1,12 +1,15 @@
 // Hands blocks to readers, counts what landed, and hands finished items to the one consumer.
 //
 // Contract
-//  - One queue per lane (files, HTTP, Python) over all blocks of all objects, cut on demand in item order; a
+//  - One queue per lane (files, HTTP, Python) over all blocks of all objects, cut on demand in item
+//  order; a
 //    block that must be tried again comes back to the same queue.
 //  - An item is delivered exactly once, when its last byte landed.
-//  - Bytes held (reserved and not yet taken by the consumer) stay below the limit, except that an item that
-//    finds nothing else held may be reserved (a tensor larger than the limit is read alone), and so may the
-//    first item that is not taken (delivery in item order cannot deadlock when lanes share the limit).
+//  - Bytes held (reserved and not yet taken by the consumer) stay below the limit, except that an
+//  item that
+//    finds nothing else held may be reserved (a tensor larger than the limit is read alone), and so
+//    may the first item that is not taken (delivery in item order cannot deadlock when lanes share
+//    the limit).
 //  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
 //
 // Thread-safe. Every wait ends on stop().
@@ -42,7 +45,7 @@ struct SchedulerOptions {
 // What a reader that must not block finds.
 struct TakeResult {
   std::optional<Block> block;
-  bool is_finished = false;        // the lane needs nothing more, or everything was stopped
+  bool is_finished = false;           // the lane needs nothing more, or everything was stopped
   std::optional<TimePoint> retry_at;  // when the next block waiting for its retry is due
 };
 
@@ -71,7 +74,8 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // --- readers -------------------------------------------------------------------------------------------
+  // --- readers
+  // -------------------------------------------------------------------------------------------
   // Waits for a block; nothing when the lane is finished or everything was stopped.
   std::optional<Block> take(Lane lane);
   // Never waits. A reactor that gets nothing is woken through its waker when that changes.
@@ -83,7 +87,8 @@ class Scheduler {
   // `waker` is called, from any thread, whenever try_take of that lane may answer differently.
   void add_waker(Lane lane, std::function<void()> waker);
 
-  // --- the consumer --------------------------------------------------------------------------------------
+  // --- the consumer
+  // --------------------------------------------------------------------------------------
   Delivery wait(double timeout_s);
   // Memory of a delivered item; empty where the caller gave the target.
   Memory take_item(std::uint32_t item);
@@ -123,14 +128,15 @@ class Scheduler {
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_delivery_;
   Plan plan_;
-  std::vector<Memory> memory_;               // by item
+  std::vector<Memory> memory_;                // by item
   std::vector<std::uint64_t> missing_bytes_;  // by item
   std::vector<ItemState> state_;              // by item
   std::array<LaneState, kLaneCount> lanes_;
   std::deque<std::uint32_t> ready_;  // complete, not yet given to the consumer
   std::vector<std::uint32_t> to_refresh_;
-  std::uint32_t front_ = 0;          // first item that is not taken
-  std::uint32_t next_in_order_ = 0;  // first item that is not in ready_ yet, when delivering in item order
+  std::uint32_t front_ = 0;  // first item that is not taken
+  std::uint32_t next_in_order_ =
+      0;  // first item that is not in ready_ yet, when delivering in item order
   std::uint64_t held_bytes_ = 0;
   std::optional<ReadError> error_;
   bool is_stopped_ = false;

@@ -32,7 +32,8 @@ TEST_CASE("every item is delivered exactly once, whatever the number of readers"
   std::vector<std::thread> readers;
   for (int i = 0; i < 4; ++i) {
     readers.emplace_back([&scheduler] {
-      while (auto block = scheduler.take(Lane::kFile)) scheduler.finish(Lane::kFile, std::move(*block));
+      while (auto block = scheduler.take(Lane::kFile))
+        scheduler.finish(Lane::kFile, std::move(*block));
     });
   }
   std::set<std::uint32_t> seen;

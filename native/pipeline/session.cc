@@ -10,14 +10,15 @@
 
 namespace streamer {
 
-// Readers and objects outlive the scheduler (its wakers point at reactors); threads are joined before either.
+// Readers and objects outlive the scheduler (its wakers point at reactors); threads are joined
+// before either.
 struct Session::State {
   explicit State(SessionOptions given) : options(std::move(given)) {}
 
   const SessionOptions options;
   std::vector<Lane> lane_of_source;
-  std::vector<std::unique_ptr<FileReader>> files;     // by source, null for others
-  std::vector<std::unique_ptr<HttpObject>> objects;   // by source, null for others
+  std::vector<std::unique_ptr<FileReader>> files;    // by source, null for others
+  std::vector<std::unique_ptr<HttpObject>> objects;  // by source, null for others
   std::vector<std::unique_ptr<HttpReactor>> reactors;
   HttpCounters http_counters;
   std::unique_ptr<Scheduler> scheduler;
@@ -62,7 +63,8 @@ void Session::add_file(std::string path, std::uint64_t size_bytes, std::string v
   state().add(Lane::kFile, std::move(file), nullptr);
 }
 
-void Session::add_http(HttpTarget target, std::uint64_t size_bytes, std::string version, bool can_refresh) {
+void Session::add_http(HttpTarget target, std::uint64_t size_bytes, std::string version,
+                       bool can_refresh) {
   auto object =
       std::make_unique<HttpObject>(std::move(target), size_bytes, std::move(version), can_refresh);
   state().add(Lane::kHttp, nullptr, std::move(object));

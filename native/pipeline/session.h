@@ -1,11 +1,12 @@
-// One load: objects, a plan, the threads that read it, and the one consumer that takes what is finished.
+// One load: objects, a plan, the threads that read it, and the one consumer that takes what is
+// finished.
 //
-// Life: add objects, start(), then wait() and take() until finished, then close(). close() stops and joins
-// every native thread and may be called at any time, any number of times, from any thread but a reader's.
-// Destroying a session closes it.
+// Life: add objects, start(), then wait() and take() until finished, then close(). close() stops
+// and joins every native thread and may be called at any time, any number of times, from any thread
+// but a reader's. Destroying a session closes it.
 //
-// After fork() the child owns none of the threads: every call but close() throws ForkedError there, and the
-// destructor lets go of everything without touching it.
+// After fork() the child owns none of the threads: every call but close() throws ForkedError there,
+// and the destructor lets go of everything without touching it.
 #pragma once
 
 #include <sys/types.h>
@@ -43,7 +44,9 @@ struct SessionStats {
 
 class ForkedError : public std::logic_error {
  public:
-  ForkedError() : std::logic_error("this stream belongs to the parent process; open a new one after fork()") {}
+  ForkedError()
+      : std::logic_error("this stream belongs to the parent process; open a new one after fork()") {
+  }
 };
 
 class Session {

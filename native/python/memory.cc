@@ -1,6 +1,5 @@
 // Memory of one tensor as an object with the buffer protocol: a tensor made from it keeps it alive.
 #include "io/arena.h"
-
 #include "python/registers.h"
 
 namespace py = pybind11;
@@ -15,8 +14,9 @@ void register_memory(py::module_& module) {
                                static_cast<py::ssize_t>(memory.size()));
       })
       .def("__len__", &Memory::size)
-      .def_property_readonly(
-          "address", [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); });
+      .def_property_readonly("address", [](const Memory& memory) {
+        return reinterpret_cast<std::uintptr_t>(memory.data());
+      });
 
   module.def(
       "arena_stats",

@@ -20,7 +20,9 @@ void PythonBlock::finish() {
   session_->finish_python_block(block_);
 }
 
-void PythonBlock::fail(std::string detail) { session_->fail_python_block(block_, std::move(detail)); }
+void PythonBlock::fail(std::string detail) {
+  session_->fail_python_block(block_, std::move(detail));
+}
 
 void register_python_block(py::module_& module) {
   py::class_<PythonBlock>(module, "PythonBlock", py::buffer_protocol(),
@@ -29,7 +31,8 @@ void register_python_block(py::module_& module) {
         return py::buffer_info(reinterpret_cast<std::uint8_t*>(block.data()),
                                static_cast<py::ssize_t>(block.block().size()));
       })
-      .def_property_readonly("source", [](const PythonBlock& block) { return block.block().source; })
+      .def_property_readonly("source",
+                             [](const PythonBlock& block) { return block.block().source; })
       .def_property_readonly("begin", [](const PythonBlock& block) { return block.block().begin; })
       .def_property_readonly("end", [](const PythonBlock& block) { return block.block().end; })
       .def("finish", &PythonBlock::finish, py::call_guard<py::gil_scoped_release>())

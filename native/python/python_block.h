@@ -1,8 +1,8 @@
 // A block while a Python thread fills it.
 //
-// The buffer is the destination itself where the block has one, else a bounce buffer that finish() scatters.
-// It stays valid as long as this object lives, even when its session was closed meanwhile, so a plug-in that is
-// late writes into memory nobody reads.
+// The buffer is the destination itself where the block has one, else a bounce buffer that finish()
+// scatters. It stays valid as long as this object lives, even when its session was closed
+// meanwhile, so a plug-in that is late writes into memory nobody reads.
 #pragma once
 
 #include <memory>

@@ -22,21 +22,36 @@ using Headers = std::vector<std::string>;
 
 const char* name_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kNotFound: return "not_found";
-    case ErrorCode::kAccessDenied: return "access_denied";
-    case ErrorCode::kCredentials: return "credentials";
-    case ErrorCode::kCredentialsExpired: return "credentials_expired";
-    case ErrorCode::kTruncated: return "truncated";
-    case ErrorCode::kChanged: return "changed";
-    case ErrorCode::kRangeResponse: return "range_response";
-    case ErrorCode::kRedirect: return "redirect";
-    case ErrorCode::kHttpStatus: return "http_status";
-    case ErrorCode::kConnect: return "connect";
-    case ErrorCode::kTls: return "tls";
-    case ErrorCode::kTimeout: return "timeout";
-    case ErrorCode::kIo: return "io";
-    case ErrorCode::kOutOfMemory: return "out_of_memory";
-    case ErrorCode::kSource: return "source";
+    case ErrorCode::kNotFound:
+      return "not_found";
+    case ErrorCode::kAccessDenied:
+      return "access_denied";
+    case ErrorCode::kCredentials:
+      return "credentials";
+    case ErrorCode::kCredentialsExpired:
+      return "credentials_expired";
+    case ErrorCode::kTruncated:
+      return "truncated";
+    case ErrorCode::kChanged:
+      return "changed";
+    case ErrorCode::kRangeResponse:
+      return "range_response";
+    case ErrorCode::kRedirect:
+      return "redirect";
+    case ErrorCode::kHttpStatus:
+      return "http_status";
+    case ErrorCode::kConnect:
+      return "connect";
+    case ErrorCode::kTls:
+      return "tls";
+    case ErrorCode::kTimeout:
+      return "timeout";
+    case ErrorCode::kIo:
+      return "io";
+    case ErrorCode::kOutOfMemory:
+      return "out_of_memory";
+    case ErrorCode::kSource:
+      return "source";
   }
   return "io";
 }
@@ -48,7 +63,8 @@ std::vector<std::array<std::uint64_t, Columns>> rows_of(const py::buffer& table)
   if (info.itemsize != 8 || info.ndim != 1 || info.size % static_cast<py::ssize_t>(Columns) != 0) {
     throw std::invalid_argument("a plan is a flat array of 64-bit numbers, whole rows only");
   }
-  std::vector<std::array<std::uint64_t, Columns>> rows(static_cast<std::size_t>(info.size) / Columns);
+  std::vector<std::array<std::uint64_t, Columns>> rows(static_cast<std::size_t>(info.size) /
+                                                       Columns);
   if (!rows.empty()) std::memcpy(rows.data(), info.ptr, rows.size() * sizeof(rows[0]));
   return rows;
 }
@@ -61,7 +77,8 @@ Plan plan_of(const py::buffer& items, const py::buffer& spans) {
   }
   for (const auto& [source, begin, end, first_item, item_count] : rows_of<5>(spans)) {
     plan.spans.push_back({static_cast<std::uint32_t>(source), begin, end,
-                          static_cast<std::uint32_t>(first_item), static_cast<std::uint32_t>(item_count)});
+                          static_cast<std::uint32_t>(first_item),
+                          static_cast<std::uint32_t>(item_count)});
   }
   return plan;
 }
@@ -76,8 +93,8 @@ Delivery wait_interruptibly(Session& session, double timeout_s) {
       delivery = session.wait(std::min(kSliceS, left_s));
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    const bool has_news = !delivery.items.empty() || !delivery.to_refresh.empty() || delivery.error ||
-                          delivery.is_finished;
+    const bool has_news = !delivery.items.empty() || !delivery.to_refresh.empty() ||
+                          delivery.error || delivery.is_finished;
     if (has_news || left_s <= kSliceS) return delivery;
   }
 }
@@ -103,7 +120,8 @@ py::dict stats_of(Session& session) {
 }
 
 void register_read_error(py::module_& module) {
-  py::class_<ReadError>(module, "ReadError", "What went wrong, as a value; core maps it to the error tree.")
+  py::class_<ReadError>(module, "ReadError",
+                        "What went wrong, as a value; core maps it to the error tree.")
       .def_property_readonly("code", [](const ReadError& error) { return name_of(error.code); })
       .def_readonly("detail", &ReadError::detail)
       .def_readonly("source", &ReadError::source)
@@ -136,9 +154,11 @@ void register_http_target(py::module_& module) {
            py::arg("expires_at_s"), py::arg("renew_at_s"));
 }
 
-std::shared_ptr<Session> make_session(std::uint64_t file_block_bytes, std::uint64_t http_block_bytes,
-                                      std::uint64_t python_block_bytes, std::uint64_t memory_limit_bytes,
-                                      bool in_item_order, unsigned file_threads, unsigned http_reactors,
+std::shared_ptr<Session> make_session(std::uint64_t file_block_bytes,
+                                      std::uint64_t http_block_bytes,
+                                      std::uint64_t python_block_bytes,
+                                      std::uint64_t memory_limit_bytes, bool in_item_order,
+                                      unsigned file_threads, unsigned http_reactors,
                                       unsigned http_in_flight, double connect_timeout_s,
                                       double first_byte_timeout_s, double stall_timeout_s,
                                       int max_attempts) {
@@ -163,15 +183,17 @@ void register_session(py::module_& module) {
   py::register_exception<ForkedError>(module, "ForkedError", PyExc_RuntimeError);
 
   using released = py::call_guard<py::gil_scoped_release>;
-  py::class_<Session, std::shared_ptr<Session>>(module, "Session", "One load; see pipeline/session.h.")
-      .def(py::init(&make_session), py::kw_only(), py::arg("file_block_bytes"), py::arg("http_block_bytes"),
-           py::arg("python_block_bytes"), py::arg("memory_limit_bytes"), py::arg("in_item_order"),
-           py::arg("file_threads"), py::arg("http_reactors"), py::arg("http_in_flight"),
-           py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"), py::arg("stall_timeout_s"),
-           py::arg("max_attempts"))
-      .def("add_file", &Session::add_file, py::arg("path"), py::arg("size_bytes"), py::arg("version"))
-      .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"), py::arg("version"),
-           py::arg("can_refresh"))
+  py::class_<Session, std::shared_ptr<Session>>(module, "Session",
+                                                "One load; see pipeline/session.h.")
+      .def(py::init(&make_session), py::kw_only(), py::arg("file_block_bytes"),
+           py::arg("http_block_bytes"), py::arg("python_block_bytes"),
+           py::arg("memory_limit_bytes"), py::arg("in_item_order"), py::arg("file_threads"),
+           py::arg("http_reactors"), py::arg("http_in_flight"), py::arg("connect_timeout_s"),
+           py::arg("first_byte_timeout_s"), py::arg("stall_timeout_s"), py::arg("max_attempts"))
+      .def("add_file", &Session::add_file, py::arg("path"), py::arg("size_bytes"),
+           py::arg("version"))
+      .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),
+           py::arg("version"), py::arg("can_refresh"))
       .def("add_python", &Session::add_python)
       .def(
           "start",

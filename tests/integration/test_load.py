@@ -287,8 +287,8 @@ U8 = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b"", streamer.TruncatedError),
-        (b"1234567", streamer.TruncatedError),
+        (b"", streamer.HeaderError),
+        (b"1234567", streamer.HeaderError),
         (struct.pack("<Q", 1 << 60), streamer.HeaderError),
         (struct.pack("<Q", 2) + b"{]", streamer.HeaderError),
         (header_of(a=U8) + b"123", streamer.StreamerError),

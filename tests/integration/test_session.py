@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+
+from streamer import Options
 from streamer.core import errors
 from streamer.core.plan import Item, plan_reads
 from streamer.core.session import ReadSession, SourceObject
 from streamer.core.settings import resolve
 from streamer.core.sources import FileSource, PythonSource
-
-from streamer import Options
 
 DATA = os.urandom(3_000_001)
 

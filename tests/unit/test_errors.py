@@ -6,6 +6,7 @@ import pickle
 import re
 
 import pytest
+
 from streamer.core import errors
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]

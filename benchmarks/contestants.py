@@ -1,0 +1,166 @@
+"""Who loads, and how: one small function per contestant, and one table that names them.
+
+Guarantees: each function returns or yields every tensor with its bytes in memory of its own, as a user of that library
+would who keeps the whole model; none is tuned beyond what its row says. Libraries are imported by `imports`, before the
+clock starts. The environment of a row is set before its process starts, because native libraries read it at load.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+Named = Iterable[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is loaded: local paths for files; s3:// paths and where they are served for object stores."""
+
+    paths: list[str]
+    endpoint: str | None = None
+    ca_file: str | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Set what every S3 client of this benchmark needs: dummy keys, no metadata service, the test authority."""
+        if self.endpoint is None:
+            return {}
+        values = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"}
+        values |= {"AWS_ENDPOINT_URL": self.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+        values |= {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0"}
+        if self.ca_file is not None:
+            values |= {"AWS_CA_BUNDLE": self.ca_file}
+        return values
+
+    def storage_options(self) -> dict[str, Any]:
+        """Say the same to s3fs, and to this project, which hands it to s3fs unchanged."""
+        if self.endpoint is None:
+            return {}
+        client: dict[str, Any] = {"region_name": "us-east-1"}
+        if self.ca_file is not None:
+            client["verify"] = self.ca_file
+        return {"key": "bench", "secret": "bench", "endpoint_url": self.endpoint, "client_kwargs": client}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A row of the tables. `run(target)` gives the tensors; those not kept are checked as they pass by."""
+
+    name: str
+    run: Callable[[Target], Named]
+    imports: tuple[str, ...]
+    sections: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    keeps: bool = True
+
+    def import_all(self) -> None:
+        """Import what it needs, so that no import is measured; ``module:attribute`` where modules load lazily."""
+        for name in self.imports:
+            module, _, attribute = name.partition(":")
+            imported = importlib.import_module(module)
+            if attribute:
+                getattr(imported, attribute)
+
+
+def streamer_load(target: Target) -> Named:
+    import streamer
+
+    loaded = streamer.load(target.paths, device="cpu", progress=False, storage_options=target.storage_options() or None)
+    return loaded.items()
+
+
+def streamer_stream(target: Target) -> Named:
+    import streamer
+
+    options = target.storage_options() or None
+    with streamer.stream(target.paths, device="cpu", progress=False, storage_options=options) as stream:
+        yield from stream
+
+
+def safetensors_clone(target: Target) -> Named:
+    """`get_tensor` of the mmap backend is a lazy view that reads nothing: the clone reads and owns."""
+    from safetensors import safe_open
+
+    tensors = {}
+    for path in target.paths:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
+                tensors[name] = file.get_tensor(name).clone()
+    return tensors.items()
+
+
+def safetensors_pread(target: Target) -> Named:
+    """`load_file(backend="pread")` reads into memory of its own."""
+    from safetensors.torch import load_file
+
+    tensors: dict[str, Any] = {}
+    for path in target.paths:
+        tensors |= load_file(path, backend="pread")
+    return tensors.items()
+
+
+def runai(target: Target) -> Named:
+    """0.17 hands out tensors the caller owns (`owned=True` is its default); all are kept."""
+    from runai_model_streamer import SafetensorsStreamer
+
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_files(target.paths, device="cpu")
+        return dict(streamer.get_tensors()).items()
+
+
+def s3fs_cat(target: Target) -> Named:
+    """Fetch 16 MiB ranges, 4 at a time, with `cat_ranges`, into one buffer per shard; the tensors are views of it.
+
+    More at a time, other sizes, and `cat_file` of whole shards were no faster within the noise, and cost more CPU.
+    """
+    import s3fs
+    from s3fs_shards import read_shard
+
+    files = s3fs.S3FileSystem(**target.storage_options(), default_cache_type="none", skip_instance_cache=True)
+    tensors: dict[str, Any] = {}
+    for path in target.paths:
+        tensors |= read_shard(files, path)
+    return tensors.items()
+
+
+FILE, S3 = ("file-warm", "file-cold"), ("http", "https")
+STREAMER = ("torch", "s3fs", "streamer:load", "streamer:stream")
+RUNAI_STRATEGIES = ("io_uring_direct", "io_uring_buffered", "libaio_direct", "sync_buffered")
+RUNAI_CONCURRENCY = (2, 4, 8, 16, 32)
+
+
+def _runai_file(strategy: str | None) -> Contestant:
+    environment = {} if strategy is None else {"RUNAI_STREAMER_FS_STRATEGY": strategy}
+    return Contestant(f"runai {strategy or 'default'}", runai, ("runai_model_streamer",), FILE, environment)
+
+
+def _runai_s3(concurrency: int) -> Contestant:
+    names = ("RUNAI_STREAMER_CONCURRENCY", "RUNAI_STREAMER_OBJ_CONCURRENCY")
+    environment = dict.fromkeys(names, str(concurrency))
+    modules = ("runai_model_streamer", "runai_model_streamer_s3")
+    return Contestant(f"runai s3 concurrency {concurrency}", runai, modules, S3, environment)
+
+
+CONTESTANTS = {
+    each.name: each
+    for each in (
+        Contestant("streamer load", streamer_load, STREAMER, FILE + S3),
+        Contestant("streamer stream (discard)", streamer_stream, STREAMER, FILE + S3, keeps=False),
+        Contestant("safetensors clone", safetensors_clone, ("torch", "safetensors.torch"), FILE),
+        Contestant("safetensors pread", safetensors_pread, ("torch", "safetensors.torch"), FILE),
+        _runai_file(None),
+        *(_runai_file(strategy) for strategy in RUNAI_STRATEGIES),
+        *(_runai_s3(concurrency) for concurrency in RUNAI_CONCURRENCY),
+        Contestant("s3fs cat_ranges", s3fs_cat, ("torch", "s3fs", "s3fs_shards"), S3),
+    )
+}
+
+
+def environment_for(contestant: Contestant, target: Target) -> dict[str, str]:
+    """Build the environment of one run: this process's, without any tuning it carries, plus the row's own."""
+    tuning = ("RUNAI_", "STREAMER_", "AWS_")
+    base = {name: value for name, value in os.environ.items() if not name.startswith(tuning)}
+    return base | target.environment() | contestant.environment

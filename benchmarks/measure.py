@@ -1,0 +1,121 @@
+"""What one contestant's process measures around its load, and how it proves that it loaded everything.
+
+Guarantees: figures cover exactly the ``with Measurement()`` block; the digest is taken of sampled bytes of every
+tensor, with its name and size, so a skipped, swapped or truncated tensor changes it. Linux only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import time
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SAMPLE_STRIDE = 65521  # as kSampleStride in measured.h: a prime near 64 KiB, smaller than any block
+MASK = (1 << 64) - 1
+
+
+def digest(flat: np.ndarray[Any, Any]) -> int:
+    """Sum one sampled byte in every 64 KiB, weighted by position."""
+    sample = flat[::SAMPLE_STRIDE].astype(np.uint64)
+    return int((sample * np.arange(1, len(sample) + 1, dtype=np.uint64)).sum())
+
+
+def tensor_digest(name: str, tensor: Any) -> tuple[int, int]:
+    """Return (bytes, digest) of a torch tensor; the digests of a whole checkpoint are added up modulo 2**64."""
+    import torch
+
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return len(flat), named_digest(name, flat)
+
+
+def named_digest(name: str, flat: np.ndarray[Any, Any]) -> int:
+    """Bind the digest of a tensor's bytes to its name and size."""
+    return (zlib.crc32(f"{name}:{len(flat)}".encode()) * (digest(flat) + 1)) & MASK
+
+
+def touch_and_free(size_bytes: int) -> None:
+    """Map, touch and free huge pages, so that the guest's memory is backed when the load starts.
+
+    Each child does this itself, directly before its measured section, and not the parent once per round: machines with
+    free-page reporting hand freed memory back to the host after about two seconds, less than it takes a child to import
+    torch. Every contestant then starts from the same state: warm pages at the head of the allocator's free lists.
+    """
+    if size_bytes <= 0:
+        return
+    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        np.frombuffer(memory, dtype=np.uint8)[::4096] = 1
+
+
+def _proc_field(path: str, field: str) -> int:
+    for line in Path(path).read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1])
+    return 0
+
+
+def _cpu_seconds() -> float:
+    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _faults() -> tuple[int, int]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt, usage.ru_majflt
+
+
+class Measurement:
+    """Measure a block: seconds, CPU seconds, peak RSS above the RSS before it, disk bytes, page faults."""
+
+    def __enter__(self) -> Measurement:
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # forget the peak of imports and of touch_and_free
+        except OSError:
+            self.peak_is_upper_bound = True
+        else:
+            self.peak_is_upper_bound = False
+        self._rss = _proc_field("/proc/self/status", "VmRSS:") * 1024
+        self._disk = _proc_field("/proc/self/io", "read_bytes:")
+        self._faults = _faults()
+        self._cpu = _cpu_seconds()
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._started
+        self.cpu_seconds = _cpu_seconds() - self._cpu
+        self.peak_rss_bytes = _proc_field("/proc/self/status", "VmHWM:") * 1024 - self._rss
+        self.disk_bytes = _proc_field("/proc/self/io", "read_bytes:") - self._disk
+        minor, major = _faults()
+        self.minor_faults, self.major_faults = minor - self._faults[0], major - self._faults[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures under the names the raw readers print too."""
+        return {key: value for key, value in vars(self).items() if not key.startswith("_")}
+
+
+def drop_from_page_cache(paths: Iterable[Path]) -> None:
+    """Make reads of these files cold, without touching anybody else's cache. Dirty pages are written first."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def bring_into_page_cache(paths: Iterable[Path]) -> None:
+    """Make reads of these files warm."""
+    buffer = bytearray(8 << 20)
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass

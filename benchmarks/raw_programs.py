@@ -1,0 +1,76 @@
+"""The limits: the two C++ readers, compiled on demand, as rows beside the contestants.
+
+Guarantees: a program is compiled again whenever its source, or the header both share, is newer. They are given the
+sizes of the objects, so they make no request that carries no data.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from contestants import Target
+
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parent / "build" / "benchmarks"
+FLAGS = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-pthread"]
+
+
+def compiled(name: str) -> str:
+    """Return the path of the program made from ``NAME.cc``.
+
+    Raises:
+        FileNotFoundError: there is no C++ compiler.
+        RuntimeError: it does not compile, most likely because libcurl's headers are missing.
+    """
+    source, program = HERE / f"{name}.cc", BUILD / name
+    newest = max(source.stat().st_mtime, (HERE / "measured.h").stat().st_mtime)
+    if program.exists() and program.stat().st_mtime > newest:
+        return str(program)
+    compiler = os.environ.get("CXX") or shutil.which("c++")
+    if compiler is None:
+        raise FileNotFoundError("no C++ compiler: apt-get install -y g++ libcurl4-openssl-dev")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    libraries = ["-lcurl"] if "http" in name else []
+    command = [compiler, *FLAGS, str(source), "-o", str(program), *libraries]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}\nneeds: apt-get install -y g++ libcurl4-openssl-dev")
+    return str(program)
+
+
+@dataclass(frozen=True)
+class RawRow:
+    """A row of the tables whose process is a C++ program. `command(target, sizes)` gives its argument list."""
+
+    name: str
+    command: Callable[[Target, list[int]], list[str]]
+    sections: tuple[str, ...]
+
+
+def _file_reader(name: str, sections: tuple[str, ...], *options: str) -> RawRow:
+    return RawRow(name, lambda target, _: [compiled("raw_file_reader"), *options, *target.paths], sections)
+
+
+def _http_reader(name: str, *options: str) -> RawRow:
+    def command(target: Target, sizes: list[int]) -> list[str]:
+        base = f"{target.endpoint}/"
+        urls = [path.replace("s3://", base) + f"={size}" for path, size in zip(target.paths, sizes, strict=True)]
+        authority = ["--cacert", target.ca_file] if target.ca_file else []
+        return [compiled("raw_http_reader"), *options, *authority, *urls]
+
+    return RawRow(name, command, ("http", "https"))
+
+
+# Several settings, because which is best depends on the machine; the limit is the best of them.
+RAW_ROWS = (
+    _file_reader("raw buffered 2 x 8 MiB", ("file-warm", "file-cold"), "--threads", "2", "--block", str(8 << 20)),
+    _file_reader("raw buffered 4 x 4 MiB", ("file-warm", "file-cold"), "--threads", "4", "--block", str(4 << 20)),
+    _file_reader("raw direct 16 x 4 MiB", ("file-cold",), "--direct", "--threads", "16", "--block", str(4 << 20)),
+    _http_reader("raw curl 2 x 8 x 2 MiB", "--reactors", "2", "--in-flight", "8", "--block", str(2 << 20)),
+    _http_reader("raw curl 2 x 8 x 8 MiB", "--reactors", "2", "--in-flight", "8", "--block", str(8 << 20)),
+)

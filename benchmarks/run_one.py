@@ -1,0 +1,56 @@
+"""Run one contestant once, in this fresh process, and print one JSON line.
+
+    python run_one.py NAME < target.json
+
+Guarantees: nothing is measured but the load: imports come first, then memory is touched, then the clock runs, and the
+answer is checked after it. A contestant that keeps the model keeps it until the clock has stopped. Exit status 3 if a
+library is missing, 1 and a traceback on any other failure.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import Any
+
+from contestants import CONTESTANTS, Contestant, Target
+from measure import MASK, Measurement, tensor_digest, touch_and_free
+
+NOT_INSTALLED = 3
+
+
+def _sum(named: Any) -> dict[str, int]:
+    found = {"bytes": 0, "digest": 0, "tensors": 0}
+    for name, tensor in named:
+        size, value = tensor_digest(name, tensor)
+        found["bytes"] += size
+        found["digest"] = (found["digest"] + value) & MASK
+        found["tensors"] += 1
+    return found
+
+
+def run(contestant: Contestant, target: Target, touch_bytes: int) -> dict[str, Any]:
+    """Load once and return the figures with what was found."""
+    touch_and_free(touch_bytes)
+    with Measurement() as measured:
+        loaded = contestant.run(target)
+        # A stream's tensors are gone afterwards, so they are sampled inside: a few milliseconds in all.
+        found = None if contestant.keeps else _sum(loaded)
+    return (found or _sum(loaded)) | measured.to_dict()
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    contestant = CONTESTANTS[sys.argv[1]]
+    try:
+        contestant.import_all()
+    except ImportError:
+        traceback.print_exc()
+        sys.exit(NOT_INSTALLED)
+    figures = run(contestant, Target(**request["target"]), request["touch_bytes"])
+    print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    main()
