@@ -29,10 +29,11 @@ class Options:
     """How to read. All fields are optional; unset ones are chosen for the machine and the storage.
 
     Attributes:
-        block_bytes: Size of one read or one ranged GET. Automatic: 4 MiB from files, 8 MiB over HTTP.
-        file_threads: Threads reading local files.
+        block_bytes: Size of one read or one ranged GET. Automatic: 8 MiB from files, 4 MiB over HTTP.
+        file_threads: Threads reading local files. Automatic: processors + 1 when they are in the page cache, else
+            16 or more.
         http_reactors: Event loops for HTTP, a thread each. Automatic: one per processor, at most 4.
-        http_in_flight: Ranged GETs in flight per reactor.
+        http_in_flight: Most ranged GETs in flight per reactor; it starts with 4 and doubles while it has to wait.
         python_threads: Threads calling ``read_into`` of a `PythonSource`.
         memory_limit_bytes: Most bytes read, or being read, and not yet handed to the consumer. A tensor
             larger than this is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.

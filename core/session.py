@@ -6,6 +6,7 @@ garbage collection stops all reading within a second; all threads are joined.
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from streamer import _native
 from streamer.core.errors import EngineError, LoadCancelledError, StreamerError
 from streamer.core.native_errors import error_from_native
+from streamer.core.page_cache import cached_fraction
 from streamer.core.plan import ReadPlan
 from streamer.core.python_readers import PythonReaders
 from streamer.core.settings import Settings
@@ -23,6 +25,7 @@ from streamer.core.trust import default_ca_file
 __all__ = ["ReadSession", "SourceObject"]
 
 WAIT_S = 0.2  # between two looks at the progress; the engine itself wakes us for anything else
+COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
 RENEW_AFTER = 0.8  # of a signature's lifetime: leaves a fifth of it for a slow answer
 
 
@@ -152,7 +155,7 @@ def _make_engine(
         memory_limit_bytes=settings.memory_limit_bytes,
         in_item_order=in_item_order,
         # No thread without work: reading one tensor must not start thirty.
-        file_threads=min(settings.file_threads, blocks),
+        file_threads=_file_threads(objects, settings, blocks),
         http_reactors=min(settings.http_reactors, blocks),
         http_in_flight=min(settings.http_in_flight, blocks),
         connect_timeout_s=settings.connect_timeout_s,
@@ -163,6 +166,22 @@ def _make_engine(
     for known in objects:
         _add(engine, known)
     return engine
+
+
+def _file_threads(objects: Sequence[SourceObject], settings: Settings, blocks: int) -> int:
+    """Few threads for files in the page cache, many for those on a device."""
+    if settings.file_threads is not None:
+        return min(settings.file_threads, blocks)
+    few = len(os.sched_getaffinity(0)) + 1  # one more than processors: one always waits for a fault or a lock
+    many = max(COLD_FILE_THREADS, few)
+    if blocks <= few:
+        return blocks
+    looks = [
+        cached_fraction(known.source.path, known.size_bytes)
+        for known in objects
+        if isinstance(known.source, FileSource)
+    ]
+    return min(blocks, few if sum(looks) >= len(looks) / 2 else many)
 
 
 def _add(engine: _native.Session, known: SourceObject) -> None:

@@ -26,10 +26,11 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       objects_(objects),
       retry_(retry),
       counters_(counters),
-      multi_(curl_multi_init()) {
+      multi_(curl_multi_init()),
+      window_(max_in_flight) {
   if (!multi_) throw std::runtime_error("libcurl gives no multi handle");
   for (unsigned i = 0; i < max_in_flight; ++i) {
-    transfers_.push_back(std::make_unique<HttpTransfer>(http));
+    transfers_.push_back(std::make_unique<HttpTransfer>(http, received_bytes_));
     idle_.push_back(transfers_.back().get());
   }
 }
@@ -46,14 +47,14 @@ void HttpReactor::run() {
     curl_multi_perform(multi_.get(), &running);
     collect_finished();
     enforce_deadlines();
-    if (!idle_.empty() && !is_lane_finished_) start_blocks();
-    curl_multi_poll(multi_.get(), nullptr, 0, poll_timeout_ms(), nullptr);
+    if (has_room() && !is_lane_finished_) start_blocks();
+    sleep();
   }
 }
 
 void HttpReactor::start_blocks() {
   retry_at_.reset();
-  while (!idle_.empty()) {
+  while (has_room()) {
     const TimePoint now = Clock::now();
     TakeResult result = scheduler_.try_take(Lane::kHttp, now);
     is_lane_finished_ = result.is_finished;
@@ -140,6 +141,16 @@ void HttpReactor::release(HttpTransfer& transfer) {
   curl_multi_remove_handle(multi_.get(), transfer.handle());
   active_.erase(&transfer);
   idle_.push_back(&transfer);
+}
+
+void HttpReactor::sleep() {
+  const TimePoint before = Clock::now();
+  curl_multi_poll(multi_.get(), nullptr, 0, poll_timeout_ms(), nullptr);
+  if (has_room()) {
+    window_.restart(before, received_bytes_);
+  } else {
+    window_.record_sleep(before, Clock::now(), received_bytes_);
+  }
 }
 
 int HttpReactor::poll_timeout_ms() const {

@@ -16,6 +16,7 @@
 
 #include "net/http_object.h"
 #include "net/http_transfer.h"
+#include "net/in_flight_window.h"
 #include "net/retry.h"
 #include "pipeline/scheduler.h"
 
@@ -54,6 +55,8 @@ class HttpReactor {
   void enforce_deadlines();
   void settle(HttpTransfer& transfer, std::optional<ReadError> error);
   bool renew_and_retry(HttpTransfer& transfer, const ReadError& error);
+  void sleep();
+  bool has_room() const { return active_.size() < window_.size(); }
   void ask_refresh(HttpObject& object, std::uint32_t source);
   void release(HttpTransfer& transfer);
   int poll_timeout_ms() const;
@@ -66,6 +69,8 @@ class HttpReactor {
   std::vector<std::unique_ptr<HttpTransfer>> transfers_;
   std::vector<HttpTransfer*> idle_;
   std::unordered_set<HttpTransfer*> active_;
+  InFlightWindow window_;
+  std::uint64_t received_bytes_ = 0;  // by all transfers, since the start
   std::mt19937_64 random_{std::random_device{}()};
   std::optional<TimePoint> retry_at_;
   TimePoint next_deadline_check_{};

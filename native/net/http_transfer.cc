@@ -33,8 +33,8 @@ ErrorCode code_of(CURLcode result) {
 
 }  // namespace
 
-HttpTransfer::HttpTransfer(const HttpOptions& options)
-    : options_(options), easy_(curl_easy_init()) {
+HttpTransfer::HttpTransfer(const HttpOptions& options, std::uint64_t& received_bytes)
+    : options_(options), received_bytes_(received_bytes), easy_(curl_easy_init()) {
   if (!easy_) throw std::runtime_error("libcurl gives no handle");
 }
 
@@ -135,7 +135,10 @@ bool HttpTransfer::take_body(std::string_view data) {
         error_of(ErrorCode::kRangeResponse, "the server sent more bytes than the range holds");
     return false;
   }
-  block_.received += cursor_->copy(reinterpret_cast<const std::byte*>(data.data()), data.size());
+  const std::uint64_t copied =
+      cursor_->copy(reinterpret_cast<const std::byte*>(data.data()), data.size());
+  block_.received += copied;
+  received_bytes_ += copied;
   return true;
 }
 

@@ -30,7 +30,8 @@ struct HttpOptions {
 
 class HttpTransfer {
  public:
-  explicit HttpTransfer(const HttpOptions& options);
+  // `received_bytes` counts what all transfers of the reactor received; it must outlive this one.
+  HttpTransfer(const HttpOptions& options, std::uint64_t& received_bytes);
   HttpTransfer(const HttpTransfer&) = delete;
   HttpTransfer& operator=(const HttpTransfer&) = delete;
 
@@ -71,6 +72,7 @@ class HttpTransfer {
   void complete_error(ReadError& error, TimePoint now) const;
 
   const HttpOptions options_;
+  std::uint64_t& received_bytes_;
   std::unique_ptr<CURL, FreeEasy> easy_;
   std::unique_ptr<curl_slist, FreeList> headers_;
   std::array<char, CURL_ERROR_SIZE> message_{};

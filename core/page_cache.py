@@ -1,0 +1,39 @@
+"""How much of a file is already in the page cache: a look, not a promise.
+
+From the cache more threads than processors only cost switches and cache misses; from a device they keep its queue
+busy. Nobody can know in advance which it will be, so we look.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["cached_fraction"]
+
+SAMPLES = 16  # per file; a look costs about a microsecond
+
+
+def cached_fraction(path: str, size_bytes: int) -> float:
+    """Look at a few pages spread over a file.
+
+    Returns:
+        The fraction of them that is in memory, from 0 to 1; 0 where the file system does not tell
+        (``preadv2(2)`` with ``RWF_NOWAIT``: Linux 4.14, most local file systems).
+    """
+    try:
+        # O_NONBLOCK: whatever this path has become, opening it must not wait.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return 0.0  # the engine will say what is wrong with it
+    try:
+        found = sum(_is_cached(descriptor, size_bytes * sample // SAMPLES) for sample in range(SAMPLES))
+    finally:
+        os.close(descriptor)
+    return found / SAMPLES
+
+
+def _is_cached(descriptor: int, offset: int) -> bool:
+    try:
+        return os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except OSError:  # EAGAIN: not in memory; EOPNOTSUPP: the file system does not tell
+        return False

@@ -1,0 +1,52 @@
+"""A look into the page cache tells warm files from cold ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from streamer.core.page_cache import cached_fraction
+
+SIZE = 8 << 20
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(SIZE))
+    return path
+
+
+def drop(path):
+    with path.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_a_file_just_read_is_warm_and_a_dropped_one_is_not(file):
+    drop(file)
+    cold = cached_fraction(str(file), SIZE)
+    file.read_bytes()
+    warm = cached_fraction(str(file), SIZE)
+    if warm == 0:
+        pytest.skip("this file system does not tell what it caches")
+    assert warm == 1
+    assert cold < warm or is_memory_backed(file)
+
+
+def is_memory_backed(path):
+    """On tmpfs there is no disk to drop to."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return max((m for m in mounts if str(path).startswith(m[1])), key=lambda m: len(m[1]))[2] in ("tmpfs", "ramfs")
+
+
+@pytest.mark.parametrize("path", ["/nonexistent", "/tmp", "/dev/null"])
+def test_what_is_not_a_readable_file_counts_as_cold(path):
+    assert cached_fraction(path, SIZE) == 0
+
+
+def test_a_fifo_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert cached_fraction(str(tmp_path / "pipe"), SIZE) == 0
