@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from contestants import STREAM_LIMIT_BYTES
+
 PEAK_ALLOWANCE_BYTES = 150_000_000
+STREAM_ALLOWANCE_BYTES = 100_000_000
 
 
 @dataclass
@@ -103,6 +106,13 @@ def _section_goals(section: str, rows: list[Row]) -> Iterator[str]:
     allowed = PEAK_ALLOWANCE_BYTES / 1e6
     yield _verdict(
         f"{section}: peak MB over the tensors at most {allowed:.0f}", peak, peak is not None and peak <= allowed
+    )
+    stream = next((row for row in rows if row.name == "streamer stream (discard)" and is_measured(row)), None)
+    over_limit = max(run["peak_rss_bytes"] for run in stream.runs) - STREAM_LIMIT_BYTES if stream else None
+    yield _verdict(
+        f"{section}: peak MB of a discarding stream over its memory limit at most {STREAM_ALLOWANCE_BYTES / 1e6:.0f}",
+        over_limit / 1e6 if over_limit is not None else None,
+        over_limit is not None and over_limit <= STREAM_ALLOWANCE_BYTES,
     )
 
 

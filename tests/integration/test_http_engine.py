@@ -241,6 +241,24 @@ def test_an_unknown_authority_is_refused_and_the_right_one_accepted(tmp_path):
         assert read_all(HttpSource(server.url, ca_file=str(ca_file)))[0] == DATA
 
 
+@pytest.mark.parametrize("way", ["source", "environment"])
+def test_a_proxy_is_asked_instead_of_the_host(monkeypatch, way):
+    with ScriptedServer(DATA) as proxy:
+        address = proxy.url.removesuffix("/object")
+        if way == "environment":
+            monkeypatch.setenv("http_proxy", address)
+        source = HttpSource("http://storage.invalid/object", proxy=address if way == "source" else None)
+        assert read_all(source)[0] == DATA
+    assert {request.path for request in proxy.requests} == {"http://storage.invalid/object"}
+
+
+def test_a_host_in_no_proxy_is_asked_directly(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with ScriptedServer(DATA) as server:
+        assert read_from(server)[0] == DATA
+
+
 def test_an_expired_signature_is_renewed_and_the_block_asked_again():
     def expire(request, answer):
         if "signature=old" in request.path:
