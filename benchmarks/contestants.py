@@ -55,6 +55,7 @@ class Contestant:
     sections: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     keeps: bool = True
+    huge_pages: bool = True  # what it allocates, as its page faults tell: 2 MiB or 4 KiB at a time
 
     def import_all(self) -> None:
         """Import what it needs, so that no import is measured; ``module:attribute`` where modules load lazily."""
@@ -147,7 +148,7 @@ def _runai_s3(concurrency: int) -> Contestant:
     names = ("RUNAI_STREAMER_CONCURRENCY", "RUNAI_STREAMER_OBJ_CONCURRENCY")
     environment = dict.fromkeys(names, str(concurrency))
     modules = ("runai_model_streamer", "runai_model_streamer_s3")
-    return Contestant(f"runai s3 concurrency {concurrency}", runai, modules, S3, environment)
+    return Contestant(f"runai s3 concurrency {concurrency}", runai, modules, S3, environment, huge_pages=False)
 
 
 CONTESTANTS = {
@@ -155,12 +156,12 @@ CONTESTANTS = {
     for each in (
         Contestant("streamer load", streamer_load, STREAMER, FILE + S3),
         Contestant("streamer stream (discard)", streamer_stream, STREAMER, FILE + S3, keeps=False),
-        Contestant("safetensors clone", safetensors_clone, ("torch", "safetensors.torch"), FILE),
-        Contestant("safetensors pread", safetensors_pread, ("torch", "safetensors.torch"), FILE),
+        Contestant("safetensors clone", safetensors_clone, ("torch", "safetensors.torch"), FILE, huge_pages=False),
+        Contestant("safetensors pread", safetensors_pread, ("torch", "safetensors.torch"), FILE, huge_pages=False),
         _runai_file(None),
         *(_runai_file(strategy) for strategy in RUNAI_STRATEGIES),
         *(_runai_s3(concurrency) for concurrency in RUNAI_CONCURRENCY),
-        Contestant("s3fs cat_ranges", s3fs_cat, ("torch", "s3fs", "s3fs_shards"), S3),
+        Contestant("s3fs cat_ranges", s3fs_cat, ("torch", "s3fs", "s3fs_shards"), S3, huge_pages=False),
     )
 }
 

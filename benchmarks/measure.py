@@ -40,21 +40,20 @@ def named_digest(name: str, flat: np.ndarray[Any, Any]) -> int:
     return (zlib.crc32(f"{name}:{len(flat)}".encode()) * (digest(flat) + 1)) & MASK
 
 
-def touch_and_free(size_bytes: int) -> None:
-    """Map, touch and free memory as huge pages and then as small ones, so that the host backs it when the load starts.
+def touch_and_free(size_bytes: int, *, huge_pages: bool) -> None:
+    """Map, touch and free memory of the kind the loader will use, so that the host backs it when the load starts.
 
     Each child does this itself, directly before its measured section, and not the parent once per round: machines with
     free-page reporting hand freed memory back to the host after about two seconds, less than it takes a child to import
-    torch. Both kinds, because the kernel takes them from different lists: after huge pages alone the first GiB of small
-    ones cost 0.5 to 2.1 s here instead of 0.4 to 0.8 s, and after small ones alone that of huge ones 1.4 s instead of 0.2 s.
-    Every contestant then starts from the same state, whichever kind it uses.
+    torch. The kernel takes huge and small pages from different lists: seen here, the first GiB of huge pages cost 0.2 s
+    after huge ones were touched and 1.4 s after small ones were; that of small ones 0.4 to 0.8 s and 0.5 to 2.1 s. So
+    each loader finds backed what it uses, and none measures the host.
     """
     if size_bytes <= 0:
         return
-    for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_NOHUGEPAGE):
-        with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-            memory.madvise(advice)
-            np.frombuffer(memory, dtype=np.uint8)[::4096] = 1
+    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
+        np.frombuffer(memory, dtype=np.uint8)[::4096] = 1
 
 
 def _proc_field(path: str, field: str) -> int:

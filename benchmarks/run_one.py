@@ -32,7 +32,7 @@ def _sum(named: Any) -> dict[str, int]:
 
 def run(contestant: Contestant, target: Target, touch_bytes: int) -> dict[str, Any]:
     """Load once and return the figures with what was found."""
-    touch_and_free(touch_bytes)
+    touch_and_free(touch_bytes, huge_pages=contestant.huge_pages)
     with Measurement() as measured:
         loaded = contestant.run(target)
         # A stream's tensors are gone afterwards, so they are sampled inside: a few milliseconds in all.

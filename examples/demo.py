@@ -131,7 +131,8 @@ def _answer_measurement() -> None:
     request = json.load(sys.stdin)
     source = Source(**request["source"])
     load = LOADERS[source.loader]()  # imports what it needs, before the clock starts
-    touch_and_free(request["touch_bytes"])  # in a virtual machine a first touch measures the host, not the loader
+    # In a virtual machine a first touch measures the host, not the loader.
+    touch_and_free(request["touch_bytes"], huge_pages=source.loader == "streamer")
     before_bytes = _start_of_peak()
     started, cpu_started = time.perf_counter(), time.process_time()
     tensors = load(source, request["show_bar"])

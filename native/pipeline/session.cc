@@ -9,6 +9,22 @@
 #include "base/thread_name.h"
 
 namespace streamer {
+namespace {
+
+// A thread that throws would end the process; this one ends the load.
+template <typename Work>
+void run_guarded(Scheduler& scheduler, Work work) {
+  try {
+    work();
+  } catch (const std::exception& failure) {
+    ReadError error;
+    error.code = ErrorCode::kIo;
+    error.detail = std::string("the engine failed: ") + failure.what();
+    scheduler.fail(std::move(error));
+  }
+}
+
+}  // namespace
 
 // Readers and objects outlive the scheduler (its wakers point at reactors); threads are joined
 // before either.
@@ -30,6 +46,24 @@ struct Session::State {
     lane_of_source.push_back(lane);
     files.push_back(std::move(file));
     objects.push_back(std::move(object));
+  }
+
+  // One file thread: block by block until there are no more.
+  void read_files() {
+    const auto is_cancelled = [this] { return scheduler->is_stopped(); };
+    while (auto block = scheduler->take(Lane::kFile)) {
+      const TimePoint started = Clock::now();
+      auto error = files[block->source]->read(*block, is_cancelled);
+      if (error) {
+        error->source = block->source;
+        error->begin = block->begin;
+        error->end = block->end;
+        error->elapsed_s = seconds_between(started, Clock::now());
+        scheduler->fail(std::move(*error));
+      } else if (block->received == block->size()) {
+        scheduler->finish(Lane::kFile, std::move(*block));
+      }
+    }
   }
 
   bool has(Lane lane) const {
@@ -92,31 +126,15 @@ void Session::start(Plan plan) {
   for (unsigned i = 0; i < state.reactors.size(); ++i) {
     state.threads.emplace_back([&state, i] {
       name_this_thread("http", i);
-      state.reactors[i]->run();
+      run_guarded(*state.scheduler, [&state, i] { state.reactors[i]->run(); });
     });
   }
   if (!state.has(Lane::kFile)) return;
   for (unsigned i = 0; i < state.options.file_threads; ++i) {
-    state.threads.emplace_back([this, i] { run_file_thread(i); });
-  }
-}
-
-void Session::run_file_thread(unsigned index) {
-  name_this_thread("file", index);
-  Scheduler& scheduler = *state_->scheduler;
-  const auto is_cancelled = [&scheduler] { return scheduler.is_stopped(); };
-  while (auto block = scheduler.take(Lane::kFile)) {
-    const TimePoint started = Clock::now();
-    auto error = state_->files[block->source]->read(*block, is_cancelled);
-    if (error) {
-      error->source = block->source;
-      error->begin = block->begin;
-      error->end = block->end;
-      error->elapsed_s = seconds_between(started, Clock::now());
-      scheduler.fail(std::move(*error));
-    } else if (block->received == block->size()) {
-      scheduler.finish(Lane::kFile, std::move(*block));
-    }
+    state.threads.emplace_back([&state, i] {
+      name_this_thread("file", i);
+      run_guarded(*state.scheduler, [&state] { state.read_files(); });
+    });
   }
 }
 

@@ -85,7 +85,6 @@ class Session {
 
   State& state() const;
   bool is_forked() const;
-  void run_file_thread(unsigned index);
 
   const pid_t owner_;
   std::unique_ptr<State> state_;

@@ -141,6 +141,8 @@ class Stream:
             self._yielded += 1
             if self._in_place and entry.name in self._in_place:
                 return entry.name, self._in_place[entry.name]
+            if memory is None and entry.end > entry.begin:
+                raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
             return entry.name, self._framework.on_device(self._framework.tensor(memory, entry))
         batch = self._session.next_items()
         if not batch:
