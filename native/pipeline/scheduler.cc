@@ -125,9 +125,17 @@ void Scheduler::complete(std::uint32_t item) {
 
 void Scheduler::retry_at(Lane which, Block block, TimePoint due) {
   const std::lock_guard lock(mutex_);
-  LaneState& lane = lane_state(which);
-  --lane.in_flight;
   ++stats_.retries;
+  queue_again(lane_state(which), std::move(block), due);
+}
+
+void Scheduler::put_back(Lane which, Block block, TimePoint due) {
+  const std::lock_guard lock(mutex_);
+  queue_again(lane_state(which), std::move(block), due);
+}
+
+void Scheduler::queue_again(LaneState& lane, Block block, TimePoint due) {
+  --lane.in_flight;
   lane.retries.emplace(due, std::move(block));
   wake_lane(lane);
 }

@@ -81,7 +81,10 @@ class Scheduler {
   // Never waits. A reactor that gets nothing is woken through its waker when that changes.
   TakeResult try_take(Lane lane, TimePoint now);
   void finish(Lane lane, Block block);
+  // The block failed and is worth another attempt, once `due`.
   void retry_at(Lane lane, Block block, TimePoint due);
+  // The block was not tried: it waits for new credentials. Not a retry.
+  void put_back(Lane lane, Block block, TimePoint due);
   void fail(ReadError error);
   void ask_refresh(std::uint32_t source);
   // `waker` is called, from any thread, whenever try_take of that lane may answer differently.
@@ -118,6 +121,7 @@ class Scheduler {
   void fail_locked(ReadError error);
   void stop_locked();
   bool has_delivered_all() const { return stats_.items_delivered == state_.size(); }
+  void queue_again(LaneState& lane, Block block, TimePoint due);
   void wake_lane(LaneState& lane);
   void wake_starved();
   LaneState& lane_state(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
