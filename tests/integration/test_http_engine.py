@@ -19,7 +19,8 @@ from streamer.core.sources import HttpSource
 
 DATA = os.urandom(1_000_003)
 BLOCK = 128 << 10
-QUICK = {"block_bytes": BLOCK, "connect_timeout_s": 2.0, "first_byte_timeout_s": 0.3, "stall_timeout_s": 0.3}
+PATIENT = {"block_bytes": BLOCK, "connect_timeout_s": 5.0, "first_byte_timeout_s": 10.0, "stall_timeout_s": 10.0}
+HASTY = {"first_byte_timeout_s": 0.3, "stall_timeout_s": 0.3}
 
 
 def read_all(source, *, version="", **options):
@@ -29,7 +30,7 @@ def read_all(source, *, version="", **options):
     items = [Item(0, begin, end) for begin, end in itertools.pairwise(cuts)]
     plan = plan_reads(items, 0)
     session = ReadSession(
-        [SourceObject("test://object", source, size, version)], plan, resolve(Options(**{**QUICK, **options}))
+        [SourceObject("test://object", source, size, version)], plan, resolve(Options(**{**PATIENT, **options}))
     )
     parts = {}
     try:
@@ -202,7 +203,7 @@ def test_a_server_that_never_answers_runs_into_the_first_byte_timeout():
     with ScriptedServer(DATA) as server:
         server.script = lambda request, answer: server.stopping.wait(20)
         with pytest.raises(errors.TransferTimeoutError, match="first-byte"):
-            read_from(server, max_attempts=1)
+            read_from(server, max_attempts=1, **HASTY)
         server.stopping.set()
 
 
@@ -218,7 +219,7 @@ def test_a_transfer_that_stalls_is_resumed_elsewhere():
                 server.stopping.wait(20)
 
         server.script = stall
-        data, stats = read_from(server)
+        data, stats = read_from(server, **HASTY)
         server.stopping.set()
     assert data == DATA
     assert stats["retries"] >= 1  # a busy machine may stall others too
