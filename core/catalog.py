@@ -10,14 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamer.core.errors import FormatError, ShardIndexError
-from streamer.core.header import Header, TensorEntry, header_size_bytes, parse_header
+from streamer.core.header import LENGTH_BYTES, Header, TensorEntry, header_size_bytes, parse_header
 from streamer.core.reading import read_ranges
 from streamer.core.session import SourceObject
 from streamer.core.settings import Settings
 
 __all__ = ["Catalog", "Located", "read_catalog"]
-
-LENGTH_BYTES = 8  # a safetensors file starts with the length of its header, little-endian
 
 
 @dataclass(frozen=True)
