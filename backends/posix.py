@@ -15,13 +15,26 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from streamer import _native
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.redact import redact
 from streamer.core.sources import FileSource, ObjectInfo, Store, hookimpl
 
-__all__ = ["PosixStore", "streamer_open_store"]
+__all__ = ["PosixStore", "streamer_open_store", "streamer_source_kind"]
 
 PREFIXES = ("file://", "local://", "file:", "local:")  # what fsspec's local file system strips
+
+# statfs(2)'s f_type of file systems that ask another machine for what they give. FUSE is not among them: it is as often
+# local (and the page cache tells which it is); neither is Lustre, whose client reads ahead over all its servers itself.
+REMOTE_FILE_SYSTEMS = {
+    0x6969: "NFS",
+    0xFE534D42: "SMB2",
+    0xFF534D42: "CIFS",
+    0x517B: "SMB",
+    0x01021997: "9P",
+    0x00C36400: "Ceph",
+    0x5346414F: "AFS",
+}
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -37,6 +50,13 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     """Open the store of mounted files; `storage_options` has nothing for it and is ignored."""
     del storage_options
     return PosixStore(uri) if scheme in ("file", "local") else None
+
+
+@hookimpl
+def streamer_source_kind(scheme: str) -> type[FileSource]:
+    """Say that these files are read natively."""
+    del scheme
+    return FileSource
 
 
 class PosixStore:
@@ -56,6 +76,7 @@ class PosixStore:
 
     def __init__(self, uri: str) -> None:
         self.root = _absolute_path(uri)
+        self._is_remote_folder: dict[str, bool] = {}
 
     def info(self, path: str) -> ObjectInfo:
         """Describe one regular file.
@@ -85,11 +106,19 @@ class PosixStore:
         return sorted(found, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> FileSource:
-        """Name the file for the native readers."""
-        return FileSource(info.path)
+        """Name the file for the native readers, and say whether it lies on another machine."""
+        return FileSource(info.path, is_remote=self._is_remote(info.path))
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
+
+    def _is_remote(self, path: str) -> bool:
+        """Look at the file system once per folder, behind links: a cache may lie locally and point elsewhere."""
+        folder = os.path.dirname(os.path.realpath(path) if os.path.islink(path) else path)
+        if folder not in self._is_remote_folder:
+            kind = _native.file_system_type(os.fsencode(folder))
+            self._is_remote_folder[folder] = kind in REMOTE_FILE_SYSTEMS
+        return self._is_remote_folder[folder]
 
 
 def _absolute_path(uri: str) -> str:

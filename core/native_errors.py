@@ -21,7 +21,7 @@ class _Row(NamedTuple):
 _TABLE: dict[str, _Row] = {
     "not_found": _Row(errors.ObjectNotFoundError, "Check the name, and that the object was not deleted meanwhile"),
     "access_denied": _Row(errors.AccessDeniedError, "These credentials may not read it; ask for read permission"),
-    "credentials": _Row(errors.CredentialsError, "Check the key, the secret, the region and the machine's clock"),
+    "credentials": _Row(errors.CredentialsError, "Check the credentials, the endpoint and this machine's clock"),
     "credentials_expired": _Row(errors.CredentialsError, "Renew the session token and load again"),
     "truncated": _Row(errors.TruncatedError, "Upload or download the file again"),
     "changed": _Row(errors.ChangedError, "Load again, and do not overwrite a checkpoint while it is read"),

@@ -29,11 +29,13 @@ class Options:
     """How to read. All fields are optional; unset ones are chosen for the machine and the storage.
 
     Attributes:
-        block_bytes: Size of one read or one ranged GET. Automatic: 8 MiB from files, 4 MiB over HTTP.
-        file_threads: Threads reading local files. Automatic: processors + 1 when they are in the page cache, else
-            16 or more.
+        block_bytes: Size of one read or one ranged GET. Automatic: 8 MiB from files, 4 MiB over HTTP
+            and NFS.
+        file_threads: Threads reading mounted files. Automatic: processors + 1 when they are in the page cache, else
+            16 or more; 32 where the file system is on another machine.
         http_reactors: Event loops for HTTP, a thread each. Automatic: one per processor, at most 4.
         http_in_flight: Most ranged GETs in flight per reactor; it starts with 4 and doubles while it has to wait.
+        nfs_threads: Threads reading ``nfs://`` without a mount, each with a connection of its own. Automatic: 4.
         python_threads: Threads calling ``read_into`` of a `PythonSource`.
         memory_limit_bytes: Most bytes read, or being read, and not yet handed to the consumer. A tensor
             larger than this is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
@@ -58,6 +60,7 @@ class Options:
     file_threads: int | None = _knob(1, 256, "threads", "more than the device's queue only adds switches")
     http_reactors: int | None = _knob(1, 64, "threads", "one saturates one processor at 2-4 GB/s")
     http_in_flight: int | None = _knob(1, 256, "requests", "bandwidth x latency / block size, S3 gives 90 MB/s each")
+    nfs_threads: int | None = _knob(1, 64, "threads", "a server gives one connection a part of what it has")
     python_threads: int | None = _knob(1, 256, "threads", "the file system's own concurrency")
     memory_limit_bytes: int | None = _knob(1, 16 * TIB, "bytes", "what the engine may hold for a slow consumer")
     coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)

@@ -1,7 +1,8 @@
 """Threads that fill the engine's blocks through `PythonSource.read_into`.
 
 A source that answers short, long or not at all is an error with its range; one that keeps the buffer is a
-`PluginError`, because a late write would reach a tensor already handed out.
+`PluginError`, because a late write would reach a tensor already handed out. The last bytes of an object are handed on
+only after its source confirmed that it did not change.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,7 @@ class PythonReaders:
         objects: Sequence[SourceObject],
         max_threads: int,
         keep_alive: object,
+        spans: Sequence[int],
     ) -> None:
         self.failure: StreamerError | None = None
         self._engine = engine
@@ -48,6 +51,11 @@ class PythonReaders:
             for index, known in enumerate(objects)
             if isinstance(known.source, PythonSource) and known.source.max_threads
         }
+        # Rows of a span are (object, begin, end, first item, items), as `streamer.core.plan` writes them.
+        self._missing_bytes: Counter[int] = Counter()
+        for row in range(0, len(spans), 5):
+            self._missing_bytes[spans[row]] += spans[row + 2] - spans[row + 1]
+        self._counting = threading.Lock()
         has_work = any(isinstance(known.source, PythonSource) for known in objects)
         self._count = max_threads if has_work else 0
 
@@ -87,6 +95,7 @@ class PythonReaders:
             with gate:
                 got = source.read_into(view, block.begin)
         self._check(got, block)
+        self._confirm_if_last(source, block)
         try:
             view.release()
             is_kept = sys.getrefcount(block) != references  # a slice of the view holds the block, not the view
@@ -96,6 +105,13 @@ class PythonReaders:
             raise PluginError(
                 "the source keeps a reference to the buffer it was given", uri=self._objects[block.source].uri
             )
+
+    def _confirm_if_last(self, source: PythonSource, block: _native.PythonBlock) -> None:
+        with self._counting:
+            self._missing_bytes[block.source] -= block.end - block.begin
+            is_last = self._missing_bytes[block.source] == 0
+        if is_last and source.confirm is not None:
+            source.confirm()
 
     def _check(self, got: int, block: _native.PythonBlock) -> None:
         wanted = block.end - block.begin

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["LoadReport"]
+from streamer.core.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
+
+__all__ = ["LoadReport", "count_readers", "remarks_of"]
+
+_READERS: dict[type[Source], str] = {
+    FileSource: "file",
+    HttpSource: "http",
+    NfsSource: "nfs",
+    PythonSource: "python",
+}
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,8 @@ class LoadReport:
         hedges: Duplicate requests sent against slow ones.
         credential_refreshes: Times an expiring signature was renewed.
         peak_held_bytes: Most bytes read, or being read, and not yet handed over.
+        readers: Shards by the reader that read them: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
+        remarks: Why some shard was read in a slower way than its storage usually is; usually empty.
         stages: Seconds spent in ``locate`` (listing), ``headers`` and ``read``.
         is_complete: Every tensor asked for was delivered.
     """
@@ -38,6 +50,8 @@ class LoadReport:
     hedges: int = 0
     credential_refreshes: int = 0
     peak_held_bytes: int = 0
+    readers: Mapping[str, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)
     is_complete: bool = False
 
@@ -48,8 +62,19 @@ class LoadReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Give all fields, and ``gb_per_s``, as plain values for JSON."""
-        return {**asdict(self), "stages": dict(self.stages), "gb_per_s": self.gb_per_s}
+        return {**asdict(self), "remarks": list(self.remarks), "gb_per_s": self.gb_per_s}
 
     def __str__(self) -> str:
         rate = f"{self.bytes / 1e9:.3f} GB in {self.seconds:.2f} s, {self.gb_per_s:.2f} GB/s"
         return f"{self.uri}: {self.tensors} tensors, {rate}"
+
+
+def count_readers(sources: Iterable[Source]) -> dict[str, int]:
+    """Count objects by the reader that reads them, as `LoadReport.readers` tells."""
+    return dict(Counter(_READERS[type(source)] for source in sources))
+
+
+def remarks_of(sources: Iterable[Source]) -> tuple[str, ...]:
+    """Collect what the sources have to say, each remark once."""
+    remarks = [source.remark for source in sources if isinstance(source, PythonSource) and source.remark]
+    return tuple(dict.fromkeys(remarks))

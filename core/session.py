@@ -13,19 +13,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamer import _native
-from streamer.core.errors import EngineError, LoadCancelledError, StreamerError
+from streamer.core.errors import ConnectError, EngineError, LoadCancelledError, StreamerError
 from streamer.core.native_errors import error_from_native
 from streamer.core.page_cache import cached_fraction
 from streamer.core.plan import ReadPlan
 from streamer.core.python_readers import PythonReaders
 from streamer.core.settings import Settings
-from streamer.core.sources import FileSource, HttpSource, PythonSource, Source
+from streamer.core.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 from streamer.core.trust import default_ca_file
 
 __all__ = ["ReadSession", "SourceObject"]
 
 WAIT_S = 0.2  # between two looks at the progress; the engine itself wakes us for anything else
 COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
+# Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
+# 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
+REMOTE_FILE_THREADS = 32
 RENEW_AFTER = 0.8  # of a signature's lifetime: leaves a fifth of it for a slow answer
 
 
@@ -73,7 +76,7 @@ class ReadSession:
         self._on_progress = on_progress
         self._delivered = 0
         self._engine = _make_engine(objects, plan, settings, in_item_order)
-        self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive)
+        self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive, plan.spans)
         self.close = weakref.finalize(self, _close, self._engine, self._readers)
         try:
             self._engine.start(plan.items, plan.spans)
@@ -151,6 +154,7 @@ def _make_engine(
     engine = _native.Session(
         file_block_bytes=settings.file_block_bytes,
         http_block_bytes=settings.http_block_bytes,
+        nfs_block_bytes=settings.nfs_block_bytes,
         python_block_bytes=settings.python_block_bytes,
         memory_limit_bytes=settings.memory_limit_bytes,
         in_item_order=in_item_order,
@@ -158,6 +162,7 @@ def _make_engine(
         file_threads=_file_threads(objects, settings, blocks),
         http_reactors=min(settings.http_reactors, blocks),
         http_in_flight=min(settings.http_in_flight, blocks),
+        nfs_threads=min(settings.nfs_threads, blocks),
         connect_timeout_s=settings.connect_timeout_s,
         first_byte_timeout_s=settings.first_byte_timeout_s,
         stall_timeout_s=settings.stall_timeout_s,
@@ -169,9 +174,11 @@ def _make_engine(
 
 
 def _file_threads(objects: Sequence[SourceObject], settings: Settings, blocks: int) -> int:
-    """Few threads for files in the page cache, many for those on a device."""
+    """Few threads for files in the page cache, many for those on a device, most for those behind a network."""
     if settings.file_threads is not None:
         return min(settings.file_threads, blocks)
+    if any(isinstance(known.source, FileSource) and known.source.is_remote for known in objects):
+        return min(REMOTE_FILE_THREADS, blocks)  # a look at the page cache would ask the server for attributes
     few = len(os.sched_getaffinity(0)) + 1  # one more than processors: one always waits for a fault or a lock
     many = max(COLD_FILE_THREADS, few)
     if blocks <= few:
@@ -189,8 +196,15 @@ def _add(engine: _native.Session, known: SourceObject) -> None:
     if isinstance(source, FileSource):
         engine.add_file(source.path, known.size_bytes, known.version)
     elif isinstance(source, HttpSource):
-        version = known.version or source.version or ""
-        engine.add_http(_http_target(source), known.size_bytes, version, source.refresh is not None)
+        version_header = source.version_header or ""
+        version = (known.version or source.version or "") if version_header else ""
+        target = _http_target(source)
+        engine.add_http(target, known.size_bytes, version, version_header, source.refresh is not None)
+    elif isinstance(source, NfsSource):
+        try:
+            engine.add_nfs(source.url, known.size_bytes, known.version)
+        except ValueError as error:  # of a URL that a backend checked, only the server's name can still be wrong
+            raise ConnectError(f"no connection to the NFS server: {error}", uri=known.uri) from None
     else:
         assert isinstance(source, PythonSource)
         engine.add_python()

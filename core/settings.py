@@ -11,7 +11,9 @@ __all__ = ["Settings", "resolve"]
 
 DEFAULT_FILE_BLOCK_BYTES = 8 * MIB  # from the page cache 4 MiB costs a tenth more CPU, 16 MiB saves nothing
 DEFAULT_HTTP_BLOCK_BYTES = 4 * MIB  # 8 MiB costs a tenth more CPU: more pages are half filled at a time
+DEFAULT_NFS_BLOCK_BYTES = 4 * MIB  # four reads of the usual 1 MiB, so that one look at the version serves four
 DEFAULT_PYTHON_BLOCK_BYTES = 8 * MIB  # a request of a Python file system is dear
+DEFAULT_NFS_THREADS = 4
 DEFAULT_PYTHON_THREADS = 8
 MAX_IN_FLIGHT = 32  # at S3's 90 MB/s a connection, more than a thread can empty; reached only while it waits
 LARGEST_DEFAULT_LIMIT_BYTES = 2 * GIB
@@ -27,10 +29,12 @@ class Settings:
 
     file_block_bytes: int
     http_block_bytes: int
+    nfs_block_bytes: int
     python_block_bytes: int
     file_threads: int | None
     http_reactors: int
     http_in_flight: int
+    nfs_threads: int
     python_threads: int
     memory_limit_bytes: int
     coalesce_gap_bytes: int
@@ -53,10 +57,12 @@ def resolve(options: Options | None) -> Settings:
     return Settings(
         file_block_bytes=given.block_bytes or DEFAULT_FILE_BLOCK_BYTES,
         http_block_bytes=given.block_bytes or DEFAULT_HTTP_BLOCK_BYTES,
+        nfs_block_bytes=given.block_bytes or DEFAULT_NFS_BLOCK_BYTES,
         python_block_bytes=given.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
         file_threads=given.file_threads,
         http_reactors=given.http_reactors or min(4, processors),
         http_in_flight=given.http_in_flight or MAX_IN_FLIGHT,
+        nfs_threads=given.nfs_threads or DEFAULT_NFS_THREADS,
         python_threads=given.python_threads or DEFAULT_PYTHON_THREADS,
         memory_limit_bytes=given.memory_limit_bytes or _default_memory_limit_bytes(),
         coalesce_gap_bytes=given.coalesce_gap_bytes,

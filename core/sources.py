@@ -15,6 +15,7 @@ import pluggy
 __all__ = [
     "FileSource",
     "HttpSource",
+    "NfsSource",
     "ObjectInfo",
     "PythonSource",
     "Source",
@@ -53,9 +54,12 @@ class FileSource:
 
     Attributes:
         path: Absolute path on a mounted file system.
+        is_remote: The file system is on another machine (NFS, SMB, …): each read waits for a network, so more are
+            made at a time.
     """
 
     path: str
+    is_remote: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,13 @@ class HttpSource:
     Attributes:
         url: Complete URL; its query may hold a signature and is never shown.
         headers: Sent with every request, beside the engine's own ``Range``.
-        version: Sent as ``If-Match`` and compared with the ``ETag`` of every answer; None to pin nothing.
+        version: What `version_header` must say in every answer; None pins what the first answer says.
+        version_header: Response header that tells the version. With ``ETag`` and ``Last-Modified`` each request
+            also carries the matching precondition (``If-Match``, ``If-Unmodified-Since``); for another header the
+            URL should hold one. None compares nothing: the URL itself names one version.
         expires_at_s: Unix time after which the URL or headers are refused, or None.
-        refresh: Gives the same object under new credentials; called on the consumer's thread.
+        refresh: Gives the same object under new credentials or at its new place; called on the consumer's thread
+            before `expires_at_s`, and after an answer 401, "expired" or a redirect. It must give the same version.
         ca_file: PEM bundle to trust instead of the system's, or None.
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
     """
@@ -75,10 +83,23 @@ class HttpSource:
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     version: str | None = None
+    version_header: str | None = "ETag"
     expires_at_s: float | None = None
     refresh: Callable[[], HttpSource] | None = field(default=None, repr=False, compare=False)
     ca_file: str | None = None
     proxy: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class NfsSource:
+    """A file of an NFS server, read by the native NFS client without a mount.
+
+    Attributes:
+        url: ``nfs://server[:port]/export/path[?option=value&…]``. The path is taken letter by letter; what follows the
+            last ``?`` is options: ``version`` (4 unless given), ``nfsport``, ``mountport``, ``uid``, ``gid``.
+    """
+
+    url: str
 
 
 @dataclass(frozen=True)
@@ -90,13 +111,18 @@ class PythonSource:
             returns the bytes written; called from several threads at once unless `max_threads` is 1. It must
             keep no reference to the buffer.
         max_threads: Most calls at a time, or None for the engine's default.
+        confirm: Called when all wanted bytes of the object are read, before the last of them are handed out; raises
+            `ChangedError` if it is no longer the object it was at the first read. None where nothing can tell.
+        remark: Why the object is read in this slower way, for the load's report, or None.
     """
 
     read_into: Callable[[memoryview, int], int]
     max_threads: int | None = None
+    confirm: Callable[[], None] | None = None
+    remark: str | None = None
 
 
-Source: TypeAlias = FileSource | HttpSource | PythonSource
+Source: TypeAlias = FileSource | HttpSource | NfsSource | PythonSource
 
 
 @runtime_checkable
@@ -124,7 +150,7 @@ class Store(Protocol):
         """
 
     def source(self, info: ObjectInfo) -> Source:
-        """Say where the bytes of the object live. No request is made."""
+        """Say where the bytes of the object live, with one request at most. Called from several threads."""
 
     def close(self) -> None:
         """Let go of connections. Sources given out stay valid."""
@@ -144,4 +170,15 @@ class StoreHooks:
 
         Returns:
             The store, or None when this plug-in does not serve the URL.
+        """
+
+    @hookspec(firstresult=True)
+    def streamer_source_kind(self, scheme: str) -> type[Source] | None:
+        """Say which source the stores of `scheme` give, for ``python -m streamer plugins``. Optional.
+
+        Args:
+            scheme: One of the entry points' names of this plug-in.
+
+        Returns:
+            `FileSource`, `HttpSource` or `NfsSource` (read natively), or `PythonSource`.
         """

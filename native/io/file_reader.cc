@@ -65,48 +65,74 @@ std::size_t next_vectors(SegmentCursor cursor, std::array<iovec, kVectorsPerCall
   return count;
 }
 
+// The file server forgot the handle, or the network or disk failed under it.
+bool is_worth_reopening(int os_error) { return os_error == ESTALE || os_error == EIO; }
+
+ssize_t read_without_flags(int descriptor, const iovec* vectors, int count, off_t offset) {
+  return preadv2(descriptor, vectors, count, offset, 0);
+}
+
+std::optional<ReadError> check_unchanged(int descriptor, const struct stat& opened) {
+  struct stat now {};
+  if (fstat(descriptor, &now) != 0) return error_of_errno("cannot stat the file", errno);
+  if (now.st_size < opened.st_size) {
+    return error_of(ErrorCode::kTruncated, "the file was truncated while it was read");
+  }
+  // Replacing a file by renaming another over it changes the ctime of the one we hold, not its
+  // bytes.
+  const bool is_relinked = now.st_nlink != opened.st_nlink;
+  const bool is_rewritten = now.st_size != opened.st_size ||
+                            !is_same(now.st_mtim, opened.st_mtim) ||
+                            (!is_relinked && !is_same(now.st_ctim, opened.st_ctim));
+  if (is_rewritten) {
+    return error_of(ErrorCode::kChanged, "the file was rewritten while it was read");
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-FileReader::FileReader(std::string path, std::uint64_t size_bytes, std::string version)
-    : path_(std::move(path)), size_bytes_(size_bytes), version_(std::move(version)) {}
+FileReader::FileReader(std::string path, std::uint64_t size_bytes, std::string version,
+                       ReadCall read_call)
+    : path_(std::move(path)),
+      size_bytes_(size_bytes),
+      read_call_(read_call ? std::move(read_call) : read_without_flags),
+      version_(std::move(version)) {}
 
-FileReader::~FileReader() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
+FileReader::Opened::~Opened() { close(descriptor); }
 
 std::string FileReader::version() {
   const std::lock_guard lock(mutex_);
   return version_;
 }
 
-std::optional<ReadError> FileReader::open_once() {
+std::optional<ReadError> FileReader::open_file(std::shared_ptr<Opened>& file,
+                                               const std::shared_ptr<Opened>& failed) {
   const std::lock_guard lock(mutex_);
-  return descriptor_ >= 0 ? std::nullopt : open_locked();
-}
-
-std::optional<ReadError> FileReader::open_locked() {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer. It changes nothing for regular files.
-  const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (descriptor < 0) return error_of_errno("cannot open the file", errno);
-  auto error = check_opened(descriptor);
-  if (error) {
-    close(descriptor);
-  } else {
-    descriptor_ = descriptor;
+  if (!file_ || file_ == failed) {
+    // O_NONBLOCK: opening a FIFO must not wait for a writer. It changes nothing for regular files.
+    const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (descriptor < 0) return error_of_errno("cannot open the file", errno);
+    const auto opened = std::make_shared<Opened>(descriptor);
+    if (auto error = check_opened(*opened)) return error;
+    file_ = opened;
   }
-  return error;
+  file = file_;
+  return std::nullopt;
 }
 
-std::optional<ReadError> FileReader::check_opened(int descriptor) {
-  if (fstat(descriptor, &opened_) != 0) return error_of_errno("cannot stat the file", errno);
-  if (!S_ISREG(opened_.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
-  const std::string found = version_of(opened_);
+std::optional<ReadError> FileReader::check_opened(Opened& file) {
+  if (fstat(file.descriptor, &file.status) != 0) {
+    return error_of_errno("cannot stat the file", errno);
+  }
+  if (!S_ISREG(file.status.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
+  const std::string found = version_of(file.status);
   if (!version_.empty() && version_ != found) {
     return error_of(ErrorCode::kChanged,
                     "the file was replaced or rewritten since its header was read");
   }
   version_ = found;
-  const auto size = static_cast<std::uint64_t>(opened_.st_size);
+  const auto size = static_cast<std::uint64_t>(file.status.st_size);
   if (size < size_bytes_) {
     return error_of(ErrorCode::kTruncated, "the file has " + std::to_string(size) + " bytes, not " +
                                                std::to_string(size_bytes_));
@@ -115,40 +141,39 @@ std::optional<ReadError> FileReader::check_opened(int descriptor) {
   return std::nullopt;
 }
 
-std::optional<ReadError> FileReader::check_unchanged() const {
-  struct stat now {};
-  if (fstat(descriptor_, &now) != 0) return error_of_errno("cannot stat the file", errno);
-  if (now.st_size < opened_.st_size) {
-    return error_of(ErrorCode::kTruncated, "the file was truncated while it was read");
+std::optional<ReadError> FileReader::read(Block& block, const std::function<bool()>& is_cancelled) {
+  std::shared_ptr<Opened> file;
+  std::optional<ReadError> error;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    std::shared_ptr<Opened> next;
+    error = open_file(next, file);
+    if (!error) error = read_from(*next, block, is_cancelled);
+    if (!error || !is_worth_reopening(error->os_error)) return error;
+    if (next) file = std::move(next);
   }
-  // Replacing a file by renaming another over it changes the ctime of the one we hold, not its
-  // bytes.
-  const bool is_relinked = now.st_nlink != opened_.st_nlink;
-  const bool is_rewritten = now.st_size != opened_.st_size ||
-                            !is_same(now.st_mtim, opened_.st_mtim) ||
-                            (!is_relinked && !is_same(now.st_ctim, opened_.st_ctim));
-  if (is_rewritten) {
-    return error_of(ErrorCode::kChanged, "the file was rewritten while it was read");
-  }
-  return std::nullopt;
+  error->attempts = 2;
+  return error;
 }
 
-std::optional<ReadError> FileReader::read(Block& block, const std::function<bool()>& is_cancelled) {
-  if (auto error = open_once()) return error;
+std::optional<ReadError> FileReader::read_from(const Opened& file, Block& block,
+                                               const std::function<bool()>& is_cancelled) const {
   SegmentCursor cursor(block);
   std::array<iovec, kVectorsPerCall> vectors;
   while (block.received < block.size()) {
     if (is_cancelled()) return std::nullopt;
     const std::size_t count = next_vectors(cursor, vectors);
     const auto offset = static_cast<off_t>(block.begin + block.received);
-    const ssize_t got = preadv2(descriptor_, vectors.data(), static_cast<int>(count), offset, 0);
+    const ssize_t got =
+        read_call_(file.descriptor, vectors.data(), static_cast<int>(count), offset);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got < 0) return error_of_errno("cannot read the file", errno);
+    if (got < 0) {
+      return error_of_errno("cannot read the file at byte " + std::to_string(offset), errno);
+    }
     if (got == 0) return error_of(ErrorCode::kTruncated, "the file ends early");
     cursor.skip(static_cast<std::uint64_t>(got));
     block.received += static_cast<std::uint64_t>(got);
   }
-  return check_unchanged();
+  return check_unchanged(file.descriptor, file.status);
 }
 
 }  // namespace streamer

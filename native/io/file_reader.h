@@ -3,15 +3,20 @@
 // A file is opened once, on its first block, never blocks on open (FIFOs, devices and directories
 // are refused), and is read with preadv2 only: a file truncated under us is an error, not a SIGBUS.
 // What it was at open (size, times, inode) is compared after every block, so bytes of two versions
-// never mix unseen.
+// never mix unseen. A handle that a file server no longer knows (ESTALE) and a failing read (EIO)
+// are met once per block by opening the file anew: the same version is read on from the last good
+// byte.
 //
 // Thread-safe: any number of threads may read blocks of the same file.
 #pragma once
 
 #include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -23,9 +28,13 @@ namespace streamer {
 
 class FileReader {
  public:
+  // preadv2(2) without flags; another in tests, which need errors that no disk gives on demand.
+  using ReadCall =
+      std::function<ssize_t(int descriptor, const iovec* vectors, int count, off_t offset)>;
+
   // `version` pins what an earlier session saw of the same file (see version()), or is empty.
-  FileReader(std::string path, std::uint64_t size_bytes, std::string version);
-  ~FileReader();
+  FileReader(std::string path, std::uint64_t size_bytes, std::string version,
+             ReadCall read_call = nullptr);
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
@@ -37,17 +46,30 @@ class FileReader {
   std::string version();
 
  private:
-  std::optional<ReadError> open_once();
-  std::optional<ReadError> open_locked();
-  std::optional<ReadError> check_opened(int descriptor);
-  std::optional<ReadError> check_unchanged() const;
+  // An open file and what it was when it was opened; closed when the last block is done with it.
+  struct Opened {
+    explicit Opened(int opened) : descriptor(opened) {}
+    ~Opened();
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+
+    const int descriptor;
+    struct stat status {};
+  };
+
+  // Gives the open file in `file`; a new one when the file is still the `failed` one.
+  std::optional<ReadError> open_file(std::shared_ptr<Opened>& file,
+                                     const std::shared_ptr<Opened>& failed);
+  std::optional<ReadError> check_opened(Opened& file);
+  std::optional<ReadError> read_from(const Opened& file, Block& block,
+                                     const std::function<bool()>& is_cancelled) const;
 
   const std::string path_;
   const std::uint64_t size_bytes_;
-  std::mutex mutex_;     // guards opening
-  std::string version_;  // guarded by mutex_
-  int descriptor_ = -1;  // set once, under mutex_, before any block is read
-  struct stat opened_ {};
+  const ReadCall read_call_;
+  std::mutex mutex_;
+  std::string version_;           // guarded by mutex_
+  std::shared_ptr<Opened> file_;  // guarded by mutex_
 };
 
 }  // namespace streamer

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -130,6 +131,84 @@ TEST_CASE("a truncated file is an error with what it had, not a signal") {
   REQUIRE(truncate(file.path().c_str(), 15) == 0);
   Block second = block_into(target, 10);
   CHECK(reader.read(second, kNeverCancelled)->code == ErrorCode::kTruncated);
+}
+
+// preadv2 with a failure in front: it is called `calls` times in all.
+FileReader::ReadCall failing(int& calls, int failures, int os_error) {
+  return [&calls, failures, os_error](int descriptor, const iovec* vectors, int count,
+                                      off_t offset) -> ssize_t {
+    if (calls++ < failures) {
+      errno = os_error;
+      return -1;
+    }
+    return preadv(descriptor, vectors, count, offset);
+  };
+}
+
+TEST_CASE("a stale handle or a failing read is met once by opening the file anew") {
+  const TemporaryFile file(100);
+  for (const int os_error : {ESTALE, EIO}) {
+    int calls = 0;
+    FileReader reader(file.path(), 100, "", failing(calls, 1, os_error));
+    std::vector<std::byte> target(10);
+    Block block = block_into(target, 20);
+    CHECK_FALSE(reader.read(block, kNeverCancelled));
+    CHECK(target[9] == std::byte{29});
+    CHECK(calls == 2);
+  }
+}
+
+TEST_CASE("a read that keeps failing is an error with its offset") {
+  const TemporaryFile file(100);
+  int calls = 0;
+  FileReader reader(file.path(), 100, "", failing(calls, 99, EIO));
+  std::vector<std::byte> target(10);
+  Block block = block_into(target, 20);
+  const auto error = reader.read(block, kNeverCancelled);
+  CHECK(error->code == ErrorCode::kIo);
+  CHECK(error->os_error == EIO);
+  CHECK(error->detail.find("at byte 20") != std::string::npos);
+  CHECK(error->attempts == 2);
+  CHECK(calls == 2);
+}
+
+TEST_CASE("a file opened anew goes on at the last good byte, and only in the same version") {
+  const TemporaryFile file(100);
+  std::vector<off_t> offsets;
+  bool replaces = false;
+  const auto one_byte_then_stale = [&](int descriptor, const iovec* vectors, int,
+                                       off_t offset) -> ssize_t {
+    offsets.push_back(offset);
+    if (offsets.size() == 2) {
+      if (replaces) std::ofstream(file.path()) << std::string(100, 'x');
+      errno = ESTALE;
+      return -1;
+    }
+    return pread(descriptor, vectors[0].iov_base, 1, offset);
+  };
+  std::vector<std::byte> target(3);
+  Block block = block_into(target, 20);
+  FileReader reader(file.path(), 100, "", one_byte_then_stale);
+  REQUIRE_FALSE(reader.read(block, kNeverCancelled));
+  CHECK(offsets == std::vector<off_t>{20, 21, 21, 22});
+  CHECK(target[2] == std::byte{22});
+
+  offsets.clear();
+  replaces = true;
+  Block again = block_into(target, 20);
+  CHECK(reader.read(again, kNeverCancelled)->code == ErrorCode::kChanged);
+}
+
+TEST_CASE("an interrupted read is made again, without end") {
+  const TemporaryFile file(100);
+  for (const int os_error : {EINTR, EAGAIN}) {
+    int calls = 0;
+    FileReader reader(file.path(), 100, "", failing(calls, 5, os_error));
+    std::vector<std::byte> target(10);
+    Block block = block_into(target, 0);
+    CHECK_FALSE(reader.read(block, kNeverCancelled));
+    CHECK(calls == 6);
+  }
 }
 
 TEST_CASE("a cancelled read returns at once with an unfinished block") {

@@ -1,8 +1,9 @@
 // One object behind a URL, as all reactors of a session share it.
 //
 // The way to reach it (URL, headers, expiry) is an immutable HttpTarget that Python replaces when
-// credentials are renewed; requests under way keep the target they started with. The version is
-// pinned by the first answer, or by the caller, and never changes afterwards.
+// credentials are renewed; requests under way keep the target they started with. The version, which
+// the header `version_header` of every answer tells, is pinned by the first answer, or by the
+// caller, and never changes afterwards.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +26,17 @@ struct HttpTarget {
 
 class HttpObject {
  public:
-  HttpObject(HttpTarget target, std::uint64_t size_bytes, std::string version, bool can_refresh)
+  HttpObject(HttpTarget target, std::uint64_t size_bytes, std::string version,
+             std::string version_header, bool can_refresh)
       : size_bytes_(size_bytes),
+        version_header_(std::move(version_header)),
         can_refresh_(can_refresh),
         target_(std::make_shared<const HttpTarget>(std::move(target))),
         version_(std::move(version)) {}
 
   std::uint64_t size_bytes() const { return size_bytes_; }
+  // Empty: no header tells the version of this object, and none is compared.
+  const std::string& version_header() const { return version_header_; }
   bool can_refresh() const { return can_refresh_; }
 
   std::shared_ptr<const HttpTarget> target() {
@@ -84,6 +89,7 @@ class HttpObject {
 
  private:
   const std::uint64_t size_bytes_;
+  const std::string version_header_;
   const bool can_refresh_;
   std::mutex mutex_;
   std::shared_ptr<const HttpTarget> target_;  // guarded by mutex_

@@ -112,7 +112,7 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     scheduler_.finish(Lane::kHttp, transfer.take_block());
     return;
   }
-  if (error->code == ErrorCode::kCredentialsExpired && renew_and_retry(transfer, *error)) return;
+  if (is_renewable(*error) && renew_and_retry(transfer, *error)) return;
   if (!is_retryable(*error) || error->attempts >= retry_.max_attempts) {
     scheduler_.fail(std::move(*error));
     return;
@@ -122,7 +122,8 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
   scheduler_.retry_at(Lane::kHttp, transfer.take_block(), after(Clock::now(), delay_s));
 }
 
-// Expired: the consumer is asked for new credentials, once; the block waits in the queue.
+// The consumer is asked for a new URL or new credentials, once for all; the block waits in the
+// queue.
 bool HttpReactor::renew_and_retry(HttpTransfer& transfer, const ReadError& error) {
   HttpObject& object = transfer.object();
   if (!object.can_refresh() || error.attempts >= retry_.max_attempts) return false;

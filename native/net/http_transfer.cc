@@ -31,6 +31,20 @@ ErrorCode code_of(CURLcode result) {
   }
 }
 
+// The header that makes the server itself refuse another version (RFC 9110 §13.1), or nothing where
+// it has none for this kind of version: then the URL holds the condition, or the answers alone
+// tell.
+std::string precondition_of(const RangeRequest& asked) {
+  if (asked.version.empty()) return {};
+  if (equals_ignoring_case(asked.version_header, "ETag")) {
+    return asked.version.starts_with("W/") ? "" : "If-Match: " + asked.version;  // never a weak one
+  }
+  if (equals_ignoring_case(asked.version_header, "Last-Modified")) {
+    return "If-Unmodified-Since: " + asked.version;
+  }
+  return {};
+}
+
 }  // namespace
 
 HttpTransfer::HttpTransfer(const HttpOptions& options, std::uint64_t& received_bytes)
@@ -43,8 +57,10 @@ void HttpTransfer::prepare(Block block, HttpObject& object, TimePoint now) {
   if (block_.attempts++ == 0) block_.first_started = now;
   object_ = &object;
   target_ = object.target();
-  asked_ = {block_.begin + block_.received, block_.end, object.size_bytes(), object.version()};
+  asked_ = {block_.begin + block_.received, block_.end, object.size_bytes(), object.version(),
+            object.version_header()};
   head_ = {};
+  head_.version_header = asked_.version_header;
   cursor_.emplace(block_);
   is_head_checked_ = false;
   refusal_.reset();
@@ -63,9 +79,8 @@ void HttpTransfer::set_headers() {
   };
   for (const std::string& line : target_->headers) add(line);
   add("Accept-Encoding: identity");
-  const bool is_weak =
-      asked_.version.starts_with("W/");  // If-Match never matches a weak ETag (RFC 9110)
-  if (!asked_.version.empty() && !is_weak) add("If-Match: " + asked_.version);
+  const std::string precondition = precondition_of(asked_);
+  if (!precondition.empty()) add(precondition);
 }
 
 void HttpTransfer::set_options() {
@@ -125,7 +140,7 @@ bool HttpTransfer::take_body(std::string_view data) {
   if (!is_head_checked_) {
     is_head_checked_ = true;
     refusal_ = check_range_response(asked_, head_, {});
-    if (!refusal_ && !object_->pin_version(head_.etag)) {
+    if (!refusal_ && !object_->pin_version(head_.version)) {
       refusal_ = error_of(ErrorCode::kChanged, "the object was replaced while it was read");
     }
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <utility>
 
 namespace streamer {
 namespace {
@@ -13,12 +14,6 @@ std::string_view trim(std::string_view text) {
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
   return text;
-}
-
-bool equals_ignoring_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-    return std::tolower(x) == std::tolower(y);
-  });
 }
 
 std::optional<std::uint64_t> parse_number(std::string_view text) {
@@ -54,23 +49,33 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-ErrorCode code_of_denial(std::string_view storage_code, std::string_view message) {
-  // S3 reports an expired query signature as AccessDenied with this message.
+ErrorCode code_of_denial(int status, std::string_view storage_code, std::string_view message,
+                         std::string_view detail) {
+  // S3 reports an expired query signature as AccessDenied with "Request has expired", Azure an
+  // expired SAS as AuthenticationFailed with this detail.
   if (message.find("expired") != std::string_view::npos ||
+      detail.find("not valid in the specified time frame") != std::string_view::npos ||
       is_one_of(storage_code, {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})) {
     return ErrorCode::kCredentialsExpired;
   }
-  if (is_one_of(storage_code, {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken",
-                               "AuthorizationHeaderMalformed", "RequestTimeTooSkewed"})) {
+  // RFC 9110: 401 is about who asks, 403 about what they may.
+  if (status == 401 ||
+      is_one_of(storage_code, {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken",
+                               "AuthorizationHeaderMalformed", "RequestTimeTooSkewed",
+                               "AuthenticationFailed", "InvalidAuthenticationInfo"})) {
     return ErrorCode::kCredentials;
   }
   return ErrorCode::kAccessDenied;
 }
 
-ErrorCode code_of_status(int status, std::string_view storage_code, std::string_view message) {
+ErrorCode code_of_status(int status, std::string_view body) {
+  const std::string_view storage_code = xml_text(body, "Code");
   if (status == 404) return ErrorCode::kNotFound;
   if (status == 412) return ErrorCode::kChanged;
-  if (status == 401 || status == 403) return code_of_denial(storage_code, message);
+  if (status == 401 || status == 403) {
+    return code_of_denial(status, storage_code, xml_text(body, "Message"),
+                          xml_text(body, "AuthenticationErrorDetail"));
+  }
   if (status == 400 && is_one_of(storage_code, {"ExpiredToken", "TokenRefreshRequired"})) {
     return ErrorCode::kCredentialsExpired;
   }
@@ -134,7 +139,7 @@ std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseH
   }
   const std::string_view storage_code = xml_text(body, "Code");
   const std::string_view message = xml_text(body, "Message");
-  const ErrorCode code = code_of_status(head.status, storage_code, message);
+  const ErrorCode code = code_of_status(head.status, body);
   ReadError error = error_of(code, sentence_for(code, message), asked, head);
   error.storage_code = storage_code.substr(0, 100);
   return error;
@@ -145,7 +150,9 @@ std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseH
 void ResponseHead::take_line(std::string_view line) {
   line = trim(line);
   if (line.substr(0, 5) == "HTTP/") {
-    *this = ResponseHead{};
+    ResponseHead next;
+    next.version_header = std::move(version_header);
+    *this = std::move(next);
     const std::size_t space = line.find(' ');
     if (space != std::string_view::npos) {
       status = static_cast<int>(parse_number(line.substr(space + 1, 3)).value_or(0));
@@ -160,7 +167,7 @@ void ResponseHead::take_line(std::string_view line) {
   if (is("content-range")) content_range = value;
   if (is("content-length")) content_length = parse_number(value);
   if (is("content-encoding")) content_encoding = value;
-  if (is("etag")) etag = value;
+  if (!version_header.empty() && is(version_header)) version = value;
   if (is("x-amz-request-id") || is("x-ms-request-id") || is("x-guploader-uploadid") ||
       is("x-request-id")) {
     request_id = value.substr(0, 128);
@@ -168,8 +175,15 @@ void ResponseHead::take_line(std::string_view line) {
   if (is("retry-after")) retry_after_s = static_cast<double>(parse_number(value).value_or(0));
 }
 
+bool equals_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
+    return std::tolower(x) == std::tolower(y);
+  });
+}
+
 std::string_view xml_text(std::string_view document, std::string_view tag) {
-  const std::string open = "<" + std::string(tag) + ">";
+  std::string open = "<";
+  open.append(tag).push_back('>');
   const std::size_t start = document.find(open);
   if (start == std::string_view::npos) return {};
   const std::size_t end = document.find("</", start);
@@ -187,12 +201,12 @@ std::optional<ReadError> check_range_response(const RangeRequest& asked, const R
     return refuse(ErrorCode::kRangeResponse,
                   "the server encoded the range (" + head.content_encoding.substr(0, 40) + ")");
   }
-  if (!asked.version.empty()) {
-    if (head.etag.empty()) {
-      return refuse(ErrorCode::kRangeResponse,
-                    "the answer carries no ETag, so its version cannot be checked");
+  if (!asked.version_header.empty() && !asked.version.empty()) {
+    if (head.version.empty()) {
+      return refuse(ErrorCode::kRangeResponse, "the answer carries no " + asked.version_header +
+                                                   ", so its version cannot be checked");
     }
-    if (without_quotes(head.etag) != without_quotes(asked.version)) {
+    if (without_quotes(head.version) != without_quotes(asked.version)) {
       return refuse(ErrorCode::kChanged, "the object was replaced while it was read");
     }
   }

@@ -20,16 +20,19 @@ struct RangeRequest {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;  // half-open
   std::uint64_t size = 0;
-  std::string version;  // an ETag, or empty where none is known yet
+  std::string version;  // what version_header must say, or empty where it is not known yet
+  std::string version_header = {};  // name of the header that tells the version; empty: none does
 };
 
 // The status line and the headers that matter, filled in line by line.
 struct ResponseHead {
+  std::string version_header;  // set before the first line: whose value goes to `version`
+
   int status = 0;
   std::string content_range;
   std::optional<std::uint64_t> content_length;
   std::string content_encoding;
-  std::string etag;
+  std::string version;
   std::string request_id;
   double retry_after_s = 0;
 
@@ -41,6 +44,9 @@ struct ResponseHead {
 // the start of the error document; its <Code> and <Message> are used.
 std::optional<ReadError> check_range_response(const RangeRequest& asked, const ResponseHead& head,
                                               std::string_view body);
+
+// Names of headers are compared like this.
+bool equals_ignoring_case(std::string_view a, std::string_view b);
 
 // The text of the first <tag> of an XML document, or empty.
 std::string_view xml_text(std::string_view document, std::string_view tag);

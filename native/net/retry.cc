@@ -29,6 +29,12 @@ bool is_retryable(const ReadError& error) {
   }
 }
 
+bool is_renewable(const ReadError& error) {
+  if (error.code == ErrorCode::kCredentialsExpired) return true;
+  const bool is_first = error.attempts < 2;
+  return is_first && (error.code == ErrorCode::kRedirect || error.http_status == 401);
+}
+
 double retry_delay_s(const ReadError& error, const RetryOptions& options, double random) {
   const double base = is_throttle(error) ? options.throttle_delay_s : options.base_delay_s;
   const double grown = base * std::pow(2.0, std::max(0, error.attempts - 1));

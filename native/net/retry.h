@@ -16,6 +16,10 @@ struct RetryOptions {
 // needs a new signature first.
 bool is_retryable(const ReadError& error);
 
+// Failures that a new URL or new credentials may cure: expired ones, and, once, a 401 (a token that
+// was revoked early) or a redirect (the place the URL once led to has moved).
+bool is_renewable(const ReadError& error);
+
 // Seconds to wait before attempt `error.attempts + 1`; `random` is uniform in [0, 1).
 double retry_delay_s(const ReadError& error, const RetryOptions& options, double random);
 

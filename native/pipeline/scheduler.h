@@ -1,8 +1,8 @@
 // Hands blocks to readers, counts what landed, and hands finished items to the one consumer.
 //
 // Contract
-//  - One queue per lane (files, HTTP, Python) over all blocks of all objects, cut on demand in item
-//  order; a
+//  - One queue per lane (files, HTTP, Python, NFS) over all blocks of all objects, cut on demand in
+//  item order; a
 //    block that must be tried again comes back to the same queue.
 //  - An item is delivered exactly once, when its last byte landed.
 //  - Bytes held (reserved and not yet taken by the consumer) stay below the limit, except that an
@@ -33,8 +33,8 @@
 
 namespace streamer {
 
-enum class Lane : std::uint8_t { kFile, kHttp, kPython };
-inline constexpr std::size_t kLaneCount = 3;
+enum class Lane : std::uint8_t { kFile, kHttp, kPython, kNfs };
+inline constexpr std::size_t kLaneCount = 4;
 
 struct SchedulerOptions {
   std::array<std::uint64_t, kLaneCount> block_bytes{};

@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 #include <unistd.h>
 
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -33,19 +34,59 @@ struct Session::State {
 
   const SessionOptions options;
   std::vector<Lane> lane_of_source;
-  std::vector<std::unique_ptr<FileReader>> files;    // by source, null for others
-  std::vector<std::unique_ptr<HttpObject>> objects;  // by source, null for others
+  std::vector<std::unique_ptr<FileReader>> files;             // by source, null for others
+  std::vector<std::unique_ptr<HttpObject>> objects;           // by source, null for others
+  std::vector<std::unique_ptr<NfsObject>> nfs_files;          // by source, null for others
+  std::map<std::string, std::vector<std::string>> addresses;  // by NFS server
   std::vector<std::unique_ptr<HttpReactor>> reactors;
+  std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
   HttpCounters http_counters;
   std::unique_ptr<Scheduler> scheduler;
   std::mutex join_mutex;  // close() may be called by several threads
   std::vector<std::thread> threads;
 
-  void add(Lane lane, std::unique_ptr<FileReader> file, std::unique_ptr<HttpObject> object) {
+  void add(Lane lane, std::unique_ptr<FileReader> file, std::unique_ptr<HttpObject> object,
+           std::unique_ptr<NfsObject> nfs_file) {
     if (scheduler) throw std::logic_error("objects are added before start()");
     lane_of_source.push_back(lane);
     files.push_back(std::move(file));
     objects.push_back(std::move(object));
+    nfs_files.push_back(std::move(nfs_file));
+  }
+
+  template <typename Reactor>
+  void make_waker(Lane lane, Reactor* reactor) {
+    scheduler->add_waker(lane, [reactor] { reactor->wake(); });
+  }
+
+  template <typename Work>
+  void start_thread(const char* role, unsigned index, Work work) {
+    threads.emplace_back([this, role, index, work] {
+      name_this_thread(role, index);
+      run_guarded(*scheduler, work);
+    });
+  }
+
+  void start_http() {
+    for (unsigned i = 0; i < options.http_reactors; ++i) {
+      reactors.push_back(std::make_unique<HttpReactor>(
+          *scheduler, objects, options.http, options.retry, options.http_in_flight, http_counters));
+      make_waker(Lane::kHttp, reactors.back().get());
+    }
+    for (unsigned i = 0; i < reactors.size(); ++i) {
+      start_thread("http", i, [reactor = reactors[i].get()] { reactor->run(); });
+    }
+  }
+
+  void start_nfs() {
+    for (unsigned i = 0; i < options.nfs_threads; ++i) {
+      nfs_reactors.push_back(
+          std::make_unique<NfsReactor>(*scheduler, nfs_files, options.nfs, options.retry));
+      make_waker(Lane::kNfs, nfs_reactors.back().get());
+    }
+    for (unsigned i = 0; i < nfs_reactors.size(); ++i) {
+      start_thread("nfs", i, [reactor = nfs_reactors[i].get()] { reactor->run(); });
+    }
   }
 
   // One file thread: block by block until there are no more.
@@ -94,17 +135,26 @@ Session::State& Session::state() const {
 
 void Session::add_file(std::string path, std::uint64_t size_bytes, std::string version) {
   auto file = std::make_unique<FileReader>(std::move(path), size_bytes, std::move(version));
-  state().add(Lane::kFile, std::move(file), nullptr);
+  state().add(Lane::kFile, std::move(file), nullptr, nullptr);
 }
 
 void Session::add_http(HttpTarget target, std::uint64_t size_bytes, std::string version,
-                       bool can_refresh) {
-  auto object =
-      std::make_unique<HttpObject>(std::move(target), size_bytes, std::move(version), can_refresh);
-  state().add(Lane::kHttp, nullptr, std::move(object));
+                       std::string version_header, bool can_refresh) {
+  auto object = std::make_unique<HttpObject>(std::move(target), size_bytes, std::move(version),
+                                             std::move(version_header), can_refresh);
+  state().add(Lane::kHttp, nullptr, std::move(object), nullptr);
 }
 
-void Session::add_python() { state().add(Lane::kPython, nullptr, nullptr); }
+void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version) {
+  NfsUrl parsed = parse_nfs_url(url);
+  std::vector<std::string>& addresses = state().addresses[parsed.server];
+  if (addresses.empty()) addresses = resolve_server(parsed.server);
+  auto file =
+      std::make_unique<NfsObject>(std::move(parsed), addresses, size_bytes, std::move(version));
+  state().add(Lane::kNfs, nullptr, nullptr, std::move(file));
+}
+
+void Session::add_python() { state().add(Lane::kPython, nullptr, nullptr, nullptr); }
 
 void Session::start(Plan plan) {
   State& state = this->state();
@@ -114,27 +164,11 @@ void Session::start(Plan plan) {
   state.scheduler =
       std::make_unique<Scheduler>(std::move(plan), state.lane_of_source, state.options.scheduler);
   if (!has_work) return;
-  if (state.has(Lane::kHttp)) {
-    for (unsigned i = 0; i < state.options.http_reactors; ++i) {
-      state.reactors.push_back(std::make_unique<HttpReactor>(
-          *state.scheduler, state.objects, state.options.http, state.options.retry,
-          state.options.http_in_flight, state.http_counters));
-      HttpReactor* reactor = state.reactors.back().get();
-      state.scheduler->add_waker(Lane::kHttp, [reactor] { reactor->wake(); });
-    }
-  }
-  for (unsigned i = 0; i < state.reactors.size(); ++i) {
-    state.threads.emplace_back([&state, i] {
-      name_this_thread("http", i);
-      run_guarded(*state.scheduler, [&state, i] { state.reactors[i]->run(); });
-    });
-  }
+  if (state.has(Lane::kHttp)) state.start_http();
+  if (state.has(Lane::kNfs)) state.start_nfs();
   if (!state.has(Lane::kFile)) return;
   for (unsigned i = 0; i < state.options.file_threads; ++i) {
-    state.threads.emplace_back([&state, i] {
-      name_this_thread("file", i);
-      run_guarded(*state.scheduler, [&state] { state.read_files(); });
-    });
+    state.start_thread("file", i, [&state] { state.read_files(); });
   }
 }
 
@@ -150,6 +184,7 @@ std::string Session::version(std::uint32_t source) {
   State& state = this->state();
   if (state.files.at(source)) return state.files[source]->version();
   if (state.objects[source]) return state.objects[source]->version();
+  if (state.nfs_files[source]) return state.nfs_files[source]->version();
   return {};
 }
 

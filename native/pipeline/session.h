@@ -22,6 +22,8 @@
 #include "io/file_reader.h"
 #include "net/http_object.h"
 #include "net/http_reactor.h"
+#include "net/nfs_object.h"
+#include "net/nfs_reactor.h"
 #include "net/retry.h"
 #include "pipeline/scheduler.h"
 
@@ -32,7 +34,9 @@ struct SessionOptions {
   unsigned file_threads = 4;
   unsigned http_reactors = 2;
   unsigned http_in_flight = 8;  // per reactor
+  unsigned nfs_threads = 4;     // each with connections of its own
   HttpOptions http;
+  NfsOptions nfs;
   RetryOptions retry;
 };
 
@@ -58,7 +62,11 @@ class Session {
 
   // Objects are numbered in the order they are added. Before start() only.
   void add_file(std::string path, std::uint64_t size_bytes, std::string version);
-  void add_http(HttpTarget target, std::uint64_t size_bytes, std::string version, bool can_refresh);
+  void add_http(HttpTarget target, std::uint64_t size_bytes, std::string version,
+                std::string version_header, bool can_refresh);
+  // Asks the system's resolver for the server's addresses. Throws std::invalid_argument for a URL
+  // that is none, or a server that has no address.
+  void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version);
   void add_python();
 
   // Throws std::invalid_argument for a plan that does not fit the objects.

@@ -154,21 +154,22 @@ void register_http_target(py::module_& module) {
            py::arg("expires_at_s"), py::arg("renew_at_s"));
 }
 
-std::shared_ptr<Session> make_session(std::uint64_t file_block_bytes,
-                                      std::uint64_t http_block_bytes,
-                                      std::uint64_t python_block_bytes,
-                                      std::uint64_t memory_limit_bytes, bool in_item_order,
-                                      unsigned file_threads, unsigned http_reactors,
-                                      unsigned http_in_flight, double connect_timeout_s,
-                                      double first_byte_timeout_s, double stall_timeout_s,
-                                      int max_attempts) {
+std::shared_ptr<Session> make_session(
+    std::uint64_t file_block_bytes, std::uint64_t http_block_bytes,
+    std::uint64_t python_block_bytes, std::uint64_t nfs_block_bytes,
+    std::uint64_t memory_limit_bytes, bool in_item_order, unsigned file_threads,
+    unsigned http_reactors, unsigned http_in_flight, unsigned nfs_threads, double connect_timeout_s,
+    double first_byte_timeout_s, double stall_timeout_s, int max_attempts) {
   SessionOptions options;
-  options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes};
+  options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes,
+                                   nfs_block_bytes};
   options.scheduler.memory_limit_bytes = memory_limit_bytes;
   options.scheduler.in_item_order = in_item_order;
   options.file_threads = file_threads;
   options.http_reactors = http_reactors;
   options.http_in_flight = http_in_flight;
+  options.nfs_threads = nfs_threads;
+  options.nfs = {connect_timeout_s, stall_timeout_s};
   options.http = {connect_timeout_s, first_byte_timeout_s, stall_timeout_s};
   options.retry.max_attempts = max_attempts;
   return std::make_shared<Session>(std::move(options));
@@ -186,14 +187,17 @@ void register_session(py::module_& module) {
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",
                                                 "One load; see pipeline/session.h.")
       .def(py::init(&make_session), py::kw_only(), py::arg("file_block_bytes"),
-           py::arg("http_block_bytes"), py::arg("python_block_bytes"),
+           py::arg("http_block_bytes"), py::arg("python_block_bytes"), py::arg("nfs_block_bytes"),
            py::arg("memory_limit_bytes"), py::arg("in_item_order"), py::arg("file_threads"),
-           py::arg("http_reactors"), py::arg("http_in_flight"), py::arg("connect_timeout_s"),
-           py::arg("first_byte_timeout_s"), py::arg("stall_timeout_s"), py::arg("max_attempts"))
+           py::arg("http_reactors"), py::arg("http_in_flight"), py::arg("nfs_threads"),
+           py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"),
+           py::arg("stall_timeout_s"), py::arg("max_attempts"))
       .def("add_file", &Session::add_file, py::arg("path"), py::arg("size_bytes"),
            py::arg("version"))
       .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),
-           py::arg("version"), py::arg("can_refresh"))
+           py::arg("version"), py::arg("version_header"), py::arg("can_refresh"))
+      .def("add_nfs", &Session::add_nfs, py::arg("url"), py::arg("size_bytes"), py::arg("version"),
+           released())
       .def("add_python", &Session::add_python)
       .def(
           "start",

@@ -10,7 +10,7 @@ import pytest
 
 from streamer.backends.posix import PosixStore, streamer_open_store
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
-from streamer.core.sources import FileSource, Store
+from streamer.core.sources import FileSource, ObjectInfo, Store
 
 
 def write(path: Path, data: bytes = b"data") -> Path:
@@ -171,3 +171,36 @@ def test_find_and_info_agree_about_a_file(tmp_path: Path) -> None:
 def test_what_is_no_folder_holds_no_files(tmp_path: Path, name: str) -> None:
     write(tmp_path / "file")
     assert PosixStore(str(tmp_path)).find(str(tmp_path / name)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_remote"),
+    [(0x6969, True), (0xFE534D42, True), (0xFF534D42, True), (0x01021997, True), (0xEF53, False), (None, False)],
+    ids=["nfs", "smb2", "cifs", "9p", "ext4", "unknown"],
+)
+def test_a_file_system_of_another_machine_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int | None, is_remote: bool
+) -> None:
+    """No such mount can be made in every test environment: the kernel's answer is replaced."""
+    monkeypatch.setattr("streamer._native.file_system_type", lambda path: kind)
+    path = write(tmp_path / "a.safetensors")
+    store = PosixStore(str(path))
+    assert store.source(store.info(str(path))).is_remote is is_remote
+
+
+@pytest.mark.parametrize("folder", ["/dev/shm", "/proc", "/"])
+def test_a_file_system_of_this_machine_is_not_remote(folder: str) -> None:
+    info = ObjectInfo(f"{folder}/a", "a", size_bytes=1)
+    assert PosixStore(folder).source(info) == FileSource(f"{folder}/a", is_remote=False)
+
+
+def test_the_kernel_is_asked_once_per_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    monkeypatch.setattr("streamer._native.file_system_type", asked.append)
+    store = PosixStore(str(tmp_path))
+    for name in "abc":
+        write(tmp_path / name)
+    (tmp_path / "link").symlink_to("a")
+    for info in store.find(str(tmp_path)):
+        store.source(info)
+    assert asked == [os.fsencode(tmp_path)]

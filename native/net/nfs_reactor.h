@@ -1,0 +1,66 @@
+// One thread, its own connections to NFS servers, many reads in flight on each.
+//
+// The thread takes blocks from the NFS lane while it has room, and drives all connections at once.
+// Only wake() may be called from another thread. A build without libnfs has this class too, but it
+// cannot be made.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "net/nfs_object.h"
+#include "net/retry.h"
+#include "pipeline/scheduler.h"
+
+namespace streamer {
+
+class NfsMount;
+
+struct NfsOptions {
+  double connect_timeout_s = 10;
+  double stall_timeout_s = 20;
+};
+
+class NfsReactor {
+ public:
+  // `objects` is indexed by source and holds null for those that are not read over NFS.
+  NfsReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<NfsObject>>& objects,
+             const NfsOptions& options, const RetryOptions& retry);
+  ~NfsReactor();
+  NfsReactor(const NfsReactor&) = delete;
+  NfsReactor& operator=(const NfsReactor&) = delete;
+
+  // Runs until the lane needs nothing more or everything is stopped. Called once, on the reactor's
+  // thread.
+  void run();
+
+  // Makes run() look at the queue again. From any thread, as long as this object lives.
+  void wake();
+
+ private:
+  void start_blocks();
+  NfsMount& mount_for(const NfsObject& object);
+  void wait();
+  void collect();
+  void settle_broken(Block block, ReadError error);
+  int poll_timeout_ms() const;
+
+  Scheduler& scheduler_;
+  const std::vector<std::unique_ptr<NfsObject>>& objects_;
+  const NfsOptions options_;
+  const RetryOptions retry_;
+  const int wake_descriptor_;
+  std::map<std::string, std::unique_ptr<NfsMount>> mounts_;
+  unsigned mounts_made_ = 0;
+  std::uint64_t in_flight_bytes_ = 0;
+  std::mt19937_64 random_{std::random_device{}()};
+  std::optional<TimePoint> retry_at_;
+  bool is_lane_finished_ = false;
+};
+
+}  // namespace streamer

@@ -1,0 +1,29 @@
+// On what kind of file system a path lies, for backends/posix.py alone: Python's os has no f_type.
+#include <pybind11/stl.h>
+#include <sys/vfs.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "python/registers.h"
+
+namespace py = pybind11;
+
+namespace streamer {
+
+void register_file_system(py::module_& module) {
+  module.def(
+      "file_system_type",
+      [](const py::bytes& path) -> std::optional<std::uint32_t> {
+        const std::string name = path;
+        const py::gil_scoped_release unlocked;  // a dead server may keep the kernel waiting
+        struct statfs found {};
+        if (statfs(name.c_str(), &found) != 0) return std::nullopt;
+        return static_cast<std::uint32_t>(found.f_type);
+      },
+      py::arg("path"), "The f_type of statfs(2), or None where it fails.");
+}
+
+}  // namespace streamer

@@ -1,0 +1,95 @@
+// Looking at the files of an NFS server, for backends/nfs.py alone.
+#include "python/registers.h"
+
+#ifdef STREAMER_HAS_NFS
+
+#include <pybind11/stl.h>
+
+#include <atomic>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "net/nfs_client.h"
+
+#endif
+
+namespace py = pybind11;
+
+namespace streamer {
+
+#ifdef STREAMER_HAS_NFS
+
+namespace {
+
+// Releases the GIL while it waits, and lets Ctrl-C end the wait.
+template <typename Call>
+auto call_interruptibly(Call call) {
+  std::atomic<bool> has_raised = false;
+  const auto is_interrupted = [&has_raised] {
+    const py::gil_scoped_acquire locked;
+    if (PyErr_CheckSignals() != 0) has_raised = true;
+    return has_raised.load();
+  };
+  auto result = [&] {
+    const py::gil_scoped_release unlocked;
+    return call(is_interrupted);
+  }();
+  if (has_raised) throw py::error_already_set();
+  return result;
+}
+
+std::unique_ptr<NfsClient> make_client(const std::string& url, double connect_timeout_s,
+                                       double stall_timeout_s) {
+  return std::make_unique<NfsClient>(parse_nfs_url(url),
+                                     NfsTimeouts{connect_timeout_s, stall_timeout_s});
+}
+
+}  // namespace
+
+void register_nfs(py::module_& module) {
+  module.attr("has_nfs") = true;
+  py::class_<NfsAttributes>(module, "NfsAttributes", "What an NFS server says of a file.")
+      .def_readonly("size_bytes", &NfsAttributes::size)
+      .def_property_readonly("is_file", &NfsAttributes::is_file)
+      .def_property_readonly("is_folder", &NfsAttributes::is_folder)
+      .def_property_readonly("is_link", &NfsAttributes::is_link)
+      .def_property_readonly("version", &NfsAttributes::version);
+  py::class_<NfsEntry>(module, "NfsEntry", "One name in a folder of an NFS server.")
+      .def_property_readonly(
+          "name",
+          [](const NfsEntry& entry) {
+            // As os.fsdecode: a name need not be UTF-8.
+            return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefaultAndSize(
+                entry.name.data(), static_cast<Py_ssize_t>(entry.name.size())));
+          })
+      .def_readonly("attributes", &NfsEntry::attributes);
+  py::class_<NfsClient>(module, "NfsClient", "See net/nfs_client.h; a failure is an answer too.")
+      .def(py::init(&make_client), py::arg("url"), py::kw_only(), py::arg("connect_timeout_s"),
+           py::arg("stall_timeout_s"))
+      .def(
+          "stat",
+          [](NfsClient& client, const py::bytes& path) {
+            const std::string name = path;
+            return call_interruptibly(
+                [&](const auto& is_interrupted) { return client.stat(name, is_interrupted); });
+          },
+          py::arg("path"))
+      .def(
+          "list",
+          [](NfsClient& client, const py::bytes& path) {
+            const std::string name = path;
+            return call_interruptibly(
+                [&](const auto& is_interrupted) { return client.list(name, is_interrupted); });
+          },
+          py::arg("path"))
+      .def("close", &NfsClient::close, py::call_guard<py::gil_scoped_release>());
+}
+
+#else
+
+void register_nfs(py::module_& module) { module.attr("has_nfs") = false; }
+
+#endif
+
+}  // namespace streamer
