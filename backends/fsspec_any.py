@@ -8,35 +8,21 @@ The weight bytes pass through Python here. A plug-in that can name a URL or a lo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import fsspec
+from fsspec import AbstractFileSystem
 
 from streamer.backends.fsspec_errors import raise_opening_error, raise_storage_error
+from streamer.backends.fsspec_info import fresh_info, version_of
 from streamer.backends.fsspec_reads import source_of
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.redact import redact
 from streamer.core.sources import ObjectInfo, PythonSource, Store, hookimpl
 
-__all__ = ["FsspecStore", "streamer_open_store"]
-
-# Names under which file systems tell which version of a file this is, the most telling first.
-VERSION_KEYS = (
-    "ETag",
-    "etag",
-    "generation",
-    "version_id",
-    "ukey",
-    "CRC",
-    "mtime",
-    "modified",
-    "LastModified",
-    "last_modified",
-    "updated",
-    "created",
-)
+__all__ = ["FsspecStore", "streamer_open_store", "streamer_source_kind"]
 
 
 @hookimpl
@@ -47,16 +33,28 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
         UnknownSchemeError: fsspec does not know the scheme, or the package behind it is not installed.
         OptionError: the file system refuses the options.
     """
-    return FsspecStore(scheme, uri, storage_options)
+    shown = redact(uri)
+    try:
+        fs, path = fsspec.url_to_fs(uri, **storage_options)
+    except Exception as error:
+        raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
+    return FsspecStore(fs, path, uri)
+
+
+@hookimpl
+def streamer_source_kind(scheme: str) -> type[PythonSource]:
+    """Say that these files are read through Python."""
+    del scheme
+    return PythonSource
 
 
 class FsspecStore:
     """The files of one fsspec file system.
 
     Args:
-        scheme: Scheme of the URL.
-        uri: Any URL fsspec understands.
-        storage_options: Handed to fsspec unchanged.
+        fs: The file system.
+        path: Its own path of `uri`.
+        uri: What the user called it.
 
     Attributes:
         root: fsspec's own path of `uri`, without secrets.
@@ -64,19 +62,27 @@ class FsspecStore:
 
     root: str
 
-    def __init__(self, scheme: str, uri: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, fs: AbstractFileSystem, path: str, uri: str) -> None:
+        self._fs = fs
         self._shown_uri = redact(uri)
         self._hides_causes = self._shown_uri != uri
-        own_root: str
-        try:
-            self._fs, own_root = fsspec.url_to_fs(uri, **storage_options)
-        except Exception as error:
-            raise_opening_error(error, scheme, self._shown_uri, hides_cause=self._hides_causes)
-        self._own_root = own_root
+        self._own_root = path
         # The path of an HTTP file is its whole URL: `root` and `ObjectInfo.path` must not show a password in it.
         self.root = (_shown_path(self._own_root) if self._hides_causes else self._own_root).rstrip("/")
         is_url = "://" in self._own_root
         self._own_prefix = (self._own_root.partition("?")[0] if is_url else self._own_root).rstrip("/")
+
+    @classmethod
+    def of_instance(cls, fs: AbstractFileSystem, uri: str) -> FsspecStore:
+        """Read from a file system the caller made; `uri` is a URL or a path of it.
+
+        One that was made for use inside coroutines runs on the caller's loop, where nothing may wait for it: its twin
+        with the same options, on fsspec's own loop, is read instead.
+        """
+        if getattr(fs, "asynchronous", False):
+            fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": False})
+        path: str = fs._strip_protocol(os.fspath(uri))
+        return cls(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(path)))
 
     def info(self, path: str) -> ObjectInfo:
         """Describe one file.
@@ -87,13 +93,12 @@ class FsspecStore:
         """
         uri, own_path = self._uri(path), self._own_path(path)
         try:
-            self._fs.invalidate_cache(self._fs._parent(own_path))
-            found = self._fs.info(own_path)
+            found = fresh_info(self._fs, own_path)
         except Exception as error:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
         if found["type"] == "directory":
             raise ObjectNotFoundError("This is a folder, not a file", uri=uri)
-        return ObjectInfo(path, uri, size_bytes=found.get("size"), version=_version(found))
+        return ObjectInfo(path, uri, size_bytes=found.get("size"), version=version_of(found))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files directly in a folder."""
@@ -123,7 +128,7 @@ class FsspecStore:
     def _listed(self, entry: Mapping[str, Any]) -> ObjectInfo:
         name: str = entry["name"]
         path = self.root + name[len(self._own_prefix) :] if name.startswith(self._own_prefix) else name
-        return ObjectInfo(path, self._uri(path), size_bytes=entry.get("size"), version=_version(entry))
+        return ObjectInfo(path, self._uri(path), size_bytes=entry.get("size"), version=version_of(entry))
 
     def _uri(self, path: str) -> str:
         """Put the path in the place of the root's in the user's URL, so that the rest of a chain stays visible."""
@@ -144,10 +149,3 @@ def _shown_path(path: str) -> str:
 def _is_directly_in(folder: str, entry: Mapping[str, Any]) -> bool:
     """Some file systems answer for a file as if it were its own folder, and HTTP for whatever a page links to."""
     return str(entry["name"]).strip("/").rpartition("/")[0] == folder.strip("/")
-
-
-def _version(found: Mapping[str, Any]) -> str | None:
-    value = next((found[key] for key in VERSION_KEYS if found.get(key) not in (None, "")), None)
-    if isinstance(value, datetime):  # memory gives a time to `info` and its seconds to `ls`
-        value = value.timestamp()
-    return None if value is None else str(value)

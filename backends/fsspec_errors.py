@@ -12,6 +12,7 @@ from typing import NoReturn
 import fsspec
 from fsspec.exceptions import FSTimeoutError
 
+from streamer.backends.extras import install_hint
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -26,21 +27,6 @@ from streamer.core.errors import (
 )
 
 __all__ = ["raise_opening_error", "raise_storage_error"]
-
-# The extra of this package that brings what a scheme needs.
-EXTRAS = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "az": "azure",
-    "abfs": "azure",
-    "abfss": "azure",
-    "http": "http",
-    "https": "http",
-    "hf": "hf",
-    "nfs": "nfs",
-}
 
 _STATUSES: dict[int, tuple[type[StorageError], str]] = {
     401: (CredentialsError, "The server wants other credentials"),
@@ -114,8 +100,9 @@ def _reason(error: Exception) -> Exception:
 
 
 def _install_hint(error: Exception, scheme: str) -> str:
-    if scheme in EXTRAS:
-        return f'pip install "streamer[{EXTRAS[scheme]}]"'
+    ours = install_hint(scheme)
+    if ours is not None:
+        return ours
     if isinstance(error, ImportError):  # fsspec's own hint, which names the package
         return str(error)
     if scheme in fsspec.available_protocols():

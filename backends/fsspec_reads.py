@@ -16,7 +16,8 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamer.backends.fsspec_errors import raise_storage_error
-from streamer.core.errors import RangeResponseError, TruncatedError
+from streamer.backends.fsspec_info import Identity
+from streamer.core.errors import RangeResponseError, StreamerError, TruncatedError
 from streamer.core.sources import ObjectInfo, PythonSource
 
 __all__ = ["source_of"]
@@ -34,9 +35,12 @@ def source_of(fs: AbstractFileSystem, path: str, info: ObjectInfo, *, hides_caus
         info: The file as messages name it.
         hides_causes: The user's URL holds a secret, which exceptions of `fs` may repeat.
     """
+    identity = Identity(fs, path, info, hides_causes)
     if _takes_ranges_from_threads(fs):
-        return PythonSource(_RangeReader(fs, path, info, hides_causes).read_into)
-    return PythonSource(_FileReader(fs, path, info, hides_causes).read_into, max_threads=1)
+        ranges = _RangeReader(fs, path, info, hides_causes, identity)
+        return PythonSource(ranges.read_into, confirm=identity.confirm)
+    file = _FileReader(fs, path, info, hides_causes, identity)
+    return PythonSource(file.read_into, max_threads=1, confirm=file.confirm)
 
 
 def _takes_ranges_from_threads(fs: AbstractFileSystem) -> bool:
@@ -57,11 +61,15 @@ def _takes_ranges_from_threads(fs: AbstractFileSystem) -> bool:
 class _RangeReader:
     """Reads by ranges; any number of threads at a time."""
 
-    def __init__(self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool) -> None:
+    def __init__(
+        self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, identity: Identity
+    ) -> None:
         self._fs, self._path, self._info, self._hides_causes = fs, path, info, hides_causes
+        self._identity = identity
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         wanted = buffer.nbytes
+        self._identity.note()
         try:
             data = self._fs.cat_file(self._path, start=offset, end=offset + wanted) if wanted else b""
         except Exception as error:
@@ -75,8 +83,11 @@ class _RangeReader:
 class _FileReader:
     """Reads through one open file, one thread at a time; blocks come in file order, so archives are inflated once."""
 
-    def __init__(self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool) -> None:
+    def __init__(
+        self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, identity: Identity
+    ) -> None:
         self._fs, self._path, self._info, self._hides_causes = fs, path, info, hides_causes
+        self._identity = identity
         self._lock = _lock_of(fs)
         self._file: Any = None
 
@@ -84,12 +95,19 @@ class _FileReader:
         wanted = buffer.nbytes
         try:
             with self._lock:
+                self._identity.note()
                 got = _fill(self._opened(), buffer.cast("B"), offset)
+        except StreamerError:
+            raise
         except Exception as error:
             asked = (offset, offset + wanted)
             raise_storage_error(error, self._info.uri, hides_cause=self._hides_causes, byte_range=asked)
         _check_length(got, wanted, offset, self._info)
         return got
+
+    def confirm(self) -> None:
+        with self._lock:
+            self._identity.confirm()
 
     def _opened(self) -> Any:
         if self._file is None:

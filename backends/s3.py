@@ -1,15 +1,27 @@
-"""The entry for ``s3://`` and ``s3a://``: cheap to import, s3fs being loaded when the first such URL is opened."""
+"""Objects in S3 and whatever speaks its protocol; botocore asks and signs, the native reactors read.
+
+Guarantees: every answer is asked of S3 now, never of a listing cache; a ``?versionId=`` in the URL pins that version;
+one SigV4-signed URL serves every range of an object, because a range is no part of the signature. Refuses to guess: a
+listing that S3 leaves incomplete is an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from streamer.core.errors import UnknownSchemeError
+from streamer.backends.s3_client import S3Client
+from streamer.backends.s3_errors import error_code, storage_error
+from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
 from streamer.core.redact import redact
-from streamer.core.sources import Store, hookimpl
+from streamer.core.sources import HttpSource, ObjectInfo, Store, hookimpl
 
-__all__ = ["streamer_open_store"]
+__all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
+
+# botocore renews temporary credentials that live less than 10 minutes, so the frozen ones outlive the signature.
+SIGNATURE_LIFETIME_S = 600
 
 
 @hookimpl
@@ -17,18 +29,147 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     """Open the bucket of `uri` with the options of `s3fs.S3FileSystem`.
 
     Raises:
-        UnknownSchemeError: s3fs is not installed.
         UsageError: the URL names no bucket.
         OptionError: an option that is refused, such as ``verify=False``.
     """
-    if scheme not in ("s3", "s3a"):
-        return None
-    try:
-        from streamer.backends.s3_store import S3Store  # noqa: PLC0415 (s3fs takes 0.3 s to import, and is optional)
-    except ImportError as error:
-        raise UnknownSchemeError(
-            f"{scheme}:// needs s3fs, which cannot be imported ({error})",
+    return S3Store(uri, storage_options) if scheme in ("s3", "s3a") else None
+
+
+@hookimpl
+def streamer_source_kind(scheme: str) -> type[HttpSource]:
+    """Say that these objects are read over HTTP."""
+    del scheme
+    return HttpSource
+
+
+class S3Store:
+    """The objects of one bucket, each named ``bucket/key``.
+
+    Args:
+        uri: ``s3://bucket/key``, with ``?versionId=…`` to pin the version of one object.
+        storage_options: Arguments of `s3fs.S3FileSystem`; copied, never changed.
+
+    Attributes:
+        root: ``bucket/key`` of `uri`, without version.
+    """
+
+    root: str
+
+    def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
+        self._scheme, _, rest = uri.partition("://")
+        path, _, self._pinned_version = rest.partition("?versionId=")
+        self.root = path.rstrip("/")
+        _check_bucket(self.root.partition("/")[0], uri)
+        self._client = S3Client(storage_options)
+
+    def info(self, path: str) -> ObjectInfo:
+        """Ask for size and ETag with one HEAD, and on refusal for the reason with one GET of one byte.
+
+        Raises:
+            ObjectNotFoundError: there is no such object, version or bucket; the message says which.
+            AccessDeniedError: the credentials do not suffice; `CredentialsError` when they are wrong.
+            StorageError: anything else S3, the network or TLS has to say.
+        """
+        bucket, key = self._client.split(path)
+        uri = self._uri(path)
+        if not key:
+            raise ObjectNotFoundError("This is a bucket, not an object", uri=uri)
+        wanted = {"Key": key, **self._version_of(path)}
+        try:
+            answer = self._client.call("head_object", bucket, **wanted)
+        except Exception as error:
+            reason = self._reason(error, bucket, wanted)
+            raise storage_error(reason, uri, bucket) from reason
+        return ObjectInfo(path, uri, size_bytes=answer["ContentLength"], version=answer.get("ETag") or None)
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        """List the objects of one folder with their sizes and ETags, a thousand per request.
+
+        Raises:
+            ObjectNotFoundError: there is no such bucket.
+            StorageError: as for `info`.
+        """
+        bucket, key = self._client.split(prefix)
+        folder = f"{key.rstrip('/')}/" if key else ""
+        found = [
+            self._listed(bucket, entry)
+            for page in self._pages(bucket, folder)
+            for entry in page.get("Contents", [])
+            if not entry["Key"].endswith("/")  # consoles make these as stand-ins for folders
+        ]
+        return sorted(found, key=lambda info: info.path)
+
+    def source(self, info: ObjectInfo) -> HttpSource:
+        """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials of that moment.
+
+        Raises:
+            CredentialsError: there are no credentials, or they could not be renewed.
+        """
+        bucket, key = self._client.split(info.path)
+        signed_at_s = time.time()
+        try:
+            url = self._client.signed_get(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
+        except Exception as error:
+            raise storage_error(error, info.uri, bucket) from error
+        anonymous = self._client.is_anonymous
+        return HttpSource(
+            url=url,
+            # Signed beside the host, so it must be sent.
+            headers={"x-amz-request-payer": "requester"} if self._client.requester_pays else {},
+            version=info.version,
+            expires_at_s=None if anonymous else signed_at_s + SIGNATURE_LIFETIME_S,
+            refresh=None if anonymous else partial(self.source, info),
+            ca_file=self._client.ca_file(),
+            proxy=self._client.proxy(url),
+        )
+
+    def close(self) -> None:
+        """Do nothing: fsspec shares its instances, and closes them when nobody holds them."""
+
+    def _uri(self, path: str) -> str:
+        version = "".join(f"?versionId={value}" for value in self._version_of(path).values())
+        return redact(f"{self._scheme}://{path}{version}")
+
+    def _version_of(self, path: str) -> dict[str, str]:
+        return {"VersionId": self._pinned_version} if self._pinned_version and path == self.root else {}
+
+    def _listed(self, bucket: str, entry: Mapping[str, Any]) -> ObjectInfo:
+        path = f"{bucket}/{entry['Key']}"
+        return ObjectInfo(path, self._uri(path), size_bytes=entry["Size"], version=entry.get("ETag") or None)
+
+    def _pages(self, bucket: str, folder: str) -> Iterator[dict[str, Any]]:
+        token: dict[str, str] = {}
+        while True:
+            try:
+                page = self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **token)
+            except Exception as error:
+                raise storage_error(error, self._uri(f"{bucket}/{folder}"), bucket) from error
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            following = page.get("NextContinuationToken")
+            if not following or token.get("ContinuationToken") == following:
+                raise StorageError("S3 broke off its listing", uri=self._uri(f"{bucket}/{folder}"))
+            token = {"ContinuationToken": following}
+
+    def _reason(self, error: Exception, bucket: str, wanted: Mapping[str, str]) -> Exception:
+        """Find out why a HEAD was refused; its answer has no body, so only that of a GET says it."""
+        if not hasattr(error, "response") or error_code(error) is not None:
+            return error
+        try:
+            self._client.call("get_object", bucket, Range="bytes=0-0", **wanted)
+        except Exception as reason:
+            return error if error_code(reason) in (None, "InvalidRange") else reason
+        return error
+
+
+def _check_bucket(bucket: str, uri: str) -> None:
+    """Refuse what botocore would refuse later, with the whole name, and so with a password in it, in its message."""
+    if not bucket:
+        raise UsageError("The URL names no bucket", uri=redact(uri), hint="Expected s3://bucket/key")
+    if "@" in bucket or (":" in bucket and not bucket.startswith("arn:")):
+        raise UsageError(
+            "An S3 URL holds no credentials",
             uri=redact(uri),
-            hint='pip install "streamer[s3]"',
-        ) from error
-    return S3Store(uri, storage_options)
+            hint="Give storage_options={'key': …, 'secret': …}, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )

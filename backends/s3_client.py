@@ -28,7 +28,7 @@ class S3Client:
     """Answers requests about objects, and signs URLs for them, with the credentials of one s3fs instance.
 
     Args:
-        storage_options: Arguments of `s3fs.S3FileSystem`, bare or under the key ``"s3"`` as in chained URLs.
+        storage_options: Arguments of `s3fs.S3FileSystem`.
 
     Raises:
         OptionError: an option that is refused, or that s3fs does not know.
@@ -106,9 +106,7 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     Raises:
         OptionError: ``verify=False``, a password in ``endpoint_url``, or an ``asynchronous`` instance.
     """
-    nested = {key: value for name in ("s3", "s3a") for key, value in dict(given.get(name) or {}).items()}
-    bare = {key: value for key, value in given.items() if key not in ("s3", "s3a")}
-    options: dict[str, Any] = apply_config(S3FileSystem, {**nested, **bare})
+    options: dict[str, Any] = apply_config(S3FileSystem, dict(given))
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
     endpoints = (options.get("endpoint_url"), options["client_kwargs"].get("endpoint_url"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from streamer._locate import UriOption
+from streamer._locate import StorageOptions, UriOption
 from streamer._progress import ProgressOption
 from streamer._slice import TensorSlice
 from streamer._stream import Opened, Stream, open_checkpoint
@@ -16,6 +16,9 @@ from streamer.core.frameworks import framework_of
 from streamer.core.header import TensorEntry
 from streamer.core.options import Options
 from streamer.core.selection import NamesOption, select
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 __all__ = ["Checkpoint", "open"]
 
@@ -121,7 +124,8 @@ def open(  # noqa: A001  the name users know from files
     device: Any = "cpu",
     names: NamesOption = None,
     framework: str = "pt",
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
 ) -> Checkpoint:
@@ -132,7 +136,8 @@ def open(  # noqa: A001  the name users know from files
         device: As for `streamer.load`.
         names: As for `streamer.load`: the tensors this object will know.
         framework: ``"pt"`` or ``"np"``.
-        storage_options: Passed to fsspec unchanged.
+        storage_options: As for `streamer.load`.
+        fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.
         progress: Accepted so that calls look alike; opening is one small read per shard.
 
@@ -144,4 +149,4 @@ def open(  # noqa: A001  the name users know from files
         ...     rows = checkpoint.get_slice("lm_head.weight")[:128]
     """
     del progress
-    return Checkpoint(open_checkpoint(uri, storage_options, options), names, framework, device)
+    return Checkpoint(open_checkpoint(uri, storage_options, options, fs), names, framework, device)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from streamer._locate import UriOption
+from streamer._locate import StorageOptions, UriOption
 from streamer._progress import ProgressOption
 from streamer._stream import Stream, open_checkpoint, stream, wanted_tensors
 from streamer._targets import match_targets, tensors_of
@@ -14,6 +14,9 @@ from streamer.core.frameworks import framework_of
 from streamer.core.options import Options
 from streamer.core.report import LoadReport
 from streamer.core.selection import NamesOption
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 __all__ = ["load", "load_file", "load_into"]
 
@@ -24,7 +27,8 @@ def load(
     device: Any = "cpu",
     names: NamesOption = None,
     framework: str = "pt",
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
 ) -> dict[str, Any]:
@@ -38,7 +42,10 @@ def load(
         names: None for all tensors, or a name, an ``fnmatch`` pattern, a list of these, or a callable
             ``name -> bool``. Only the bytes of what is asked are read.
         framework: ``"pt"`` (torch) or ``"np"`` (numpy, CPU only).
-        storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``).
+        storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``). For URIs on
+            several storages, options under the name of a scheme (``{"s3": {…}, "gs": {…}}``) go to its URLs alone,
+            and a list gives each URI of a list its own.
+        fs: An fsspec file system to read from instead of making one; `uri` is then a path or URL of it.
         options: How to read; see `streamer.Options`.
         progress: None shows a bar on a terminal when the load takes longer than half a second; True and False
             always and never do; a callable gets ``(bytes done, bytes in all)``. ``STREAMER_PROGRESS=0`` turns
@@ -63,6 +70,7 @@ def load(
         names=names,
         framework=framework,
         storage_options=storage_options,
+        fs=fs,
         options=options,
         progress=progress,
     ) as tensors:
@@ -79,7 +87,8 @@ def load_into(
     device: Any = None,
     names: NamesOption = None,
     framework: str = "pt",
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
 ) -> LoadReport:
@@ -97,6 +106,7 @@ def load_into(
         names: As for `load`.
         framework: ``"pt"`` or ``"np"``, the library of the targets.
         storage_options: As for `load`.
+        fs: As for `load`.
         options: As for `load`.
         progress: As for `load`.
 
@@ -109,7 +119,7 @@ def load_into(
     """
     del device
     made = framework_of(framework)
-    opened = open_checkpoint(uri, storage_options, options)
+    opened = open_checkpoint(uri, storage_options, options, fs)
     wanted, targets = match_targets(wanted_tensors(opened, names), tensors_of(target), made, strict=strict)
     late: list[tuple[Any, Any]] = []
     with Stream(opened, wanted, made, targets=targets, progress=progress) as tensors:

@@ -7,14 +7,22 @@ Nothing a checkpoint says can lead out of its folder.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer import plugins
-from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.errors import (
+    AccessDeniedError,
+    FormatError,
+    ObjectNotFoundError,
+    OptionError,
+    StorageError,
+    UsageError,
+)
 from streamer.core.index import ShardIndex, parse_index
 from streamer.core.reading import read_ranges
 from streamer.core.redact import redact
@@ -22,14 +30,19 @@ from streamer.core.session import SourceObject
 from streamer.core.settings import Settings
 from streamer.core.sources import ObjectInfo, Store
 
-__all__ = ["Shards", "UriOption", "locate"]
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["Shards", "StorageOptions", "UriOption", "locate"]
 
 UriOption: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
+StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
 
 SHARD_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"
 USUAL_INDEX = "model.safetensors.index.json"
-INFO_THREADS = 16  # requests for single objects, where a listing does not tell
+USUAL_SHARD = "model.safetensors"
+REQUEST_THREADS = 16  # requests for single objects, where a listing does not tell all
 
 
 @dataclass(frozen=True)
@@ -47,11 +60,14 @@ class Shards:
     shard_of: Mapping[str, int] | None
 
 
-def locate(uri: UriOption, storage_options: Mapping[str, Any] | None, settings: Settings) -> Shards:
+def locate(
+    uri: UriOption, storage_options: StorageOptions, settings: Settings, fs: AbstractFileSystem | None = None
+) -> Shards:
     """Find the shards.
 
     Raises:
         UsageError: the list of URIs is empty, or an entry is neither text nor a path.
+        OptionError: as many `storage_options` as URIs were expected.
         UnknownSchemeError: no backend for the URL.
         ObjectNotFoundError: nothing there, or a shard that the index names is missing.
         ShardIndexError: the index is malformed or leaves its folder.
@@ -59,7 +75,8 @@ def locate(uri: UriOption, storage_options: Mapping[str, Any] | None, settings: 
         StorageError: and its kinds, from the storage.
     """
     uris = _as_list(uri)
-    found = [_locate_one(each, storage_options, settings) for each in uris]
+    options = _options_by_uri(storage_options, len(uris))
+    found = [_locate_one(each, own, settings, fs) for each, own in zip(uris, options, strict=True)]
     if len(found) == 1:
         return found[0]
     objects: list[SourceObject] = []
@@ -81,8 +98,19 @@ def _as_list(uri: UriOption) -> list[str]:
     return uris
 
 
-def _locate_one(uri: str, storage_options: Mapping[str, Any] | None, settings: Settings) -> Shards:
-    store = plugins.open_store(uri, storage_options or {})
+def _options_by_uri(given: StorageOptions, count: int) -> list[Mapping[str, Any] | None]:
+    if given is None or isinstance(given, Mapping):
+        return [given] * count
+    options = list(given)
+    if len(options) != count:
+        raise OptionError(f"{len(options)} storage_options were given for {count} URIs", hint="Give one, or as many")
+    return options
+
+
+def _locate_one(
+    uri: str, storage_options: Mapping[str, Any] | None, settings: Settings, fs: AbstractFileSystem | None
+) -> Shards:
+    store = plugins.open_store(uri, storage_options, fs=fs)
     try:
         return _locate_in(store, redact(uri), settings)
     finally:
@@ -104,7 +132,7 @@ def _locate_in(store: Store, label: str, settings: Settings) -> Shards:
 
 
 def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Shards:
-    infos = store.find(root)
+    infos = _listed(store, root)
     indexes = [info for info in infos if _name(info).endswith(SHARD_SUFFIX + INDEX_SUFFIX)]
     usual = [info for info in indexes if _name(info) == USUAL_INDEX]
     if len(indexes) > 1 and not usual:
@@ -123,6 +151,17 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
     return _from_infos(store, label, [store.info(root)])  # a file without the suffix, or an error that says so
 
 
+def _listed(store: Store, root: str) -> list[ObjectInfo]:
+    """List a folder; where that is forbidden, look for the names a checkpoint usually has."""
+    try:
+        return store.find(root)
+    except AccessDeniedError:
+        for name in (USUAL_INDEX, USUAL_SHARD):
+            with suppress(AccessDeniedError, ObjectNotFoundError):
+                return [store.info(f"{root}/{name}")]
+        raise
+
+
 def _from_index(
     store: Store, label: str, index_info: ObjectInfo, listed: list[ObjectInfo], settings: Settings
 ) -> Shards:
@@ -133,7 +172,7 @@ def _from_index(
     infos = _infos_of_shards(store, folder, index, listed, index_object.uri)
     position = {name: number for number, name in enumerate(index.shards)}
     shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
-    return Shards(label, [_object(store, info) for info in infos], shard_of)
+    return Shards(label, _objects(store, infos), shard_of)
 
 
 def _infos_of_shards(
@@ -149,7 +188,7 @@ def _infos_of_shards(
                 f"the index names shard {shard[:80]!r}, which does not exist", uri=uri, hint="Upload the missing shard"
             ) from error
 
-    with ThreadPoolExecutor(INFO_THREADS, thread_name_prefix="streamer-info") as pool:
+    with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="streamer-info") as pool:
         return list(pool.map(info_of, index.shards))
 
 
@@ -162,7 +201,12 @@ def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
 
 
 def _from_infos(store: Store, label: str, infos: list[ObjectInfo]) -> Shards:
-    return Shards(label, [_object(store, info) for info in infos], None)
+    return Shards(label, _objects(store, infos), None)
+
+
+def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
+    with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="streamer-source") as pool:
+        return list(pool.map(lambda info: _object(store, info), infos))
 
 
 def _object(store: Store, info: ObjectInfo) -> SourceObject:

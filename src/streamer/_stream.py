@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from streamer._locate import UriOption, locate
+from streamer._locate import StorageOptions, UriOption, locate
 from streamer._progress import Progress, ProgressOption
 from streamer._targets import Targets
 from streamer.core.catalog import Catalog, Located, read_catalog
@@ -20,10 +20,13 @@ from streamer.core.errors import EngineError, OptionError
 from streamer.core.frameworks import Framework, framework_of
 from streamer.core.options import Options
 from streamer.core.plan import Item, plan_reads
-from streamer.core.report import LoadReport
+from streamer.core.report import LoadReport, count_readers, remarks_of
 from streamer.core.selection import NamesOption, select
 from streamer.core.session import ReadSession
 from streamer.core.settings import Settings, resolve
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 __all__ = ["Opened", "Stream", "open_checkpoint", "stream", "wanted_tensors"]
 
@@ -42,11 +45,16 @@ class Opened:
         self.stages = stages
 
 
-def open_checkpoint(uri: UriOption, storage_options: Mapping[str, Any] | None, options: Options | None) -> Opened:
+def open_checkpoint(
+    uri: UriOption,
+    storage_options: StorageOptions,
+    options: Options | None,
+    fs: AbstractFileSystem | None = None,
+) -> Opened:
     """Find the shards and read their headers; raises as `streamer.load` does."""
     settings = resolve(options)
     started = time.perf_counter()
-    shards = locate(uri, storage_options, settings)
+    shards = locate(uri, storage_options, settings, fs)
     located = time.perf_counter()
     catalog = read_catalog(shards.objects, settings, shard_of=shards.shard_of)
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
@@ -90,6 +98,8 @@ class Stream:
         self._ended: float | None = None
         self._yielded = 0
         self._progress = Progress(progress, plan.span_bytes, opened.label)
+        shards = {each.shard: opened.catalog.shards[each.shard].source for each in wanted}
+        self._sources = list(shards.values())
         self._session = ReadSession(
             opened.catalog.shards,
             plan,
@@ -121,6 +131,8 @@ class Stream:
             retries=stats["retries"],
             credential_refreshes=stats["credential_refreshes"],
             peak_held_bytes=stats["peak_held_bytes"],
+            readers=count_readers(self._sources),
+            remarks=remarks_of(self._sources),
             stages=stages,
             is_complete=self._yielded == len(self._wanted),
         )
@@ -173,7 +185,8 @@ def stream(
     device: Any = "cpu",
     names: NamesOption = None,
     framework: str = "pt",
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
     order: Order = "completion",
@@ -185,7 +198,8 @@ def stream(
         device: As for `streamer.load`.
         names: As for `streamer.load`.
         framework: ``"pt"`` or ``"np"``.
-        storage_options: Passed to fsspec unchanged.
+        storage_options: As for `streamer.load`.
+        fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.
         progress: As for `streamer.load`.
         order: ``"completion"``: each tensor as soon as it is whole; ``"file"``: as their bytes lie in the
@@ -207,7 +221,7 @@ def stream(
     if order not in ("completion", "file"):
         raise OptionError(f'order is "completion" or "file", not {order!r}')
     made = framework_of(framework, device)
-    opened = open_checkpoint(uri, storage_options, options)
+    opened = open_checkpoint(uri, storage_options, options, fs)
     wanted = wanted_tensors(opened, names)
     return Stream(opened, wanted, made, order=order, progress=progress)
 

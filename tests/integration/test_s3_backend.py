@@ -23,7 +23,7 @@ import botocore.auth
 import pytest
 from servers.seaweedfs import SeaweedServer
 
-from streamer.backends.s3_store import S3Store
+from streamer.backends.s3 import S3Store
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
-from streamer.plugins import Backend, installed, open_store
+from streamer.plugins import Backend, examine, installed, open_store
 from streamer.plugins.registry import GROUP, scheme_of
 
 STORE = """
@@ -191,3 +191,26 @@ def test_importing_the_registry_imports_neither_fsspec_nor_torch() -> None:
     code = "import streamer.plugins, sys; print(sorted({'fsspec', 's3fs', 'torch', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_examining_imports_every_backend_and_tells_what_is_wrong_with_one(install: Install) -> None:
+    kind = STORE + (
+        "from streamer.core.sources import PythonSource\n"
+        "@hookimpl\ndef streamer_source_kind(scheme): return PythonSource\n"
+    )
+    install("streamer", STORE, "acme")
+    install("acme-store", kind, "acme")
+    found = install("broken-store", "import no_such_module_anywhere", "broken")
+    acme, ours, broken = examine(found=found)
+    assert (acme.backend.distribution, acme.reads, acme.is_used, acme.error) == ("acme-store", "Python", True, None)
+    assert (ours.backend.distribution, ours.reads, ours.is_used, ours.error) == ("streamer", None, False, None)
+    assert (broken.reads, broken.is_used) == (None, True)
+    assert broken.error is not None
+    assert "no_such_module_anywhere" in broken.error
+
+
+def test_two_claims_are_told_of_both(install: Install) -> None:
+    install("acme-store", STORE, "acme")
+    for each in examine(found=install("emca-store", STORE, "acme")):
+        assert not each.is_used
+        assert "both claim acme://" in str(each.error)

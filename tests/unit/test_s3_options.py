@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import subprocess
 import sys
 from typing import Any
 
 import fsspec.config
 import pytest
 
-from streamer.backends.s3 import streamer_open_store
 from streamer.backends.s3_client import RETRIES, filled_options
 from streamer.core.errors import OptionError, UnknownSchemeError
+from streamer.plugins import open_store
 
 
 @pytest.fixture(autouse=True)
@@ -40,15 +39,10 @@ def test_retries_of_the_environment_are_left_to_botocore(name: str) -> None:
 
 
 def test_the_callers_options_are_not_changed() -> None:
-    given = {"client_kwargs": {"verify": "/ca.pem"}, "config_kwargs": {"s3": {}}, "s3": {"anon": True}}
+    given = {"client_kwargs": {"verify": "/ca.pem"}, "config_kwargs": {"s3": {}}}
     before = copy.deepcopy(given)
     filled_options(given, {"AWS_REGION": "eu-west-1"})
     assert given == before
-
-
-def test_options_under_the_name_of_the_scheme_are_found_as_in_chained_urls() -> None:
-    options = filled_options({"s3": {"anon": True, "key": "nested"}, "key": "bare"}, {})
-    assert (options["anon"], options["key"]) == (True, "bare")
 
 
 def test_options_of_fsspecs_configuration_are_completed_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,13 +102,7 @@ def test_some_options_are_refused(options: dict[str, Any], told: str) -> None:
 
 def test_a_missing_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    for name in ("streamer.backends.s3_store", "streamer.backends.s3_client"):
+    for name in ("streamer.backends.s3", "streamer.backends.s3_client"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(UnknownSchemeError, match=r'pip install "streamer\[s3\]"'):
-        streamer_open_store(scheme="s3", uri="s3://bucket/key", storage_options={})
-
-
-def test_the_entry_of_s3_imports_nothing_heavy() -> None:
-    code = "import streamer.backends.s3, sys; print(sorted({'fsspec', 's3fs', 'botocore'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "[]\n"
+    with pytest.raises(UnknownSchemeError, match=r'needs s3fs.*pip install "streamer\[s3\]"'):
+        open_store("s3://bucket/key")

@@ -1,0 +1,1 @@
+../../src/streamer/__main__.py

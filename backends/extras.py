@@ -1,0 +1,24 @@
+"""Which extra of this package brings the library that a scheme needs. Imports nothing."""
+
+from __future__ import annotations
+
+__all__ = ["install_hint"]
+
+EXTRAS = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+    "http": "http",
+    "https": "http",
+    "hf": "hf",
+    "nfs": "nfs",
+}
+
+
+def install_hint(scheme: str) -> str | None:
+    """Return the command that installs what `scheme` needs, or None for a scheme that is not ours."""
+    return f'pip install "streamer[{EXTRAS[scheme]}]"' if scheme in EXTRAS else None

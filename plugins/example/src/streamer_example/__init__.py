@@ -1,0 +1,1 @@
+"""Two storages for streamer; see docs/write-a-plugin.md."""

@@ -1,0 +1,87 @@
+"""What is installed, and whether it works: the answer of ``python -m streamer plugins``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streamer.core.errors import PluginError, StreamerError
+from streamer.core.sources import PythonSource
+from streamer.plugins.loading import distribution_of, is_builtin, source_kind, version_of
+from streamer.plugins.registry import choose, enabled
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["Backend", "Examined", "examine", "installed"]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An installed backend, not imported.
+
+    Attributes:
+        scheme: The URL scheme it serves.
+        distribution: Name of the distribution that brings it.
+        version: Version of that distribution.
+        builtin: It is one of ours.
+    """
+
+    scheme: str
+    distribution: str
+    version: str
+    builtin: bool
+
+
+@dataclass(frozen=True)
+class Examined:
+    """An installed backend that was imported to see whether it works.
+
+    Attributes:
+        backend: Which one.
+        reads: ``"native"``, ``"Python"``, or None when it does not say or does not work.
+        is_used: URLs of its scheme go to it; of two of a scheme, one is not.
+        error: Why it does not work, with what to do about it; None when it does.
+    """
+
+    backend: Backend
+    reads: str | None
+    is_used: bool
+    error: str | None
+
+
+def installed(*, found: Iterable[EntryPoint] | None = None) -> list[Backend]:
+    """List the backends that are installed and not disabled, by scheme, without importing them."""
+    return sorted((_described(point) for point in enabled(found)), key=_order)
+
+
+def examine(*, found: Iterable[EntryPoint] | None = None) -> list[Examined]:
+    """Import every backend that is installed and not disabled, and say of each whether it works.
+
+    Importing all their libraries takes seconds. No store is opened and no request made.
+    """
+    points = enabled(found)
+    return sorted((_examined(point, points) for point in points), key=lambda examined: _order(examined.backend))
+
+
+def _examined(point: EntryPoint, points: list[EntryPoint]) -> Examined:
+    backend = _described(point)
+    try:
+        is_used = choose(backend.scheme, points) is point
+    except PluginError as error:
+        return Examined(backend, None, is_used=False, error=str(error))
+    try:
+        kind = source_kind(point, backend.scheme)
+    except StreamerError as error:
+        return Examined(backend, None, is_used, str(error))
+    reads = None if kind is None else "Python" if issubclass(kind, PythonSource) else "native"
+    return Examined(backend, reads, is_used, error=None)
+
+
+def _described(point: EntryPoint) -> Backend:
+    return Backend(point.name.lower(), distribution_of(point), version_of(point), builtin=is_builtin(point))
+
+
+def _order(backend: Backend) -> tuple[str, bool, str]:
+    return backend.scheme, backend.builtin, backend.distribution

@@ -1,0 +1,5 @@
+"""``python -m streamer``."""
+
+from streamer._cli import main
+
+main(prog_name="python -m streamer")

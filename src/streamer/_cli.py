@@ -1,0 +1,53 @@
+"""The command line. Data goes to standard output, everything else to standard error; ``--json`` is for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+import streamer
+from streamer import plugins
+
+__all__ = ["main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(streamer.__version__, prog_name="streamer")
+def main() -> None:
+    """Model weights from any storage into CPU or GPU memory."""
+
+
+@main.command("plugins")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
+def list_plugins(as_json: bool) -> None:
+    """List the installed storage backends: scheme, distribution, version, how they read, and why one does not work.
+
+    Every other URL that fsspec knows is read too, through Python. STREAMER_DISABLED_PLUGINS leaves distributions out.
+
+    Example: python -m streamer plugins --json
+    """
+    examined = plugins.examine()
+    if as_json:
+        click.echo(json.dumps([_as_dict(each) for each in examined], indent=2))
+        return
+    rows = [("SCHEME", "DISTRIBUTION", "VERSION", "READS", "STATUS")]
+    for each in examined:
+        backend = each.backend
+        rows.append((f"{backend.scheme}://", backend.distribution, backend.version, each.reads or "-", _status(each)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+
+
+def _as_dict(examined: plugins.Examined) -> dict[str, Any]:
+    rest = asdict(examined)
+    return {**rest.pop("backend"), **rest}
+
+
+def _status(examined: plugins.Examined) -> str:
+    if examined.error is not None:
+        return examined.error
+    return "ok" if examined.is_used else "not used: another distribution serves this scheme"

@@ -1,0 +1,68 @@
+"""The command line tells what is installed, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from streamer import plugins
+from streamer._cli import main
+from streamer.plugins import Backend, Examined
+
+WORKS = Examined(Backend("acme", "acme-store", "1.5", builtin=False), "native", is_used=True, error=None)
+BROKEN = Examined(Backend("emca", "emca-store", "0.1", builtin=False), None, is_used=True, error="it is broken. Fix it")
+UNUSED = Examined(Backend("s3", "streamer", "0.1.0", builtin=True), "native", is_used=False, error=None)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "examine", lambda: [WORKS, BROKEN, UNUSED])
+
+
+@pytest.mark.usefixtures("found")
+def test_the_table_has_a_line_for_each_backend() -> None:
+    lines = [line.split() for line in run("plugins").splitlines()]
+    assert lines[0] == ["SCHEME", "DISTRIBUTION", "VERSION", "READS", "STATUS"]
+    assert lines[1] == ["acme://", "acme-store", "1.5", "native", "ok"]
+    assert lines[2] == ["emca://", "emca-store", "0.1", "-", "it", "is", "broken.", "Fix", "it"]
+    assert lines[3][:6] == ["s3://", "streamer", "0.1.0", "native", "not", "used:"]
+
+
+@pytest.mark.usefixtures("found")
+def test_json_has_the_same_facts() -> None:
+    told = json.loads(run("plugins", "--json"))
+    assert told[0] == {
+        "scheme": "acme",
+        "distribution": "acme-store",
+        "version": "1.5",
+        "builtin": False,
+        "reads": "native",
+        "is_used": True,
+        "error": None,
+    }
+    assert told[1]["error"] == "it is broken. Fix it"
+
+
+def test_the_module_runs_and_every_backend_of_ours_works() -> None:
+    command = [sys.executable, "-m", "streamer", "plugins", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    ours = {each["scheme"]: each for each in json.loads(done.stdout) if each["builtin"]}
+    assert set(ours) == {"abfs", "abfss", "az", "file", "gcs", "gs", "hf", "http", "https", "nfs", "s3", "s3a"}
+    assert [each for each in ours.values() if each["error"] or each["reads"] != "native"] == []
+    assert done.stderr == ""
+
+
+def test_the_version_is_the_packages() -> None:
+    import streamer
+
+    assert run("--version") == f"streamer, version {streamer.__version__}\n"

@@ -1,0 +1,146 @@
+"""What the GCS backend makes of URLs, options and tokens, without a server."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import gcsfs
+import google.auth.credentials
+import pytest
+from fsspec.config import conf
+from google.auth.exceptions import RefreshError
+
+from streamer.backends.gcs import GcsStore, streamer_open_store, streamer_source_kind
+from streamer.backends.gcs_client import filled_options
+from streamer.backends.gcs_credentials import GcsFileSystem, bearer_of
+from streamer.core.errors import OptionError
+from streamer.core.sources import HttpSource
+
+
+class Tokens(google.auth.credentials.Credentials):  # type: ignore[misc]  # google-auth's base has no types
+    """Credentials whose n-th token is ``token-n``; each lives so long."""
+
+    def __init__(self, lifetime_s: float = 3600) -> None:
+        super().__init__()
+        self.lifetime_s = lifetime_s
+        self.renewals = 0
+        self.is_broken = False
+
+    def refresh(self, request: Any) -> None:
+        if self.is_broken:
+            raise RefreshError("no")
+        self.renewals += 1
+        self.token = f"token-{self.renewals}"
+        now = datetime.now(timezone.utc).replace(tzinfo=None)
+        self.expiry = now + timedelta(seconds=self.lifetime_s)
+
+
+def file_system(credentials: Any) -> Any:
+    return SimpleNamespace(credentials=SimpleNamespace(credentials=credentials), renewal=threading.Lock())
+
+
+@pytest.mark.parametrize(
+    ("uri", "root", "shown"),
+    [
+        ("gs://b/k", "b/k", "gs://b/k"),
+        ("gcs://b/folder/", "b/folder", "gcs://b/folder"),
+        ("gs://b/k#12", "b/k", "gs://b/k#12"),
+        ("gs://b/k?generation=12", "b/k", "gs://b/k#12"),
+        ("gs://b/a#b#12", "b/a#b", "gs://b/a#12"),
+        ("gs://b/a#b", "b/a#b", "gs://b/a"),
+        ("gs://b/k?generation=CANARY", "b/k?generation=CANARY", "gs://b/k"),
+    ],
+)
+def test_digits_behind_the_name_pin_a_generation(uri: str, root: str, shown: str) -> None:
+    store = GcsStore(uri, {"token": "anon"})
+    assert store.root == root
+    assert store._uri(root) == shown
+
+
+def test_only_its_own_schemes_are_served() -> None:
+    assert streamer_open_store("s3", "s3://b/k", {}) is None
+    assert isinstance(streamer_open_store("gs", "gs://b/k", {"token": "anon"}), GcsStore)
+    assert [streamer_source_kind(scheme) for scheme in ("gs", "gcs", "s3")] == [HttpSource, HttpSource, None]
+
+
+def test_the_configuration_of_fsspec_fills_what_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(conf, "gs", {"token": "anon", "project": "configured"})
+    assert filled_options({"project": "given"}, {}) == {"token": "anon", "project": "given"}
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "expected"),
+    [
+        ({}, {}, {}),
+        ({"project": None}, {}, {}),
+        ({}, {"STORAGE_EMULATOR_HOST": "h:1"}, {"endpoint_url": "http://h:1", "token": "emulator"}),
+        ({"token": "anon"}, {"STORAGE_EMULATOR_HOST": "http://h"}, {"endpoint_url": "http://h", "token": "anon"}),
+        ({"endpoint_url": "https://e"}, {"STORAGE_EMULATOR_HOST": "h:1"}, {"endpoint_url": "https://e"}),
+        ({}, {"STORAGE_EMULATOR_HOST": "default"}, {}),
+        ({}, {"GOOGLE_APPLICATION_CREDENTIALS": "/key"}, {"key_file": "/key"}),
+        ({"token": "anon"}, {"GOOGLE_APPLICATION_CREDENTIALS": "/key"}, {"token": "anon"}),
+    ],
+)
+def test_the_environment_fills_what_is_left_open(given: Any, environment: Any, expected: Any) -> None:
+    assert filled_options(given, environment) == expected
+
+
+def test_an_unread_key_file_and_a_coroutines_instance_are_refused(tmp_path: Any) -> None:
+    for options in ({"token": str(tmp_path / "absent.json")}, {"token": "key.json"}, {"asynchronous": True}):
+        with pytest.raises(OptionError):
+            filled_options(options, {})
+
+
+def test_the_class_that_asks_by_grpc_is_not_used() -> None:
+    extended = gcsfs.GCSFileSystem
+    assert extended is not gcsfs.core.GCSFileSystem  # else this test shows nothing
+    assert not issubclass(GcsFileSystem, extended)
+
+
+def test_threads_that_find_no_token_get_one_between_them() -> None:
+    together = threading.Barrier(16)
+
+    class LookedAtTogether(Tokens):
+        @property
+        def valid(self) -> bool:
+            together.wait()
+            return False
+
+    tokens = LookedAtTogether()
+    fs = file_system(tokens)
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(lambda _: bearer_of(fs).token, range(16))) == {"token-1"}
+    assert tokens.renewals == 1
+
+
+def test_a_refused_token_is_replaced_and_another_is_not() -> None:
+    fs = file_system(Tokens())
+    assert bearer_of(fs).token == "token-1"
+    assert bearer_of(fs, refused="token-1").token == "token-2"
+    assert bearer_of(fs, refused="token-1").token == "token-2"
+
+
+def test_a_renewal_that_fails_matters_only_when_the_time_is_over() -> None:
+    tokens = Tokens(lifetime_s=100)  # google-auth calls it old at once
+    fs = file_system(tokens)
+    first = bearer_of(fs)
+    tokens.is_broken = True
+    assert bearer_of(fs) == first
+    tokens.expiry -= timedelta(seconds=101)
+    with pytest.raises(RefreshError):
+        bearer_of(fs)
+
+
+def test_the_project_for_quota_is_sent_beside_the_token() -> None:
+    credentials = google.oauth2.credentials.Credentials("ya29.x", quota_project_id="quota")
+    headers = bearer_of(file_system(credentials)).headers
+    assert headers == {"Authorization": "Bearer ya29.x", "X-Goog-User-Project": "quota"}
+
+
+def test_no_token_is_shown_by_repr() -> None:
+    store = GcsStore("gs://b/k", {"token": "ya29.CANARY"})
+    assert "CANARY" not in repr(bearer_of(store._client._fs)) + repr(store)

@@ -1,0 +1,37 @@
+"""What signed URLs say of their expiry, and headers of a version."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamer.backends.http_probe import expiry_of, version_in
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("X-Amz-Date=20300101T000000Z&X-Amz-Expires=3600", 1893459600.0),
+        ("x-amz-date=20300101T000000Z&x-amz-expires=0", 1893456000.0),
+        ("Expires=1893456000&Signature=x", 1893456000.0),
+        ("X-Amz-Expires=3600", None),
+        ("X-Amz-Date=yesterday&X-Amz-Expires=3600", None),
+        ("Expires=soon", None),
+        ("X-Amz-Date=20300101T000000Z&X-Amz-Expires=9999999999999999", None),
+        ("", None),
+    ],
+)
+def test_a_signed_url_says_until_when_it_is_good(query, expected):
+    assert expiry_of(f"https://host/x?{query}") == expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"ETag": '"a"', "Last-Modified": "then"}, ('"a"', "ETag")),
+        ({"ETag": 'W/"a"'}, ('W/"a"', "ETag")),
+        ({"ETag": "", "Last-Modified": "then"}, ("then", "Last-Modified")),
+        ({}, (None, "ETag")),
+    ],
+)
+def test_an_etag_is_a_better_version_than_a_time(headers, expected):
+    assert version_in(headers) == expected
