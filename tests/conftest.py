@@ -14,10 +14,15 @@ from pathlib import Path
 
 import pytest
 from make_checkpoint import make_checkpoint
+from servers.azurite import AzuriteServer
+from servers.ganesha import NfsServer, missing_for_ganesha
+from servers.gcs_emulator import GcsServer
+from servers.hub import HubServer
+from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer, find_weed
 
 THREAD_GRACE_S = 2.0  # a stopped thread may take a moment to leave the process's table
-FOREIGN_PREFIXES = ("AWS_", "STREAMER_")
+FOREIGN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "STORAGE_EMULATOR_", "STREAMER_")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -91,3 +96,84 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def s3_checkpoint(s3_server: SeaweedServer, checkpoint: Path) -> str:
     """The URL of the same checkpoint in the bucket ``private`` of `s3_server`."""
     return s3_server.upload_folder(checkpoint, "private", "models/small")
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[GcsServer]:
+    """A Google Cloud Storage with the buckets ``private``, ``public`` and ``paying`` (its readers pay)."""
+    with GcsServer(public_buckets=["public"], paying_buckets=["paying"]) as server:
+        for bucket in ("private", "public", "paying"):
+            server.make_bucket(bucket)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_checkpoint(gcs_server: GcsServer, checkpoint: Path) -> str:
+    """The URL of the same checkpoint in the bucket ``private`` of `gcs_server`."""
+    return gcs_server.upload_folder(checkpoint, "private", "models/small")
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[AzuriteServer]:
+    """An Azure account with the containers ``private``, ``public`` (anyone reads and lists) and ``blobs`` (reads)."""
+    yield from _azure_served(AzuriteServer())
+
+
+@pytest.fixture(scope="session")
+def azure_tls_server() -> Iterator[AzuriteServer]:
+    """The same over HTTPS; it also takes bearer tokens."""
+    yield from _azure_served(AzuriteServer(tls=True))
+
+
+def _azure_served(server: AzuriteServer) -> Iterator[AzuriteServer]:
+    with server:
+        for container, access in (("private", None), ("public", "container"), ("blobs", "blob")):
+            server.make_container(container, public_access=access)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure_checkpoint(azure_server: AzuriteServer, checkpoint: Path) -> str:
+    """The ``az://`` URL of the same checkpoint in the container ``private`` of `azure_server`."""
+    return azure_server.upload_folder(checkpoint, "private", "models/small")
+
+
+@pytest.fixture(scope="session")
+def nfs_server() -> Iterator[NfsServer]:
+    """An NFSv4 server that exports a folder of its own to everybody."""
+    if missing := missing_for_ganesha():
+        pytest.skip(missing)
+    with NfsServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nfs_checkpoint(nfs_server: NfsServer, checkpoint: Path) -> str:
+    """The ``nfs://`` URL of the same checkpoint on `nfs_server`."""
+    return nfs_server.upload_folder(checkpoint, "models/small")
+
+
+@pytest.fixture(scope="session")
+def http_server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[NginxServer]:
+    """A web server, HTTP and TLS, whose ``/open/model`` is the checkpoint; more files may be put under its ``root``."""
+    yield from _web_server(tmp_path_factory, checkpoint)
+
+
+@pytest.fixture(scope="session")
+def https_server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[NginxServer]:
+    """Another one of the same, under an authority of its own."""
+    yield from _web_server(tmp_path_factory, checkpoint)
+
+
+def _web_server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[NginxServer]:
+    root = tmp_path_factory.mktemp("web")
+    (root / "model").symlink_to(checkpoint)
+    with NginxServer(root) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hub_server() -> Iterator[HubServer]:
+    """A stand-in for the Hugging Face Hub, without repositories."""
+    with HubServer() as server:
+        yield server

@@ -1,0 +1,219 @@
+"""The control plane of Google Cloud Storage: its JSON API, asked through the session of one gcsfs instance.
+
+Guarantees: what the user said (argument, fsspec configuration, environment) is never overridden, changed in place or
+written back; a request ends within three attempts of at most 5 s to connect and 15 s of silence; a refused token is
+renewed once. gcsfs's own calls are not used: they answer from a listing cache, lose the status and Google's reason,
+try six times over a minute, and renew tokens on the event loop that every other file system shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import ssl
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from fsspec.asyn import sync
+from fsspec.config import apply_config
+from yarl import URL
+
+from streamer.backends.gcs_credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
+from streamer.backends.gcs_errors import Answer, Asker
+from streamer.core.errors import OptionError
+
+__all__ = ["GcsClient", "filled_options"]
+
+ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
+PAUSE_S = 0.25  # before the second attempt, twice as long before the third
+TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5, sock_read=15)
+TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
+
+
+class GcsClient:
+    """Answers requests about objects, and names the URLs and credentials that read them.
+
+    Args:
+        storage_options: Arguments of `gcsfs.GCSFileSystem`.
+
+    Attributes:
+        asker: Whose requests these are.
+
+    Raises:
+        OptionError: an option that is refused.
+        Exception: whatever gcsfs or google-auth raise, for `raise_storage_error`.
+    """
+
+    def __init__(self, storage_options: Mapping[str, Any]) -> None:
+        options = filled_options(storage_options, os.environ)
+        self._fs = GcsFileSystem(**options)
+        self._location = self._fs._location.rstrip("/")
+        _check_endpoint(self._location)
+        self._session_options: Mapping[str, Any] = self._fs.session_kwargs
+        self._trust = self._environment_trust()
+        self.asker = Asker(self._fs.why_anonymous, _user_project(self._fs))
+
+    def get(self, bucket: str, key: str | None = None, **parameters: str | None) -> Answer:
+        """Ask for the metadata of an object, or without `key` for a page of the bucket's listing.
+
+        Exceptions of aiohttp and google-auth pass through; an answer of any status is returned.
+        """
+        url = self._url("storage/v1", bucket, key, parameters)
+        bearer = self.bearer()
+        answer: Answer = sync(self._fs.loop, self._get, url, bearer)
+        if answer.status == 401 and bearer.token is not None:
+            other = self._renewed(bearer)
+            if other.token != bearer.token:
+                answer = sync(self._fs.loop, self._get, url, other)
+        return answer
+
+    def media_url(self, bucket: str, key: str, **parameters: str | None) -> str:
+        """Return the URL of the bytes of an object."""
+        return self._url("download/storage/v1", bucket, key, {"alt": "media", **parameters})
+
+    def bearer(self, refused: str | None = None) -> Bearer:
+        """Return the credentials of this moment; see `bearer_of`."""
+        return bearer_of(self._fs, refused)
+
+    def proxy(self) -> str | None:
+        """Return the proxy that ``session_kwargs`` names, with its password."""
+        named = self._session_options.get("proxy")
+        if not named:
+            return None
+        auth = self._session_options.get("proxy_auth")
+        return str(URL(named).with_user(auth.login).with_password(auth.password) if auth else named)
+
+    def forget_absent_credentials(self) -> None:
+        """Let the next client look for credentials again, where this one found none."""
+        if self.asker.why_anonymous == "none found":
+            GcsFileSystem.clear_instance_cache()
+
+    def _url(self, service: str, bucket: str, key: str | None, parameters: Mapping[str, str | None]) -> str:
+        path = f"b/{quote(bucket, safe='')}/o" + (f"/{quote(key, safe='')}" if key is not None else "")
+        wanted = {**parameters, "userProject": self.asker.user_project}
+        query = urlencode({name: value for name, value in wanted.items() if value is not None}, quote_via=quote)
+        return f"{self._location}/{service}/{path}" + (f"?{query}" if query else "")
+
+    def _renewed(self, bearer: Bearer) -> Bearer:
+        try:
+            return self.bearer(refused=bearer.token)
+        except Exception:  # what the server said of the old token tells more
+            return bearer
+
+    async def _get(self, url: str, bearer: Bearer) -> Answer:
+        session = await self._fs._set_session()
+        began_s = monotonic()
+        for attempt in range(1, ATTEMPTS + 1):
+            is_last = attempt == ATTEMPTS
+            try:
+                async with session.get(
+                    URL(url, encoded=True),
+                    headers=bearer.headers,
+                    timeout=_timeout(self._fs.requests_timeout),
+                    allow_redirects=False,
+                    **self._trust,
+                    **self._environment_proxy(),
+                ) as response:
+                    body = await response.read()
+            except TRANSIENT_ERRORS as error:
+                if is_last or isinstance(error, aiohttp.ClientSSLError):
+                    raise
+            else:
+                if is_last or response.status not in TRANSIENT_STATUSES:
+                    request_id = response.headers.get("X-GUploader-UploadID")
+                    return Answer(response.status, _document(body), request_id, attempt, monotonic() - began_s)
+            await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1) * (0.5 + random.random()))  # noqa: S311 (no secret)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _environment_trust(self) -> dict[str, ssl.SSLContext]:
+        """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp looks at it only when it is imported."""
+        named = os.environ.get("SSL_CERT_FILE")
+        has_own = "connector" in self._session_options or getattr(self._fs, "_use_client_cert", False)
+        return {"ssl": ssl.create_default_context(cafile=named)} if named and not has_own else {}
+
+    def _environment_proxy(self) -> dict[str, str]:
+        """Obey ``HTTPS_PROXY`` as the engine does; aiohttp's own way would also send passwords found in a netrc."""
+        place = urlsplit(self._location)
+        if self._session_options.keys() & {"proxy", "trust_env"} or proxy_bypass(place.hostname or ""):
+            return {}
+        named = getproxies().get(place.scheme)
+        return {"proxy": named} if named else {}
+
+
+def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Complete the arguments of `GCSFileSystem` from fsspec's configuration and the environment.
+
+    What the environment says becomes an argument, because fsspec would otherwise give the instance of an environment
+    that has changed since. No credentials are looked for on behalf of an emulator, as in Google's own library.
+
+    Raises:
+        OptionError: an ``asynchronous`` instance, a key file that does not exist, or TLS that is not verified.
+    """
+    options: dict[str, Any] = apply_config(GcsFileSystem, dict(given))
+    if options.get("asynchronous"):
+        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
+    if options.get("project", "") is None:
+        del options["project"]  # gcsfs would warn
+    emulator = environment.get("STORAGE_EMULATOR_HOST", "")
+    if not options.get("endpoint_url") and emulator not in ("", "default"):
+        options["endpoint_url"] = emulator if "://" in emulator else f"http://{emulator}"
+        options["token"] = EMULATOR if options.get("token") is None else options["token"]
+    if options.get("token") is None and environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        options["key_file"] = environment["GOOGLE_APPLICATION_CREDENTIALS"]
+    token = options.get("token")
+    if isinstance(token, str) and _looks_like_a_path(token):
+        try:
+            open(token, "rb").close()
+        except OSError as error:
+            raise OptionError(f"The option token names a file that cannot be read ({type(error).__name__})") from None
+    session = options.get("session_kwargs") or {}
+    if getattr(session.get("connector"), "_ssl", True) is False:
+        raise OptionError("A connector with ssl=False is refused: TLS certificates are always verified")
+    return options
+
+
+def _looks_like_a_path(token: str) -> bool:
+    """A token that is no file would be sent to the server as it stands, so a mistyped name must not pass for one."""
+    return token.endswith(".json") or token.startswith(("/", "./", "../", "~"))
+
+
+def _check_endpoint(location: str) -> None:
+    if not location.startswith(("http://", "https://")):
+        raise OptionError("endpoint_url must begin with http:// or https://")
+    if "@" in location or "?" in location:
+        raise OptionError("endpoint_url cannot hold a user, a password or a query: they would be shown in messages")
+
+
+def _user_project(fs: GcsFileSystem) -> str | None:
+    if not fs.requester_pays:
+        return None
+    if isinstance(fs.requester_pays, str):
+        return fs.requester_pays
+    quota_project = getattr(fs.credentials.credentials, "quota_project_id", None)
+    if not (fs.project or quota_project):
+        raise OptionError(
+            "requester_pays=True needs a project to be billed, and none is known",
+            hint="Name it: requester_pays='my-project'",
+        )
+    return fs.project or quota_project
+
+
+def _timeout(given: Any) -> aiohttp.ClientTimeout:
+    if given is None:
+        return TIMEOUT
+    return given if isinstance(given, aiohttp.ClientTimeout) else aiohttp.ClientTimeout(total=float(given))
+
+
+def _document(body: bytes) -> Mapping[str, Any] | None:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None

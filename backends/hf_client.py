@@ -1,0 +1,145 @@
+"""What is asked of a Hub: which commit a revision is, what a folder of it holds, and where a file lies.
+
+Guarantees: the token is sent to the Hub's own host only; a listing is complete, and its pages lead nowhere else.
+huggingface_hub finds token and endpoint; its requests are not used, as several wait for ever on a silent server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote, urljoin
+
+from huggingface_hub import constants
+from huggingface_hub.utils._headers import build_hf_headers
+
+from streamer.backends.hf_errors import refusal
+from streamer.backends.hf_paths import COMMIT, HfPath
+from streamer.backends.http_access import access_of, merged_options
+from streamer.backends.http_client import HttpClient
+from streamer.backends.http_errors import raise_connection_error
+from streamer.backends.http_probe import Probe, probe
+from streamer.backends.http_redirects import Hop, origin_of
+from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
+
+__all__ = ["HubClient"]
+
+_OF_HTTP = ("verify", "proxy", "proxy_auth", "timeout", "ssl")
+_NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
+
+
+class HubClient:
+    """Asks one Hub, under one token, about one repository.
+
+    Args:
+        place: The repository and revision.
+        storage_options: ``token``, ``endpoint``, and of the HTTP backend's ``verify``, ``proxy`` and ``timeout``.
+
+    Attributes:
+        access: Certificates and proxy.
+        client: Sends the requests.
+
+    Raises:
+        OptionError: a value of the wrong kind, or one that is refused.
+        CredentialsError: ``token=True`` without a saved login.
+    """
+
+    def __init__(self, place: HfPath, storage_options: Mapping[str, Any]) -> None:
+        self._place = place
+        self._endpoint = _endpoint(storage_options.get("endpoint"))
+        headers = _token_headers(storage_options.get("token"))
+        http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
+        self.access = access_of(self._endpoint, {**http, "headers": headers})
+        self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)))
+
+    def commit(self, uri: str) -> str:
+        """Ask which commit the revision is now."""
+        told, _ = self._asked(self._api(f"revision/{quote(self._place.revision, safe='')}"), uri)
+        commit = told.get("sha") if isinstance(told, dict) else None
+        if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
+            raise StorageError("The answer names no commit", uri=uri, hint="Check the endpoint")
+        return commit
+
+    def listed(self, commit: str, folder: str, uri: str) -> Iterator[tuple[str, int]]:
+        """Give name and size of the files directly in a folder; none when there is no such folder.
+
+        Raises:
+            ObjectNotFoundError: there is no such repository or commit.
+            StorageError: anything else the Hub or the network has to say.
+        """
+        url: str | None = self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))
+        seen: set[str] = set()
+        while url is not None:
+            if url in seen or origin_of(url) != origin_of(self._endpoint):
+                raise StorageError("The Hub's listing leads astray", uri=uri)
+            seen.add(url)
+            try:
+                entries, url = self._asked(url, uri)
+            except ObjectNotFoundError as error:
+                if error.code == "EntryNotFound":
+                    return
+                raise
+            yield from _files(entries, folder, uri)
+
+    def start(self, commit: str, path: str) -> Hop:
+        """Name the URL under which the Hub tells where a file lies."""
+        place = self._place
+        url = f"{self._endpoint}/{place.resolve_prefix}{place.repository}/resolve/{commit}/{quote(path)}"
+        return Hop(url, self.access.headers)
+
+    def probe(self, commit: str, path: str, uri: str) -> Probe:
+        """Ask where a file lies, and for its first byte there; raises as `http_probe.probe`."""
+        return self.client.run(probe, self.client, self.start(commit, path), uri)
+
+    def _asked(self, url: str, uri: str) -> tuple[Any, str | None]:
+        """Return the document behind a URL of the API, and the URL of its next page."""
+        document, link = self.client.run(self._document, url, uri)
+        following = _NEXT.search(link)
+        return document, urljoin(url, following[1]) if following else None
+
+    async def _document(self, url: str, uri: str) -> tuple[Any, str]:
+        answer = await self.client.opened(Hop(url, self.access.headers), uri, {})
+        try:
+            return json.loads(await answer.response.read()), answer.headers.get("Link", "")
+        except ValueError:
+            raise StorageError("The answer is not one of the Hub's", uri=uri, hint="Check the endpoint") from None
+        except Exception as error:
+            raise_connection_error(error, uri)
+        finally:
+            answer.response.close()
+
+    def _api(self, rest: str) -> str:
+        return f"{self._endpoint}/api/{self._place.kind}s/{self._place.repository}/{rest}"
+
+
+def _files(entries: Any, folder: str, uri: str) -> list[tuple[str, int]]:
+    try:
+        files = [
+            (str(entry["path"]).rpartition("/"), int(entry["size"])) for entry in entries if entry["type"] == "file"
+        ]
+    except (KeyError, TypeError, ValueError):
+        raise StorageError("The answer lists no files", uri=uri, hint="Check the endpoint") from None
+    return [(name, size) for (parent, _, name), size in files if parent == folder]
+
+
+def _endpoint(given: Any) -> str:
+    endpoint = str(given or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+    if not endpoint.startswith(("http://", "https://")) or "@" in endpoint or "?" in endpoint:
+        raise OptionError("endpoint must be the http:// or https:// URL of a Hub, without user and query")
+    return endpoint
+
+
+def _token_headers(token: Any) -> dict[str, str]:
+    if not isinstance(token, (str, bool, type(None))):
+        raise OptionError("token must be text, True for the saved login, or False for none")
+    try:
+        headers: Mapping[str, str] = build_hf_headers(token=token)
+    except OSError:  # the library's LocalTokenNotFoundError
+        raise CredentialsError(
+            "There is no saved login of the Hub", hint="Set HF_TOKEN, or run `hf auth login`"
+        ) from None
+    return {name: value for name, value in headers.items() if name.lower() == "authorization"}

@@ -1,0 +1,56 @@
+"""HTTP objects under options that only fsspec's own client can honour: a session, a connector, an SSL context.
+
+Guarantees: the user's options reach fsspec as they are, and the load's report says why Python reads the bytes.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fsspec.implementations.http import HTTPFileSystem
+
+from streamer.backends.fsspec_any import FsspecStore
+from streamer.backends.http_access import access_of
+from streamer.core.errors import OptionError
+from streamer.core.sources import ObjectInfo, PythonSource
+
+__all__ = ["open_through_fsspec"]
+
+
+def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> FsspecStore:
+    """Open the server of `uri` with fsspec's `HTTPFileSystem`.
+
+    Args:
+        uri: The URL.
+        options: Its arguments, as `merged_options` gives them.
+        foreign: The option that asks for it.
+
+    Raises:
+        OptionError: ``verify`` names no CA file, or fsspec refuses the options.
+    """
+    own = dict(options)
+    verify = own.pop("verify", None)
+    if verify not in (None, True):
+        own.setdefault("ssl", ssl.create_default_context(cafile=access_of(uri, {"verify": verify}).ca_file))
+    try:
+        fs = HTTPFileSystem(**own)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"fsspec refuses the storage options: {type(error).__name__}") from None
+    return _ThroughFsspec(fs, uri, f"the option {foreign} is one that only fsspec can honour: read through it")
+
+
+class _ThroughFsspec(FsspecStore):
+    def __init__(self, fs: HTTPFileSystem, uri: str, remark: str) -> None:
+        super().__init__(fs, uri, uri)
+        self._remark = remark
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        """List as fsspec does, and ask for the sizes, which an index page does not tell."""
+        return [info if info.size_bytes is not None else self.info(info.path) for info in super().find(prefix)]
+
+    def source(self, info: ObjectInfo) -> PythonSource:
+        """Return the file's reader, and why it is this one."""
+        return replace(super().source(info), remark=self._remark)

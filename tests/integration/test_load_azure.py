@@ -1,0 +1,262 @@
+"""The public face over a real Azure Blob server: whole loads under every credential, and what changes under a load."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+
+import pytest
+import safetensors.torch
+import torch
+from servers.azurite import AzuriteServer, Login
+
+import streamer
+from streamer.backends import azure_client
+
+pytestmark = pytest.mark.server
+
+TIGHT = streamer.Options(block_bytes=64 << 10, memory_limit_bytes=1 << 20, http_reactors=1, http_in_flight=1)
+SHORT_S = 2
+
+
+@pytest.fixture(autouse=True)
+def _nothing_from_outside(monkeypatch):
+    for name in os.environ:
+        if name.startswith(("AZURE_", "FSSPEC_")) or name == "SSL_CERT_FILE":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint):
+    found = {}
+    for path in checkpoint.glob("*.safetensors"):
+        found |= safetensors.torch.load_file(path)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tls_checkpoint(azure_tls_server, checkpoint):
+    return azure_tls_server.upload_folder(checkpoint, "private", "models/small")
+
+
+def assert_same(got, expected):
+    assert set(got) == set(expected)
+    for name, tensor in expected.items():
+        assert got[name].dtype == tensor.dtype, name
+        assert got[name].shape == tensor.shape, name
+        assert torch.equal(got[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), name
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "az://private/models/small",
+        "az://private/models/small/",
+        "abfs://private/models/small",
+        "abfs://private@{account}.dfs.core.windows.net/models/small",
+        "abfss://private@{account}.dfs.core.windows.net/models/small",
+        "az://private/models/small/model.safetensors.index.json",
+        "az://private/models/small/*.safetensors",
+        "az://private/models/small/model-0000?-of-00004.safetensors",
+        "simplecache::az://private/models/small/*.safetensors",
+    ],
+)
+def test_every_way_to_name_it_gives_equal_tensors(azure_server, azure_checkpoint, reference, form, tmp_path):
+    options = azure_server.storage_options()
+    given = {"az": options, "simplecache": {"cache_storage": str(tmp_path)}} if "::" in form else options
+    assert_same(streamer.load(form.format(account=azure_server.account), storage_options=given), reference)
+
+
+@pytest.mark.parametrize("end", ["", "/model.safetensors.index.json", "/*.safetensors"])
+def test_an_https_url_of_an_account_gives_equal_tensors(azure_server, azure_checkpoint, reference, end):
+    uri = f"https://{azure_server.account}.blob.core.windows.net/private/models/small{end}"
+    assert_same(streamer.load(uri, storage_options=azure_server.storage_options()), reference)
+
+
+def of_container(server: AzuriteServer):
+    return server.sas_options(server.container_sas("private"))
+
+
+def of_token(server: AzuriteServer):
+    return {**server.host_options(), "credential": Login()}
+
+
+@pytest.mark.parametrize("options", [AzuriteServer.storage_options, of_container, of_token])
+def test_every_credential_loads_over_tls(azure_tls_server, tls_checkpoint, reference, options):
+    assert_same(streamer.load(tls_checkpoint, storage_options=options(azure_tls_server)), reference)
+
+
+def test_a_sas_of_the_environment_loads(azure_tls_server, tls_checkpoint, reference, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", azure_tls_server.container_sas("private"))
+    options = {**azure_tls_server.host_options(), "skip_instance_cache": True}
+    assert_same(streamer.load(tls_checkpoint, storage_options=options), reference)
+
+
+@pytest.mark.parametrize("root", ["az://", "https://{account}.blob.core.windows.net/"])
+def test_a_sas_in_the_url_loads_and_is_in_no_report(azure_tls_server, tls_checkpoint, reference, root):
+    sas = azure_tls_server.container_sas("private")
+    uri = root.format(account=azure_tls_server.account) + tls_checkpoint.removeprefix("az://")
+    with streamer.stream(f"{uri}?{sas}", storage_options=azure_tls_server.host_options()) as stream:
+        assert_same(dict(stream), reference)
+        assert "sig=" not in f"{stream!r}{stream.report}"
+
+
+@pytest.mark.parametrize("scope", ["container", "blob"])
+def test_a_sas_that_may_not_list_loads_a_named_shard(azure_server, azure_checkpoint, checkpoint, scope):
+    name = "models/small/model-00001-of-00004.safetensors"
+    read_only = azure_server.container_sas("private", "r")
+    sas = read_only if scope == "container" else azure_server.blob_sas("private", name)
+    got = streamer.load(f"az://private/{name}", storage_options=azure_server.sas_options(sas))
+    assert_same(got, safetensors.torch.load_file(checkpoint / "model-00001-of-00004.safetensors"))
+
+
+def test_a_sas_of_one_blob_does_not_load_the_folder(azure_server, azure_checkpoint):
+    sas = azure_server.blob_sas("private", "models/small/model-00001-of-00004.safetensors")
+    with pytest.raises(streamer.AccessDeniedError, match="SAS"):
+        streamer.load(azure_checkpoint, storage_options=azure_server.sas_options(sas))
+
+
+@pytest.mark.parametrize("path", ["", "/model.safetensors.index.json"])
+def test_a_sas_that_may_not_list_loads_by_the_index(azure_server, azure_checkpoint, reference, path):
+    options = azure_server.sas_options(azure_server.container_sas("private", "r"))
+    assert_same(streamer.load(f"{azure_checkpoint}{path}", storage_options=options), reference)
+
+
+def test_it_loads_anonymously_where_the_container_is_public(azure_server, checkpoint, reference):
+    uri = azure_server.upload_folder(checkpoint, "public", "open")
+    assert_same(streamer.load(uri, storage_options=azure_server.anonymous_options()), reference)
+
+
+def test_small_blocks_and_little_memory_change_nothing(azure_server, azure_checkpoint, reference):
+    with streamer.stream(azure_checkpoint, storage_options=azure_server.storage_options(), options=TIGHT) as stream:
+        assert_same(dict(stream), reference)
+
+
+def test_an_adlfs_instance_is_read_natively(azure_server, azure_checkpoint, reference):
+    import adlfs
+
+    fs = adlfs.AzureBlobFileSystem(**azure_server.storage_options())
+    with streamer.stream(azure_checkpoint.removeprefix("az://"), fs=fs) as stream:
+        assert_same(dict(stream), reference)
+    assert stream.report.requests > 0
+
+
+# --- what changes under a load ------------------------------------------------------------------------------------
+
+
+def outlive(expires_at_s: float) -> None:
+    """Wait until a credential is refused; there is no way to move the server's clock."""
+    while time.time() < expires_at_s + 0.1:
+        time.sleep(0.02)
+
+
+def test_a_signature_that_ends_under_a_load_is_made_again(azure_server, azure_checkpoint, reference, monkeypatch):
+    monkeypatch.setattr(azure_client, "SIGNATURE_LIFETIME_S", SHORT_S)
+    with streamer.stream(azure_checkpoint, storage_options=azure_server.storage_options(), options=TIGHT) as stream:
+        tensors = iter(stream)
+        found = dict([next(tensors)])
+        outlive(time.time() + SHORT_S)
+        found.update(tensors)
+    assert_same(found, reference)
+    assert stream.report.credential_refreshes > 0
+
+
+def test_a_token_that_ends_under_a_load_is_fetched_again(azure_tls_server, tls_checkpoint, reference):
+    login = Login(SHORT_S)
+    options = {**azure_tls_server.host_options(), "credential": login}
+    with streamer.stream(tls_checkpoint, storage_options=options, options=TIGHT) as stream:
+        tensors = iter(stream)
+        found = dict([next(tensors)])
+        given = len(login.given)
+        outlive(time.time() + SHORT_S)
+        found.update(tensors)
+    assert_same(found, reference)
+    assert len(login.given) > given
+    assert stream.report.credential_refreshes > 0
+
+
+def load_slowly(uri, options, when_begun=lambda: None):
+    """Load the first tensor, wait until a credential of `SHORT_S` has ended, and load the others."""
+    with streamer.stream(uri, storage_options=options, options=TIGHT) as stream:
+        tensors = iter(stream)
+        next(tensors)
+        when_begun()
+        outlive(time.time() + SHORT_S)
+        list(tensors)
+
+
+def test_a_given_sas_that_ends_under_a_load_is_refused_and_not_shown(azure_server, azure_checkpoint):
+    options = azure_server.sas_options(azure_server.container_sas("private", lifetime_s=SHORT_S))
+    with pytest.raises(streamer.AccessDeniedError, match=r"models/small/model-") as caught:
+        load_slowly(azure_checkpoint, options)
+    assert "sig=" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_login_that_fails_under_a_load_ends_it_with_its_reason(azure_tls_server, tls_checkpoint):
+    class Revoked(Login):
+        is_revoked = False
+
+        async def get_token(self, *scopes, **rest):
+            if self.is_revoked:
+                raise RuntimeError("CANARY")
+            return await super().get_token(*scopes, **rest)
+
+        def revoke(self):
+            self.is_revoked = True
+
+    login = Revoked(SHORT_S)
+    options = {**azure_tls_server.host_options(), "credential": login}
+    with pytest.raises(streamer.CredentialsError, match="no token") as caught:
+        load_slowly(tls_checkpoint, options, login.revoke)
+    assert "CANARY" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_blob_replaced_between_header_and_data_is_noticed(azure_server, checkpoint):
+    shard = (checkpoint / "model-00001-of-00004.safetensors").read_bytes()
+    azure_server.put("private", "swap/x.safetensors", shard)
+    opened = streamer.open("az://private/swap/x.safetensors", storage_options=azure_server.storage_options())
+    azure_server.put("private", "swap/x.safetensors", shard[:-8] + b"\0\1\2\3\4\5\6\7")
+    with pytest.raises(streamer.ChangedError, match=r"swap/x\.safetensors"):
+        opened.get_tensors()
+
+
+def test_a_blob_deleted_after_the_header_is_noticed(azure_server, checkpoint):
+    shard = (checkpoint / "model-00001-of-00004.safetensors").read_bytes()
+    azure_server.put("private", "gone/x.safetensors", shard)
+    opened = streamer.open("az://private/gone/x.safetensors", storage_options=azure_server.storage_options())
+    azure_server.delete("private", "gone/x.safetensors")
+    # Which of the two depends on what the server looks at first: the name, or the condition on its version.
+    with pytest.raises((streamer.ObjectNotFoundError, streamer.ChangedError), match=r"gone/x\.safetensors"):
+        opened.get_tensors()
+
+
+def test_a_truncated_upload_is_refused(azure_server, checkpoint):
+    shard = (checkpoint / "model-00001-of-00004.safetensors").read_bytes()
+    azure_server.put("private", "cut/x.safetensors", shard[: len(shard) // 2])
+    with pytest.raises(streamer.TruncatedError, match="cut/x"):
+        streamer.load("az://private/cut/x.safetensors", storage_options=azure_server.storage_options())
+
+
+@pytest.mark.parametrize(
+    ("uri", "changes", "error"),
+    [
+        ("az://private/models/nix", {}, streamer.ObjectNotFoundError),
+        ("az://private/models/nix.safetensors", {}, streamer.ObjectNotFoundError),
+        ("az://nosuchcontainer/models", {}, streamer.ObjectNotFoundError),
+        ("az://private/models/small", {"account_key": "Q0FOQVJZ"}, streamer.CredentialsError),
+        ("az://private/models/small", {"account_key": None, "anon": True}, streamer.AccessDeniedError),
+        ("az://private/models/small", {"account_host": "127.0.0.1:9/account"}, streamer.ConnectError),
+        ("az://private/models/small", {"connection_verify": False}, streamer.OptionError),
+        ("az://private/models/small", {"connection_verify": None}, streamer.TlsError),
+    ],
+)
+def test_bad_input_gets_its_own_class_soon_and_without_a_secret(azure_tls_server, tls_checkpoint, uri, changes, error):
+    started = time.monotonic()
+    with pytest.raises(error) as caught:
+        streamer.load(uri, storage_options=azure_tls_server.storage_options(**changes))
+    assert time.monotonic() - started < 20
+    text = "".join(traceback.format_exception(caught.value))
+    for secret in (azure_tls_server.key, "Q0FOQVJZ", "sig=", "Bearer"):
+        assert secret not in text
+    assert "private" in str(caught.value) or "nosuchcontainer" in str(caught.value) or error is streamer.OptionError

