@@ -18,11 +18,12 @@ Named = Iterable[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Target:
-    """What is loaded: local paths for files; s3:// paths and where they are served for object stores."""
+    """What is loaded: local paths for files; s3:// paths and where they are served; or any URLs with their options."""
 
     paths: list[str]
     endpoint: str | None = None
     ca_file: str | None = None
+    options: dict[str, Any] | None = None
 
     def environment(self) -> dict[str, str]:
         """Set what every S3 client of this benchmark needs: dummy keys, no metadata service, the test authority."""
@@ -37,6 +38,8 @@ class Target:
 
     def storage_options(self) -> dict[str, Any]:
         """Say the same to s3fs, and to this project, which hands it to s3fs unchanged."""
+        if self.options is not None:
+            return self.options
         if self.endpoint is None:
             return {}
         client: dict[str, Any] = {"region_name": "us-east-1"}

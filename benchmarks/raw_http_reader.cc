@@ -2,7 +2,8 @@
 // nothing else.
 //
 //   raw_http_reader [--reactors 2] [--in-flight 8] [--block 8388608] [--receive-buffer 16384]
-//                   [--socket-buffer 0] [--cacert FILE] [--touch BYTES] URL[=SIZE]...
+//                   [--socket-buffer 0] [--cacert FILE] [--header LINE]... [--touch BYTES]
+//                   URL[=SIZE]...
 //
 // Guarantees: a run that prints its JSON line got status 206 and exactly the bytes asked for in
 // every answer. Each reactor is one thread with its own CURLM and connections; all share one queue.
@@ -34,6 +35,7 @@ struct Arguments {
   size_t socket_buffer = 0;       // SO_RCVBUF; 0 leaves it to the kernel's autotuning
   size_t touch = 0;
   std::string ca_file;
+  curl_slist* headers = nullptr;  // of every request; lives as long as the process
   std::vector<std::string> urls;
 };
 
@@ -54,6 +56,8 @@ Arguments Parse(int count, char** values) {
     if (++i == count) Die(text + " needs a value");
     if (text == "--cacert") {
       arguments.ca_file = values[i];
+    } else if (text == "--header") {
+      arguments.headers = curl_slist_append(arguments.headers, values[i]);
     } else {
       bench::SetNumber(numbers, text, values[i]);
     }
@@ -85,6 +89,9 @@ Easy NewEasy(const Arguments& arguments) {
   if (arguments.socket_buffer > 0) {
     curl_easy_setopt(easy.get(), CURLOPT_SOCKOPTFUNCTION, &SetSocketBuffer);
     curl_easy_setopt(easy.get(), CURLOPT_SOCKOPTDATA, &arguments.socket_buffer);
+  }
+  if (arguments.headers != nullptr) {
+    curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, arguments.headers);
   }
   if (!arguments.ca_file.empty())
     curl_easy_setopt(easy.get(), CURLOPT_CAINFO, arguments.ca_file.c_str());

@@ -35,7 +35,7 @@ def compiled(name: str) -> str:
     if compiler is None:
         raise FileNotFoundError("no C++ compiler: apt-get install -y g++ libcurl4-openssl-dev")
     BUILD.mkdir(parents=True, exist_ok=True)
-    libraries = ["-lcurl"] if "http" in name else []
+    libraries = ["-lcurl"] if "http" in name else ["-lnfs"] if "nfs" in name else []
     command = [compiler, *FLAGS, str(source), "-o", str(program), *libraries]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

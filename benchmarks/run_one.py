@@ -9,6 +9,7 @@ library is missing, 1 and a traceback on any other failure.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import traceback
@@ -45,6 +46,8 @@ def main() -> None:
     contestant = CONTESTANTS[sys.argv[1]]
     try:
         contestant.import_all()
+        for module in request.get("imports", []):
+            importlib.import_module(module)
     except ImportError:
         traceback.print_exc()
         sys.exit(NOT_INSTALLED)
