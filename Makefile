@@ -10,6 +10,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Further arguments of the program a target runs (demo, test, bench).
 ARGS ?=
+# How long `make fuzz` gives each target.
+SECONDS ?= 60
 
 BIN := .venv/bin
 NATIVE_FILES := $(shell find native -type f)
@@ -24,7 +26,8 @@ BENCH_STAMP := .venv/.bench
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench wheel clean build-packages test-packages bench-packages
+.PHONY: help demo test sanitize fuzz soak lint bench wheel clean \
+  build-packages test-packages fuzz-packages bench-packages
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -38,6 +41,27 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## build the engine, run i
 	$(BIN)/cmake --build build/native-tests
 	$(BIN)/ctest --test-dir build/native-tests --output-on-failure
 	$(BIN)/pytest $(ARGS)
+
+sanitize: $(INSTALL_STAMP) test-packages ## run the native tests, real loads among them, under ASAN+UBSAN and under TSAN
+	for sanitizers in address,undefined thread; do \
+	  $(BIN)/cmake -S native -B build/sanitize-$$sanitizers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+	    -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF -DSTREAMER_SANITIZE=$$sanitizers \
+	    -DCMAKE_BUILD_TYPE=RelWithDebInfo && \
+	  $(BIN)/cmake --build build/sanitize-$$sanitizers && \
+	  $(BIN)/ctest --test-dir build/sanitize-$$sanitizers --output-on-failure || exit 1; done
+
+soak: $(INSTALL_STAMP) ## load thousands of times through drawn faults and count how the loads end
+	cd tests && PYTHONPATH=../examples ../$(BIN)/python -m faults.soak --loads 5000 --threads 8 $(ARGS)
+
+fuzz: $(INSTALL_STAMP) fuzz-packages ## fuzz every parser for SECONDS each, from the corpus of the repository
+	$(BIN)/pip install --quiet 'atheris>=2.3'
+	CXX=clang++ $(BIN)/cmake -S native -B build/fuzzers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+	  -DSTREAMER_BUILD_PYTHON=OFF -DSTREAMER_BUILD_FUZZERS=ON
+	$(BIN)/cmake --build build/fuzzers --target range_response_fuzz url_fuzz
+	for target in range_response url; do mkdir -p build/fuzz/$$target && \
+	  build/fuzzers/$${target}_fuzz -max_total_time=$(SECONDS) build/fuzz/$$target native/fuzz/corpus/$$target || exit 1; done
+	cd tests && for target in header index uri; do \
+	  ../$(BIN)/python -m fuzzing $$target -max_total_time=$(SECONDS) || exit 1; done
 
 lint: $(INSTALL_STAMP) ## check style and types: ruff, clang-format, mypy
 	$(BIN)/ruff check
@@ -111,6 +135,9 @@ build-packages:
 
 test-packages:
 	$(call require_packages,doctest-dev nginx-light nfs-ganesha nfs-ganesha-vfs)
+
+fuzz-packages:
+	$(call require_packages,clang libclang-rt-dev)
 
 bench-packages:
 	$(call require_packages,nginx-light)

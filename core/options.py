@@ -43,6 +43,11 @@ class Options:
             rather than asked for separately.
         header_bytes: First read of a shard, hoped to hold its whole header.
         max_attempts: Attempts at one block before the load fails.
+        block_deadline_s: Longest time from the first attempt at a block to the last.
+        hedge_percent: Most extra bytes, in percent, that may be asked for a second time because their request is
+            slower than 95 in 100; whichever answer is complete first counts. 0 turns this off.
+        deadline_s: Longest time from asking for the first tensor to the last, the consumer's own included. Automatic:
+            none.
         connect_timeout_s: Longest wait for a connection, TLS handshake included.
         first_byte_timeout_s: Longest wait from sending a request to the first byte of its answer.
         stall_timeout_s: Longest time a transfer may stay below 1 KiB/s.
@@ -66,6 +71,9 @@ class Options:
     coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)
     header_bytes: int = _knob(8, 128 * MIB, "bytes", "holds the header of nearly every shard", 256 * KIB)
     max_attempts: int = _knob(1, 100, "attempts", "outlasts a short outage, ends a long one", 8)
+    block_deadline_s: float = _knob(0.01, 86400, "s", "outlasts the restart of a server", 120.0)
+    hedge_percent: float = _knob(0, 100, "percent", "what the slowest twentieth weighs", 5.0)
+    deadline_s: float | None = _knob(0.01, 1e7, "s", "only the caller knows how long is too long")
     connect_timeout_s: float = _knob(0.01, 3600, "s", "three SYN retransmissions", 10.0)
     first_byte_timeout_s: float = _knob(0.01, 3600, "s", "object stores answer within 1 s, throttled ones later", 30.0)
     stall_timeout_s: float = _knob(0.01, 3600, "s", "longer than a TCP retransmission storm", 20.0)
@@ -94,7 +102,7 @@ class Options:
 
 def _check_bounds(name: str, value: object, metadata: Mapping[str, Any]) -> None:
     low, high, unit = metadata["low"], metadata["high"], metadata["unit"]
-    whole = not name.endswith("_s")
+    whole = not _is_fractional(name)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise OptionError(f"{name} must be {'a whole number' if whole else 'a number'} of {unit}, not {value!r}")
     if not low <= value <= high:
@@ -103,6 +111,10 @@ def _check_bounds(name: str, value: object, metadata: Mapping[str, Any]) -> None
 
 def _number(name: str, text: str) -> float | int:
     try:
-        return float(text) if name.endswith("_s") else int(text)
+        return float(text) if _is_fractional(name) else int(text)
     except ValueError:
         raise OptionError(f"STREAMER_{name.upper()} is not a number: {text!r}") from None
+
+
+def _is_fractional(name: str) -> bool:
+    return name.endswith(("_s", "_percent"))

@@ -13,7 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamer import _native
-from streamer.core.errors import ConnectError, EngineError, LoadCancelledError, StreamerError
+from streamer.core.errors import (
+    ConnectError,
+    EngineError,
+    LoadCancelledError,
+    StreamerError,
+    TransferTimeoutError,
+)
 from streamer.core.native_errors import error_from_native
 from streamer.core.page_cache import cached_fraction
 from streamer.core.plan import ReadPlan
@@ -75,6 +81,8 @@ class ReadSession:
         self._plan = plan
         self._on_progress = on_progress
         self._delivered = 0
+        self._deadline_s = settings.deadline_s
+        self._began = time.monotonic()
         self._engine = _make_engine(objects, plan, settings, in_item_order)
         self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive, plan.spans)
         self.close = weakref.finalize(self, _close, self._engine, self._readers)
@@ -128,8 +136,19 @@ class ReadSession:
                 self._refresh(source)
             if delivery.items:
                 return delivery
+            self._check_deadline()
             if delivery.is_finished:
                 raise LoadCancelledError("the stream was closed while it was read")
+
+    def _check_deadline(self) -> None:
+        elapsed_s = time.monotonic() - self._began
+        if self._deadline_s is not None and elapsed_s > self._deadline_s and self._delivered < self._plan.item_count:
+            raise TransferTimeoutError(
+                f"{self._plan.item_count - self._delivered} of {self._plan.item_count} tensors were not there in time",
+                uri=self._objects[0].uri,
+                elapsed_s=elapsed_s,
+                hint="Raise deadline_s in Options",
+            )
 
     def _error(self, native: _native.ReadError) -> StreamerError:
         raised = self._readers.failure
@@ -167,6 +186,8 @@ def _make_engine(
         first_byte_timeout_s=settings.first_byte_timeout_s,
         stall_timeout_s=settings.stall_timeout_s,
         max_attempts=settings.max_attempts,
+        block_deadline_s=settings.block_deadline_s,
+        hedge_percent=settings.hedge_percent,
     )
     for known in objects:
         _add(engine, known)

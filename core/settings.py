@@ -40,6 +40,9 @@ class Settings:
     coalesce_gap_bytes: int
     header_bytes: int
     max_attempts: int
+    block_deadline_s: float
+    hedge_percent: float
+    deadline_s: float | None
     connect_timeout_s: float
     first_byte_timeout_s: float
     stall_timeout_s: float
@@ -68,6 +71,9 @@ def resolve(options: Options | None) -> Settings:
         coalesce_gap_bytes=given.coalesce_gap_bytes,
         header_bytes=given.header_bytes,
         max_attempts=given.max_attempts,
+        block_deadline_s=given.block_deadline_s,
+        hedge_percent=given.hedge_percent,
+        deadline_s=given.deadline_s,
         connect_timeout_s=given.connect_timeout_s,
         first_byte_timeout_s=given.first_byte_timeout_s,
         stall_timeout_s=given.stall_timeout_s,

@@ -20,7 +20,8 @@ enum class ErrorCode : std::uint8_t {
   kRangeResponse,       // the answer is not the range asked for
   kRedirect,            // a redirect, which signed requests never follow
   kHttpStatus,          // any other HTTP status
-  kConnect,             // DNS, refused, reset
+  kConnect,             // refused, reset, closed early
+  kResolve,             // the host's name has no address
   kTls,                 // certificate or handshake
   kTimeout,             // connect, first byte or stall
   kIo,                  // errno from the operating system

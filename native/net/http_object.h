@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "net/endpoint.h"
+
 namespace streamer {
 
 struct HttpTarget {
@@ -22,6 +24,8 @@ struct HttpTarget {
   std::string proxy;                 // empty: libcurl obeys the environment
   double expires_at_s = 0;           // Unix time; 0: never
   double renew_at_s = 0;             // when to ask for a new one; 0: never
+
+  std::shared_ptr<Endpoint> endpoint = {};  // of the URL; HttpObject sets it
 };
 
 class HttpObject {
@@ -31,7 +35,7 @@ class HttpObject {
       : size_bytes_(size_bytes),
         version_header_(std::move(version_header)),
         can_refresh_(can_refresh),
-        target_(std::make_shared<const HttpTarget>(std::move(target))),
+        target_(shared(std::move(target))),
         version_(std::move(version)) {}
 
   std::uint64_t size_bytes() const { return size_bytes_; }
@@ -47,7 +51,7 @@ class HttpObject {
   // New credentials are here.
   void renew(HttpTarget target) {
     const std::lock_guard lock(mutex_);
-    target_ = std::make_shared<const HttpTarget>(std::move(target));
+    target_ = shared(std::move(target));
     is_refresh_asked_ = false;
     is_refused_ = false;
   }
@@ -88,6 +92,11 @@ class HttpObject {
   }
 
  private:
+  static std::shared_ptr<const HttpTarget> shared(HttpTarget target) {
+    target.endpoint = Endpoint::of(target.url);
+    return std::make_shared<const HttpTarget>(std::move(target));
+  }
+
   const std::uint64_t size_bytes_;
   const std::string version_header_;
   const bool can_refresh_;

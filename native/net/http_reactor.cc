@@ -9,8 +9,19 @@ namespace {
 
 constexpr double kDeadlineCheckS = 0.1;
 constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
-constexpr double kRefreshPollS =
-    0.05;  // how soon a block whose credentials expired is looked at again
+// How soon a block is looked at again whose credentials expired, or whose
+// endpoint has no room.
+constexpr double kRefreshPollS = 0.05;
+constexpr double kThrottlePollS = 0.02;
+
+// For the message of a later failure: what happened, without its bytes and
+// attempts.
+std::string summary_of(const ReadError& error) {
+  std::string text = error.detail;
+  if (error.http_status != 0) text += " (HTTP " + std::to_string(error.http_status) + ")";
+  if (!error.request_id.empty()) text += ", request " + error.request_id;
+  return text;
+}
 
 double unix_time_s() {
   return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -20,14 +31,15 @@ double unix_time_s() {
 
 HttpReactor::HttpReactor(Scheduler& scheduler,
                          const std::vector<std::unique_ptr<HttpObject>>& objects,
-                         const HttpOptions& http, const RetryOptions& retry, unsigned max_in_flight,
-                         HttpCounters& counters)
+                         const HttpOptions& http, const RetryOptions& retry, double hedge_percent,
+                         unsigned max_in_flight, HttpCounters& counters)
     : scheduler_(scheduler),
       objects_(objects),
       retry_(retry),
       counters_(counters),
       multi_(curl_multi_init()),
-      window_(max_in_flight) {
+      window_(max_in_flight),
+      hedge_budget_(hedge_percent) {
   if (!multi_) throw std::runtime_error("libcurl gives no multi handle");
   for (unsigned i = 0; i < max_in_flight; ++i) {
     transfers_.push_back(std::make_unique<HttpTransfer>(http, received_bytes_));
@@ -36,7 +48,10 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
 }
 
 HttpReactor::~HttpReactor() {
-  for (HttpTransfer* transfer : active_) curl_multi_remove_handle(multi_.get(), transfer->handle());
+  for (const auto& [transfer, flight] : active_) {
+    curl_multi_remove_handle(multi_.get(), transfer->handle());
+    transfer->target()->endpoint->finish_cancelled();
+  }
 }
 
 void HttpReactor::run() {
@@ -56,6 +71,10 @@ void HttpReactor::start_blocks() {
   retry_at_.reset();
   while (has_room()) {
     const TimePoint now = Clock::now();
+    if (now < throttled_until_) {
+      retry_at_ = throttled_until_;
+      return;
+    }
     TakeResult result = scheduler_.try_take(Lane::kHttp, now);
     is_lane_finished_ = result.is_finished;
     retry_at_ = result.retry_at;
@@ -64,8 +83,9 @@ void HttpReactor::start_blocks() {
   }
 }
 
-// A block whose object's credentials have expired goes back to the queue until the consumer renewed
-// them.
+// A block whose object's credentials have expired goes back to the queue until
+// the consumer renewed them, one whose endpoint has enough to do until it has
+// less.
 void HttpReactor::start(Block block, TimePoint now) {
   HttpObject& object = *objects_[block.source];
   const double unix_now_s = unix_time_s();
@@ -76,11 +96,26 @@ void HttpReactor::start(Block block, TimePoint now) {
       return;
     }
   }
+  std::shared_ptr<const HttpTarget> target = object.target();
+  const auto started_in = target->endpoint->try_start();
+  if (!started_in) {
+    throttled_until_ = after(now, kThrottlePollS);
+    scheduler_.put_back(Lane::kHttp, std::move(block), throttled_until_);
+    return;
+  }
+  hedge_budget_.record_request(block.size() - block.received);
+  full_size_bytes_ = std::max(full_size_bytes_, block.size());
+  send(std::move(block), object, std::move(target), {.started_in = *started_in, .started = now});
+}
+
+void HttpReactor::send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
+                       Flight flight) {
   HttpTransfer* transfer = idle_.back();
   idle_.pop_back();
-  active_.insert(transfer);
   ++counters_.requests;
-  transfer->prepare(std::move(block), object, now);
+  transfer->prepare(std::move(block), object, std::move(target), flight.started);
+  if (flight.partner != nullptr) active_.at(flight.partner).partner = transfer;
+  active_.emplace(transfer, std::move(flight));
   curl_multi_add_handle(multi_.get(), transfer->handle());
 }
 
@@ -100,36 +135,111 @@ void HttpReactor::enforce_deadlines() {
   const TimePoint now = Clock::now();
   if (now < next_deadline_check_) return;
   next_deadline_check_ = after(now, kDeadlineCheckS);
-  const std::vector<HttpTransfer*> active(active_.begin(), active_.end());
+  std::vector<HttpTransfer*> active;
+  for (const auto& [transfer, flight] : active_) active.push_back(transfer);
   for (HttpTransfer* transfer : active) {
+    if (!active_.contains(transfer)) continue;  // cancelled with its partner
     if (auto error = transfer->check_deadlines(now)) settle(*transfer, std::move(error));
   }
+  hedge_slow_ones(now);
+}
+
+void HttpReactor::hedge_slow_ones(TimePoint now) {
+  std::vector<std::pair<double, HttpTransfer*>> slow;  // and for how long already
+  for (const auto& [transfer, flight] : active_) {
+    if (flight.was_hedged || flight.hedge) continue;
+    const auto limit_s = transfer->target()->endpoint->slow_after_s();
+    const double elapsed_s = seconds_between(flight.started, now);
+    if (limit_s && elapsed_s > *limit_s && transfer->remaining_s(elapsed_s) > *limit_s) {
+      slow.emplace_back(elapsed_s, transfer);
+    }
+  }
+  std::sort(slow.rbegin(), slow.rend());
+  for (const auto& [elapsed_s, transfer] : slow) hedge(*transfer, active_.at(transfer), now);
+}
+
+// If there is a transfer to spare, room at the server, and the duplicate is within the budget.
+void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
+  const Block& block = slow.block();
+  if (idle_.empty() || block.received == block.size()) return;
+  std::shared_ptr<const HttpTarget> target = slow.object().target();
+  const auto started_in = target->endpoint->try_start();
+  if (!started_in) return;
+  if (!hedge_budget_.try_spend(block.size() - block.received)) {
+    target->endpoint->finish_cancelled();
+    return;
+  }
+  flight.was_hedged = true;
+  ++counters_.hedges;
+  auto hedge = std::make_unique<Hedge>(block);
+  Block duplicate = hedge->block(block.source);
+  send(std::move(duplicate), slow.object(), std::move(target),
+       {.started_in = *started_in, .started = now, .partner = &slow, .hedge = std::move(hedge)});
 }
 
 void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error) {
-  release(transfer);
-  if (!error) {
+  Flight flight = release(transfer);
+  Endpoint& endpoint = *transfer.target()->endpoint;
+  if (error) {
+    endpoint.finish(flight.started_in, classify(*error));
+  } else {
+    const double seconds = seconds_between(flight.started, Clock::now());
+    endpoint.finish_well(seconds, transfer.block().size() * 2 >= full_size_bytes_);
+  }
+  if (flight.hedge) {
+    settle_duplicate(std::move(flight), !error);
+    return;
+  }
+  if (flight.partner != nullptr) cancel(*flight.partner);
+  if (error) {
+    try_again(transfer, std::move(*error));
+  } else {
     scheduler_.finish(Lane::kHttp, transfer.take_block());
-    return;
   }
-  if (is_renewable(*error) && renew_and_retry(transfer, *error)) return;
-  if (!is_retryable(*error) || error->attempts >= retry_.max_attempts) {
-    scheduler_.fail(std::move(*error));
-    return;
-  }
-  const double random = std::uniform_real_distribution<double>(0, 1)(random_);
-  const double delay_s = retry_delay_s(*error, retry_, random);
-  scheduler_.retry_at(Lane::kHttp, transfer.take_block(), after(Clock::now(), delay_s));
 }
 
-// The consumer is asked for a new URL or new credentials, once for all; the block waits in the
-// queue.
-bool HttpReactor::renew_and_retry(HttpTransfer& transfer, const ReadError& error) {
+// The slow request is cancelled before its block is touched: it has no second writer.
+void HttpReactor::settle_duplicate(Flight duplicate, bool is_complete) {
+  HttpTransfer& slow = *duplicate.partner;
+  if (!is_complete) {
+    active_.at(&slow).partner = nullptr;
+    return;
+  }
+  cancel(slow);
+  Block block = slow.take_block();
+  duplicate.hedge->complete(block);
+  scheduler_.finish(Lane::kHttp, std::move(block));
+}
+
+void HttpReactor::cancel(HttpTransfer& transfer) {
+  release(transfer);
+  transfer.target()->endpoint->finish_cancelled();
+}
+
+// Or fails the load, with the first failure of this block beside the last.
+void HttpReactor::try_again(HttpTransfer& transfer, ReadError error) {
+  Block block = transfer.take_block();
   HttpObject& object = transfer.object();
-  if (!object.can_refresh() || error.attempts >= retry_.max_attempts) return false;
-  object.refuse(transfer.target());
-  scheduler_.retry_at(Lane::kHttp, transfer.take_block(), Clock::now());
-  return true;
+  const FailureKind kind = classify(error);
+  const bool is_stale = kind == FailureKind::kStale;
+  block.wrong_answers += kind == FailureKind::kWrongAnswer;
+  block.renewals += is_stale;
+  const AttemptHistory history{block.attempts, block.wrong_answers, block.renewals,
+                               error.elapsed_s};
+  const bool can_be_cured = !is_stale || object.can_refresh();
+  const bool is_worth_it = can_be_cured && is_worth_another_attempt(error, history, retry_);
+  const bool is_paid = is_worth_it && transfer.target()->endpoint->try_retry(kind);
+  if (!is_paid) {
+    if (is_worth_it) error.detail += "; too much failed at this server lately to try it again";
+    if (!block.first_failure.empty()) error.detail += "; at first: " + block.first_failure;
+    scheduler_.fail(std::move(error));
+    return;
+  }
+  if (block.first_failure.empty()) block.first_failure = summary_of(error);
+  if (is_stale) object.refuse(transfer.target());
+  const double random = std::uniform_real_distribution<double>(0, 1)(random_);
+  const double delay_s = is_stale ? 0 : retry_delay_s(error, block.attempts, retry_, random);
+  scheduler_.retry_at(Lane::kHttp, std::move(block), after(Clock::now(), delay_s));
 }
 
 void HttpReactor::ask_refresh(HttpObject& object, std::uint32_t source) {
@@ -138,10 +248,11 @@ void HttpReactor::ask_refresh(HttpObject& object, std::uint32_t source) {
   scheduler_.ask_refresh(source);
 }
 
-void HttpReactor::release(HttpTransfer& transfer) {
+HttpReactor::Flight HttpReactor::release(HttpTransfer& transfer) {
   curl_multi_remove_handle(multi_.get(), transfer.handle());
-  active_.erase(&transfer);
+  Flight flight = std::move(active_.extract(&transfer).mapped());
   idle_.push_back(&transfer);
+  return flight;
 }
 
 void HttpReactor::sleep() {

@@ -1,9 +1,11 @@
 // One thread, one CURLM, its own connections, up to K ranged GETs in flight.
 //
-// The thread takes blocks from the HTTP lane whenever a transfer is free, and drives all transfers
-// at once. Only wake() may be called from another thread. Python is never called: when an object's
-// credentials need renewing, the consumer is asked through the scheduler and the block waits in the
-// queue meanwhile.
+// The thread takes blocks from the HTTP lane whenever a transfer is free, and
+// drives all transfers at once. Only wake() may be called from another thread.
+// Python is never called: when an object's credentials need renewing, the
+// consumer is asked through the scheduler and the block waits in the queue
+// meanwhile. How hard a server may be pressed is decided by its Endpoint, which
+// all loads of the process share.
 #pragma once
 
 #include <curl/curl.h>
@@ -11,9 +13,11 @@
 #include <atomic>
 #include <memory>
 #include <random>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
+#include "net/endpoint.h"
+#include "net/hedge.h"
 #include "net/http_object.h"
 #include "net/http_transfer.h"
 #include "net/in_flight_window.h"
@@ -25,14 +29,15 @@ namespace streamer {
 struct HttpCounters {
   std::atomic<std::uint64_t> requests{0};
   std::atomic<std::uint64_t> refreshes{0};
+  std::atomic<std::uint64_t> hedges{0};
 };
 
 class HttpReactor {
  public:
   // `objects` is indexed by source and holds null for those that are not read over HTTP.
   HttpReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<HttpObject>>& objects,
-              const HttpOptions& http, const RetryOptions& retry, unsigned max_in_flight,
-              HttpCounters& counters);
+              const HttpOptions& http, const RetryOptions& retry, double hedge_percent,
+              unsigned max_in_flight, HttpCounters& counters);
   ~HttpReactor();
   HttpReactor(const HttpReactor&) = delete;
   HttpReactor& operator=(const HttpReactor&) = delete;
@@ -49,16 +54,31 @@ class HttpReactor {
     void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
   };
 
+  // A request under way.
+  struct Flight {
+    ThrottleWindow::Epoch started_in = 0;
+    TimePoint started{};
+    HttpTransfer* partner = nullptr;         // its duplicate, or the one it is a duplicate of
+    std::unique_ptr<Hedge> hedge = nullptr;  // what a duplicate fills; null for the others
+    bool was_hedged = false;                 // one duplicate is enough
+  };
+
   void start_blocks();
   void start(Block block, TimePoint now);
+  void send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
+            Flight flight);
   void collect_finished();
   void enforce_deadlines();
+  void hedge_slow_ones(TimePoint now);
+  void hedge(HttpTransfer& slow, Flight& flight, TimePoint now);
   void settle(HttpTransfer& transfer, std::optional<ReadError> error);
-  bool renew_and_retry(HttpTransfer& transfer, const ReadError& error);
+  void settle_duplicate(Flight duplicate, bool is_complete);
+  void cancel(HttpTransfer& transfer);
+  void try_again(HttpTransfer& transfer, ReadError error);
   void sleep();
   bool has_room() const { return active_.size() < window_.size(); }
   void ask_refresh(HttpObject& object, std::uint32_t source);
-  void release(HttpTransfer& transfer);
+  Flight release(HttpTransfer& transfer);
   int poll_timeout_ms() const;
 
   Scheduler& scheduler_;
@@ -68,12 +88,15 @@ class HttpReactor {
   std::unique_ptr<CURLM, FreeMulti> multi_;
   std::vector<std::unique_ptr<HttpTransfer>> transfers_;
   std::vector<HttpTransfer*> idle_;
-  std::unordered_set<HttpTransfer*> active_;
+  std::unordered_map<HttpTransfer*, Flight> active_;
   InFlightWindow window_;
-  std::uint64_t received_bytes_ = 0;  // by all transfers, since the start
+  HedgeBudget hedge_budget_;
+  std::uint64_t full_size_bytes_ = 0;  // of the largest block so far
+  std::uint64_t received_bytes_ = 0;   // by all transfers, since the start
   std::mt19937_64 random_{std::random_device{}()};
   std::optional<TimePoint> retry_at_;
   TimePoint next_deadline_check_{};
+  TimePoint throttled_until_{};  // the endpoint of the last block had no room
   bool is_lane_finished_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "net/http_transfer.h"
 
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -20,6 +21,8 @@ ErrorCode code_of(CURLcode result) {
     case CURLE_SSL_ISSUER_ERROR:
     case CURLE_SSL_CERTPROBLEM:
       return ErrorCode::kTls;
+    case CURLE_COULDNT_RESOLVE_HOST:
+      return ErrorCode::kResolve;
     case CURLE_OUT_OF_MEMORY:
       return ErrorCode::kOutOfMemory;
     case CURLE_URL_MALFORMAT:
@@ -52,21 +55,22 @@ HttpTransfer::HttpTransfer(const HttpOptions& options, std::uint64_t& received_b
   if (!easy_) throw std::runtime_error("libcurl gives no handle");
 }
 
-void HttpTransfer::prepare(Block block, HttpObject& object, TimePoint now) {
+void HttpTransfer::prepare(Block block, HttpObject& object,
+                           std::shared_ptr<const HttpTarget> target, TimePoint now) {
   block_ = std::move(block);
   if (block_.attempts++ == 0) block_.first_started = now;
   object_ = &object;
-  target_ = object.target();
+  target_ = std::move(target);
   asked_ = {block_.begin + block_.received, block_.end, object.size_bytes(), object.version(),
             object.version_header()};
-  head_ = {};
-  head_.version_header = asked_.version_header;
+  head_ = ResponseHead(asked_.version_header);
   cursor_.emplace(block_);
   is_head_checked_ = false;
   refusal_.reset();
   error_body_.clear();
   message_[0] = '\0';
   started_ = window_start_ = now;
+  received_before_ = block_.received;
   window_received_ = block_.received;
   set_headers();
   set_options();
@@ -104,18 +108,26 @@ void HttpTransfer::set_options() {
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 #endif
 #if LIBCURL_VERSION_NUM >= 0x075700
-  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // cancelling must not wait for a name server
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT,
+                   1L);  // cancelling must not wait for a name server
 #endif
   // One connection per request in flight: HTTP/2 would put them all on one.
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);  // a signature must not reach another host
+  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION,
+                   0L);  // a signature must not reach another host
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                    static_cast<long>(options_.connect_timeout_s * 1e3));
-  if (block_.attempts > 1) curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
+  curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES,
+                   1L);  // spread over what a name stands for
+  if (block_.attempts > 1) {
+    curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
+    curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT,
+                     0L);  // and perhaps another server
+  }
   if (!target_->ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target_->ca_file.c_str());
   if (!target_->proxy.empty()) curl_easy_setopt(easy, CURLOPT_PROXY, target_->proxy.c_str());
 }
@@ -132,7 +144,7 @@ std::size_t HttpTransfer::on_body(char* data, std::size_t size, std::size_t coun
 }
 
 bool HttpTransfer::take_body(std::string_view data) {
-  if (head_.status < 200 || head_.status > 299) {
+  if (head_.status < 200 || head_.status > 299 || may_be_error_document(head_)) {
     error_body_.append(
         data.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
     return error_body_.size() < kErrorBodyBytes;
@@ -191,6 +203,12 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now) {
   }
   if (error) complete_error(*error, now);
   return error;
+}
+
+double HttpTransfer::remaining_s(double elapsed_s) const {
+  const auto received = static_cast<double>(block_.received - received_before_);
+  if (received == 0) return std::numeric_limits<double>::infinity();
+  return elapsed_s / received * static_cast<double>(block_.size() - block_.received);
 }
 
 ReadError HttpTransfer::error_of(ErrorCode code, std::string detail) const {

@@ -39,7 +39,8 @@ class HttpTransfer {
 
   // Prepares the request for what is missing of the block. The caller adds handle() to its multi
   // handle.
-  void prepare(Block block, HttpObject& object, TimePoint now);
+  void prepare(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
+               TimePoint now);
 
   // What the request came to; nothing when every byte landed.
   std::optional<ReadError> conclude(CURLcode result, TimePoint now);
@@ -49,6 +50,10 @@ class HttpTransfer {
 
   // The block, with what it received.
   Block take_block() { return std::move(block_); }
+  const Block& block() const { return block_; }
+
+  // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
+  double remaining_s(double elapsed_s) const;
 
   const std::shared_ptr<const HttpTarget>& target() const { return target_; }
   HttpObject& object() const { return *object_; }
@@ -87,6 +92,7 @@ class HttpTransfer {
   std::optional<ReadError> refusal_;
   std::string error_body_;
   TimePoint started_{};
+  std::uint64_t received_before_ = 0;  // by earlier attempts at the block
   TimePoint window_start_{};           // of the current stall window
   std::uint64_t window_received_ = 0;  // block_.received at its start
 };

@@ -119,12 +119,12 @@ void NfsReactor::collect() {
 }
 
 void NfsReactor::settle_broken(Block block, ReadError error) {
-  const bool has_attempts = error.attempts < retry_.max_attempts;
-  if (has_attempts && error.attempts < 2 && is_worth_reopening(error)) {
+  const AttemptHistory history{.attempts = error.attempts, .elapsed_s = error.elapsed_s};
+  if (error.attempts < std::min(2, retry_.max_attempts) && is_worth_reopening(error)) {
     scheduler_.retry_at(Lane::kNfs, std::move(block), Clock::now());
-  } else if (has_attempts && is_retryable(error)) {
+  } else if (is_worth_another_attempt(error, history, retry_)) {
     const double random = std::uniform_real_distribution<double>(0, 1)(random_);
-    const double delay_s = retry_delay_s(error, retry_, random);
+    const double delay_s = retry_delay_s(error, error.attempts, retry_, random);
     scheduler_.retry_at(Lane::kNfs, std::move(block), after(Clock::now(), delay_s));
   } else {
     scheduler_.fail(std::move(error));

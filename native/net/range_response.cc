@@ -54,6 +54,7 @@ ErrorCode code_of_denial(int status, std::string_view storage_code, std::string_
   // S3 reports an expired query signature as AccessDenied with "Request has expired", Azure an
   // expired SAS as AuthenticationFailed with this detail.
   if (message.find("expired") != std::string_view::npos ||
+      detail.find("expired") != std::string_view::npos ||
       detail.find("not valid in the specified time frame") != std::string_view::npos ||
       is_one_of(storage_code, {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})) {
     return ErrorCode::kCredentialsExpired;
@@ -124,21 +125,29 @@ std::string sentence_for(ErrorCode code, std::string_view message) {
     default:
       text = "the server failed";
   }
-  if (!message.empty()) text.append(": ").append(message.substr(0, 200));
+  const std::string_view line =
+      message.substr(0, message.find('\n'));  // Azure adds request and time
+  if (!line.empty()) text.append(": ").append(line.substr(0, 200));
   return text;
 }
 
 std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseHead& head,
                                       std::string_view body) {
   if (head.status == 206) return std::nullopt;
+  const std::string_view storage_code = xml_text(body, "Code");
+  const std::string_view message = xml_text(body, "Message");
+  if (head.status == 200 && !storage_code.empty()) {
+    ReadError error = error_of(ErrorCode::kHttpStatus,
+                               sentence_for(ErrorCode::kHttpStatus, message), asked, head);
+    error.storage_code = storage_code.substr(0, 100);
+    return error;
+  }
   const bool is_whole = asked.begin == 0 && asked.end == asked.size;
   if (head.status == 200 && is_whole) return std::nullopt;
   if (head.status >= 200 && head.status < 300) {
     return error_of(ErrorCode::kRangeResponse,
                     "the server ignored the range and sent something else", asked, head);
   }
-  const std::string_view storage_code = xml_text(body, "Code");
-  const std::string_view message = xml_text(body, "Message");
   const ErrorCode code = code_of_status(head.status, body);
   ReadError error = error_of(code, sentence_for(code, message), asked, head);
   error.storage_code = storage_code.substr(0, 100);
@@ -150,9 +159,7 @@ std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseH
 void ResponseHead::take_line(std::string_view line) {
   line = trim(line);
   if (line.substr(0, 5) == "HTTP/") {
-    ResponseHead next;
-    next.version_header = std::move(version_header);
-    *this = std::move(next);
+    *this = ResponseHead(std::move(version_header));
     const std::size_t space = line.find(' ');
     if (space != std::string_view::npos) {
       status = static_cast<int>(parse_number(line.substr(space + 1, 3)).value_or(0));
@@ -167,6 +174,7 @@ void ResponseHead::take_line(std::string_view line) {
   if (is("content-range")) content_range = value;
   if (is("content-length")) content_length = parse_number(value);
   if (is("content-encoding")) content_encoding = value;
+  if (is("content-type")) content_type = value.substr(0, 128);
   if (!version_header.empty() && is(version_header)) version = value;
   if (is("x-amz-request-id") || is("x-ms-request-id") || is("x-guploader-uploadid") ||
       is("x-request-id")) {
@@ -182,13 +190,16 @@ bool equals_ignoring_case(std::string_view a, std::string_view b) {
 }
 
 std::string_view xml_text(std::string_view document, std::string_view tag) {
-  std::string open = "<";
-  open.append(tag).push_back('>');
+  const std::string open = std::string("<").append(tag).append(">");
   const std::size_t start = document.find(open);
   if (start == std::string_view::npos) return {};
   const std::size_t end = document.find("</", start);
   if (end == std::string_view::npos) return {};
   return trim(document.substr(start + open.size(), end - start - open.size()));
+}
+
+bool may_be_error_document(const ResponseHead& head) {
+  return head.status == 200 && head.content_type.find("xml") != std::string::npos;
 }
 
 std::optional<ReadError> check_range_response(const RangeRequest& asked, const ResponseHead& head,

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/read_error.h"
 
@@ -20,18 +21,22 @@ struct RangeRequest {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;  // half-open
   std::uint64_t size = 0;
-  std::string version;  // what version_header must say, or empty where it is not known yet
-  std::string version_header = {};  // name of the header that tells the version; empty: none does
+  std::string version;                  // what version_header must say, or empty: not known yet
+  std::string version_header = "ETag";  // which header tells the version; empty: none does
 };
 
 // The status line and the headers that matter, filled in line by line.
 struct ResponseHead {
-  std::string version_header;  // set before the first line: whose value goes to `version`
+  ResponseHead() = default;
+  explicit ResponseHead(std::string header) : version_header(std::move(header)) {}
+
+  std::string version_header = "ETag";  // the header whose value goes to `version`
 
   int status = 0;
   std::string content_range;
   std::optional<std::uint64_t> content_length;
   std::string content_encoding;
+  std::string content_type;
   std::string version;
   std::string request_id;
   double retry_after_s = 0;
@@ -39,6 +44,10 @@ struct ResponseHead {
   // Takes one line as the server sent it. A new status line starts a new head (after 100 Continue).
   void take_line(std::string_view line);
 };
+
+// S3 may fail after it has sent status 200: then the body is an XML error
+// document, to be given to check_range_response whole.
+bool may_be_error_document(const ResponseHead& head);
 
 // Nothing when the body that follows is the range; otherwise why not. For error statuses `body` is
 // the start of the error document; its <Code> and <Message> are used.

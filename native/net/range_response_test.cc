@@ -8,12 +8,10 @@
 namespace streamer {
 namespace {
 
-const RangeRequest kAsked{
-    .begin = 100, .end = 200, .size = 1000, .version = "\"v1\"", .version_header = "ETag"};
+const RangeRequest kAsked{.begin = 100, .end = 200, .size = 1000, .version = "\"v1\""};
 
 ResponseHead head_of(const std::vector<std::string>& lines) {
   ResponseHead head;
-  head.version_header = "ETag";
   for (const std::string& line : lines) head.take_line(line + "\r\n");
   return head;
 }
@@ -72,15 +70,10 @@ TEST_CASE("another ETag, or 412, means the object was replaced") {
 TEST_CASE("200 is accepted only when the whole object was asked for") {
   const ResponseHead whole = head_of({"HTTP/1.1 200 OK", "Content-Length: 1000", "ETag: \"v1\""});
   CHECK(code_of(whole) == ErrorCode::kRangeResponse);
-  CHECK_FALSE(code_of(
-      whole, {},
-      {.begin = 0, .end = 1000, .size = 1000, .version = "\"v1\"", .version_header = "ETag"}));
+  CHECK_FALSE(code_of(whole, {}, {.begin = 0, .end = 1000, .size = 1000, .version = "\"v1\""}));
   const ResponseHead page = head_of({"HTTP/1.1 200 OK", "Content-Length: 512", "ETag: \"v1\""});
-  CHECK(
-      code_of(
-          page, {},
-          {.begin = 0, .end = 1000, .size = 1000, .version = "\"v1\"", .version_header = "ETag"}) ==
-      ErrorCode::kRangeResponse);
+  CHECK(code_of(page, {}, {.begin = 0, .end = 1000, .size = 1000, .version = "\"v1\""}) ==
+        ErrorCode::kRangeResponse);
 }
 
 TEST_CASE("each status has its meaning") {
@@ -103,8 +96,8 @@ TEST_CASE("each status has its meaning") {
   CHECK(status(403, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
   CHECK(status(400, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
   CHECK(status(403,
-               "<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>") ==
-        ErrorCode::kCredentialsExpired);
+               "<Error><Code>AccessDenied</Code><Message>Request has "
+               "expired</Message></Error>") == ErrorCode::kCredentialsExpired);
 }
 
 TEST_CASE("an error carries status, code, request id and range") {
@@ -132,6 +125,23 @@ TEST_CASE("headers of nonsense never count as an answer") {
   for (const char* line : {"HTTP/1.1", "HTTP/1.1 ", "HTTP/1.1 abc", "garbage", ":", ""}) {
     CHECK(code_of(head_of({line})).has_value());
   }
+}
+
+TEST_CASE("an error document under 200 is the error it tells") {
+  const RangeRequest asked{0, 100, 1000, "", "ETag"};
+  ResponseHead head("ETag");
+  for (const std::string_view line :
+       {"HTTP/1.1 200 OK", "Content-Type: application/xml", "Content-Length: 70"}) {
+    head.take_line(line);
+  }
+  CHECK(may_be_error_document(head));
+  const auto error = check_range_response(asked, head,
+                                          "<Error><Code>SlowDown</Code><Message>Reduce your "
+                                          "rate</Message></Error>");
+  REQUIRE(error);
+  CHECK(error->code == ErrorCode::kHttpStatus);
+  CHECK(error->storage_code == "SlowDown");
+  CHECK(error->detail.find("Reduce your rate") != std::string::npos);
 }
 
 }  // namespace

@@ -2,44 +2,96 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 namespace streamer {
 namespace {
 
-bool is_throttle(const ReadError& error) {
-  return error.http_status == 429 || error.http_status == 503;
+constexpr int kMostResolveAttempts = 3;  // libcurl does not tell NXDOMAIN from a server's failure
+constexpr double kLongestRetryAfterS = 120;
+
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// S3 may send these as a document under 200; Azure's and GCS's come with their
+// status.
+FailureKind kind_of_storage_code(std::string_view code) {
+  if (is_one_of(code, {"SlowDown", "ServiceUnavailable", "ThrottlingException", "ServerBusy",
+                       "TooManyRequests"})) {
+    return FailureKind::kThrottle;
+  }
+  if (is_one_of(code, {"InternalError", "RequestTimeout", "OperationTimedOut"})) {
+    return FailureKind::kTransient;
+  }
+  return FailureKind::kFinal;
+}
+
+FailureKind kind_of_status(const ReadError& error) {
+  switch (error.http_status) {
+    case 429:
+    case 503:
+      return FailureKind::kThrottle;
+    case 408:
+    case 500:
+    case 502:
+    case 504:
+      return FailureKind::kTransient;
+    default:
+      return kind_of_storage_code(error.storage_code);
+  }
 }
 
 }  // namespace
 
-bool is_retryable(const ReadError& error) {
+FailureKind classify(const ReadError& error) {
   switch (error.code) {
     case ErrorCode::kConnect:
+    case ErrorCode::kResolve:
     case ErrorCode::kTimeout:
-      return true;
+      return FailureKind::kTransient;
+    case ErrorCode::kHttpStatus:
+      return kind_of_status(error);
     case ErrorCode::kRangeResponse:
-      return error.attempts < 2;  // a proxy may err once; twice is what this server does
-    case ErrorCode::kHttpStatus: {
-      const int status = error.http_status;
-      return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
-             status == 504;
-    }
+      return FailureKind::kWrongAnswer;
+    case ErrorCode::kCredentialsExpired:
+    case ErrorCode::kRedirect:
+      return FailureKind::kStale;
+    case ErrorCode::kCredentials:  // a token that was revoked early; other
+                                   // refusals are final
+      return error.http_status == 401 ? FailureKind::kStale : FailureKind::kFinal;
     default:
-      return false;
+      return FailureKind::kFinal;
   }
 }
 
-bool is_renewable(const ReadError& error) {
-  if (error.code == ErrorCode::kCredentialsExpired) return true;
-  const bool is_first = error.attempts < 2;
-  return is_first && (error.code == ErrorCode::kRedirect || error.http_status == 401);
+bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& history,
+                              const RetryOptions& options) {
+  if (history.attempts >= options.max_attempts) return false;
+  if (history.elapsed_s >= options.block_deadline_s) return false;
+  if (error.code == ErrorCode::kResolve && history.attempts >= kMostResolveAttempts) return false;
+  switch (classify(error)) {
+    case FailureKind::kTransient:
+    case FailureKind::kThrottle:
+      return true;
+    case FailureKind::kWrongAnswer:
+      return history.wrong_answers < 2;
+    case FailureKind::kStale:  // short-lived tokens may expire again; the rest is
+                               // cured at once
+      return error.code == ErrorCode::kCredentialsExpired || history.renewals < 2;
+    case FailureKind::kFinal:
+      return false;
+  }
+  return false;
 }
 
-double retry_delay_s(const ReadError& error, const RetryOptions& options, double random) {
-  const double base = is_throttle(error) ? options.throttle_delay_s : options.base_delay_s;
-  const double grown = base * std::pow(2.0, std::max(0, error.attempts - 1));
+double retry_delay_s(const ReadError& error, int attempts, const RetryOptions& options,
+                     double random) {
+  const bool is_throttled = classify(error) == FailureKind::kThrottle;
+  const double base = is_throttled ? options.throttle_delay_s : options.base_delay_s;
+  const double grown = base * std::pow(2.0, std::max(0, attempts - 1));
   const double jittered = random * std::min(grown, options.longest_delay_s);
-  return std::clamp(std::max(jittered, error.retry_after_s), 0.0, 120.0);
+  return std::clamp(std::max(jittered, error.retry_after_s), 0.0, kLongestRetryAfterS);
 }
 
 }  // namespace streamer

@@ -1,26 +1,44 @@
-// Which failures are worth another attempt, and when. Pure.
+// Which failures are worth another attempt, how often, and when. Pure.
 #pragma once
 
 #include "base/read_error.h"
 
 namespace streamer {
 
+// What a failure calls for. One table, in retry.cc.
+enum class FailureKind : std::uint8_t {
+  kTransient,    // the network or the server failed; another attempt may not
+  kThrottle,     // the server asks for patience
+  kWrongAnswer,  // not the range asked for: a proxy may err once, twice is what
+                 // this server does
+  kStale,        // the URL or its credentials are no longer good; new ones may be
+  kFinal,        // another attempt cannot help
+};
+
+FailureKind classify(const ReadError& error);
+
 struct RetryOptions {
   int max_attempts = 8;
+  double block_deadline_s = 120;  // from the first attempt: no further one begins after it
   double base_delay_s = 0.05;  // full jitter over 50 ms * 2^n: the AWS architecture blog's formula
-  double throttle_delay_s = 1.0;  // after 429 and 503 the server has asked for patience
+  double throttle_delay_s = 1.0;  // the same after the server has asked for patience
   double longest_delay_s = 20.0;
 };
 
-// Transient failures of the network or the server. An expired credential is not among them: it
-// needs a new signature first.
-bool is_retryable(const ReadError& error);
+// What a block has been through, the failure under judgement included.
+struct AttemptHistory {
+  int attempts = 0;
+  int wrong_answers = 0;
+  int renewals = 0;      // attempts after which new credentials or a new URL were asked for
+  double elapsed_s = 0;  // since the first attempt
+};
 
-// Failures that a new URL or new credentials may cure: expired ones, and, once, a 401 (a token that
-// was revoked early) or a redirect (the place the URL once led to has moved).
-bool is_renewable(const ReadError& error);
+// Whether the block is tried again after `error`.
+bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& history,
+                              const RetryOptions& options);
 
-// Seconds to wait before attempt `error.attempts + 1`; `random` is uniform in [0, 1).
-double retry_delay_s(const ReadError& error, const RetryOptions& options, double random);
+// Seconds to wait before the next attempt; `random` is uniform in [0, 1).
+double retry_delay_s(const ReadError& error, int attempts, const RetryOptions& options,
+                     double random);
 
 }  // namespace streamer

@@ -2,57 +2,113 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+#include <vector>
+
 namespace streamer {
 namespace {
 
-ReadError error_of(ErrorCode code, int status = 0, int attempts = 1) {
+ReadError error_of(ErrorCode code, int status = 0, std::string storage_code = {}) {
   ReadError error;
   error.code = code;
   error.http_status = status;
-  error.attempts = attempts;
+  error.storage_code = std::move(storage_code);
   return error;
 }
 
-TEST_CASE("transient statuses are tried again and permanent ones are not") {
-  for (const int status : {408, 429, 500, 502, 503, 504}) {
-    CHECK_MESSAGE(is_retryable(error_of(ErrorCode::kHttpStatus, status)), status);
-  }
-  for (const int status : {400, 405, 409, 411, 501}) {
-    CHECK_MESSAGE(!is_retryable(error_of(ErrorCode::kHttpStatus, status)), status);
+struct Row {
+  ReadError error;
+  FailureKind kind;
+};
+
+TEST_CASE("every failure is of one kind") {
+  const std::vector<Row> rows = {
+      {error_of(ErrorCode::kHttpStatus, 408), FailureKind::kTransient},
+      {error_of(ErrorCode::kHttpStatus, 500), FailureKind::kTransient},
+      {error_of(ErrorCode::kHttpStatus, 502), FailureKind::kTransient},
+      {error_of(ErrorCode::kHttpStatus, 504), FailureKind::kTransient},
+      {error_of(ErrorCode::kHttpStatus, 429), FailureKind::kThrottle},
+      {error_of(ErrorCode::kHttpStatus, 503), FailureKind::kThrottle},
+      {error_of(ErrorCode::kHttpStatus, 200, "InternalError"), FailureKind::kTransient},
+      {error_of(ErrorCode::kHttpStatus, 200, "SlowDown"), FailureKind::kThrottle},
+      {error_of(ErrorCode::kHttpStatus, 200, "SomethingElse"), FailureKind::kFinal},
+      {error_of(ErrorCode::kHttpStatus, 400), FailureKind::kFinal},
+      {error_of(ErrorCode::kHttpStatus, 405), FailureKind::kFinal},
+      {error_of(ErrorCode::kHttpStatus, 501), FailureKind::kFinal},
+      {error_of(ErrorCode::kConnect), FailureKind::kTransient},
+      {error_of(ErrorCode::kResolve), FailureKind::kTransient},
+      {error_of(ErrorCode::kTimeout), FailureKind::kTransient},
+      {error_of(ErrorCode::kRangeResponse, 206), FailureKind::kWrongAnswer},
+      {error_of(ErrorCode::kCredentialsExpired, 403), FailureKind::kStale},
+      {error_of(ErrorCode::kCredentials, 401), FailureKind::kStale},
+      {error_of(ErrorCode::kRedirect, 302), FailureKind::kStale},
+      {error_of(ErrorCode::kCredentials, 403), FailureKind::kFinal},
+      {error_of(ErrorCode::kAccessDenied, 403), FailureKind::kFinal},
+      {error_of(ErrorCode::kNotFound, 404), FailureKind::kFinal},
+      {error_of(ErrorCode::kChanged, 412), FailureKind::kFinal},
+      {error_of(ErrorCode::kTruncated, 416), FailureKind::kFinal},
+      {error_of(ErrorCode::kTls), FailureKind::kFinal},
+      {error_of(ErrorCode::kOutOfMemory), FailureKind::kFinal},
+      {error_of(ErrorCode::kIo), FailureKind::kFinal},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(static_cast<int>(row.error.code));
+    CAPTURE(row.error.http_status);
+    CHECK(classify(row.error) == row.kind);
   }
 }
 
-TEST_CASE("a lost connection is tried again, a refusal is final") {
-  CHECK(is_retryable(error_of(ErrorCode::kConnect)));
-  CHECK(is_retryable(error_of(ErrorCode::kTimeout)));
-  for (const ErrorCode code :
-       {ErrorCode::kNotFound, ErrorCode::kAccessDenied, ErrorCode::kCredentials,
-        ErrorCode::kChanged, ErrorCode::kTls, ErrorCode::kRedirect, ErrorCode::kTruncated,
-        ErrorCode::kCredentialsExpired}) {
-    CHECK_FALSE(is_retryable(error_of(code)));
-  }
+bool is_tried_again(const ReadError& error, const AttemptHistory& history) {
+  return is_worth_another_attempt(error, history, RetryOptions{});
 }
 
-TEST_CASE("a wrong range is tried once more, then final") {
-  CHECK(is_retryable(error_of(ErrorCode::kRangeResponse, 206, 1)));
-  CHECK_FALSE(is_retryable(error_of(ErrorCode::kRangeResponse, 206, 2)));
+TEST_CASE("attempts and time are bounded, whatever the failure") {
+  const ReadError lost = error_of(ErrorCode::kConnect);
+  CHECK(is_tried_again(lost, {.attempts = 7, .elapsed_s = 119}));
+  CHECK_FALSE(is_tried_again(lost, {.attempts = 8}));
+  CHECK_FALSE(is_tried_again(lost, {.attempts = 1, .elapsed_s = 120}));
+}
+
+TEST_CASE("a second wrong answer is final, however many other failures lie between") {
+  const ReadError wrong = error_of(ErrorCode::kRangeResponse, 206);
+  CHECK(is_tried_again(wrong, {.attempts = 5, .wrong_answers = 1}));
+  CHECK_FALSE(is_tried_again(wrong, {.attempts = 2, .wrong_answers = 2}));
+}
+
+TEST_CASE(
+    "a new URL is asked for once after a redirect or a 401, and whenever "
+    "one has expired") {
+  for (const ReadError& error :
+       {error_of(ErrorCode::kRedirect, 307), error_of(ErrorCode::kCredentials, 401)}) {
+    CHECK(is_tried_again(error, {.attempts = 1, .renewals = 1}));
+    CHECK_FALSE(is_tried_again(error, {.attempts = 2, .renewals = 2}));
+  }
+  CHECK(is_tried_again(error_of(ErrorCode::kCredentialsExpired, 403),
+                       {.attempts = 3, .renewals = 3}));
+}
+
+TEST_CASE("a name that does not resolve is given up sooner") {
+  CHECK(is_tried_again(error_of(ErrorCode::kResolve), {.attempts = 2}));
+  CHECK_FALSE(is_tried_again(error_of(ErrorCode::kResolve), {.attempts = 3}));
 }
 
 TEST_CASE("delays double up to the cap, with full jitter") {
   const RetryOptions options;
-  CHECK(retry_delay_s(error_of(ErrorCode::kConnect, 0, 1), options, 0.999) ==
-        doctest::Approx(0.05).epsilon(0.01));
-  CHECK(retry_delay_s(error_of(ErrorCode::kConnect, 0, 4), options, 0.5) == doctest::Approx(0.2));
-  CHECK(retry_delay_s(error_of(ErrorCode::kConnect, 0, 30), options, 0.999) <= 20.0);
-  CHECK(retry_delay_s(error_of(ErrorCode::kConnect, 0, 3), options, 0.0) == 0.0);
+  const ReadError lost = error_of(ErrorCode::kConnect);
+  CHECK(retry_delay_s(lost, 1, options, 0.999) == doctest::Approx(0.05).epsilon(0.01));
+  CHECK(retry_delay_s(lost, 4, options, 0.5) == doctest::Approx(0.2));
+  CHECK(retry_delay_s(lost, 30, options, 0.999) <= 20.0);
+  CHECK(retry_delay_s(lost, 3, options, 0.0) == 0.0);
 }
 
 TEST_CASE("a throttled request waits longer, and Retry-After is obeyed") {
   const RetryOptions options;
-  ReadError error = error_of(ErrorCode::kHttpStatus, 503, 1);
-  CHECK(retry_delay_s(error, options, 0.5) == doctest::Approx(0.5));
+  ReadError error = error_of(ErrorCode::kHttpStatus, 503);
+  CHECK(retry_delay_s(error, 1, options, 0.5) == doctest::Approx(0.5));
   error.retry_after_s = 7;
-  CHECK(retry_delay_s(error, options, 0.5) == 7.0);
+  CHECK(retry_delay_s(error, 1, options, 0.5) == 7.0);
+  error.retry_after_s = 86400;
+  CHECK(retry_delay_s(error, 1, options, 0.5) == 120.0);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -57,8 +58,12 @@ struct Block {
   std::vector<Segment> segments;
 
   std::uint64_t received = 0;  // good bytes so far; a retry continues behind them
-  int attempts = 0;            // started so far
-  TimePoint first_started{};   // of the first attempt
+  // What became of it so far; see net/retry.h.
+  int attempts = 0;  // started
+  int wrong_answers = 0;
+  int renewals = 0;
+  TimePoint first_started{};  // of the first attempt
+  std::string first_failure;  // how the first attempt failed, for the error of the last
 
   std::uint64_t size() const { return end - begin; }
 };

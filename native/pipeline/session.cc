@@ -69,8 +69,9 @@ struct Session::State {
 
   void start_http() {
     for (unsigned i = 0; i < options.http_reactors; ++i) {
-      reactors.push_back(std::make_unique<HttpReactor>(
-          *scheduler, objects, options.http, options.retry, options.http_in_flight, http_counters));
+      reactors.push_back(std::make_unique<HttpReactor>(*scheduler, objects, options.http,
+                                                       options.retry, options.hedge_percent,
+                                                       options.http_in_flight, http_counters));
       make_waker(Lane::kHttp, reactors.back().get());
     }
     for (unsigned i = 0; i < reactors.size(); ++i) {
@@ -210,6 +211,7 @@ SessionStats Session::stats() {
   if (state.scheduler) stats.scheduler = state.scheduler->stats();
   stats.http_requests = state.http_counters.requests;
   stats.credential_refreshes = state.http_counters.refreshes;
+  stats.hedges = state.http_counters.hedges;
   return stats;
 }
 

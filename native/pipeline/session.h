@@ -38,12 +38,14 @@ struct SessionOptions {
   HttpOptions http;
   NfsOptions nfs;
   RetryOptions retry;
+  double hedge_percent = 5;  // most extra bytes for duplicates of slow requests; 0: none are sent
 };
 
 struct SessionStats {
   SchedulerStats scheduler;
   std::uint64_t http_requests = 0;
   std::uint64_t credential_refreshes = 0;
+  std::uint64_t hedges = 0;
 };
 
 class ForkedError : public std::logic_error {

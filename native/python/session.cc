@@ -41,6 +41,7 @@ const char* name_of(ErrorCode code) {
     case ErrorCode::kHttpStatus:
       return "http_status";
     case ErrorCode::kConnect:
+    case ErrorCode::kResolve:
       return "connect";
     case ErrorCode::kTls:
       return "tls";
@@ -116,6 +117,7 @@ py::dict stats_of(Session& session) {
   result["peak_held_bytes"] = stats.scheduler.peak_held_bytes;
   result["http_requests"] = stats.http_requests;
   result["credential_refreshes"] = stats.credential_refreshes;
+  result["hedges"] = stats.hedges;
   return result;
 }
 
@@ -159,7 +161,8 @@ std::shared_ptr<Session> make_session(
     std::uint64_t python_block_bytes, std::uint64_t nfs_block_bytes,
     std::uint64_t memory_limit_bytes, bool in_item_order, unsigned file_threads,
     unsigned http_reactors, unsigned http_in_flight, unsigned nfs_threads, double connect_timeout_s,
-    double first_byte_timeout_s, double stall_timeout_s, int max_attempts) {
+    double first_byte_timeout_s, double stall_timeout_s, int max_attempts, double block_deadline_s,
+    double hedge_percent) {
   SessionOptions options;
   options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes,
                                    nfs_block_bytes};
@@ -172,6 +175,8 @@ std::shared_ptr<Session> make_session(
   options.nfs = {connect_timeout_s, stall_timeout_s};
   options.http = {connect_timeout_s, first_byte_timeout_s, stall_timeout_s};
   options.retry.max_attempts = max_attempts;
+  options.retry.block_deadline_s = block_deadline_s;
+  options.hedge_percent = hedge_percent;
   return std::make_shared<Session>(std::move(options));
 }
 
@@ -191,7 +196,8 @@ void register_session(py::module_& module) {
            py::arg("memory_limit_bytes"), py::arg("in_item_order"), py::arg("file_threads"),
            py::arg("http_reactors"), py::arg("http_in_flight"), py::arg("nfs_threads"),
            py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"),
-           py::arg("stall_timeout_s"), py::arg("max_attempts"))
+           py::arg("stall_timeout_s"), py::arg("max_attempts"), py::arg("block_deadline_s"),
+           py::arg("hedge_percent"))
       .def("add_file", &Session::add_file, py::arg("path"), py::arg("size_bytes"),
            py::arg("version"))
       .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),

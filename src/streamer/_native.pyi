@@ -104,6 +104,8 @@ class Session:
         first_byte_timeout_s: float,
         stall_timeout_s: float,
         max_attempts: int,
+        block_deadline_s: float,
+        hedge_percent: float,
     ) -> None: ...
     def add_file(self, path: str, size_bytes: int, version: str) -> None: ...
     def add_http(

@@ -129,6 +129,7 @@ class Stream:
             seconds=sum(stages.values()),
             requests=stats["http_requests"],
             retries=stats["retries"],
+            hedges=stats["hedges"],
             credential_refreshes=stats["credential_refreshes"],
             peak_held_bytes=stats["peak_held_bytes"],
             readers=count_readers(self._sources),

@@ -1,0 +1,68 @@
+// Whatever a server sends is refused, or it is exactly the range that was asked for.
+//
+// The input is the head of an answer, a blank line, and the start of its body.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "net/range_response.h"
+
+namespace {
+
+using streamer::RangeRequest;
+using streamer::ResponseHead;
+
+const RangeRequest kPart{100, 200, 1000, "\"v1\"", "ETag"};
+const RangeRequest kWhole{0, 1000, 1000, "", "ETag"};
+
+void require(bool is_true) {
+  if (!is_true) std::abort();
+}
+
+ResponseHead head_of(std::string_view& rest) {
+  ResponseHead head("ETag");
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+    if (line.empty()) break;
+    head.take_line(line);
+  }
+  return head;
+}
+
+// An independent reading of Content-Range: digits as scanf takes them.
+bool says(const std::string& content_range, const RangeRequest& asked) {
+  unsigned long long begin = 0;
+  unsigned long long last = 0;
+  unsigned long long size = 0;
+  char unit[6] = {};
+  const int count =
+      std::sscanf(content_range.c_str(), "%5s %llu-%llu/%llu", unit, &begin, &last, &size);
+  return count == 4 && begin == asked.begin && last + 1 == asked.end && size == asked.size;
+}
+
+void check(const RangeRequest& asked, const ResponseHead& head, std::string_view body) {
+  const auto error = check_range_response(asked, head, body);
+  if (error) {
+    require(!error->detail.empty());
+    return;
+  }
+  const bool is_whole = asked.begin == 0 && asked.end == asked.size;
+  require(head.status == 206 || (head.status == 200 && is_whole));
+  require(head.status != 206 || says(head.content_range, asked));
+  require(!head.content_length || *head.content_length == asked.end - asked.begin);
+  require(asked.version.empty() || head.version == asked.version || head.version == "v1");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::string_view rest(reinterpret_cast<const char*>(data), size);
+  const ResponseHead head = head_of(rest);
+  check(kPart, head, rest);
+  check(kWhole, head, rest);
+  return 0;
+}

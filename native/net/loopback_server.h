@@ -1,0 +1,43 @@
+// An HTTP server for the native tests: one object, ranged GETs, and a fault where the test asks for
+// one.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace streamer {
+
+enum class LoopbackFault : std::uint8_t { kNone, kUnavailable, kCut, kSlow };
+
+class LoopbackServer {
+ public:
+  using Script = std::function<LoopbackFault(int request_number)>;
+
+  explicit LoopbackServer(std::string data, Script script = {});
+  ~LoopbackServer();
+  LoopbackServer(const LoopbackServer&) = delete;
+  LoopbackServer& operator=(const LoopbackServer&) = delete;
+
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_) + "/object"; }
+  int requests() const { return requests_; }
+
+ private:
+  void accept_connections();
+  void serve(int connection);
+  bool answer(int connection, const std::string& request);
+
+  const std::string data_;
+  const Script script_;
+  int listener_ = -1;
+  std::uint16_t port_ = 0;
+  std::atomic<int> requests_{0};
+  std::atomic<bool> is_stopping_{false};
+  std::vector<std::thread> connections_;  // only the accepting thread adds to it
+  std::thread acceptor_;
+};
+
+}  // namespace streamer

@@ -1,0 +1,182 @@
+// Real loads through the whole engine: files and HTTP, with faults, cancellation and company. These
+// are what the sanitizers watch.
+#include "pipeline/session.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "net/loopback_server.h"
+
+namespace streamer {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = 64 << 10;
+
+std::string random_data(std::size_t size, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string data(size, '\0');
+  for (char& byte : data) byte = static_cast<char>(random());
+  return data;
+}
+
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& data) {
+    const int descriptor = mkstemp(path_.data());
+    std::FILE* file = fdopen(descriptor, "wb");
+    std::fwrite(data.data(), 1, data.size(), file);
+    std::fclose(file);
+  }
+  ~TemporaryFile() { std::remove(path_.c_str()); }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/streamer-session-XXXXXX";
+};
+
+SessionOptions options_with(std::uint64_t memory_limit_bytes = 64 << 20) {
+  SessionOptions options;
+  options.scheduler.block_bytes.fill(kBlockBytes);
+  options.scheduler.memory_limit_bytes = memory_limit_bytes;
+  options.http.first_byte_timeout_s = 20;
+  options.retry.base_delay_s = 0.001;
+  options.retry.throttle_delay_s = 0.001;
+  return options;
+}
+
+HttpTarget target_of(const LoopbackServer& server) {
+  HttpTarget target;
+  target.url = server.url();
+  return target;
+}
+
+// Items of 100 000 bytes that cover the object, as one span.
+void add_object(Plan& plan, std::uint32_t source, std::uint64_t size) {
+  const auto first = static_cast<std::uint32_t>(plan.items.size());
+  for (std::uint64_t begin = 0; begin < size; begin += 100'000) {
+    plan.items.push_back({source, begin, std::min(size, begin + 100'000), nullptr});
+  }
+  const auto count = static_cast<std::uint32_t>(plan.items.size()) - first;
+  plan.spans.push_back({source, 0, size, first, count});
+}
+
+// Reads everything and compares; returns what the session counted.
+SessionStats check_load(Session& session, const Plan& plan, const std::vector<std::string>& data) {
+  session.start(plan);
+  std::size_t delivered = 0;
+  while (true) {
+    const Delivery delivery = session.wait(30);
+    REQUIRE_MESSAGE(!delivery.error, delivery.error->detail);
+    for (const std::uint32_t index : delivery.items) {
+      const Item& item = plan.items[index];
+      const Memory memory = session.take(index);
+      const std::string_view got(reinterpret_cast<const char*>(memory.data()), memory.size());
+      const std::string_view whole = data[item.source];
+      CHECK(got == whole.substr(item.begin, item.size()));
+      ++delivered;
+    }
+    if (delivery.is_finished) break;
+    REQUIRE((!delivery.items.empty() || delivered < plan.items.size()));
+  }
+  CHECK(delivered == plan.items.size());
+  const SessionStats stats = session.stats();
+  session.close();
+  return stats;
+}
+
+TEST_CASE("a file and an HTTP object are read in one session, with little memory") {
+  const std::vector<std::string> data = {random_data(3'000'000, 1), random_data(2'000'000, 2)};
+  const TemporaryFile file(data[0]);
+  const LoopbackServer server(data[1]);
+  Session session(options_with(500'000));
+  session.add_file(file.path(), data[0].size(), "");
+  session.add_http(target_of(server), data[1].size(), "", "ETag", false);
+  Plan plan;
+  add_object(plan, 0, data[0].size());
+  add_object(plan, 1, data[1].size());
+  const SessionStats stats = check_load(session, plan, data);
+  CHECK(stats.scheduler.peak_held_bytes <= 600'000);
+}
+
+TEST_CASE("faults are retried until every byte is right") {
+  const std::vector<std::string> data = {random_data(4'000'000, 3)};
+  const LoopbackServer server(data[0], [](int number) {
+    if (number % 20 == 3) return LoopbackFault::kCut;
+    return number % 20 == 7 ? LoopbackFault::kUnavailable : LoopbackFault::kNone;
+  });
+  Session session(options_with());
+  session.add_http(target_of(server), data[0].size(), "", "ETag", false);
+  Plan plan;
+  add_object(plan, 0, data[0].size());
+  CHECK(check_load(session, plan, data).scheduler.retries > 0);
+}
+
+TEST_CASE("a slow request is overtaken by its duplicate, and no byte is wrong") {
+  const std::vector<std::string> data = {random_data(8'000'000, 4)};
+  const LoopbackServer server(data[0], [](int number) {
+    return number % 40 == 30 ? LoopbackFault::kSlow : LoopbackFault::kNone;
+  });
+  Session session(options_with());
+  session.add_http(target_of(server), data[0].size(), "", "ETag", false);
+  Plan plan;
+  add_object(plan, 0, data[0].size());
+  CHECK(check_load(session, plan, data).hedges > 0);
+}
+
+TEST_CASE("several sessions of one process load at once") {
+  const std::vector<std::string> data = {random_data(2'000'000, 5)};
+  const LoopbackServer server(data[0]);
+  std::vector<std::thread> loaders;
+  for (int i = 0; i < 4; ++i) {
+    loaders.emplace_back([&] {
+      Session session(options_with());
+      session.add_http(target_of(server), data[0].size(), "", "ETag", false);
+      Plan plan;
+      add_object(plan, 0, data[0].size());
+      check_load(session, plan, data);
+    });
+  }
+  for (std::thread& loader : loaders) loader.join();
+}
+
+TEST_CASE("closing in the middle joins every thread") {
+  const std::string data = random_data(4'000'000, 6);
+  const LoopbackServer server(data, [](int number) {
+    return number % 3 == 1 ? LoopbackFault::kSlow : LoopbackFault::kNone;
+  });
+  for (int delay_ms = 0; delay_ms < 20; delay_ms += 4) {
+    Session session(options_with());
+    session.add_http(target_of(server), data.size(), "", "ETag", false);
+    Plan plan;
+    add_object(plan, 0, data.size());
+    session.start(plan);
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    session.close();
+    CHECK(session.wait(1).is_finished);
+  }
+}
+
+TEST_CASE("a server that only fails ends the load") {
+  const std::string data = random_data(1'000'000, 7);
+  const LoopbackServer server(data, [](int) { return LoopbackFault::kUnavailable; });
+  Session session(options_with());
+  session.add_http(target_of(server), data.size(), "", "ETag", false);
+  Plan plan;
+  add_object(plan, 0, data.size());
+  session.start(plan);
+  Delivery delivery;
+  while (!delivery.error && !delivery.is_finished) delivery = session.wait(30);
+  REQUIRE(delivery.error);
+  CHECK(delivery.error->http_status == 503);
+}
+
+}  // namespace
+}  // namespace streamer

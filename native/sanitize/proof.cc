@@ -1,0 +1,35 @@
+// Does what each sanitizer must catch, so that a build in which it sleeps is found out.
+//
+//   proof address | undefined | thread
+#include <climits>
+#include <cstring>
+#include <thread>
+
+namespace {
+
+int shared_without_a_lock = 0;
+
+int use_after_free(int index) {
+  int* const numbers = new int[4]{};
+  delete[] numbers;
+  return numbers[index];
+}
+
+int overflow(int number) { return INT_MAX + number; }
+
+int race() {
+  std::thread other([] { ++shared_without_a_lock; });
+  ++shared_without_a_lock;
+  other.join();
+  return shared_without_a_lock;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 2) return 2;
+  if (std::strcmp(arguments[1], "address") == 0) return use_after_free(count) & 1;
+  if (std::strcmp(arguments[1], "undefined") == 0) return overflow(count) & 1;
+  if (std::strcmp(arguments[1], "thread") == 0) return race() & 1;
+  return 2;
+}

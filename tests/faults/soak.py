@@ -1,0 +1,169 @@
+"""Many loads through the fault server: each ends bit-equal, or with the class its fault calls for, and leaves nothing.
+
+    cd tests && python -m faults.soak --loads 2000 --threads 4 --seed 7
+
+Most loads meet several faults that pass; one in ten meets one that stays. Which, a seed decides. The summary, also as
+``--json``, is what ``docs/reliability.md`` shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from make_checkpoint import make_checkpoint
+
+import streamer
+from faults.catalogue import FAULTS, Fault
+from faults.server import Asked, FaultServer
+
+PASSING = [fault for fault in FAULTS.values() if not fault.is_lasting]
+STAYING = [fault for fault in FAULTS.values() if fault.ends and fault.name not in ("stall", "silence")]  # slow to end
+RATE = 0.04  # of requests; above 1 in 15 the retry budget says, rightly, that the server does not work
+STAYING_SHARE = 0.1  # of loads
+# Small blocks: a load asks often. Short time-outs: a stall costs half a second, not twenty.
+BLOCK_BYTES = 64 << 10
+OPTIONS = streamer.Options(
+    block_bytes=BLOCK_BYTES, header_bytes=4096, first_byte_timeout_s=0.5, stall_timeout_s=0.5, http_reactors=1
+)
+
+Loaded = dict[str, torch.Tensor]
+
+
+@dataclass
+class Tally:
+    """What became of the loads.
+
+    Attributes:
+        equal: Ended with every tensor equal.
+        expected_errors: Ended with the class that its staying fault calls for.
+        wrong: Ended well with a wrong or missing tensor: the one thing that must never happen.
+        other_errors: Failed though they should not have, or with another class; by name.
+        faults: How often each fault was made.
+        requests: GETs of object bytes.
+    """
+
+    equal: int = 0
+    expected_errors: int = 0
+    wrong: int = 0
+    other_errors: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+
+
+class Soak:
+    """Runs loads over several threads, each against a fault server of its own.
+
+    Args:
+        folder: A folder ``bucket`` with the checkpoint in ``model``.
+        load: Loads ``(url, storage_options)``; this project's unless a rival is compared.
+    """
+
+    def __init__(self, folder: Path, load: Callable[[str, dict[str, Any]], Loaded]) -> None:
+        self._folder, self._load = folder, load
+        self._expected = streamer.load(folder / "model", progress=False)
+        self._lock = threading.Lock()
+        self.tally = Tally()
+
+    def run(self, loads: int, threads: int, seed: int, on_done: Callable[[], None] = lambda: None) -> Tally:
+        """Run `loads` loads and return what became of them."""
+
+        def one(number: int) -> None:
+            self._run_one(random.Random(f"{seed}-{number}"))
+            on_done()
+
+        with ThreadPoolExecutor(threads, thread_name_prefix="soak") as pool:
+            list(pool.map(one, range(loads)))
+        return self.tally
+
+    def _run_one(self, drawn: random.Random) -> None:
+        staying = drawn.choice(STAYING) if drawn.random() < STAYING_SHARE else None
+        after = drawn.randrange(20)
+
+        answered_wrongly: set[tuple[str, int]] = set()
+
+        def script(asked: Asked) -> Fault | None:
+            if staying is not None and asked.number >= after:
+                return staying
+            fault = drawn.choice(PASSING) if drawn.random() < RATE else None
+            if fault is not None and fault.ends == "RangeResponseError":
+                block = (asked.path, asked.begin // BLOCK_BYTES)
+                if block in answered_wrongly:  # twice is what such a server does: the load would rightly fail
+                    return None
+                answered_wrongly.add(block)
+            return fault
+
+        with FaultServer(self._folder, script) as server:
+            outcome = self._outcome(server, staying)
+        with self._lock:
+            self.tally.requests += server.requests
+            self.tally.faults += server.faults
+            if outcome in ("equal", "expected_errors", "wrong"):
+                setattr(self.tally, outcome, getattr(self.tally, outcome) + 1)
+            else:
+                self.tally.other_errors[outcome] += 1
+
+    def _outcome(self, server: FaultServer, staying: Fault | None) -> str:
+        try:
+            loaded = self._load(server.url("model"), server.storage_options())
+        except Exception as error:
+            is_expected = staying is not None and type(error).__name__ == staying.ends
+            return "expected_errors" if is_expected else f"{type(error).__name__} (staying: {staying and staying.name})"
+        is_equal = loaded.keys() == self._expected.keys() and all(
+            torch.equal(tensor, self._expected[name]) for name, tensor in loaded.items()
+        )
+        return "equal" if is_equal else "wrong"
+
+
+def load_ours(url: str, storage_options: dict[str, Any]) -> Loaded:
+    """Load with this project."""
+    return streamer.load(url, storage_options=storage_options, options=OPTIONS, progress=False)
+
+
+def made_bucket(parent: Path) -> Path:
+    """Make the folder that is served: a checkpoint of 3 MiB in three shards."""
+    make_checkpoint(parent / "bucket" / "model", total_bytes=3 << 20, shards=3)
+    return parent / "bucket"
+
+
+def open_descriptors() -> int:
+    """Count the file descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+@click.command()
+@click.option("--loads", default=500, show_default=True)
+@click.option("--threads", default=4, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the tally as JSON.")
+def main(loads: int, threads: int, seed: int, as_json: bool) -> None:
+    """Load through faults, and count how the loads end."""
+    from tqdm import tqdm
+
+    with tempfile.TemporaryDirectory() as folder, tqdm(total=loads, unit="load") as bar:
+        tally = Soak(made_bucket(Path(folder)), load_ours).run(loads, threads, seed, bar.update)
+    if as_json:
+        click.echo(json.dumps(asdict(tally)))
+    else:
+        click.echo(
+            f"{tally.equal} equal, {tally.expected_errors} with the right error, {tally.wrong} wrong, ", nl=False
+        )
+        click.echo(f"{sum(tally.other_errors.values())} with another error {dict(tally.other_errors)}")
+        click.echo(f"{tally.requests} requests, {sum(tally.faults.values())} faults: {dict(tally.faults)}")
+    sys.exit(bool(tally.wrong or tally.other_errors))
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m faults.soak")

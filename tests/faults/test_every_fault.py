@@ -1,0 +1,57 @@
+"""What a load through each fault ends with: bit-equal where the fault passes, the right class where it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from make_checkpoint import make_checkpoint
+
+import streamer
+from faults.catalogue import FAULTS, Fault
+from faults.server import FaultServer, Script
+
+BLOCK_BYTES = 256 << 10
+SHORT = streamer.Options(block_bytes=BLOCK_BYTES, max_attempts=2, first_byte_timeout_s=0.5, stall_timeout_s=0.5)
+PASSING = streamer.Options(block_bytes=BLOCK_BYTES, first_byte_timeout_s=1, stall_timeout_s=1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder ``bucket`` with a small sharded checkpoint in ``model``."""
+    bucket = tmp_path_factory.mktemp("faults") / "bucket"
+    make_checkpoint(bucket / "model", total_bytes=3 << 20, shards=2)
+    return bucket / "model"
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> dict[str, torch.Tensor]:
+    return streamer.load(model)
+
+
+def load(model: Path, script: Script, options: streamer.Options) -> dict[str, torch.Tensor]:
+    with FaultServer(model.parent, script) as server:
+        return streamer.load(
+            server.url("model"), storage_options=server.storage_options(), options=options, progress=False
+        )
+
+
+@pytest.mark.parametrize("fault", [each for each in FAULTS.values() if not each.is_lasting], ids=lambda each: each.name)
+def test_a_fault_that_passes_costs_no_byte(fault: Fault, model: Path, expected: dict[str, torch.Tensor]) -> None:
+    loaded = load(model, lambda asked: fault if asked.number in (0, 5) else None, PASSING)  # a header, a block
+    assert list(loaded) == list(expected)
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("fault", [each for each in FAULTS.values() if each.ends], ids=lambda each: each.name)
+def test_a_fault_that_stays_ends_with_its_class(fault: Fault, model: Path) -> None:
+    with pytest.raises(streamer.StorageError) as caught:
+        load(model, lambda asked: fault if asked.number >= 3 else None, SHORT)
+    assert type(caught.value).__name__ == fault.ends
+    assert caught.value.uri is not None
+    assert caught.value.uri.startswith("s3://bucket/model/")
+
+
+def test_every_fault_is_in_one_of_these_tests() -> None:
+    assert all(not fault.is_lasting or fault.ends for fault in FAULTS.values())

@@ -1,0 +1,124 @@
+"""A bounded soak: hundreds of loads through drawn faults end right and leave nothing; no server is stormed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import streamer
+from faults.catalogue import FAULTS, Fault
+from faults.server import Asked, FaultServer
+from faults.soak import OPTIONS, RATE, Soak, load_ours, made_bucket, open_descriptors
+from streamer import _native
+
+LOADS = int(os.environ.get("SOAK_LOADS", "500"))  # not STREAMER_*: those are the library's own
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_bucket(tmp_path_factory.mktemp("soak"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_load_ends_equal_or_with_the_right_class_and_leaves_nothing(bucket: Path) -> None:
+    load_ours_once(bucket)  # what stays for good (event loops, caches of libraries) is there before counting
+    before = (open_descriptors(), threading.active_count(), _native.arena_stats()["held_bytes"])
+    tally = Soak(bucket, load_ours).run(LOADS, threads=8, seed=2026)
+    gc.collect()
+    assert (tally.wrong, dict(tally.other_errors)) == (0, {})
+    assert tally.equal + tally.expected_errors == LOADS
+    assert sum(tally.faults.values()) > 2 * LOADS  # each met several
+    assert tally.expected_errors > 0
+    descriptors, threads, held_bytes = before
+    assert _settles(open_descriptors, descriptors + 8)  # connections the servers' side is still closing
+    assert _settles(threading.active_count, threads + 1)
+    assert _native.arena_stats()["held_bytes"] == held_bytes
+
+
+def test_a_storm_of_503_is_answered_with_patience(bucket: Path) -> None:
+    per_s, burst = 40, 20
+    tokens, last = float(burst), time.monotonic()
+
+    def limited(asked: Asked) -> Fault | None:
+        nonlocal tokens, last
+        now = time.monotonic()
+        tokens, last = min(burst, tokens + (now - last) * per_s), now
+        if tokens < 1:
+            return FAULTS["http_503"]
+        tokens -= 1
+        return None
+
+    with FaultServer(bucket, limited) as server:
+        with streamer.stream(
+            server.url("model"), storage_options=server.storage_options(), options=OPTIONS, progress=False
+        ) as stream:
+            assert len(dict(stream)) == len(stream.names)
+        needed = server.requests - server.faults["http_503"]
+        assert server.faults["http_503"] > 0
+        assert server.requests <= 2 * needed
+
+
+def test_one_slow_connection_of_many_is_overtaken(bucket: Path) -> None:
+    slow = FAULTS["stall"]
+    options = streamer.Options(block_bytes=64 << 10, header_bytes=4096, stall_timeout_s=20, hedge_percent=20)
+    with FaultServer(bucket, lambda asked: slow if asked.number == 45 else None) as server:
+        with streamer.stream(
+            server.url("model"), storage_options=server.storage_options(), options=options, progress=False
+        ) as stream:
+            assert len(dict(stream)) == len(stream.names)
+        assert stream.report.hedges >= 1
+        assert server.faults["stall"] == 1
+
+
+def test_duplicates_can_be_turned_off(bucket: Path) -> None:
+    options = streamer.Options(block_bytes=64 << 10, header_bytes=4096, stall_timeout_s=0.5, hedge_percent=0)
+    with FaultServer(bucket, lambda asked: FAULTS["stall"] if asked.number == 45 else None) as server:
+        with streamer.stream(
+            server.url("model"), storage_options=server.storage_options(), options=options, progress=False
+        ) as stream:
+            assert len(dict(stream)) == len(stream.names)
+        assert stream.report.hedges == 0
+        assert stream.report.retries >= 1
+
+
+def test_a_server_that_only_fails_is_left_alone_by_all_loads(bucket: Path) -> None:
+    with FaultServer(bucket, lambda asked: FAULTS["http_500"] if asked.number > 40 else None) as server:
+        with pytest.raises(streamer.HttpStatusError):
+            streamer.load(
+                server.url("model"), storage_options=server.storage_options(), options=OPTIONS, progress=False
+            )
+        assert server.faults["http_500"] < 100  # not eight for every block
+
+
+def test_a_load_has_a_deadline(bucket: Path) -> None:
+    options = streamer.Options(block_bytes=64 << 10, header_bytes=4096, deadline_s=0.5, hedge_percent=0)
+    with (
+        FaultServer(bucket, lambda asked: FAULTS["silence"] if asked.number > 20 else None) as server,
+        pytest.raises(streamer.TransferTimeoutError, match="were not there in time"),
+    ):
+        streamer.load(server.url("model"), storage_options=server.storage_options(), options=options, progress=False)
+
+
+def load_ours_once(bucket: Path) -> None:
+    with FaultServer(bucket) as server:
+        load_ours(server.url("model"), server.storage_options())
+
+
+def _settles(count: object, at_most: int) -> bool:
+    """Give what is being closed a moment."""
+    assert callable(count)
+    deadline = time.monotonic() + 10
+    while count() > at_most:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+assert RATE < 1 / 15

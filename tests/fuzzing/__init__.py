@@ -1,0 +1,1 @@
+"""Fuzz targets of the Python parsers, for atheris; ``make fuzz`` runs them."""
