@@ -231,7 +231,10 @@ void HttpReactor::try_again(HttpTransfer& transfer, ReadError error) {
   const bool is_paid = is_worth_it && transfer.target()->endpoint->try_retry(kind);
   if (!is_paid) {
     if (is_worth_it) error.detail += "; too much failed at this server lately to try it again";
-    if (!block.first_failure.empty()) error.detail += "; at first: " + block.first_failure;
+    const bool is_another = !block.first_failure.starts_with(error.detail);
+    if (is_another && !block.first_failure.empty()) {
+      error.detail += "; at first: " + block.first_failure;
+    }
     scheduler_.fail(std::move(error));
     return;
   }
