@@ -34,6 +34,9 @@ _STATUSES: dict[int, tuple[type[StorageError], str]] = {
     404: (ObjectNotFoundError, "There is no such file"),
 }
 
+# By name, as their libraries need not be installed: paramiko's, smbprotocol's.
+_AUTHENTICATION_FAILURES = frozenset({"AuthenticationException", "BadAuthenticationType", "LogonFailure"})
+
 # The first matching class counts: subclasses stand before their bases.
 _CLASSES: list[tuple[tuple[type[BaseException], ...], type[StorageError], str]] = [
     ((FileNotFoundError, NotADirectoryError), ObjectNotFoundError, "There is no such file"),
@@ -68,10 +71,14 @@ def _raise(told: StreamerError, cause: Exception | None) -> NoReturn:
 
 
 def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:
+    unknown = _unknown_scheme(error, uri) or scheme
     if isinstance(error, ImportError) or "Protocol not known" in str(error):
-        return UnknownSchemeError(f"There is no backend for {scheme}://", uri=uri, hint=_install_hint(error, scheme))
+        where = " in this chain" if "::" in uri else ""
+        hint = _install_hint(error, unknown)
+        return UnknownSchemeError(f"There is no backend for {unknown}://{where}", uri=uri, hint=hint)
     if isinstance(error, (TypeError, ValueError, KeyError)):
-        return OptionError(f"The {scheme} file system refuses the URL or its storage options", uri=uri)
+        hint = "Its cause says which; see the documentation of that file system"
+        return OptionError(f"The {scheme} file system refuses the URL or its storage options", uri=uri, hint=hint)
     return _storage_error(error, uri, None)
 
 
@@ -84,6 +91,8 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
     number = error.errno if isinstance(error, OSError) else None
     code = errno.errorcode.get(number or 0)
     alike = OSError(number, "") if number else error  # the builtin subclass, where aiohttp has one of its own
+    if type(error).__name__ in _AUTHENTICATION_FAILURES:
+        return CredentialsError("The storage does not accept the user, password or key", uri=uri, byte_range=byte_range)
     for classes, cls, message in _CLASSES:
         if isinstance(error, classes) or isinstance(alike, classes):
             return cls(message, uri=uri, byte_range=byte_range, code=code)
@@ -99,12 +108,18 @@ def _reason(error: Exception) -> Exception:
     return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and is_telling else error
 
 
+def _unknown_scheme(error: Exception, uri: str) -> str | None:
+    """Find the part of a chain that fsspec does not know."""
+    if isinstance(error, ImportError):
+        return None
+    schemes = (part.partition("://")[0] for part in uri.split("::"))
+    return next((scheme for scheme in schemes if scheme not in fsspec.available_protocols()), None)
+
+
 def _install_hint(error: Exception, scheme: str) -> str:
     ours = install_hint(scheme)
     if ours is not None:
         return ours
     if isinstance(error, ImportError):  # fsspec's own hint, which names the package
         return str(error)
-    if scheme in fsspec.available_protocols():
-        return "A part of the chain has an unknown scheme"
     return "Install a package that registers the scheme with fsspec, or with the entry points streamer.backends"

@@ -49,6 +49,7 @@ class HubClient:
     """
 
     def __init__(self, place: HfPath, storage_options: Mapping[str, Any]) -> None:
+        _check_names(storage_options)
         self._place = place
         self._endpoint = _endpoint(storage_options.get("endpoint"))
         headers = _token_headers(storage_options.get("token"))
@@ -124,6 +125,14 @@ def _files(entries: Any, folder: str, uri: str) -> list[tuple[str, int]]:
     except (KeyError, TypeError, ValueError):
         raise StorageError("The answer lists no files", uri=uri, hint="Check the endpoint") from None
     return [(name, size) for (parent, _, name), size in files if parent == folder]
+
+
+def _check_names(storage_options: Mapping[str, Any]) -> None:
+    """A mistyped ``token`` would silently mean another login."""
+    known = ("token", "endpoint", *_OF_HTTP)
+    unknown = [name for name in storage_options if name not in known]
+    if unknown:
+        raise OptionError(f"hf:// has no storage option {unknown[0]!r}", hint=f"It has {', '.join(known)}")
 
 
 def _endpoint(given: Any) -> str:

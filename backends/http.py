@@ -25,6 +25,7 @@ from streamer.backends.http_stream import OneStream
 from streamer.core.errors import (
     AccessDeniedError,
     ChangedError,
+    CredentialsError,
     ObjectNotFoundError,
     RangeResponseError,
     StorageError,
@@ -112,7 +113,7 @@ class HttpStore:
         except ObjectNotFoundError:
             return []
         except AccessDeniedError as error:
-            if error.status == 403:
+            if error.status == 403 and not isinstance(error, CredentialsError):
                 error.hint = "It may not list its folders: name the file, or the index …/model.safetensors.index.json"
             raise
 

@@ -37,8 +37,16 @@ _CODES: dict[str, tuple[type[StorageError], str, str | None]] = {
     "NoSuchKey": (ObjectNotFoundError, "There is no object of this name in the bucket", None),
     "NoSuchBucket": (ObjectNotFoundError, "There is no bucket {bucket!r}", "Check its name, endpoint_url and region"),
     "NoSuchVersion": (ObjectNotFoundError, "The object has no such version", None),
-    "InvalidAccessKeyId": (CredentialsError, "S3 does not know this access key", None),
-    "SignatureDoesNotMatch": (CredentialsError, "The secret key does not belong to the access key", None),
+    "InvalidAccessKeyId": (
+        CredentialsError,
+        "S3 does not know this access key",
+        "Check the key and endpoint_url: another server's key looks the same",
+    ),
+    "SignatureDoesNotMatch": (
+        CredentialsError,
+        "The secret key does not belong to the access key",
+        "Copy it again, with every slash and plus sign",
+    ),
     "AuthorizationHeaderMalformed": (CredentialsError, "The access key or region is malformed", None),
     "ExpiredToken": (CredentialsError, "The session token has expired", "Get new temporary credentials"),
     "InvalidToken": (CredentialsError, "The session token is not valid", "Get new temporary credentials"),

@@ -374,3 +374,8 @@ def test_a_python_source_is_what_a_host_without_ranges_gets(hub, name):
     hub.honours_ranges = False
     store = HfStore(f"hf://{name}/large.bin", {})
     assert isinstance(store.source(store.info(store.root)), PythonSource)
+
+
+def test_a_mistyped_option_is_refused(hub_server):
+    with pytest.raises(streamer.OptionError, match="hf:// has no storage option 'tokn'"):
+        streamer.load("hf://owner/name", storage_options={"tokn": "x", "endpoint": hub_server.url})

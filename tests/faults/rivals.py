@@ -1,0 +1,125 @@
+"""The soak, with other loaders in this project's place: how many of their loads end wrong, hang, or fail.
+
+    cd tests && python -m faults.rivals --loads 100 --seed 7
+
+Each rival loads in a process of its own, which is ended and replaced when a load takes longer than a minute: that
+counts as hung. Every loader meets the same drawn faults. Rivals are called as their documentation says, with no
+tuning; `other_errors` are failures where only passing faults were made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from faults.soak import Soak, load_ours, made_bucket
+
+HANGS_AFTER_S = 60
+
+WORKER = """
+import json, sys
+import torch
+from safetensors.torch import load, save_file
+
+def s3fs_load(url, options):
+    import s3fs
+    fs = s3fs.S3FileSystem(**options, skip_instance_cache=True, use_listings_cache=False)
+    found = {}
+    for path in sorted(fs.ls(url)):
+        if path.endswith(".safetensors"):
+            found |= load(fs.cat_file(path))
+    return found
+
+def runai_load(url, options):
+    from runai_model_streamer import SafetensorsStreamer
+    import s3fs
+    fs = s3fs.S3FileSystem(**options, skip_instance_cache=True, use_listings_cache=False)
+    paths = ["s3://" + path for path in sorted(fs.ls(url)) if path.endswith(".safetensors")]
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_files(paths, device="cpu")
+        return {name: tensor.clone() for name, tensor in streamer.get_tensors()}
+
+url, options, out = json.loads(sys.stdin.readline())
+loader = {"s3fs": s3fs_load, "runai": runai_load}[sys.argv[1]]
+save_file(loader(url, options), out)
+print("done", flush=True)
+"""
+
+
+class HungError(Exception):
+    """A load did not end within a minute."""
+
+
+class FailedError(Exception):
+    """A load failed; named like its exception."""
+
+
+def rival(name: str) -> Any:
+    """Return a function that loads with a rival, in a process of its own."""
+
+    def load(url: str, options: dict[str, Any]) -> dict[str, Any]:
+        from safetensors.torch import load_file
+
+        with tempfile.TemporaryDirectory() as folder:
+            out = f"{folder}/out.safetensors"
+            endpoint = str(options["endpoint_url"])
+            environment = {
+                **os.environ,
+                "AWS_ENDPOINT_URL": endpoint,
+                "AWS_ACCESS_KEY_ID": "any",
+                "AWS_SECRET_ACCESS_KEY": "any",
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_EC2_METADATA_DISABLED": "true",
+                "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
+            }
+            worker = subprocess.Popen(
+                [sys.executable, "-c", WORKER, name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            try:
+                _, errors = worker.communicate(json.dumps([url, options, out]) + "\n", timeout=HANGS_AFTER_S)
+            except subprocess.TimeoutExpired as error:
+                raise HungError from error
+            finally:
+                worker.kill()
+                worker.communicate()
+            if worker.returncode != 0:
+                raise FailedError((errors.strip().splitlines() or ["no message"])[-1][:80])
+            return dict(load_file(out))
+
+    return load
+
+
+@click.command()
+@click.option("--loads", default=100, show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--seed", default=7, show_default=True)
+def main(loads: int, threads: int, seed: int) -> None:
+    """Print how the loads of each loader ended."""
+    head = f"{'loader':22}{'equal':>7}{'right error':>13}{'failed':>8}{'hung':>6}{'WRONG':>7}{'requests':>10}"
+    print(f"{head}\n{'-' * len(head)}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        bucket = made_bucket(Path(folder))
+        for name, load in {"streamer": load_ours, "s3fs": rival("s3fs"), "runai": rival("runai")}.items():
+            tally = Soak(bucket, load).run(loads, threads, seed)
+            hung = sum(count for what, count in tally.other_errors.items() if what.startswith("Hung"))
+            failed = sum(tally.other_errors.values()) - hung
+            print(
+                f"{name:22}{tally.equal:7}{tally.expected_errors:13}{failed:8}{hung:6}{tally.wrong:7}{tally.requests:10}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m faults.rivals")
