@@ -38,7 +38,7 @@ def test_every_load_ends_equal_or_with_the_right_class_and_leaves_nothing(bucket
     descriptors, threads, held_bytes = before
     assert _settles(open_descriptors, descriptors + 8)  # connections the servers' side is still closing
     assert _settles(threading.active_count, threads + 1)
-    assert _native.arena_stats()["held_bytes"] == held_bytes
+    assert _native.arena_stats()["held_bytes"] <= held_bytes  # less where tensors of earlier tests were let go
 
 
 def test_a_storm_of_503_is_answered_with_patience(bucket: Path) -> None:
