@@ -33,10 +33,10 @@ PASSING = [fault for fault in FAULTS.values() if not fault.is_lasting]
 STAYING = [fault for fault in FAULTS.values() if fault.ends and fault.name not in ("stall", "silence")]  # slow to end
 RATE = 0.04  # of requests; above 1 in 15 the retry budget says, rightly, that the server does not work
 STAYING_SHARE = 0.1  # of loads
-# Small blocks: a load asks often. Short time-outs: a stall costs a second or two, not twenty.
+# Small blocks: a load asks often. Short time-outs: a stall costs three seconds, not twenty.
 BLOCK_BYTES = 64 << 10
 OPTIONS = streamer.Options(
-    block_bytes=BLOCK_BYTES, header_bytes=4096, first_byte_timeout_s=1.5, stall_timeout_s=1.5, http_reactors=1
+    block_bytes=BLOCK_BYTES, header_bytes=4096, first_byte_timeout_s=3, stall_timeout_s=3, http_reactors=1
 )
 
 Loaded = dict[str, torch.Tensor]
