@@ -51,7 +51,7 @@ from streamer.plugins.registry import open_store
 
 __all__ = ["BackendContract"]
 
-SMALL_BLOCKS = Options(block_bytes=64 << 10)  # many requests for few bytes
+SMALL_BLOCK_BYTES = 64 << 10  # many requests for few bytes
 LARGE_BYTES = 12 * MIB + 12345  # several blocks of any default size, and not a multiple of one
 JOIN_S = 30.0
 
@@ -120,10 +120,7 @@ class BackendContract:
         return open_store(uri, self.storage_options)
 
     def _object(self, uri: str) -> SourceObject:
-        store = self._open(uri)
-        info = store.info(store.root)
-        assert info.size_bytes is not None
-        return SourceObject(info.uri, store.source(info), info.size_bytes)
+        return _opened_object(self._open(uri))
 
     # --- listing and stat ---------------------------------------------------------------------------------------------
 
@@ -247,13 +244,7 @@ class BackendContract:
             pytest.skip("this storage has no access control")
         uri = self._put("a.safetensors", b"123")
         with pytest.raises((AccessDeniedError, CredentialsError)):
-            self._read_denied(uri)
-
-    def _read_denied(self, uri: str) -> None:
-        store = open_store(uri, self.denied_options)
-        info = store.info(store.root)
-        assert info.size_bytes is not None
-        _read_whole(SourceObject(info.uri, store.source(info), info.size_bytes))
+            _read_whole(_opened_object(open_store(uri, self.denied_options)))
 
     def test_a_replaced_object_is_never_mixed_with_the_old_one(self) -> None:
         """Bytes of two versions never meet: a later read of the same size raises, or still gives the old bytes."""
@@ -319,7 +310,11 @@ class BackendContract:
 
 
 def _settings(**given: Any) -> Settings:
-    return resolve(Options(block_bytes=SMALL_BLOCKS.block_bytes, **given))
+    return resolve(Options(block_bytes=SMALL_BLOCK_BYTES, **given))
+
+
+def _opened_object(store: Store) -> SourceObject:
+    return _as_object(store, store.info(store.root))
 
 
 def _as_object(store: Store, info: ObjectInfo) -> SourceObject:
@@ -333,8 +328,7 @@ def _read_whole(known: SourceObject) -> bytes:
 
 
 def _read_elsewhere(uri: str, options: bytes) -> bytes:
-    store = open_store(uri, pickle.loads(options))  # noqa: S301 (the test's own)
-    return _read_whole(_as_object(store, store.info(store.root)))
+    return _read_whole(_opened_object(open_store(uri, pickle.loads(options))))  # noqa: S301 (the test's own)
 
 
 def _pattern(size: int, seed: int = 0) -> bytes:
