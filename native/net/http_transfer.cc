@@ -193,6 +193,7 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now) {
     if (connected_us > 0 && seconds_between(started_, now) > limit) {
       error = error_of(ErrorCode::kTimeout, "no answer within the first-byte time-out");
     }
+    window_start_ = now;  // a late answer has not stalled yet
   } else if (seconds_between(window_start_, now) > options_.stall_timeout_s) {
     const auto progress = static_cast<double>(block_.received - window_received_);
     if (progress < kStallBytesPerSecond * options_.stall_timeout_s) {

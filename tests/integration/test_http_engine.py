@@ -225,6 +225,23 @@ def test_a_transfer_that_stalls_is_resumed_elsewhere():
     assert stats["retries"] >= 1  # a busy machine may stall others too
 
 
+def test_a_late_answer_has_not_stalled_yet_regression():
+    def late(request, answer):
+        if request.number == 0:
+            write, waits = answer.handler.wfile.write, iter([1.6, 0.3])  # before the head, before the body
+
+            def write_late(data):
+                time.sleep(next(waits, 0))
+                return write(data)
+
+            answer.handler.wfile.write = write_late
+
+    with ScriptedServer(DATA, late) as server:
+        data, stats = read_from(server, first_byte_timeout_s=10.0, stall_timeout_s=1.5, hedge_percent=0)
+    assert data == DATA
+    assert stats["retries"] == 0
+
+
 def test_a_refused_connection_names_the_way_out():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -28,7 +28,7 @@ class Request:
 
 
 class Answer:
-    """The answer under way; a script changes it, or sends its own bytes and returns True."""
+    """The answer under way; a script changes it before it is sent."""
 
     def __init__(self, handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str], body: bytes) -> None:
         self.handler = handler
