@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from streamer.backends.azure_errors import Asked, LoginFailedError, is_transient
 from streamer.backends.azure_options import filled_options
 from streamer.backends.azure_urls import AzureUrl
 from streamer.core.errors import OptionError
+from streamer.core.trust import trust_in
 
 __all__ = ["AzureClient", "Grant"]
 
@@ -231,7 +231,7 @@ def _request_options(options: Mapping[str, Any], ca_file: str | None) -> dict[st
     if ca_file:
         try:
             # As aiohttp's own argument: `connection_verify` would make a context, and so a connection, per request.
-            chosen["ssl"] = ssl.create_default_context(cafile=ca_file)
+            chosen["ssl"] = trust_in(ca_file)
         except OSError as error:
             raise OptionError(f"The CA file {ca_file} cannot be read", hint="It must be a PEM file") from error
     return chosen

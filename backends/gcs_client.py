@@ -27,6 +27,7 @@ from yarl import URL
 from streamer.backends.gcs_credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs_errors import Answer, Asker
 from streamer.core.errors import OptionError
+from streamer.core.trust import trust_in
 
 __all__ = ["GcsClient", "filled_options"]
 
@@ -136,7 +137,7 @@ class GcsClient:
         """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp looks at it only when it is imported."""
         named = os.environ.get("SSL_CERT_FILE")
         has_own = "connector" in self._session_options or getattr(self._fs, "_use_client_cert", False)
-        return {"ssl": ssl.create_default_context(cafile=named)} if named and not has_own else {}
+        return {"ssl": trust_in(named)} if named and not has_own else {}
 
     def _environment_proxy(self) -> dict[str, str]:
         """Obey ``HTTPS_PROXY`` as the engine does; aiohttp's own way would also send passwords found in a netrc."""

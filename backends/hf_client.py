@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urljoin
 
 from huggingface_hub import constants
-from huggingface_hub.utils._headers import build_hf_headers
+from huggingface_hub.utils._headers import get_token_to_send
 
 from streamer.backends.hf_errors import refusal
 from streamer.backends.hf_paths import COMMIT, HfPath
@@ -146,9 +146,10 @@ def _token_headers(token: Any) -> dict[str, str]:
     if not isinstance(token, (str, bool, type(None))):
         raise OptionError("token must be text, True for the saved login, or False for none")
     try:
-        headers: Mapping[str, str] = build_hf_headers(token=token)
+        # Not `build_hf_headers`: for its user agent it asks huggingface.co, which the caller may not have named.
+        found = get_token_to_send(token)
     except OSError:  # the library's LocalTokenNotFoundError
         raise CredentialsError(
             "There is no saved login of the Hub", hint="Set HF_TOKEN, or run `hf auth login`"
         ) from None
-    return {name: value for name, value in headers.items() if name.lower() == "authorization"}
+    return {"authorization": f"Bearer {found}"} if found is not None else {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from time import monotonic
@@ -23,7 +22,7 @@ from streamer.backends.http_access import Access, environment_proxy
 from streamer.backends.http_errors import TRANSIENT_ERRORS, TRANSIENT_STATUSES, raise_connection_error, refusal
 from streamer.backends.http_redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.core.errors import RedirectError, StorageError
-from streamer.core.trust import default_ca_file
+from streamer.core.trust import trust_in
 
 __all__ = ["HttpClient", "Opened"]
 
@@ -65,7 +64,6 @@ class HttpClient:
         self._access = access
         self._refuse = refuse
         self._fs = HTTPFileSystem(get_client=_plain_session)
-        self._trust: ssl.SSLContext | None = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -142,14 +140,9 @@ class HttpClient:
             allow_redirects=False,
             timeout=timeout,
             proxy=self._access.proxy or environment_proxy(hop.url),
-            ssl=self._trusted() if hop.url.startswith("https:") else True,
+            # aiohttp's own context is made when it is imported, and so misses a later SSL_CERT_FILE.
+            ssl=trust_in(self._access.ca_file or "") if hop.url.startswith("https:") else True,
         )
-
-    def _trusted(self) -> ssl.SSLContext:
-        # aiohttp's own context is made when it is imported, and so misses a later SSL_CERT_FILE.
-        if self._trust is None:
-            self._trust = ssl.create_default_context(cafile=self._access.ca_file or default_ca_file() or None)
-        return self._trust
 
 
 async def _plain_session(**options: Any) -> aiohttp.ClientSession:

@@ -5,7 +5,6 @@ Guarantees: the user's options reach fsspec as they are, and the load's report s
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from streamer.backends.fsspec_any import FsspecStore
 from streamer.backends.http_access import access_of
 from streamer.core.errors import OptionError
 from streamer.core.sources import ObjectInfo, PythonSource
+from streamer.core.trust import trust_in
 
 __all__ = ["open_through_fsspec"]
 
@@ -34,7 +34,7 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
     own = dict(options)
     verify = own.pop("verify", None)
     if verify not in (None, True):
-        own.setdefault("ssl", ssl.create_default_context(cafile=access_of(uri, {"verify": verify}).ca_file))
+        own.setdefault("ssl", trust_in(access_of(uri, {"verify": verify}).ca_file or ""))
     try:
         fs = HTTPFileSystem(**own)
     except (TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ import os
 import ssl
 from functools import lru_cache
 
-__all__ = ["default_ca_file"]
+__all__ = ["default_ca_file", "trust_in"]
 
 # A wheel's libcurl was built elsewhere, so its compiled-in path may not exist here. The first two are what
 # OpenSSL and Python honour; the others are where distributions keep the bundle.
@@ -20,6 +20,24 @@ _BUNDLES = (
 def default_ca_file() -> str:
     """Give the PEM bundle to trust: ``SSL_CERT_FILE``, else OpenSSL's, else the distribution's, else certifi's."""
     return os.environ.get("SSL_CERT_FILE") or _system_bundle()
+
+
+def trust_in(ca_file: str = "") -> ssl.SSLContext:
+    """Give the context for TLS under the authorities of a PEM bundle, `default_ca_file` unless named.
+
+    It is shared: to make one takes 20 ms, and a load of many shards opens as many stores. Do not change it.
+
+    Raises:
+        OSError: the file cannot be read, or (`ssl.SSLError`) is no PEM file.
+    """
+    path = ca_file or default_ca_file()
+    return _trust_in(path, os.stat(path).st_mtime_ns if path else 0)
+
+
+@lru_cache(maxsize=16)
+def _trust_in(path: str, changed_ns: int) -> ssl.SSLContext:
+    del changed_ns  # a bundle that was replaced is read again
+    return ssl.create_default_context(cafile=path or None)
 
 
 @lru_cache(maxsize=1)

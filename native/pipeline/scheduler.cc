@@ -29,8 +29,10 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
   }
 }
 
-Scheduler::~Scheduler() {
-  memory_.clear();  // into the arena's cache while this session's limit still counts
+Scheduler::~Scheduler() { leave_arena(); }
+
+void Scheduler::leave_arena() {
+  if (std::exchange(has_left_arena_, true)) return;
   arena_.leave(options_.memory_limit_bytes);
 }
 

@@ -98,6 +98,9 @@ class Scheduler {
 
   void stop();
   bool is_stopped();
+  // No reader is left: what is freed from here on goes back to the system. Not concurrently with
+  // itself.
+  void leave_arena();
   SchedulerStats stats();
 
  private:
@@ -128,6 +131,7 @@ class Scheduler {
 
   const SchedulerOptions options_;
   Arena& arena_ = Arena::instance();
+  bool has_left_arena_ = false;
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_delivery_;

@@ -164,6 +164,24 @@ TEST_CASE("closing in the middle joins every thread") {
   }
 }
 
+TEST_CASE(
+    "memory that is freed after closing is not kept, even while the session lives (regression)") {
+  const std::vector<std::string> data = {random_data(2 * kHugePageBytes, 8)};
+  const TemporaryFile file(data[0]);
+  Session session(options_with());
+  session.add_file(file.path(), data[0].size(), "");
+  Plan plan;
+  plan.items.push_back({0, 0, data[0].size(), nullptr});
+  plan.spans.push_back({0, 0, data[0].size(), 0, 1});
+  session.start(plan);
+  while (session.wait(30).items.empty()) {
+  }
+  Memory memory = session.take(0);
+  session.close();
+  memory = Memory();
+  CHECK(Arena::instance().stats().cached_bytes == 0);
+}
+
 TEST_CASE("a server that only fails ends the load") {
   const std::string data = random_data(1'000'000, 7);
   const LoopbackServer server(data, [](int) { return LoopbackFault::kUnavailable; });

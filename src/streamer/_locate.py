@@ -29,6 +29,7 @@ from streamer.core.redact import redact
 from streamer.core.session import SourceObject
 from streamer.core.settings import Settings
 from streamer.core.sources import ObjectInfo, Store
+from streamer.plugins.registry import enabled
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -76,9 +77,19 @@ def locate(
     """
     uris = _as_list(uri)
     options = _options_by_uri(storage_options, len(uris))
-    found = [_locate_one(each, own, settings, fs) for each, own in zip(uris, options, strict=True)]
-    if len(found) == 1:
-        return found[0]
+    backends = enabled()  # once: it reads the entry points of everything that is installed
+
+    def locate_one(each: str, own: Mapping[str, Any] | None) -> Shards:
+        store = plugins.open_store(each, own, fs=fs, found=backends)
+        try:
+            return _locate_in(store, redact(each), settings)
+        finally:
+            store.close()
+
+    if len(uris) == 1:
+        return locate_one(uris[0], options[0])
+    with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="streamer-locate") as pool:
+        found = list(pool.map(locate_one, uris, options))
     objects: list[SourceObject] = []
     shard_of: dict[str, int] = {}
     for part in found:
@@ -105,16 +116,6 @@ def _options_by_uri(given: StorageOptions, count: int) -> list[Mapping[str, Any]
     if len(options) != count:
         raise OptionError(f"{len(options)} storage_options were given for {count} URIs", hint="Give one, or as many")
     return options
-
-
-def _locate_one(
-    uri: str, storage_options: Mapping[str, Any] | None, settings: Settings, fs: AbstractFileSystem | None
-) -> Shards:
-    store = plugins.open_store(uri, storage_options, fs=fs)
-    try:
-        return _locate_in(store, redact(uri), settings)
-    finally:
-        store.close()
 
 
 def _locate_in(store: Store, label: str, settings: Settings) -> Shards:

@@ -329,6 +329,18 @@ def test_a_hub_that_cannot_be_asked_has_its_own_class_and_shows_no_secret(option
     assert CANARY not in shown(caught.value)
 
 
+def test_no_hub_but_the_one_that_was_named_is_asked_regression(hub_server, name, checkpoint, tmp_path):
+    hub_server.upload_folder(checkpoint, name)
+    code = f"""
+import streamer
+assert streamer.load("hf://{name}", storage_options={{"endpoint": "{hub_server.url}", "token": False}}, progress=False)
+"""
+    with ScriptedServer(b"") as other:  # what huggingface_hub would ask of its own accord
+        environment = {**os.environ, "HF_ENDPOINT": other.url.rpartition("/")[0], "HF_HOME": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+        assert other.requests == []
+
+
 def test_token_true_without_a_login_says_so():
     with pytest.raises(streamer.CredentialsError, match="no saved login"):
         streamer.load("hf://ada/open", storage_options={"token": True})
