@@ -168,7 +168,7 @@ def _make_engine(
     objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool
 ) -> _native.Session:
     kinds = {type(known.source) for known in objects}
-    block_bytes = settings.http_block_bytes if HttpSource in kinds else settings.file_block_bytes
+    block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
     blocks = max(1, plan.span_bytes // block_bytes + len(plan.spans) // 5)  # a row of a span has 5 numbers
     engine = _native.Session(
         file_block_bytes=settings.file_block_bytes,
@@ -181,6 +181,7 @@ def _make_engine(
         file_threads=_file_threads(objects, settings, blocks),
         http_reactors=min(settings.http_reactors, blocks),
         http_in_flight=min(settings.http_in_flight, blocks),
+        http_blocks_follow_server=settings.http_first_block_bytes < settings.http_block_bytes,
         nfs_threads=min(settings.nfs_threads, blocks),
         connect_timeout_s=settings.connect_timeout_s,
         first_byte_timeout_s=settings.first_byte_timeout_s,

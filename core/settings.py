@@ -10,7 +10,8 @@ from streamer.core.options import GIB, MIB, Options
 __all__ = ["Settings", "resolve"]
 
 DEFAULT_FILE_BLOCK_BYTES = 8 * MIB  # from the page cache 4 MiB costs a tenth more CPU, 16 MiB saves nothing
-DEFAULT_HTTP_BLOCK_BYTES = 4 * MIB  # 8 MiB costs a tenth more CPU: more pages are half filled at a time
+FIRST_HTTP_BLOCK_BYTES = 1 * MIB  # native/net/request_size.h grows it where the server likes larger ones
+LARGEST_HTTP_BLOCK_BYTES = 8 * MIB  # beyond, the end of a load waits for few requests
 DEFAULT_NFS_BLOCK_BYTES = 4 * MIB  # four reads of the usual 1 MiB, so that one look at the version serves four
 DEFAULT_PYTHON_BLOCK_BYTES = 8 * MIB  # a request of a Python file system is dear
 DEFAULT_NFS_THREADS = 4
@@ -29,6 +30,7 @@ class Settings:
 
     file_block_bytes: int
     http_block_bytes: int
+    http_first_block_bytes: int
     nfs_block_bytes: int
     python_block_bytes: int
     file_threads: int | None
@@ -59,7 +61,8 @@ def resolve(options: Options | None) -> Settings:
     processors = len(os.sched_getaffinity(0))
     return Settings(
         file_block_bytes=given.block_bytes or DEFAULT_FILE_BLOCK_BYTES,
-        http_block_bytes=given.block_bytes or DEFAULT_HTTP_BLOCK_BYTES,
+        http_block_bytes=given.block_bytes or LARGEST_HTTP_BLOCK_BYTES,
+        http_first_block_bytes=given.block_bytes or FIRST_HTTP_BLOCK_BYTES,
         nfs_block_bytes=given.block_bytes or DEFAULT_NFS_BLOCK_BYTES,
         python_block_bytes=given.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
         file_threads=given.file_threads,

@@ -58,6 +58,11 @@ void Endpoint::finish_well(double seconds, bool is_full_size) {
   tokens_ = std::min(kTokens, tokens_ + kSuccessGain);
 }
 
+void Endpoint::record_answer(std::uint64_t bytes, double seconds) {
+  const std::lock_guard lock(mutex_);
+  if (size_.record(bytes, seconds)) latency_ = {};  // of requests of another size
+}
+
 void Endpoint::finish(ThrottleWindow::Epoch started_in, FailureKind kind) {
   const std::lock_guard lock(mutex_);
   if (kind == FailureKind::kThrottle) {
@@ -75,6 +80,11 @@ void Endpoint::finish_cancelled() {
 std::optional<double> Endpoint::slow_after_s() {
   const std::lock_guard lock(mutex_);
   return latency_.percentile_95();
+}
+
+std::uint64_t Endpoint::request_bytes() {
+  const std::lock_guard lock(mutex_);
+  return size_.bytes();
 }
 
 bool Endpoint::try_retry(FailureKind kind) {

@@ -1,7 +1,7 @@
 // What all loads of the process know of one server: how hard it may be pressed.
 //
-// Two brakes. A budget of retry tokens (botocore's "standard" mode has the same
-// idea): a failure costs more than a success gives back, so a server that keeps
+// How large a request should be, and two brakes. A budget of retry tokens (botocore's "standard"
+// mode has the same idea): a failure costs more than a success gives back, so a server that keeps
 // failing is soon left alone instead of being asked eight times for every
 // block. And the throttle window. An endpoint lives as long as an object of
 // some load points at it.
@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "net/latency_record.h"
+#include "net/request_size.h"
 #include "net/retry.h"
 #include "net/throttle_window.h"
 
@@ -32,12 +33,17 @@ class Endpoint {
 
   // The request took so long; `is_full_size` if that can be compared with others.
   void finish_well(double seconds, bool is_full_size);
+  // It asked for so many bytes, and its answer took so long.
+  void record_answer(std::uint64_t bytes, double seconds);
   // The request failed or was given up.
   void finish(ThrottleWindow::Epoch started_in, FailureKind kind);
   void finish_cancelled();
 
   // How long a request may take before it is slower than 95 in 100; nothing while unknown.
   std::optional<double> slow_after_s();
+
+  // How many bytes a request should ask for.
+  std::uint64_t request_bytes();
 
   // Pays for another attempt; false when too much failed here lately.
   bool try_retry(FailureKind kind);
@@ -51,6 +57,7 @@ class Endpoint {
   std::mutex mutex_;
   ThrottleWindow window_;  // guarded by mutex_
   LatencyRecord latency_;  // guarded by mutex_
+  RequestSize size_;       // guarded by mutex_
   int tokens_ = kTokens;   // guarded by mutex_
 };
 

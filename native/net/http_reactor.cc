@@ -184,7 +184,11 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     endpoint.finish(flight.started_in, classify(*error));
   } else {
     const double seconds = seconds_between(flight.started, Clock::now());
-    endpoint.finish_well(seconds, transfer.block().size() * 2 >= full_size_bytes_);
+    const std::uint64_t bytes = transfer.block().size();
+    endpoint.finish_well(seconds, bytes * 2 >= full_size_bytes_);
+    if (transfer.block().attempts == 1 && !flight.hedge) {
+      endpoint.record_answer(bytes, transfer.answered_in_s());
+    }
   }
   if (flight.hedge) {
     settle_duplicate(std::move(flight), !error);

@@ -206,6 +206,14 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now) {
   return error;
 }
 
+double HttpTransfer::answered_in_s() const {
+  curl_off_t connected_us = 0;
+  curl_off_t total_us = 0;
+  curl_easy_getinfo(easy_.get(), CURLINFO_PRETRANSFER_TIME_T, &connected_us);
+  curl_easy_getinfo(easy_.get(), CURLINFO_TOTAL_TIME_T, &total_us);
+  return static_cast<double>(total_us - connected_us) / 1e6;
+}
+
 double HttpTransfer::remaining_s(double elapsed_s) const {
   const auto received = static_cast<double>(block_.received - received_before_);
   if (received == 0) return std::numeric_limits<double>::infinity();

@@ -53,6 +53,8 @@ class HttpTransfer {
   const Block& block() const { return block_; }
 
   // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
+  // How long the whole answer took, the connection already made.
+  double answered_in_s() const;
   double remaining_s(double elapsed_s) const;
 
   const std::shared_ptr<const HttpTarget>& target() const { return target_; }

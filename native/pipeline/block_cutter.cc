@@ -5,9 +5,8 @@
 
 namespace streamer {
 
-BlockCutter::BlockCutter(std::vector<Item>& items, std::vector<Span> spans,
-                         std::uint64_t block_bytes)
-    : items_(items), spans_(std::move(spans)), block_bytes_(block_bytes) {
+BlockCutter::BlockCutter(std::vector<Item>& items, std::vector<Span> spans, BlockBytes block_bytes)
+    : items_(items), spans_(std::move(spans)), block_bytes_(std::move(block_bytes)) {
   if (!spans_.empty()) {
     position_ = spans_[0].begin;
     item_ = reserved_ = spans_[0].first_item;
@@ -17,15 +16,12 @@ BlockCutter::BlockCutter(std::vector<Item>& items, std::vector<Span> spans,
 std::optional<Block> BlockCutter::next(const Reserve& reserve, bool accept_short) {
   if (is_exhausted()) return std::nullopt;
   const Span& span = spans_[span_];
-  const std::uint64_t wanted_end = block_end(span);
+  const std::uint64_t block_bytes = block_bytes_(span.source);
+  const std::uint64_t wanted_end = std::min(span.end, (position_ / block_bytes + 1) * block_bytes);
   const std::uint64_t end = reserve_up_to(span, wanted_end, reserve);
   if (end <= position_) return std::nullopt;
-  if (end < wanted_end && !accept_short && end - position_ < block_bytes_ / 4) return std::nullopt;
+  if (end < wanted_end && !accept_short && end - position_ < block_bytes / 4) return std::nullopt;
   return cut(span, end);
-}
-
-std::uint64_t BlockCutter::block_end(const Span& span) const {
-  return std::min(span.end, (position_ / block_bytes_ + 1) * block_bytes_);
 }
 
 // Returns how far the block may reach: `end`, or the end of the last item with memory.

@@ -1,4 +1,4 @@
-// Cuts spans into blocks of equal size, in order, as far as memory allows.
+// Cuts spans into blocks of a given size, in order, as far as memory allows.
 //
 // Blocks end at multiples of the block size within the object (so they match the parts of a
 // multipart upload and the pages of a file), at the end of their span, or, when memory is short, at
@@ -23,8 +23,11 @@ class BlockCutter {
   // until it succeeds, in item order. Sets `Item::target`.
   using Reserve = std::function<bool(std::uint32_t item)>;
 
+  // The block size for an object at this moment; it may change between two blocks.
+  using BlockBytes = std::function<std::uint64_t(std::uint32_t source)>;
+
   // `items` must outlive the cutter; `spans` are those of one lane, in order.
-  BlockCutter(std::vector<Item>& items, std::vector<Span> spans, std::uint64_t block_bytes);
+  BlockCutter(std::vector<Item>& items, std::vector<Span> spans, BlockBytes block_bytes);
 
   bool is_exhausted() const { return span_ == spans_.size(); }
 
@@ -34,14 +37,13 @@ class BlockCutter {
   std::optional<Block> next(const Reserve& reserve, bool accept_short);
 
  private:
-  std::uint64_t block_end(const Span& span) const;
   std::uint64_t reserve_up_to(const Span& span, std::uint64_t end, const Reserve& reserve);
   Block cut(const Span& span, std::uint64_t end);
   void advance(const Span& span, std::uint64_t end);
 
   std::vector<Item>& items_;
   std::vector<Span> spans_;
-  std::uint64_t block_bytes_;
+  BlockBytes block_bytes_;
   std::size_t span_ = 0;        // current span
   std::uint64_t position_ = 0;  // next byte of it to cut
   std::uint32_t item_ = 0;      // first item of it that ends behind position_

@@ -12,10 +12,11 @@ namespace {
 // checked.
 class Fixture {
  public:
-  Fixture(std::vector<Item> given, std::vector<Span> given_spans, std::uint64_t block_bytes)
+  Fixture(std::vector<Item> given, std::vector<Span> given_spans, std::uint64_t given_block_bytes)
       : items(std::move(given)),
         object(1 << 16),
-        cutter(items, std::move(given_spans), block_bytes) {}
+        block_bytes(given_block_bytes),
+        cutter(items, std::move(given_spans), [this](std::uint32_t) { return block_bytes; }) {}
 
   std::optional<Block> next(bool accept_short = true) {
     return cutter.next(
@@ -31,6 +32,7 @@ class Fixture {
   std::vector<Item> items;
   std::vector<std::byte> object;
   std::uint64_t budget = UINT64_MAX;
+  std::uint64_t block_bytes;
   BlockCutter cutter;
 };
 
@@ -40,6 +42,15 @@ TEST_CASE("a large item takes many equal blocks that end at multiples of the blo
   while (const auto block = fixture.next()) cuts.emplace_back(block->begin, block->end);
   CHECK(cuts == decltype(cuts){{100, 256}, {256, 512}, {512, 768}, {768, 1000}});
   CHECK(fixture.cutter.is_exhausted());
+}
+
+TEST_CASE("the block size may change between two blocks") {
+  Fixture fixture({{0, 100, 1000}}, {{0, 100, 1000, 0, 1}}, 256);
+  fixture.next();
+  fixture.block_bytes = 512;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> cuts;
+  while (const auto block = fixture.next()) cuts.emplace_back(block->begin, block->end);
+  CHECK(cuts == decltype(cuts){{256, 512}, {512, 1000}});
 }
 
 TEST_CASE("small items share a block and the gap between them is dropped") {

@@ -19,7 +19,7 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
   }
   for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
     if (spans[lane].empty()) continue;
-    lanes_[lane].cutter.emplace(plan_.items, std::move(spans[lane]), options_.block_bytes[lane]);
+    lanes_[lane].cutter.emplace(plan_.items, std::move(spans[lane]), block_bytes_of(lane));
   }
   arena_.join(options_.memory_limit_bytes);
   const std::lock_guard lock(mutex_);
@@ -27,6 +27,17 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
     missing_bytes_[i] = plan_.items[i].size();
     if (missing_bytes_[i] == 0) complete(i);
   }
+}
+
+BlockCutter::BlockBytes Scheduler::block_bytes_of(std::size_t lane) const {
+  const bool follows_server =
+      lane == static_cast<std::size_t>(Lane::kHttp) && options_.http_block_bytes;
+  if (follows_server) {
+    return [this, most = options_.block_bytes[lane]](std::uint32_t source) {
+      return std::min(most, options_.http_block_bytes(source));
+    };
+  }
+  return [fixed = options_.block_bytes[lane]](std::uint32_t) { return fixed; };
 }
 
 Scheduler::~Scheduler() { leave_arena(); }

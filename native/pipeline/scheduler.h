@@ -38,6 +38,9 @@ inline constexpr std::size_t kLaneCount = 4;
 
 struct SchedulerOptions {
   std::array<std::uint64_t, kLaneCount> block_bytes{};
+  // Of the HTTP lane, where it follows the server: what is asked for an object at this moment, at
+  // most `block_bytes`. Called under the scheduler's lock.
+  BlockCutter::BlockBytes http_block_bytes = {};
   std::uint64_t memory_limit_bytes = 0;
   bool in_item_order = false;  // deliver in item order instead of completion order
 };
@@ -118,6 +121,7 @@ class Scheduler {
   };
   enum class ItemState : std::uint8_t { kWaiting, kComplete, kDelivered, kTaken };
 
+  BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
   TakeResult try_take_locked(LaneState& lane, TimePoint now);
   bool reserve(std::uint32_t item);
   void complete(std::uint32_t item);

@@ -162,8 +162,13 @@ void Session::start(Plan plan) {
   if (state.scheduler) throw std::logic_error("a session starts once");
   check_plan(plan, static_cast<std::uint32_t>(state.lane_of_source.size()));
   const bool has_work = !plan.spans.empty();
-  state.scheduler =
-      std::make_unique<Scheduler>(std::move(plan), state.lane_of_source, state.options.scheduler);
+  SchedulerOptions options = state.options.scheduler;
+  if (state.options.http_blocks_follow_server) {
+    options.http_block_bytes = [&state](std::uint32_t source) {
+      return state.objects[source]->target()->endpoint->request_bytes();
+    };
+  }
+  state.scheduler = std::make_unique<Scheduler>(std::move(plan), state.lane_of_source, options);
   if (!has_work) return;
   if (state.has(Lane::kHttp)) state.start_http();
   if (state.has(Lane::kNfs)) state.start_nfs();

@@ -34,7 +34,10 @@ struct SessionOptions {
   unsigned file_threads = 4;
   unsigned http_reactors = 2;
   unsigned http_in_flight = 8;  // per reactor
-  unsigned nfs_threads = 4;     // each with connections of its own
+  // HTTP blocks are as large as each server likes its requests (net/request_size.h), at most
+  // scheduler.block_bytes.
+  bool http_blocks_follow_server = false;
+  unsigned nfs_threads = 4;  // each with connections of its own
   HttpOptions http;
   NfsOptions nfs;
   RetryOptions retry;

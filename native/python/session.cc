@@ -160,9 +160,9 @@ std::shared_ptr<Session> make_session(
     std::uint64_t file_block_bytes, std::uint64_t http_block_bytes,
     std::uint64_t python_block_bytes, std::uint64_t nfs_block_bytes,
     std::uint64_t memory_limit_bytes, bool in_item_order, unsigned file_threads,
-    unsigned http_reactors, unsigned http_in_flight, unsigned nfs_threads, double connect_timeout_s,
-    double first_byte_timeout_s, double stall_timeout_s, int max_attempts, double block_deadline_s,
-    double hedge_percent) {
+    unsigned http_reactors, unsigned http_in_flight, bool http_blocks_follow_server,
+    unsigned nfs_threads, double connect_timeout_s, double first_byte_timeout_s,
+    double stall_timeout_s, int max_attempts, double block_deadline_s, double hedge_percent) {
   SessionOptions options;
   options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes,
                                    nfs_block_bytes};
@@ -171,6 +171,7 @@ std::shared_ptr<Session> make_session(
   options.file_threads = file_threads;
   options.http_reactors = http_reactors;
   options.http_in_flight = http_in_flight;
+  options.http_blocks_follow_server = http_blocks_follow_server;
   options.nfs_threads = nfs_threads;
   options.nfs = {connect_timeout_s, stall_timeout_s};
   options.http = {connect_timeout_s, first_byte_timeout_s, stall_timeout_s};
@@ -194,7 +195,8 @@ void register_session(py::module_& module) {
       .def(py::init(&make_session), py::kw_only(), py::arg("file_block_bytes"),
            py::arg("http_block_bytes"), py::arg("python_block_bytes"), py::arg("nfs_block_bytes"),
            py::arg("memory_limit_bytes"), py::arg("in_item_order"), py::arg("file_threads"),
-           py::arg("http_reactors"), py::arg("http_in_flight"), py::arg("nfs_threads"),
+           py::arg("http_reactors"), py::arg("http_in_flight"),
+           py::arg("http_blocks_follow_server"), py::arg("nfs_threads"),
            py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"),
            py::arg("stall_timeout_s"), py::arg("max_attempts"), py::arg("block_deadline_s"),
            py::arg("hedge_percent"))

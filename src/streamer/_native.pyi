@@ -99,6 +99,7 @@ class Session:
         file_threads: int,
         http_reactors: int,
         http_in_flight: int,
+        http_blocks_follow_server: bool,
         nfs_threads: int,
         connect_timeout_s: float,
         first_byte_timeout_s: float,

@@ -1,0 +1,64 @@
+#include "net/request_size.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+
+namespace streamer {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+
+// Answers `count` requests of the size that is asked for, each after `seconds_of(bytes)`.
+void answer(RequestSize& size, int count, const std::function<double(double)>& seconds_of) {
+  for (int i = 0; i < count; ++i) {
+    size.record(size.bytes(), seconds_of(static_cast<double>(size.bytes())));
+  }
+}
+
+TEST_CASE("a server that only waits, whatever the size, is asked for the most") {
+  RequestSize size;
+  answer(size, 48, [](double) { return 0.014; });
+  CHECK(size.bytes() == RequestSize::kMostBytes);
+}
+
+TEST_CASE("30 ms of waiting and 90 MB/s, as S3 has them, call for the most") {
+  RequestSize size;
+  answer(size, 48, [](double bytes) { return 0.03 + bytes / 90e6; });
+  CHECK(size.bytes() == RequestSize::kMostBytes);
+}
+
+TEST_CASE("where a request takes as long as its bytes, small ones stay") {
+  RequestSize size;
+  int small = 0;
+  for (int i = 0; i < 2000; ++i) {
+    small += size.bytes() == RequestSize::kFirstBytes;
+    size.record(size.bytes(), static_cast<double>(size.bytes()) / 200e6);
+  }
+  CHECK(small > 1800);  // an attempt now and then
+}
+
+TEST_CASE("one answer that took very long decides nothing") {
+  RequestSize size;
+  answer(size, 16, [](double bytes) { return bytes / 200e6; });
+  CHECK(size.bytes() == 2 * RequestSize::kFirstBytes);
+  answer(size, 7, [](double) { return 20; });
+  answer(size, 9, [](double bytes) { return bytes / 300e6; });
+  CHECK(size.bytes() == 4 * RequestSize::kFirstBytes);
+}
+
+TEST_CASE("a network that changes is noticed") {
+  RequestSize size;
+  answer(size, 200, [](double bytes) { return bytes / 200e6; });
+  answer(size, 2000, [](double bytes) { return 0.1 + bytes / (500 * kMiB); });
+  CHECK(size.bytes() == RequestSize::kMostBytes);
+}
+
+TEST_CASE("answers to requests of another size tell nothing") {
+  RequestSize size;
+  for (int i = 0; i < 100; ++i) CHECK_FALSE(size.record(12345, 1));
+  CHECK(size.bytes() == RequestSize::kFirstBytes);
+}
+
+}  // namespace
+}  // namespace streamer
