@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from streamer.backends.s3_client import S3Client
 from streamer.backends.s3_errors import error_code, storage_error
-from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
+from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.redact import redact
 from streamer.core.sources import HttpSource, ObjectInfo, Store, hookimpl
 
@@ -118,13 +119,20 @@ class S3Store:
             headers={"x-amz-request-payer": "requester"} if self._client.requester_pays else {},
             version=info.version,
             expires_at_s=None if anonymous else signed_at_s + SIGNATURE_LIFETIME_S,
-            refresh=None if anonymous else partial(self.source, info),
+            refresh=None if anonymous else partial(self._renewed, info, signed_at_s),
             ca_file=self._client.ca_file(),
             proxy=self._client.proxy(url),
         )
 
     def close(self) -> None:
         """Do nothing: fsspec shares its instances, and closes them when nobody holds them."""
+
+    def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
+        """Sign again; a signature refused in its youth may be of a wrong time, which any answer puts right."""
+        if time.time() < signed_at_s + SIGNATURE_LIFETIME_S / 2:
+            with suppress(StreamerError):  # the new signature will tell whether the old one failed for this reason
+                self.info(info.path)
+        return self.source(info)
 
     def _uri(self, path: str) -> str:
         version = "".join(f"?versionId={value}" for value in self._version_of(path).values())

@@ -1,21 +1,25 @@
 """The S3 control plane: one s3fs instance, with the defaults it lacks, called on its own event loop.
 
 Guarantees: what the user said (argument, fsspec configuration, AWS environment) is never overridden, changed in place
-or written back; a request ends within three attempts of at most 5 s to connect and 15 s of silence. Refuses to work
-without verified TLS. The client's own methods are called, not those of s3fs, whose listing cache may be stale and
-whose second layer of retries would make five times as many attempts.
+or written back; a request ends within three attempts of at most 5 s to connect and 15 s of silence; where the clock of
+this machine is wrong, signatures are made at the server's time. Refuses to work without verified TLS. The client's own
+methods are called, not those of s3fs, whose listing cache may be stale and whose second layer of retries would make
+five times as many attempts.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
+from botocore.exceptions import ClientError
 from fsspec.asyn import sync
 from fsspec.config import apply_config
 from s3fs import S3FileSystem
 
+from streamer.backends.s3_clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.core.errors import OptionError
 
 __all__ = ["S3Client", "filled_options"]
@@ -42,9 +46,13 @@ class S3Client:
             raise OptionError(f"s3fs refuses the storage options: {type(error).__name__}") from error
         self.is_anonymous = bool(self._fs.anon)
         self.requester_pays = bool(self._fs.requester_pays)
+        self._clock_offset_s = 0.0
 
     def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the botocore client of that bucket's region; its exceptions pass through."""
+        """Call a method of the botocore client of that bucket's region; its exceptions pass through.
+
+        A refusal that tells of another time than this machine's is answered once, with a signature of that time.
+        """
         payer = {"RequestPayer": "requester"} if self.requester_pays else {}
         answer: dict[str, Any] = sync(self._fs.loop, self._call, method, bucket, {**payer, **parameters})
         return answer
@@ -76,16 +84,21 @@ class S3Client:
         return proxies.get(url.partition(":")[0])
 
     async def _call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        await self._fs.set_session()
-        client = await self._fs.get_s3(bucket)
-        answer: dict[str, Any] = await getattr(client, method)(Bucket=bucket, **parameters)
+        client = await self._signing_client(bucket)
+        try:
+            answer: dict[str, Any] = await getattr(client, method)(Bucket=bucket, **parameters)
+        except ClientError as error:
+            if not self._learns_clock(error.response) or _status(error.response) != 403:
+                raise
+            client = await self._signing_client(bucket)
+            answer = await getattr(client, method)(Bucket=bucket, **parameters)
+        self._learns_clock(answer)
         if "Body" in answer:  # only asked for to learn the reason of a refusal
             answer.pop("Body").close()
         return answer
 
     async def _signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, Any]) -> Any:
-        await self._fs.set_session()
-        client = await self._fs.get_s3(bucket)
+        client = await self._signing_client(bucket)
         # The steps of `client.generate_presigned_url`, which itself prefers the global endpoint and the client's own
         # region, and so signs for the wrong place where the bucket's region was learnt from a redirect.
         context: dict[str, Any] = {"is_presign_request": True}
@@ -96,6 +109,27 @@ class S3Client:
             emitted, operation, endpoint_url, context=context, headers=headers, set_user_agent_header=False
         )
         return await client._request_signer.generate_presigned_url(request, "GetObject", expires_in=lifetime_s)
+
+    async def _signing_client(self, bucket: str) -> Any:
+        await self._fs.set_session()
+        client = await self._fs.get_s3(bucket)
+        if self._clock_offset_s:  # each region has a client, and so a signer, of its own
+            sign_at_offset(client._request_signer, self._clock_offset_s)
+        return client
+
+    def _learns_clock(self, answer: Mapping[str, Any]) -> bool:
+        """Compare the server's time with ours, and say whether that brought something new."""
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        offset_s = clock_offset_s(date, time.time())
+        if offset_s is None or abs(offset_s - self._clock_offset_s) <= TOLERANCE_S:
+            return False
+        self._clock_offset_s = offset_s
+        return True
+
+
+def _status(answer: Mapping[str, Any]) -> int:
+    status: int = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status
 
 
 def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

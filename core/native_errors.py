@@ -23,6 +23,7 @@ _TABLE: dict[str, _Row] = {
     "access_denied": _Row(errors.AccessDeniedError, "These credentials may not read it; ask for read permission"),
     "credentials": _Row(errors.CredentialsError, "Check the credentials, the endpoint and this machine's clock"),
     "credentials_expired": _Row(errors.CredentialsError, "Renew the session token and load again"),
+    "clock_skew": _Row(errors.CredentialsError, "Set this machine's clock"),
     "truncated": _Row(errors.TruncatedError, "Upload or download the file again"),
     "changed": _Row(errors.ChangedError, "Load again, and do not overwrite a checkpoint while it is read"),
     "range_response": _Row(errors.RangeResponseError, "The server or a proxy before it does not honour byte ranges"),

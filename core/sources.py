@@ -75,7 +75,8 @@ class HttpSource:
             URL should hold one. None compares nothing: the URL itself names one version.
         expires_at_s: Unix time after which the URL or headers are refused, or None.
         refresh: Gives the same object under new credentials or at its new place; called on the consumer's thread
-            before `expires_at_s`, and after an answer 401, "expired" or a redirect. It must give the same version.
+            before `expires_at_s`, and after an answer 401, "expired", "your clock is wrong" or a redirect. It must give
+            the same version.
         ca_file: PEM bundle to trust instead of the system's, or None.
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
     """

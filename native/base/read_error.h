@@ -15,6 +15,7 @@ enum class ErrorCode : std::uint8_t {
   kAccessDenied,        // known caller, refused
   kCredentials,         // wrong or unknown credentials
   kCredentialsExpired,  // right once; signing again may help
+  kClockSkew,           // signed at a time that is not the server's; signing again may help
   kTruncated,           // fewer bytes than the object's size promised
   kChanged,             // another version than the one pinned
   kRangeResponse,       // the answer is not the range asked for

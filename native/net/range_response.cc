@@ -59,11 +59,17 @@ ErrorCode code_of_denial(int status, std::string_view storage_code, std::string_
       is_one_of(storage_code, {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})) {
     return ErrorCode::kCredentialsExpired;
   }
+  // S3 compares the time of a signature with its own; of a signed URL it says this in words.
+  if (storage_code == "RequestTimeTooSkewed" ||
+      message.find("not valid yet") != std::string_view::npos ||
+      message.find("not yet valid") != std::string_view::npos) {
+    return ErrorCode::kClockSkew;
+  }
   // RFC 9110: 401 is about who asks, 403 about what they may.
   if (status == 401 ||
       is_one_of(storage_code, {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken",
-                               "AuthorizationHeaderMalformed", "RequestTimeTooSkewed",
-                               "AuthenticationFailed", "InvalidAuthenticationInfo"})) {
+                               "AuthorizationHeaderMalformed", "AuthenticationFailed",
+                               "InvalidAuthenticationInfo"})) {
     return ErrorCode::kCredentials;
   }
   return ErrorCode::kAccessDenied;
@@ -109,6 +115,9 @@ std::string sentence_for(ErrorCode code, std::string_view message) {
       break;
     case ErrorCode::kCredentialsExpired:
       text = "the credentials or the signature expired";
+      break;
+    case ErrorCode::kClockSkew:
+      text = "the server's clock differs from the time of the signature";
       break;
     case ErrorCode::kCredentials:
       text = "the server does not accept these credentials";

@@ -93,6 +93,10 @@ TEST_CASE("each status has its meaning") {
   };
   CHECK(status(403, error("SignatureDoesNotMatch")) == ErrorCode::kCredentials);
   CHECK(status(403, error("InvalidAccessKeyId")) == ErrorCode::kCredentials);
+  CHECK(status(403, error("RequestTimeTooSkewed")) == ErrorCode::kClockSkew);
+  CHECK(status(403,
+               "<Error><Code>AccessDenied</Code><Message>Request is not valid "
+               "yet</Message></Error>") == ErrorCode::kClockSkew);
   CHECK(status(403, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
   CHECK(status(400, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
   CHECK(status(403,

@@ -55,6 +55,7 @@ FailureKind classify(const ReadError& error) {
     case ErrorCode::kRangeResponse:
       return FailureKind::kWrongAnswer;
     case ErrorCode::kCredentialsExpired:
+    case ErrorCode::kClockSkew:
     case ErrorCode::kRedirect:
       return FailureKind::kStale;
     case ErrorCode::kCredentials:  // a token that was revoked early; other

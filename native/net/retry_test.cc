@@ -41,6 +41,7 @@ TEST_CASE("every failure is of one kind") {
       {error_of(ErrorCode::kRangeResponse, 206), FailureKind::kWrongAnswer},
       {error_of(ErrorCode::kCredentialsExpired, 403), FailureKind::kStale},
       {error_of(ErrorCode::kCredentials, 401), FailureKind::kStale},
+      {error_of(ErrorCode::kClockSkew, 403), FailureKind::kStale},
       {error_of(ErrorCode::kRedirect, 302), FailureKind::kStale},
       {error_of(ErrorCode::kCredentials, 403), FailureKind::kFinal},
       {error_of(ErrorCode::kAccessDenied, 403), FailureKind::kFinal},
@@ -76,10 +77,11 @@ TEST_CASE("a second wrong answer is final, however many other failures lie betwe
 }
 
 TEST_CASE(
-    "a new URL is asked for once after a redirect or a 401, and whenever "
+    "a new URL is asked for once after a redirect, a 401 or a wrong clock, and whenever "
     "one has expired") {
   for (const ReadError& error :
-       {error_of(ErrorCode::kRedirect, 307), error_of(ErrorCode::kCredentials, 401)}) {
+       {error_of(ErrorCode::kRedirect, 307), error_of(ErrorCode::kCredentials, 401),
+        error_of(ErrorCode::kClockSkew, 403)}) {
     CHECK(is_tried_again(error, {.attempts = 1, .renewals = 1}));
     CHECK_FALSE(is_tried_again(error, {.attempts = 2, .renewals = 2}));
   }

@@ -30,6 +30,8 @@ const char* name_of(ErrorCode code) {
       return "credentials";
     case ErrorCode::kCredentialsExpired:
       return "credentials_expired";
+    case ErrorCode::kClockSkew:
+      return "clock_skew";
     case ErrorCode::kTruncated:
       return "truncated";
     case ErrorCode::kChanged:

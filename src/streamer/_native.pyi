@@ -8,6 +8,7 @@ ErrorCodeName = Literal[
     "access_denied",
     "credentials",
     "credentials_expired",
+    "clock_skew",
     "truncated",
     "changed",
     "range_response",

@@ -1,0 +1,73 @@
+"""The time that S3 signatures are made at: this machine's, or the server's where the two differ.
+
+S3 refuses a signature whose time is a quarter of an hour off, and counts the life of a signed URL by its own clock.
+Every answer tells the server's time, a refusal too. A difference that matters is added to the time of later signatures;
+the clock of this machine, and of every other library in the process, stays as it is.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+__all__ = ["TOLERANCE_S", "clock_offset_s", "sign_at_offset"]
+
+# A `Date` is seconds old when it is read, and may have crossed a slow network. Below this, S3's own tolerance of 15
+# minutes and the 10 minutes that our URLs live bear the difference.
+TOLERANCE_S = 60.0
+
+_TIMESTAMP = "%Y%m%dT%H%M%SZ"  # of SigV4, as botocore writes it into the context of a request
+
+
+def clock_offset_s(date: str | None, now_s: float) -> float | None:
+    """Say by how much the server's clock is ahead.
+
+    Args:
+        date: The `Date` header of an answer (RFC 9110 §5.6.7).
+        now_s: Unix time of this machine.
+
+    Returns:
+        Seconds to add to this machine's time; 0 where the difference does not matter, None where nothing is told.
+
+    Example:
+        >>> clock_offset_s("Thu, 01 Jan 1970 01:00:00 GMT", 0.0)
+        3600.0
+    """
+    try:
+        told = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    if told.tzinfo is None:  # "-0000": a time without a place
+        return None
+    offset_s = told.timestamp() - now_s
+    return offset_s if abs(offset_s) > TOLERANCE_S else 0.0
+
+
+def sign_at_offset(signer: Any, offset_s: float) -> None:
+    """Make a request signer of aiobotocore add `offset_s` to the time of every signature it makes from now on."""
+    if offset_s == 0:
+        vars(signer).pop("get_auth_instance", None)
+        return
+    plain = type(signer).get_auth_instance
+
+    async def get_auth_instance(**arguments: Any) -> Any:
+        auth = await plain(signer, **arguments)
+        _shift(auth, offset_s)
+        return auth
+
+    signer.get_auth_instance = get_auth_instance
+
+
+def _shift(auth: Any, offset_s: float) -> None:
+    """Change the time that `add_auth` took, before the first thing is done with it."""
+    prepare = getattr(auth, "_modify_request_before_signing", None)
+    if prepare is None:  # not SigV4: no other way of signing S3 still accepts carries a time that is checked
+        return
+
+    def prepare_shifted(request: Any) -> None:
+        taken = datetime.strptime(request.context["timestamp"], _TIMESTAMP)
+        request.context["timestamp"] = (taken + timedelta(seconds=offset_s)).strftime(_TIMESTAMP)
+        prepare(request)
+
+    auth._modify_request_before_signing = prepare_shifted
