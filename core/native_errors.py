@@ -30,6 +30,7 @@ _TABLE: dict[str, _Row] = {
     "redirect": _Row(errors.RedirectError, "Give the final endpoint or the bucket's own region"),
     "http_status": _Row(errors.HttpStatusError, None),
     "connect": _Row(errors.ConnectError, "Check the endpoint, the proxy settings and that the server runs"),
+    "unknown_host": _Row(errors.ConnectError, "Check the host's name in the URL or endpoint"),
     "tls": _Row(errors.TlsError, "Give the server's CA: SSL_CERT_FILE, AWS_CA_BUNDLE or the store's verify option"),
     "timeout": _Row(errors.TransferTimeoutError, "Raise the time-out in Options if the storage is this slow"),
     "io": _Row(errors.StorageError, None),

@@ -22,7 +22,8 @@ enum class ErrorCode : std::uint8_t {
   kRedirect,            // a redirect, which signed requests never follow
   kHttpStatus,          // any other HTTP status
   kConnect,             // refused, reset, closed early
-  kResolve,             // the host's name has no address
+  kResolve,             // no name server answered for the host's name
+  kUnknownHost,         // the host's name does not exist
   kTls,                 // certificate or handshake
   kTimeout,             // connect, first byte or stall
   kIo,                  // errno from the operating system

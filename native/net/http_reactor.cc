@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "net/name_lookup.h"
+
 namespace streamer {
 namespace {
 
@@ -13,6 +15,9 @@ constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
 // endpoint has no room.
 constexpr double kRefreshPollS = 0.05;
 constexpr double kThrottlePollS = 0.02;
+// A name server that answered libcurl this fast will answer us as fast; one that did not has failed
+// by being slow, and would hold up every other request of this thread.
+constexpr double kPromptLookupS = 0.5;
 
 // For the message of a later failure: what happened, without its bytes and
 // attempts.
@@ -127,7 +132,18 @@ void HttpReactor::collect_finished() {
     const CURLcode result = message->data.result;  // the message dies with the handle's removal
     curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &self);
     auto& transfer = *reinterpret_cast<HttpTransfer*>(self);
-    settle(transfer, transfer.conclude(result, Clock::now()));
+    const TimePoint now = Clock::now();
+    std::optional<ReadError> error = transfer.conclude(result, now);
+    if (error) look_behind(*error, transfer, now);
+    settle(transfer, std::move(error));
+  }
+}
+
+// Tells apart what libcurl has one word for.
+void HttpReactor::look_behind(ReadError& error, HttpTransfer& transfer, TimePoint now) const {
+  const bool was_prompt = seconds_between(active_.at(&transfer).started, now) < kPromptLookupS;
+  if (error.code == ErrorCode::kResolve && was_prompt && !scheduler_.is_stopped()) {
+    error.code = look_up(host_of(transfer.target()->url));
   }
 }
 

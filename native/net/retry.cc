@@ -7,7 +7,6 @@
 namespace streamer {
 namespace {
 
-constexpr int kMostResolveAttempts = 3;  // libcurl does not tell NXDOMAIN from a server's failure
 constexpr double kLongestRetryAfterS = 120;
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
@@ -70,7 +69,6 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
                               const RetryOptions& options) {
   if (history.attempts >= options.max_attempts) return false;
   if (history.elapsed_s >= options.block_deadline_s) return false;
-  if (error.code == ErrorCode::kResolve && history.attempts >= kMostResolveAttempts) return false;
   switch (classify(error)) {
     case FailureKind::kTransient:
     case FailureKind::kThrottle:

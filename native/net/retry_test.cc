@@ -37,6 +37,7 @@ TEST_CASE("every failure is of one kind") {
       {error_of(ErrorCode::kHttpStatus, 501), FailureKind::kFinal},
       {error_of(ErrorCode::kConnect), FailureKind::kTransient},
       {error_of(ErrorCode::kResolve), FailureKind::kTransient},
+      {error_of(ErrorCode::kUnknownHost), FailureKind::kFinal},
       {error_of(ErrorCode::kTimeout), FailureKind::kTransient},
       {error_of(ErrorCode::kRangeResponse, 206), FailureKind::kWrongAnswer},
       {error_of(ErrorCode::kCredentialsExpired, 403), FailureKind::kStale},
@@ -87,11 +88,6 @@ TEST_CASE(
   }
   CHECK(is_tried_again(error_of(ErrorCode::kCredentialsExpired, 403),
                        {.attempts = 3, .renewals = 3}));
-}
-
-TEST_CASE("a name that does not resolve is given up sooner") {
-  CHECK(is_tried_again(error_of(ErrorCode::kResolve), {.attempts = 2}));
-  CHECK_FALSE(is_tried_again(error_of(ErrorCode::kResolve), {.attempts = 3}));
 }
 
 TEST_CASE("delays double up to the cap, with full jitter") {

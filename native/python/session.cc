@@ -45,6 +45,8 @@ const char* name_of(ErrorCode code) {
     case ErrorCode::kConnect:
     case ErrorCode::kResolve:
       return "connect";
+    case ErrorCode::kUnknownHost:
+      return "unknown_host";
     case ErrorCode::kTls:
       return "tls";
     case ErrorCode::kTimeout:

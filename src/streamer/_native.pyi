@@ -15,6 +15,7 @@ ErrorCodeName = Literal[
     "redirect",
     "http_status",
     "connect",
+    "unknown_host",
     "tls",
     "timeout",
     "io",

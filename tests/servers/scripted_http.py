@@ -59,14 +59,21 @@ Script = Callable[[Request, Answer], None]
 class ScriptedServer:
     """Context manager: `with ScriptedServer(data, script) as server: server.url`."""
 
-    def __init__(self, data: bytes, script: Script | None = None, *, with_tls: bool = False) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        script: Script | None = None,
+        *,
+        with_tls: bool = False,
+        address: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
         self.data = data
         self.etag = '"v1"'
         self.script = script
         self.requests: list[Request] = []
         self.stopping = threading.Event()  # a script that stalls waits on it, so that no test leaves a thread
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(address, self._handler())
         self._server.daemon_threads = True
         self.authority = trustme.CA() if with_tls else None
         if self.authority is not None:
@@ -78,7 +85,12 @@ class ScriptedServer:
     def url(self) -> str:
         """URL of the object."""
         scheme = "http" if self.authority is None else "https"
-        return f"{scheme}://127.0.0.1:{self._server.server_port}/object"
+        return f"{scheme}://{self._server.server_address[0]}:{self.port}/object"
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.server_port
 
     def __enter__(self) -> ScriptedServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)

@@ -1,0 +1,95 @@
+"""A name that does not exist is final, a name server that fails is asked again, a dead address is passed over.
+
+Each load runs in a process whose hosts file and name server are the test's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+
+import pytest
+from servers.private_names import SERVFAIL, SILENCE, NameServer, missing_for_private_names, run_with_names
+from servers.scripted_http import ScriptedServer
+
+pytestmark = pytest.mark.skipif(missing_for_private_names() is not None, reason=str(missing_for_private_names()))
+
+DATA = os.urandom(3_000_000)
+
+# The engine alone, without the file system of a backend, which would ask for the name itself.
+READ = """
+import json, sys, time, zlib
+from streamer import Options
+from streamer.core.errors import StreamerError
+from streamer.core.plan import Item, plan_reads
+from streamer.core.session import ReadSession, SourceObject
+from streamer.core.settings import resolve
+from streamer.core.sources import HttpSource
+
+url, size, options, times = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4])
+known = SourceObject("test://object", HttpSource(url, version_header=None), size)
+told = {"crcs": []}
+started = time.monotonic()
+for _ in range(times):
+    session = ReadSession([known], plan_reads([Item(0, 0, size)], 0), resolve(Options(**options)))
+    try:
+        while items := session.next_items():
+            told["crcs"].append(zlib.crc32(memoryview(session.take(items[0]))))
+    except StreamerError as error:
+        told.update(kind=type(error).__name__, text=str(error), attempts=error.attempts)
+    told["retries"] = session.stats()["retries"]
+    session.close()
+told["elapsed_s"] = time.monotonic() - started
+print(json.dumps(told))
+"""
+
+
+def read(tmp_path, url, hosts="", *, times=1, **options):
+    given = {"block_bytes": 1 << 20, "http_reactors": 1, "http_in_flight": 1, **options}
+    arguments = [url, str(len(DATA)), json.dumps(given), str(times)]
+    done = run_with_names(tmp_path, READ, *arguments, hosts=hosts)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_name_that_does_not_exist_is_final_at_once(tmp_path):
+    with NameServer({}) as names:
+        told = read(tmp_path, "http://storage.test/object")
+    assert (told["kind"], told["attempts"]) == ("ConnectError", 1)
+    assert "storage.test" in told["text"]
+    assert "Check the host's name" in told["text"]
+    assert told["elapsed_s"] < 2
+    assert names.asked["storage.test"] >= 2  # libcurl's question and ours
+
+
+@pytest.mark.parametrize("answer", [SERVFAIL, SILENCE], ids=["servfail", "silence"])
+def test_a_name_server_that_fails_is_asked_again(tmp_path, answer):
+    with NameServer({"storage.test": answer}) as names:
+        told = read(tmp_path, "http://storage.test/object", max_attempts=3)
+    assert (told["kind"], told["attempts"]) == ("ConnectError", 3)
+    assert told["retries"] >= 2
+    assert names.asked["storage.test"] >= 3
+
+
+def test_a_dead_address_of_a_name_is_passed_over(tmp_path):
+    with NameServer({}), ScriptedServer(DATA) as server:  # on 127.0.0.1 alone
+        url = server.url.replace("127.0.0.1", "storage.test")
+        told = read(tmp_path, url, "127.0.0.2 storage.test\n127.0.0.1 storage.test\n", times=10)
+        assert told["crcs"] == [zlib.crc32(DATA)] * 10  # whichever of the two comes first
+        assert told["retries"] == 0
+        told = read(tmp_path, url, "127.0.0.2 storage.test\n", max_attempts=2)
+        assert (told["kind"], told["attempts"]) == ("ConnectError", 2)  # the dead one alone
+
+
+def test_loads_are_spread_over_the_addresses_of_a_name(tmp_path):
+    with (
+        NameServer({}),
+        ScriptedServer(DATA) as first,
+        ScriptedServer(DATA, address=("127.0.0.2", first.port)) as second,
+    ):
+        url = first.url.replace("127.0.0.1", "storage.test")
+        told = read(tmp_path, url, "127.0.0.1 storage.test\n127.0.0.2 storage.test\n", times=20)
+        assert told["crcs"] == [zlib.crc32(DATA)] * 20
+        assert first.requests
+        assert second.requests
