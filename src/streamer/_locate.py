@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer import plugins
+from streamer._parallel import in_parallel
 from streamer.core.errors import (
     AccessDeniedError,
     FormatError,
@@ -43,7 +43,6 @@ SHARD_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"
 USUAL_INDEX = "model.safetensors.index.json"
 USUAL_SHARD = "model.safetensors"
-REQUEST_THREADS = 16  # requests for single objects, where a listing does not tell all
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,7 @@ def _infos_of_shards(
                 f"the index names shard {shard[:80]!r}, which does not exist", uri=uri, hint="Upload the missing shard"
             ) from error
 
-    with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="streamer-info") as pool:
-        return list(pool.map(info_of, index.shards))
+    return in_parallel(info_of, index.shards, role="info")
 
 
 def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
@@ -206,8 +204,7 @@ def _from_infos(store: Store, label: str, infos: list[ObjectInfo]) -> Shards:
 
 
 def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
-    with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="streamer-source") as pool:
-        return list(pool.map(lambda info: _object(store, info), infos))
+    return in_parallel(lambda info: _object(store, info), infos, role="source")
 
 
 def _object(store: Store, info: ObjectInfo) -> SourceObject:

@@ -1,0 +1,88 @@
+"""Small requests made at the same time, on threads that nobody has to wait for.
+
+Guarantees: answers come in the order of the questions, or the first failure among them is raised. A caller that is
+interrupted leaves at once: a thread inside a request ends with that request's own time-out, starts no other, and keeps
+no interpreter from exiting (those of `concurrent.futures` do). Where the system gives no thread, the caller works alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+__all__ = ["in_parallel"]
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+MAX_THREADS = 16  # a store answers many at a time; more would only wait for each other here
+
+
+def in_parallel(ask: Callable[[Question], Answer], questions: Sequence[Question], *, role: str) -> list[Answer]:
+    """Ask all questions at the same time.
+
+    Args:
+        ask: Called from several threads.
+        questions: One argument each.
+        role: For the names of the threads.
+
+    Example:
+        >>> in_parallel(len, ["a", "bb", "ccc"], role="example")
+        [1, 2, 3]
+    """
+    if len(questions) <= 1:
+        return [ask(question) for question in questions]
+    return _Asking(ask, questions).run(role)
+
+
+class _Asking(Generic[Question, Answer]):
+    def __init__(self, ask: Callable[[Question], Answer], questions: Sequence[Question]) -> None:
+        self._ask = ask
+        self._questions = questions
+        self._lock = threading.Lock()
+        self._next = 0
+        self._answers: dict[int, Answer] = {}
+        self._failures: dict[int, BaseException] = {}
+
+    def run(self, role: str) -> list[Answer]:
+        threads = self._start(role)
+        try:
+            if not threads:
+                self._work()
+            for thread in threads:
+                thread.join()
+        except BaseException:  # Ctrl-C
+            with self._lock:
+                self._next = len(self._questions)
+            raise
+        if self._failures:
+            raise self._failures[min(self._failures)]
+        return [self._answers[index] for index in range(len(self._questions))]
+
+    def _start(self, role: str) -> list[threading.Thread]:
+        threads = []
+        for number in range(min(MAX_THREADS, len(self._questions))):
+            thread = threading.Thread(target=self._work, name=f"streamer-{role}{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no thread left
+                break
+            threads.append(thread)
+        return threads
+
+    def _work(self) -> None:
+        while (index := self._take()) is not None:
+            try:
+                self._answers[index] = self._ask(self._questions[index])
+            except BaseException as error:  # raised again in `run`
+                self._failures[index] = error
+                with self._lock:
+                    self._next = len(self._questions)
+
+    def _take(self) -> int | None:
+        with self._lock:
+            if self._next >= len(self._questions):
+                return None
+            self._next += 1
+            return self._next - 1

@@ -1,0 +1,73 @@
+"""Requests at the same time: answers in order, the first failure raised, nobody waited for after an interruption."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from streamer._parallel import in_parallel
+
+
+def test_answers_come_in_the_order_of_the_questions():
+    def slow_first(number):
+        time.sleep(0.05 if number == 0 else 0)
+        return number * 2
+
+    assert in_parallel(slow_first, range(40), role="test") == [number * 2 for number in range(40)]
+    assert in_parallel(slow_first, [], role="test") == []
+
+
+def test_many_questions_are_asked_at_a_time_and_no_thread_is_left():
+    together = threading.Barrier(16)
+    in_parallel(lambda _: together.wait(10), range(16), role="test")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("streamer-test")]
+
+
+def test_one_question_needs_no_thread():
+    assert in_parallel(lambda _: threading.current_thread(), [0], role="test") == [threading.current_thread()]
+
+
+def test_the_first_failure_is_raised_and_nothing_more_is_asked():
+    asked = []
+
+    def refuse(number):
+        asked.append(number)
+        raise ValueError(number)
+
+    with pytest.raises(ValueError, match=r"^\d+$") as caught:
+        in_parallel(refuse, range(1000), role="test")
+    assert caught.value.args[0] == min(asked)
+    assert len(asked) <= 32
+
+
+def test_an_interrupted_caller_leaves_at_once(monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(threading.Thread, "join", interrupted(threading.Thread.join))
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        in_parallel(lambda _: release.wait(20), range(100), role="test")
+    assert time.monotonic() - started < 1
+    release.set()
+    monkeypatch.undo()
+    for thread in threading.enumerate():
+        if thread.name.startswith("streamer-test"):
+            thread.join(5)
+
+
+def interrupted(join):
+    def join_or_interrupt(thread, timeout=None):
+        if thread.name.startswith("streamer-test"):
+            raise KeyboardInterrupt
+        join(thread, timeout)
+
+    return join_or_interrupt
+
+
+def test_without_threads_the_caller_works_alone(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert in_parallel(str, range(5), role="test") == ["0", "1", "2", "3", "4"]
