@@ -37,6 +37,11 @@ _TABLE: dict[str, _Row] = {
     "source": _Row(errors.StorageError, None),
 }
 
+_HINTS = {
+    errno.EMFILE: "Raise the limit of open files (ulimit -n), or read with fewer threads and requests: see Options",
+    errno.ENFILE: "This machine has no file left to open: raise fs.file-max, or close some",
+}
+
 
 def error_from_native(native: ReadError, *, uri: str, object_size: int | None) -> errors.StreamerError:
     """Turn the engine's value into the matching exception, with every fact it carries."""
@@ -45,11 +50,12 @@ def error_from_native(native: ReadError, *, uri: str, object_size: int | None) -
             f"{native.detail}", uri=uri, hint="Lower memory_limit_bytes, or give the process more memory"
         )
     row = _TABLE[native.code]
-    code = native.storage_code or (errno.errorcode.get(native.os_error) if native.os_error else None)
+    number = native.os_error
+    code = native.storage_code or (errno.errorcode.get(number) if number else None)
     return row.error(
         native.detail,
         uri=uri,
-        hint=row.hint,
+        hint=_HINTS.get(number, row.hint),
         byte_range=(native.begin, native.end) if native.end > native.begin else None,
         object_size=object_size,
         status=native.http_status or None,

@@ -148,11 +148,18 @@ std::optional<ReadError> FileReader::read(Block& block, const std::function<bool
     std::shared_ptr<Opened> next;
     error = open_file(next, file);
     if (!error) error = read_from(*next, block, is_cancelled);
+    if (!error && block.received == block.size()) count(block);
     if (!error || !is_worth_reopening(error->os_error)) return error;
     if (next) file = std::move(next);
   }
   error->attempts = 2;
   return error;
+}
+
+void FileReader::count(const Block& block) {
+  const std::lock_guard lock(mutex_);
+  wanted_bytes_ -= block.size();
+  if (wanted_bytes_ == 0) file_.reset();
 }
 
 std::optional<ReadError> FileReader::read_from(const Opened& file, Block& block,

@@ -5,7 +5,8 @@
 // What it was at open (size, times, inode) is compared after every block, so bytes of two versions
 // never mix unseen. A handle that a file server no longer knows (ESTALE) and a failing read (EIO)
 // are met once per block by opening the file anew: the same version is read on from the last good
-// byte.
+// byte. It is closed with the last byte that is wanted of it: of a thousand shards only those being
+// read cost a descriptor.
 //
 // Thread-safe: any number of threads may read blocks of the same file.
 #pragma once
@@ -38,6 +39,10 @@ class FileReader {
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
+  // How many bytes will be read in all; before the first block. Unless it is told, the file stays
+  // open until the reader ends.
+  void expect(std::uint64_t wanted_bytes) { wanted_bytes_ = wanted_bytes; }
+
   // Fills the segments of the block, or says why not. Returns early, with success, once
   // `is_cancelled`: the caller drops the block.
   std::optional<ReadError> read(Block& block, const std::function<bool()>& is_cancelled);
@@ -61,6 +66,7 @@ class FileReader {
   std::optional<ReadError> open_file(std::shared_ptr<Opened>& file,
                                      const std::shared_ptr<Opened>& failed);
   std::optional<ReadError> check_opened(Opened& file);
+  void count(const Block& block);
   std::optional<ReadError> read_from(const Opened& file, Block& block,
                                      const std::function<bool()>& is_cancelled) const;
 
@@ -68,8 +74,9 @@ class FileReader {
   const std::uint64_t size_bytes_;
   const ReadCall read_call_;
   std::mutex mutex_;
-  std::string version_;           // guarded by mutex_
-  std::shared_ptr<Opened> file_;  // guarded by mutex_
+  std::uint64_t wanted_bytes_ = UINT64_MAX;  // still to be read; guarded by mutex_
+  std::string version_;                      // guarded by mutex_
+  std::shared_ptr<Opened> file_;             // guarded by mutex_
 };
 
 }  // namespace streamer

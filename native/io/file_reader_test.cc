@@ -211,6 +211,24 @@ TEST_CASE("an interrupted read is made again, without end") {
   }
 }
 
+TEST_CASE("a file is closed with the last byte that is wanted of it") {
+  const TemporaryFile file(100);
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = open_files();
+  FileReader reader(file.path(), 100, "");
+  reader.expect(30);
+  std::vector<std::byte> first(10), second(20);
+  Block one = block_into(first, 0), two = block_into(second, 50);
+  REQUIRE_FALSE(reader.read(one, kNeverCancelled));
+  CHECK(open_files() == before + 1);
+  REQUIRE_FALSE(reader.read(two, kNeverCancelled));
+  CHECK(open_files() == before);
+  CHECK_FALSE(reader.version().empty());
+}
+
 TEST_CASE("a cancelled read returns at once with an unfinished block") {
   const TemporaryFile file(100);
   FileReader reader(file.path(), 100, "");

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "net/name_lookup.h"
 
 namespace streamer {
@@ -15,6 +16,7 @@ constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
 // endpoint has no room.
 constexpr double kRefreshPollS = 0.05;
 constexpr double kThrottlePollS = 0.02;
+constexpr double kDescriptorPollS = 0.02;  // or whose connection found no descriptor left
 // A name server that answered libcurl this fast will answer us as fast; one that did not has failed
 // by being slow, and would hold up every other request of this thread.
 constexpr double kPromptLookupS = 0.5;
@@ -61,13 +63,13 @@ HttpReactor::~HttpReactor() {
 
 void HttpReactor::run() {
   while (!scheduler_.is_stopped()) {
-    start_blocks();
-    if (is_lane_finished_ && active_.empty()) return;
+    if (!is_leaving_) start_blocks();
+    if ((is_lane_finished_ || is_leaving_) && active_.empty()) return;
     int running = 0;
     curl_multi_perform(multi_.get(), &running);
     collect_finished();
     enforce_deadlines();
-    if (has_room() && !is_lane_finished_) start_blocks();
+    if (has_room() && !is_lane_finished_ && !is_leaving_) start_blocks();
     sleep();
   }
 }
@@ -141,6 +143,15 @@ void HttpReactor::collect_finished() {
 
 // Tells apart what libcurl has one word for.
 void HttpReactor::look_behind(ReadError& error, HttpTransfer& transfer, TimePoint now) const {
+  const bool has_no_connection =
+      error.code == ErrorCode::kConnect || error.code == ErrorCode::kResolve;
+  if (!has_no_connection || error.http_status != 0) return;
+  if (const int shortage = descriptor_shortage(); shortage != 0) {
+    error.code = ErrorCode::kIo;
+    error.os_error = shortage;
+    error.detail = "no file descriptor is left for a connection";
+    return;
+  }
   const bool was_prompt = seconds_between(active_.at(&transfer).started, now) < kPromptLookupS;
   if (error.code == ErrorCode::kResolve && was_prompt && !scheduler_.is_stopped()) {
     error.code = look_up(host_of(transfer.target()->url));
@@ -239,6 +250,7 @@ void HttpReactor::cancel(HttpTransfer& transfer) {
 // Or fails the load, with the first failure of this block beside the last.
 void HttpReactor::try_again(HttpTransfer& transfer, ReadError error) {
   Block block = transfer.take_block();
+  if (means_no_descriptor(error.os_error) && wait_for_descriptor(block)) return;
   HttpObject& object = transfer.object();
   const FailureKind kind = classify(error);
   const bool is_stale = kind == FailureKind::kStale;
@@ -248,7 +260,9 @@ void HttpReactor::try_again(HttpTransfer& transfer, ReadError error) {
                                error.elapsed_s};
   const bool can_be_cured = !is_stale || object.can_refresh();
   const bool is_worth_it = can_be_cured && is_worth_another_attempt(error, history, retry_);
-  const bool is_paid = is_worth_it && transfer.target()->endpoint->try_retry(kind);
+  const bool is_our_fault = means_no_descriptor(error.os_error);  // the server pays for its own
+  const bool is_paid =
+      is_worth_it && (is_our_fault || transfer.target()->endpoint->try_retry(kind));
   if (!is_paid) {
     if (is_worth_it) error.detail += "; too much failed at this server lately to try it again";
     const bool is_another = !block.first_failure.starts_with(error.detail);
@@ -263,6 +277,24 @@ void HttpReactor::try_again(HttpTransfer& transfer, ReadError error) {
   const double random = std::uniform_real_distribution<double>(0, 1)(random_);
   const double delay_s = is_stale ? 0 : retry_delay_s(error, block.attempts, retry_, random);
   scheduler_.retry_at(Lane::kHttp, std::move(block), after(Clock::now(), delay_s));
+}
+
+// Puts the block back without counting an attempt, as it was never sent: for this reactor, which
+// keeps to the connections it has, or for the others where it has none. False when nobody has one.
+bool HttpReactor::wait_for_descriptor(Block& block) {
+  if (active_.empty() && !leave_to_others()) return false;
+  window_.limit(static_cast<unsigned>(active_.size()));
+  --block.attempts;
+  scheduler_.put_back(Lane::kHttp, std::move(block), after(Clock::now(), kDescriptorPollS));
+  return true;
+}
+
+bool HttpReactor::leave_to_others() {
+  unsigned left = counters_.reactors;
+  while (left > 1 && !is_leaving_) {
+    is_leaving_ = counters_.reactors.compare_exchange_weak(left, left - 1);
+  }
+  return is_leaving_;
 }
 
 void HttpReactor::ask_refresh(HttpObject& object, std::uint32_t source) {

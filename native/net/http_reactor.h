@@ -30,6 +30,7 @@ struct HttpCounters {
   std::atomic<std::uint64_t> requests{0};
   std::atomic<std::uint64_t> refreshes{0};
   std::atomic<std::uint64_t> hedges{0};
+  std::atomic<unsigned> reactors{0};  // that have not ended for want of descriptors
 };
 
 class HttpReactor {
@@ -76,6 +77,8 @@ class HttpReactor {
   void settle_duplicate(Flight duplicate, bool is_complete);
   void cancel(HttpTransfer& transfer);
   void try_again(HttpTransfer& transfer, ReadError error);
+  bool wait_for_descriptor(Block& block);
+  bool leave_to_others();
   void sleep();
   bool has_room() const { return active_.size() < window_.size(); }
   void ask_refresh(HttpObject& object, std::uint32_t source);
@@ -99,6 +102,7 @@ class HttpReactor {
   TimePoint next_deadline_check_{};
   TimePoint throttled_until_{};  // the endpoint of the last block had no room
   bool is_lane_finished_ = false;
+  bool is_leaving_ = false;  // no connection can be made; other reactors have some
 };
 
 }  // namespace streamer

@@ -36,6 +36,12 @@ class InFlightWindow {
     restart(after, received_bytes);
   }
 
+  // No more than `count` at a time from now on; there is no room for more on this machine.
+  void limit(unsigned count) {
+    max_size_ = std::max(1U, std::min(max_size_, count));
+    size_ = std::min(size_, max_size_);
+  }
+
   // Forget what was observed: not all of the window is in use, so more room would not be either.
   void restart(TimePoint now, std::uint64_t received_bytes) {
     asleep_s_ = 0;

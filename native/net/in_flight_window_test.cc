@@ -35,6 +35,16 @@ TEST_CASE("a busy reactor keeps its window, and so does one with fast connection
   CHECK(window.size() == 4);
 }
 
+TEST_CASE("a limit learnt later holds, and leaves room for one") {
+  InFlightWindow window(64);
+  window.limit(3);
+  CHECK(window.size() == 3);
+  window.limit(5);
+  CHECK(window.size() == 3);
+  window.limit(0);
+  CHECK(window.size() == 1);
+}
+
 TEST_CASE("the limit may be below the first size") { CHECK(InFlightWindow(1).size() == 1); }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "base/descriptors.h"
+
 namespace streamer {
 namespace {
 
@@ -51,6 +53,8 @@ FailureKind classify(const ReadError& error) {
       return FailureKind::kTransient;
     case ErrorCode::kHttpStatus:
       return kind_of_status(error);
+    case ErrorCode::kIo:  // a descriptor comes back; whatever else the system refuses does not
+      return means_no_descriptor(error.os_error) ? FailureKind::kTransient : FailureKind::kFinal;
     case ErrorCode::kRangeResponse:
       return FailureKind::kWrongAnswer;
     case ErrorCode::kCredentialsExpired:

@@ -104,7 +104,12 @@ bool Scheduler::reserve(std::uint32_t index) {
   if (item.target != nullptr || item.size() == 0) return true;  // costs no memory of ours
   const bool fits = held_bytes_ + item.size() <= options_.memory_limit_bytes;
   if (!fits && held_bytes_ > 0 && index != front_) return false;
-  memory_[index] = arena_.allocate(item.size(), item.begin);
+  try {
+    memory_[index] = arena_.allocate(item.size(), item.begin);
+  } catch (const std::bad_alloc&) {
+    if (held_bytes_ > 0 && index != front_) return false;  // what is held may come back
+    throw;
+  }
   item.target = memory_[index].data();
   held_bytes_ += item.size();
   stats_.peak_held_bytes = std::max(stats_.peak_held_bytes, held_bytes_);

@@ -3,25 +3,39 @@
 #include <curl/curl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
+#include <new>
+#include <system_error>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/thread_name.h"
 
 namespace streamer {
 namespace {
+
+// How long a block waits for a descriptor that another one will give back.
+constexpr double kDescriptorWaitS = 0.02;
+
+ReadError error_of(ErrorCode code, std::string detail) {
+  ReadError error;
+  error.code = code;
+  error.detail = std::move(detail);
+  return error;
+}
 
 // A thread that throws would end the process; this one ends the load.
 template <typename Work>
 void run_guarded(Scheduler& scheduler, Work work) {
   try {
     work();
+  } catch (const std::bad_alloc&) {
+    scheduler.fail(error_of(ErrorCode::kOutOfMemory, "no memory for the engine"));
   } catch (const std::exception& failure) {
-    ReadError error;
-    error.code = ErrorCode::kIo;
-    error.detail = std::string("the engine failed: ") + failure.what();
-    scheduler.fail(std::move(error));
+    scheduler.fail(error_of(ErrorCode::kIo, std::string("the engine failed: ") + failure.what()));
   }
 }
 
@@ -41,6 +55,8 @@ struct Session::State {
   std::vector<std::unique_ptr<HttpReactor>> reactors;
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
   HttpCounters http_counters;
+  std::atomic<unsigned> file_readers{
+      0};  // file threads that have not ended for want of descriptors
   std::unique_ptr<Scheduler> scheduler;
   std::mutex join_mutex;  // close() may be called by several threads
   std::vector<std::thread> threads;
@@ -54,48 +70,89 @@ struct Session::State {
     nfs_files.push_back(std::move(nfs_file));
   }
 
-  template <typename Reactor>
-  void make_waker(Lane lane, Reactor* reactor) {
-    scheduler->add_waker(lane, [reactor] { reactor->wake(); });
+  // As many as the system has memory and descriptors for; at least one, or the load fails.
+  template <typename Reactor, typename Make>
+  void make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& made, unsigned count,
+                     Make make) {
+    try {
+      while (made.size() < count) {
+        made.push_back(make());
+        scheduler->add_waker(lane, [reactor = made.back().get()] { reactor->wake(); });
+      }
+    } catch (const std::exception& failure) {
+      if (!made.empty()) return;
+      ReadError error = error_of(ErrorCode::kIo, std::string("the engine: ") + failure.what());
+      error.os_error = descriptor_shortage();
+      scheduler->fail(std::move(error));
+    }
   }
 
+  // False when the system gives no further thread: those there are do the work of all.
   template <typename Work>
-  void start_thread(const char* role, unsigned index, Work work) {
-    threads.emplace_back([this, role, index, work] {
-      name_this_thread(role, index);
-      run_guarded(*scheduler, work);
-    });
+  bool start_thread(const char* role, unsigned index, Work work) {
+    try {
+      threads.emplace_back([this, role, index, work] {
+        name_this_thread(role, index);
+        run_guarded(*scheduler, work);
+      });
+    } catch (const std::system_error& failure) {
+      if (index == 0) {  // nobody would read this lane
+        scheduler->fail(error_of(ErrorCode::kOutOfMemory,
+                                 std::string("the system gives no thread: ") + failure.what()));
+      }
+      return false;
+    }
+    return true;
   }
 
   void start_http() {
-    for (unsigned i = 0; i < options.http_reactors; ++i) {
-      reactors.push_back(std::make_unique<HttpReactor>(*scheduler, objects, options.http,
-                                                       options.retry, options.hedge_percent,
-                                                       options.http_in_flight, http_counters));
-      make_waker(Lane::kHttp, reactors.back().get());
-    }
+    make_reactors(Lane::kHttp, reactors, options.http_reactors, [this] {
+      return std::make_unique<HttpReactor>(*scheduler, objects, options.http, options.retry,
+                                           options.hedge_percent, options.http_in_flight,
+                                           http_counters);
+    });
+    http_counters.reactors = static_cast<unsigned>(reactors.size());
     for (unsigned i = 0; i < reactors.size(); ++i) {
-      start_thread("http", i, [reactor = reactors[i].get()] { reactor->run(); });
+      if (start_thread("http", i, [reactor = reactors[i].get()] { reactor->run(); })) continue;
+      http_counters.reactors -= static_cast<unsigned>(reactors.size()) - i;
+      return;
     }
   }
 
   void start_nfs() {
-    for (unsigned i = 0; i < options.nfs_threads; ++i) {
-      nfs_reactors.push_back(
-          std::make_unique<NfsReactor>(*scheduler, nfs_files, options.nfs, options.retry));
-      make_waker(Lane::kNfs, nfs_reactors.back().get());
-    }
+    make_reactors(Lane::kNfs, nfs_reactors, options.nfs_threads, [this] {
+      return std::make_unique<NfsReactor>(*scheduler, nfs_files, options.nfs, options.retry);
+    });
     for (unsigned i = 0; i < nfs_reactors.size(); ++i) {
-      start_thread("nfs", i, [reactor = nfs_reactors[i].get()] { reactor->run(); });
+      if (!start_thread("nfs", i, [reactor = nfs_reactors[i].get()] { reactor->run(); })) return;
     }
   }
 
-  // One file thread: block by block until there are no more.
+  void start_files(const std::vector<Span>& spans) {
+    std::vector<std::uint64_t> wanted_bytes(files.size());
+    for (const Span& span : spans) wanted_bytes[span.source] += span.end - span.begin;
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      if (files[i]) files[i]->expect(wanted_bytes[i]);
+    }
+    file_readers = options.file_threads;
+    for (unsigned i = 0; i < options.file_threads; ++i) {
+      if (start_thread("file", i, [this] { read_files(); })) continue;
+      file_readers -= options.file_threads - i;
+      return;
+    }
+  }
+
+  // One file thread: block by block until there are no more, or until there are fewer descriptors
+  // than threads.
   void read_files() {
     const auto is_cancelled = [this] { return scheduler->is_stopped(); };
     while (auto block = scheduler->take(Lane::kFile)) {
       const TimePoint started = Clock::now();
       auto error = files[block->source]->read(*block, is_cancelled);
+      if (error && means_no_descriptor(error->os_error) && leave_to_others()) {
+        scheduler->put_back(Lane::kFile, std::move(*block), after(Clock::now(), kDescriptorWaitS));
+        return;
+      }
       if (error) {
         error->source = block->source;
         error->begin = block->begin;
@@ -106,6 +163,15 @@ struct Session::State {
         scheduler->finish(Lane::kFile, std::move(*block));
       }
     }
+  }
+
+  // Whether other file threads remain; then this one must end.
+  bool leave_to_others() {
+    unsigned left = file_readers;
+    while (left > 1) {
+      if (file_readers.compare_exchange_weak(left, left - 1)) return true;
+    }
+    return false;
   }
 
   bool has(Lane lane) const {
@@ -161,7 +227,7 @@ void Session::start(Plan plan) {
   State& state = this->state();
   if (state.scheduler) throw std::logic_error("a session starts once");
   check_plan(plan, static_cast<std::uint32_t>(state.lane_of_source.size()));
-  const bool has_work = !plan.spans.empty();
+  const std::vector<Span> spans = plan.spans;
   SchedulerOptions options = state.options.scheduler;
   if (state.options.http_blocks_follow_server) {
     options.http_block_bytes = [&state](std::uint32_t source) {
@@ -169,13 +235,10 @@ void Session::start(Plan plan) {
     };
   }
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), state.lane_of_source, options);
-  if (!has_work) return;
+  if (spans.empty()) return;
   if (state.has(Lane::kHttp)) state.start_http();
   if (state.has(Lane::kNfs)) state.start_nfs();
-  if (!state.has(Lane::kFile)) return;
-  for (unsigned i = 0; i < state.options.file_threads; ++i) {
-    state.start_thread("file", i, [&state] { state.read_files(); });
-  }
+  if (state.has(Lane::kFile)) state.start_files(spans);
 }
 
 Delivery Session::wait(double timeout_s) { return state().scheduler->wait(timeout_s); }
@@ -201,9 +264,7 @@ void Session::finish_python_block(Block block) {
 }
 
 void Session::fail_python_block(const Block& block, std::string detail) {
-  ReadError error;
-  error.code = ErrorCode::kSource;
-  error.detail = std::move(detail);
+  ReadError error = error_of(ErrorCode::kSource, std::move(detail));
   error.source = block.source;
   error.begin = block.begin;
   error.end = block.end;

@@ -1,0 +1,26 @@
+// Whether this process may open another file or socket.
+//
+// A library that opens sockets itself reports "could not connect" when none was left, which is no
+// fault of the server: asked here right after, the kernel tells them apart.
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace streamer {
+
+inline bool means_no_descriptor(int os_error) { return os_error == EMFILE || os_error == ENFILE; }
+
+// EMFILE or ENFILE when no descriptor is left, else 0.
+inline int descriptor_shortage() {
+  const int descriptor = eventfd(0, EFD_CLOEXEC);
+  if (descriptor >= 0) {
+    close(descriptor);
+    return 0;
+  }
+  return means_no_descriptor(errno) ? errno : 0;
+}
+
+}  // namespace streamer
