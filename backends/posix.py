@@ -1,8 +1,9 @@
 """Files on mounted file systems: plain paths, ``file://`` and ``local://`` URLs.
 
 Guarantees: only `os.stat` and `os.scandir` are called, so nothing here waits on a FIFO or a device; symbolic links are
-followed (the Hugging Face cache is made of them). Refuses everything that is not a regular file. A URL names what it
-names to fsspec, letter by letter; only where no such file exists is it read as RFC 8089 wants: ``%20`` for a space.
+followed (the Hugging Face cache is made of them), unless ``symlinks="inside"`` keeps them in the folder that the URL
+names. Refuses everything that is not a regular file. A URL names what it names to fsspec, letter by letter; only where
+no such file exists is it read as RFC 8089 wants: ``%20`` for a space.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from streamer import _native
-from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
 from streamer.core.redact import redact
 from streamer.core.sources import FileSource, ObjectInfo, Store, hookimpl
 
@@ -47,9 +48,14 @@ _KINDS = {
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
-    """Open the store of mounted files; `storage_options` has nothing for it and is ignored."""
-    del storage_options
-    return PosixStore(uri) if scheme in ("file", "local") else None
+    """Open the store of mounted files; of `storage_options`, those of fsspec's local files say nothing about reading.
+
+    Raises:
+        OptionError: ``symlinks`` is neither ``"follow"`` nor ``"inside"``.
+    """
+    if scheme not in ("file", "local"):
+        return None
+    return PosixStore(uri, symlinks=storage_options.get("symlinks", "follow"))
 
 
 @hookimpl
@@ -64,18 +70,24 @@ class PosixStore:
 
     Args:
         uri: A path (``~`` is expanded, as in fsspec) or a ``file://`` URL.
+        symlinks: ``"follow"``: wherever they lead; ``"inside"``: a file must lie in the folder of the checkpoint. What
+            counts is where the opened file lies, so no exchange of links in between helps. Hard links cannot be told.
 
     Attributes:
         root: The absolute path `uri` names. ``..`` is left for the kernel, which alone can see through links.
 
     Raises:
         UsageError: the path has a NUL in it.
+        OptionError: `symlinks` is something else.
     """
 
     root: str
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, symlinks: str = "follow") -> None:
+        if symlinks not in ("follow", "inside"):
+            raise OptionError(f"symlinks is 'follow' or 'inside', not {symlinks!r}")
         self.root = _absolute_path(uri)
+        self._inside = _folder_of(self.root) if symlinks == "inside" else None
         self._is_remote_folder: dict[str, bool] = {}
 
     def info(self, path: str) -> ObjectInfo:
@@ -107,7 +119,7 @@ class PosixStore:
 
     def source(self, info: ObjectInfo) -> FileSource:
         """Name the file for the native readers, and say whether it lies on another machine."""
-        return FileSource(info.path, is_remote=self._is_remote(info.path))
+        return FileSource(info.path, is_remote=self._is_remote(info.path), inside=self._inside)
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
@@ -129,6 +141,11 @@ def _absolute_path(uri: str) -> str:
     if prefix and "%" in path and not os.path.lexists(path) and os.path.lexists(unquote(path)):
         path = unquote(path)
     return str(Path(path).absolute())
+
+
+def _folder_of(root: str) -> str:
+    """Give the folder of the checkpoint that a path names, as it is behind links: itself, or that of the file."""
+    return os.path.realpath(root if os.path.isdir(root) else os.path.dirname(root))
 
 
 def _described(path: str, found: os.stat_result) -> ObjectInfo:

@@ -33,6 +33,9 @@ _TABLE: dict[str, _Row] = {
     "unknown_host": _Row(errors.ConnectError, "Check the host's name in the URL or endpoint"),
     "tls": _Row(errors.TlsError, "Give the server's CA: SSL_CERT_FILE, AWS_CA_BUNDLE or the store's verify option"),
     "timeout": _Row(errors.TransferTimeoutError, "Raise the time-out in Options if the storage is this slow"),
+    "leaves_folder": _Row(
+        errors.AccessDeniedError, "storage_options={'symlinks': 'follow'} allows it; 'inside' was asked for"
+    ),
     "io": _Row(errors.StorageError, None),
     "source": _Row(errors.StorageError, None),
 }

@@ -216,7 +216,7 @@ def _file_threads(objects: Sequence[SourceObject], settings: Settings, blocks: i
 def _add(engine: _native.Session, known: SourceObject) -> None:
     source = known.source
     if isinstance(source, FileSource):
-        engine.add_file(source.path, known.size_bytes, known.version)
+        engine.add_file(source.path, known.size_bytes, known.version, source.inside or "")
     elif isinstance(source, HttpSource):
         version_header = source.version_header or ""
         version = (known.version or source.version or "") if version_header else ""

@@ -56,10 +56,13 @@ class FileSource:
         path: Absolute path on a mounted file system.
         is_remote: The file system is on another machine (NFS, SMB, …): each read waits for a network, so more are
             made at a time.
+        inside: Folder, as a path without links, in which the file must lie once it is open; None: links may lead
+            anywhere.
     """
 
     path: str
     is_remote: bool = False
+    inside: str | None = None
 
 
 @dataclass(frozen=True)

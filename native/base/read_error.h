@@ -26,6 +26,7 @@ enum class ErrorCode : std::uint8_t {
   kUnknownHost,         // the host's name does not exist
   kTls,                 // certificate or handshake
   kTimeout,             // connect, first byte or stall
+  kLeavesFolder,        // a link leads out of the folder the caller wants to stay in
   kIo,                  // errno from the operating system
   kOutOfMemory,         // no memory for a destination
   kSource,              // a Python source raised; the exception is kept on the Python side

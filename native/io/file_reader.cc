@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -90,13 +91,27 @@ std::optional<ReadError> check_unchanged(int descriptor, const struct stat& open
   return std::nullopt;
 }
 
+// The kernel is asked where the descriptor itself leads: between a look at the path and its opening
+// a link could be exchanged.
+std::optional<ReadError> check_inside(int descriptor, const std::string& folder) {
+  std::array<char, PATH_MAX> path{};
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  const ssize_t size = readlink(link.c_str(), path.data(), path.size());
+  if (size < 0) return error_of_errno("cannot see where the file lies", errno);
+  const std::string_view found(path.data(), static_cast<std::size_t>(size));
+  const std::string prefix = folder.ends_with('/') ? folder : folder + "/";
+  if (found.starts_with(prefix)) return std::nullopt;
+  return error_of(ErrorCode::kLeavesFolder, "a symbolic link leads out of the folder");
+}
+
 }  // namespace
 
 FileReader::FileReader(std::string path, std::uint64_t size_bytes, std::string version,
-                       ReadCall read_call)
+                       ReadCall read_call, std::string folder)
     : path_(std::move(path)),
       size_bytes_(size_bytes),
       read_call_(read_call ? std::move(read_call) : read_without_flags),
+      folder_(std::move(folder)),
       version_(std::move(version)) {}
 
 FileReader::Opened::~Opened() { close(descriptor); }
@@ -126,6 +141,9 @@ std::optional<ReadError> FileReader::check_opened(Opened& file) {
     return error_of_errno("cannot stat the file", errno);
   }
   if (!S_ISREG(file.status.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
+  if (!folder_.empty()) {
+    if (auto error = check_inside(file.descriptor, folder_)) return error;
+  }
   const std::string found = version_of(file.status);
   if (!version_.empty() && version_ != found) {
     return error_of(ErrorCode::kChanged,

@@ -34,8 +34,10 @@ class FileReader {
       std::function<ssize_t(int descriptor, const iovec* vectors, int count, off_t offset)>;
 
   // `version` pins what an earlier session saw of the same file (see version()), or is empty.
+  // Unless `folder` (a canonical path) is empty, the file must lie in it when it is open, whatever
+  // links led there.
   FileReader(std::string path, std::uint64_t size_bytes, std::string version,
-             ReadCall read_call = nullptr);
+             ReadCall read_call = nullptr, std::string folder = {});
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
@@ -73,6 +75,7 @@ class FileReader {
   const std::string path_;
   const std::uint64_t size_bytes_;
   const ReadCall read_call_;
+  const std::string folder_;
   std::mutex mutex_;
   std::uint64_t wanted_bytes_ = UINT64_MAX;  // still to be read; guarded by mutex_
   std::string version_;                      // guarded by mutex_

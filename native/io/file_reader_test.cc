@@ -229,6 +229,24 @@ TEST_CASE("a file is closed with the last byte that is wanted of it") {
   CHECK_FALSE(reader.version().empty());
 }
 
+TEST_CASE("a file must lie in its folder when that is asked for, whatever links led there") {
+  const TemporaryFile file(100);
+  const std::filesystem::path folder = std::filesystem::canonical(file.path()).parent_path();
+  const std::string link = file.path() + ".link";
+  std::filesystem::create_symlink(file.path(), link);
+  std::vector<std::byte> target(10);
+  const auto read_in = [&](const std::string& path, const std::string& allowed) {
+    Block block = block_into(target, 0);
+    return FileReader(path, 100, "", nullptr, allowed).read(block, kNeverCancelled);
+  };
+  CHECK_FALSE(read_in(file.path(), folder));
+  CHECK_FALSE(read_in(link, folder));
+  CHECK_FALSE(read_in(file.path(), "/"));
+  CHECK(read_in(link, folder / "elsewhere")->code == ErrorCode::kLeavesFolder);
+  CHECK(read_in(file.path(), file.path().substr(0, file.path().size() - 1)).has_value());
+  unlink(link.c_str());
+}
+
 TEST_CASE("a cancelled read returns at once with an unfinished block") {
   const TemporaryFile file(100);
   FileReader reader(file.path(), 100, "");

@@ -200,8 +200,10 @@ Session::State& Session::state() const {
   return *state_;
 }
 
-void Session::add_file(std::string path, std::uint64_t size_bytes, std::string version) {
-  auto file = std::make_unique<FileReader>(std::move(path), size_bytes, std::move(version));
+void Session::add_file(std::string path, std::uint64_t size_bytes, std::string version,
+                       std::string folder) {
+  auto file = std::make_unique<FileReader>(std::move(path), size_bytes, std::move(version), nullptr,
+                                           std::move(folder));
   state().add(Lane::kFile, std::move(file), nullptr, nullptr);
 }
 

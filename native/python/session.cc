@@ -51,6 +51,8 @@ const char* name_of(ErrorCode code) {
       return "tls";
     case ErrorCode::kTimeout:
       return "timeout";
+    case ErrorCode::kLeavesFolder:
+      return "leaves_folder";
     case ErrorCode::kIo:
       return "io";
     case ErrorCode::kOutOfMemory:
@@ -205,7 +207,7 @@ void register_session(py::module_& module) {
            py::arg("stall_timeout_s"), py::arg("max_attempts"), py::arg("block_deadline_s"),
            py::arg("hedge_percent"))
       .def("add_file", &Session::add_file, py::arg("path"), py::arg("size_bytes"),
-           py::arg("version"))
+           py::arg("version"), py::arg("folder"))
       .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),
            py::arg("version"), py::arg("version_header"), py::arg("can_refresh"))
       .def("add_nfs", &Session::add_nfs, py::arg("url"), py::arg("size_bytes"), py::arg("version"),

@@ -18,6 +18,7 @@ ErrorCodeName = Literal[
     "unknown_host",
     "tls",
     "timeout",
+    "leaves_folder",
     "io",
     "out_of_memory",
     "source",
@@ -110,7 +111,7 @@ class Session:
         block_deadline_s: float,
         hedge_percent: float,
     ) -> None: ...
-    def add_file(self, path: str, size_bytes: int, version: str) -> None: ...
+    def add_file(self, path: str, size_bytes: int, version: str, folder: str) -> None: ...
     def add_http(
         self, target: HttpTarget, size_bytes: int, version: str, version_header: str, can_refresh: bool
     ) -> None: ...

@@ -2,7 +2,7 @@
 
 Guarantees: answers come in the order of the questions, or the first failure among them is raised. A caller that is
 interrupted leaves at once: a thread inside a request ends with that request's own time-out, starts no other, and keeps
-no interpreter from exiting (those of `concurrent.futures` do). Where the system gives no thread, the caller works alone.
+no interpreter from exiting (those of `concurrent.futures` do). Where no thread is to be had, the caller works alone.
 """
 
 from __future__ import annotations
