@@ -40,10 +40,9 @@ BlockCutter::BlockBytes Scheduler::block_bytes_of(std::size_t lane) const {
   return [fixed = options_.block_bytes[lane]](std::uint32_t) { return fixed; };
 }
 
-Scheduler::~Scheduler() { leave_arena(); }
-
-void Scheduler::leave_arena() {
-  if (std::exchange(has_left_arena_, true)) return;
+Scheduler::~Scheduler() {
+  if (is_released_) return;
+  memory_.clear();  // into the arena's cache while this session's limit still counts
   arena_.leave(options_.memory_limit_bytes);
 }
 
@@ -127,6 +126,7 @@ void Scheduler::finish(Lane which, Block block) {
     if (missing_bytes_[segment.item] == 0) complete(segment.item);
   }
   if (lane.is_finished() || lane.is_starved) wake_lane(lane);
+  if (is_release_asked_) release_locked();
 }
 
 void Scheduler::complete(std::uint32_t item) {
@@ -211,6 +211,7 @@ Memory Scheduler::take_item(std::uint32_t item) {
   const std::lock_guard lock(mutex_);
   if (item >= memory_.size() || state_[item] != ItemState::kDelivered) return {};
   Memory memory = std::move(memory_[item]);
+  if (is_released_) return {};
   memory.hand_over();
   held_bytes_ -= memory.size();
   state_[item] = ItemState::kTaken;
@@ -234,6 +235,20 @@ void Scheduler::stop_locked() {
   is_stopped_ = true;
   for (LaneState& lane : lanes_) wake_lane(lane);
   has_delivery_.notify_all();
+}
+
+void Scheduler::release() {
+  const std::lock_guard lock(mutex_);
+  is_release_asked_ = true;
+  release_locked();
+}
+
+void Scheduler::release_locked() {
+  if (is_released_ || lane_state(Lane::kPython).in_flight > 0) return;
+  is_released_ = true;
+  for (Memory& memory : memory_) memory = Memory();
+  held_bytes_ = 0;
+  arena_.leave(options_.memory_limit_bytes);
 }
 
 bool Scheduler::is_stopped() {

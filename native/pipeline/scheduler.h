@@ -100,10 +100,10 @@ class Scheduler {
   Memory take_item(std::uint32_t item);
 
   void stop();
+  // Gives back the memory of whatever was not taken. After stop(), when no reader of the engine's
+  // own is left; a Python reader that is late keeps all of it until its block is finished.
+  void release();
   bool is_stopped();
-  // No reader is left: what is freed from here on goes back to the system. Not concurrently with
-  // itself.
-  void leave_arena();
   SchedulerStats stats();
 
  private:
@@ -127,6 +127,7 @@ class Scheduler {
   void complete(std::uint32_t item);
   void fail_locked(ReadError error);
   void stop_locked();
+  void release_locked();
   bool has_delivered_all() const { return stats_.items_delivered == state_.size(); }
   void queue_again(LaneState& lane, Block block, TimePoint due);
   void wake_lane(LaneState& lane);
@@ -135,7 +136,6 @@ class Scheduler {
 
   const SchedulerOptions options_;
   Arena& arena_ = Arena::instance();
-  bool has_left_arena_ = false;
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_delivery_;
@@ -152,6 +152,8 @@ class Scheduler {
   std::uint64_t held_bytes_ = 0;
   std::optional<ReadError> error_;
   bool is_stopped_ = false;
+  bool is_release_asked_ = false;
+  bool is_released_ = false;
   SchedulerStats stats_;
 };
 

@@ -122,6 +122,19 @@ TEST_CASE("the first error is what the consumer gets, and nothing is delivered a
   CHECK_FALSE(scheduler.take(Lane::kFile));
 }
 
+TEST_CASE(
+    "what was not taken is given back when a session ends, not while a Python reader is late") {
+  Scheduler scheduler(plan_of(2, 64), {Lane::kPython}, options_of(1000));
+  auto block = scheduler.take(Lane::kPython);
+  const std::size_t held = Arena::instance().stats().held_bytes;
+  scheduler.stop();
+  scheduler.release();
+  CHECK(Arena::instance().stats().held_bytes == held);
+  scheduler.finish(Lane::kPython, std::move(*block));
+  CHECK(Arena::instance().stats().held_bytes < held);
+  CHECK(scheduler.take_item(0).size() == 0);
+}
+
 TEST_CASE("stopping wakes every reader and the consumer") {
   Scheduler scheduler(plan_of(2, 64), {Lane::kFile}, options_of(64));
   const auto held = scheduler.take(Lane::kFile);

@@ -289,7 +289,7 @@ void Session::close() {
   const std::lock_guard lock(state_->join_mutex);
   for (std::thread& thread : state_->threads) thread.join();
   state_->threads.clear();
-  if (state_->scheduler) state_->scheduler->leave_arena();
+  if (state_->scheduler) state_->scheduler->release();
 }
 
 }  // namespace streamer

@@ -2,8 +2,8 @@
 // finished.
 //
 // Life: add objects, start(), then wait() and take() until finished, then close(). close() stops
-// and joins every native thread and may be called at any time, any number of times, from any thread
-// but a reader's. Destroying a session closes it.
+// and joins every native thread, gives back what was not taken, and may be called at any time, any
+// number of times, from any thread but a reader's. Destroying a session closes it.
 //
 // After fork() the child owns none of the threads: every call but close() throws ForkedError there,
 // and the destructor lets go of everything without touching it.

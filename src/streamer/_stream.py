@@ -16,7 +16,7 @@ from streamer._locate import StorageOptions, UriOption, locate
 from streamer._progress import Progress, ProgressOption
 from streamer._targets import Targets
 from streamer.core.catalog import Catalog, Located, read_catalog
-from streamer.core.errors import EngineError, OptionError
+from streamer.core.errors import EngineError, LoadCancelledError, OptionError
 from streamer.core.frameworks import Framework, framework_of
 from streamer.core.options import Options
 from streamer.core.plan import Item, plan_reads
@@ -154,6 +154,8 @@ class Stream:
             self._yielded += 1
             if self._in_place and entry.name in self._in_place:
                 return entry.name, self._in_place[entry.name]
+            if memory is None and entry.end > entry.begin and self._ended is not None:
+                raise LoadCancelledError("the stream was closed while it was read")
             if memory is None and entry.end > entry.begin:
                 raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
             return entry.name, self._framework.on_device(self._framework.tensor(memory, entry))
