@@ -15,6 +15,7 @@ from typing import Any
 import fsspec
 from fsspec import AbstractFileSystem
 
+from streamer.backends.fsspec_caches import local_size_bytes
 from streamer.backends.fsspec_errors import raise_opening_error, raise_storage_error
 from streamer.backends.fsspec_info import fresh_info, version_of
 from streamer.backends.fsspec_reads import source_of
@@ -98,7 +99,10 @@ class FsspecStore:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
         if found["type"] == "directory":
             raise ObjectNotFoundError("This is a folder, not a file", uri=uri)
-        return ObjectInfo(path, uri, size_bytes=found.get("size"), version=version_of(found))
+        size_bytes = found.get("size")
+        if size_bytes is None:
+            size_bytes = self._size_in_cache(own_path, uri)
+        return ObjectInfo(path, uri, size_bytes=size_bytes, version=version_of(found))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files directly in a folder."""
@@ -119,6 +123,12 @@ class FsspecStore:
 
     def close(self) -> None:
         """Do nothing: fsspec shares its instances."""
+
+    def _size_in_cache(self, own_path: str, uri: str) -> int | None:
+        try:
+            return local_size_bytes(self._fs, own_path)
+        except Exception as error:
+            raise_storage_error(error, uri, hides_cause=self._hides_causes)
 
     def _own_path(self, path: str) -> str:
         if path == self.root:

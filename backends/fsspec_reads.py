@@ -15,6 +15,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from streamer.backends.fsspec_caches import open_for_reading
 from streamer.backends.fsspec_errors import raise_storage_error
 from streamer.backends.fsspec_info import Identity
 from streamer.core.errors import RangeResponseError, StreamerError, TruncatedError
@@ -111,7 +112,7 @@ class _FileReader:
 
     def _opened(self) -> Any:
         if self._file is None:
-            self._file = self._fs.open(self._path, "rb")
+            self._file = open_for_reading(self._fs, self._path)
             weakref.finalize(self, self._file.close)
         return self._file
 
