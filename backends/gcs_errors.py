@@ -169,11 +169,19 @@ def _translated(error: Exception, uri: str | None) -> StreamerError:
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
     for classes, cls, message, hint in _CLASSES:
         if isinstance(error, classes):
-            told = cls(message, uri=uri, hint=hint)
+            told = cls(message + (_where(error) if cls is ConnectError else ""), uri=uri, hint=hint)
             if isinstance(told, StorageError):
                 told.code = _code_of_token_server(error)
             return told
     return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri)
+
+
+def _where(error: Exception) -> str:
+    """Name the server that could not be reached."""
+    is_proxy = isinstance(error, aiohttp.ClientProxyConnectionError)
+    if is_proxy or not isinstance(error, aiohttp.ClientConnectorError):
+        return ""
+    return f" at {error.host}:{error.port}"
 
 
 def _may_repeat_a_secret(error: Exception) -> bool:

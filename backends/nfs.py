@@ -114,7 +114,7 @@ class NfsStore:
         except ValueError as error:  # the resolver's
             raise _unresolved(error, self._uri(path)) from None
         if isinstance(answer, _native.ReadError):
-            raise error_from_native(answer, uri=self._uri(path), object_size=None)
+            raise error_from_native(answer, uri=self._uri(path), object_size=None, is_http=False)
         return answer
 
     def _listed(self, path: str, found: _native.NfsAttributes) -> ObjectInfo | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from botocore import exceptions as boto
 
@@ -126,8 +127,19 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return _from_answer(error.response, uri, bucket)
     for classes, cls, message, hint in _CLASSES:
         if isinstance(error, classes):
-            return cls(message, uri=uri, hint=hint)
+            return cls(message + _where(error, cls), uri=uri, hint=hint)
     return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri)
+
+
+def _where(error: Exception, cls: type[StreamerError]) -> str:
+    """Name the server that could not be reached: with AWS's own endpoints, only that shows which region was meant."""
+    asked = getattr(error, "kwargs", {}).get("endpoint_url") if cls is ConnectError else None
+    try:
+        parts = urlsplit(str(asked or ""))
+        host, port = parts.hostname, parts.port
+    except ValueError:  # half an IPv6 address
+        return ""
+    return f" at {host}{f':{port}' if port else ''}" if host else ""
 
 
 def error_code(error: Exception) -> str | None:

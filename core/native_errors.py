@@ -46,8 +46,21 @@ _HINTS = {
 }
 
 
-def error_from_native(native: ReadError, *, uri: str, object_size: int | None) -> errors.StreamerError:
-    """Turn the engine's value into the matching exception, with every fact it carries."""
+# For a protocol that knows no proxies and no certificates.
+_WITHOUT_PROXY = {"connect": "Check the server's name and port, the firewall, and that the server runs"}
+
+
+def error_from_native(
+    native: ReadError, *, uri: str, object_size: int | None, is_http: bool = True
+) -> errors.StreamerError:
+    """Turn the engine's value into the matching exception, with every fact it carries.
+
+    Args:
+        native: What the engine reported.
+        uri: The object, without secrets.
+        object_size: In bytes, where known.
+        is_http: A proxy may stand between.
+    """
     if native.code == "out_of_memory":
         return errors.EngineError(
             f"{native.detail}", uri=uri, hint="Lower memory_limit_bytes, or give the process more memory"
@@ -58,7 +71,7 @@ def error_from_native(native: ReadError, *, uri: str, object_size: int | None) -
     return row.error(
         native.detail,
         uri=uri,
-        hint=_HINTS.get(number, row.hint),
+        hint=_HINTS.get(number) or (not is_http and _WITHOUT_PROXY.get(native.code)) or row.hint,
         byte_range=(native.begin, native.end) if native.end > native.begin else None,
         object_size=object_size,
         status=native.http_status or None,

@@ -155,7 +155,8 @@ class ReadSession:
         if native.code == "source" and raised is not None:
             return raised
         failed = self._objects[native.source]
-        return error_from_native(native, uri=failed.uri, object_size=failed.size_bytes)
+        is_http = isinstance(failed.source, HttpSource)
+        return error_from_native(native, uri=failed.uri, object_size=failed.size_bytes, is_http=is_http)
 
     def _refresh(self, source: int) -> None:
         known = self._objects[source].source
