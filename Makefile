@@ -57,8 +57,8 @@ fuzz: $(INSTALL_STAMP) fuzz-packages ## fuzz every parser for SECONDS each, from
 	$(BIN)/pip install --quiet 'atheris>=2.3'
 	CXX=clang++ $(BIN)/cmake -S native -B build/fuzzers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_PYTHON=OFF -DSTREAMER_BUILD_FUZZERS=ON
-	$(BIN)/cmake --build build/fuzzers --target range_response_fuzz url_fuzz
-	for target in range_response url; do mkdir -p build/fuzz/$$target && \
+	$(BIN)/cmake --build build/fuzzers --target range_response_fuzz url_fuzz nfs_url_fuzz nfs_link_fuzz
+	for target in range_response url nfs_url nfs_link; do mkdir -p build/fuzz/$$target && \
 	  build/fuzzers/$${target}_fuzz -max_total_time=$(SECONDS) build/fuzz/$$target native/fuzz/corpus/$$target || exit 1; done
 	cd tests && for target in header index uri; do \
 	  ../$(BIN)/python -m fuzzing $$target -max_total_time=$(SECONDS) || exit 1; done
