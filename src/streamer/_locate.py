@@ -78,17 +78,17 @@ def locate(
     options = _options_by_uri(storage_options, len(uris))
     backends = enabled()  # once: it reads the entry points of everything that is installed
 
-    def locate_one(each: str, own: Mapping[str, Any] | None) -> Shards:
+    def locate_one(given: tuple[str, Mapping[str, Any] | None]) -> Shards:
+        each, own = given
         store = plugins.open_store(each, own, fs=fs, found=backends)
         try:
             return _locate_in(store, redact(each), settings)
         finally:
             store.close()
 
-    if len(uris) == 1:
-        return locate_one(uris[0], options[0])
-    with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="streamer-locate") as pool:
-        found = list(pool.map(locate_one, uris, options))
+    found = in_parallel(locate_one, list(zip(uris, options, strict=True)), role="locate")
+    if len(found) == 1:
+        return found[0]
     objects: list[SourceObject] = []
     shard_of: dict[str, int] = {}
     for part in found:
