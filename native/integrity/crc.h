@@ -1,0 +1,37 @@
+// Cyclic redundancy checks that stores keep of their objects, and that manifests keep of tensors.
+//
+// Guarantees: the published check values; pieces may be computed in any order, by any thread, and
+// combined. They find accidents (a flipped bit, a lost or swapped block), not attackers.
+// Refuses nothing: every run of bytes has a value, the empty one 0.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace streamer {
+
+// All three are reflected, begin with all ones and end complemented, so that one code computes
+// them.
+enum class Crc : std::uint8_t {
+  kCrc32,      // ISO-HDLC, as in zip and gzip: x-amz-checksum-crc32
+  kCrc32c,     // Castagnoli, RFC 3720 §B.4: x-amz-checksum-crc32c, GCS, manifests
+  kCrc64Nvme,  // NVM Express base specification: x-amz-checksum-crc64nvme
+};
+
+// By the names stores give them: "crc32", "crc32c", "crc64nvme".
+std::optional<Crc> crc_of_name(std::string_view name);
+
+// The value of `data`, or of what `before` is the value of with `data` behind it.
+std::uint64_t compute(Crc code, std::span<const std::byte> data, std::uint64_t before = 0);
+
+// The same by tables alone, as on processors without carry-less multiplication.
+std::uint64_t compute_by_table(Crc code, std::span<const std::byte> data, std::uint64_t before = 0);
+
+// The value of two runs of bytes, one behind the other, from the values of each.
+std::uint64_t combine(Crc code, std::uint64_t first, std::uint64_t second,
+                      std::uint64_t second_bytes);
+
+}  // namespace streamer
