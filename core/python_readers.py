@@ -108,8 +108,9 @@ class PythonReaders:
 
     def _confirm_if_last(self, source: PythonSource, block: _native.PythonBlock) -> None:
         with self._counting:
-            self._missing_bytes[block.source] -= block.end - block.begin
-            is_last = self._missing_bytes[block.source] == 0
+            if not block.is_reread:
+                self._missing_bytes[block.source] -= block.end - block.begin
+            is_last = block.is_reread or self._missing_bytes[block.source] == 0
         if is_last and source.confirm is not None:
             source.confirm()
 

@@ -30,6 +30,7 @@ enum class ErrorCode : std::uint8_t {
   kIo,                  // errno from the operating system
   kOutOfMemory,         // no memory for a destination
   kSource,              // a Python source raised; the exception is kept on the Python side
+  kChecksum,            // the bytes are not those whose digest was expected
 };
 
 struct ReadError {
@@ -38,11 +39,15 @@ struct ReadError {
   std::uint32_t source = 0;  // index of the object in the session
   std::uint64_t begin = 0;   // half-open byte range that was asked for
   std::uint64_t end = 0;
-  int http_status = 0;       // 0 where there was no answer
-  int os_error = 0;          // errno, 0 where there was none
-  double retry_after_s = 0;  // the server's Retry-After, 0 where it sent none
-  std::string storage_code;  // the storage's own word: NoSuchKey, SlowDown, ...
-  std::string request_id;    // the storage's request id
+  int http_status = 0;              // 0 where there was no answer
+  int os_error = 0;                 // errno, 0 where there was none
+  double retry_after_s = 0;         // the server's Retry-After, 0 where it sent none
+  std::string storage_code;         // the storage's own word: NoSuchKey, SlowDown, ...
+  std::string request_id;           // the storage's request id
+  std::uint32_t item = UINT32_MAX;  // whose digest is wrong, with the next three
+  std::string algorithm;
+  std::string expected;  // hexadecimal digits
+  std::string found;
   int attempts = 1;
   double elapsed_s = 0;
 };

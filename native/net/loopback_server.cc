@@ -92,7 +92,8 @@ bool LoopbackServer::answer(int connection, const std::string& request) {
       std::sscanf(request.c_str() + at, "Range: bytes=%lu-%lu", &first, &last) != 2) {
     return false;
   }
-  const std::string body = data_.substr(first, last - first + 1);
+  std::string body = data_.substr(first, last - first + 1);
+  if (fault == LoopbackFault::kFlip) body[body.size() / 2] ^= 1;
   std::string head = "HTTP/1.1 206 Partial Content\r\nETag: \"v1\"\r\n";
   head += "Content-Length: " + std::to_string(body.size()) + "\r\n";
   head += "Content-Range: bytes " + std::to_string(first) + "-" + std::to_string(last) + "/";

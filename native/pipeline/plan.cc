@@ -35,6 +35,9 @@ void check_plan(const Plan& plan, std::uint32_t source_count) {
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     if (!is_covered[i] && plan.items[i].size() != 0) refuse("no span reads item", i);
   }
+  const std::size_t digests = plan.digests.items.size();
+  if (digests != 0 && digests != plan.items.size())
+    refuse("not as many items as digests:", digests);
 }
 
 }  // namespace streamer

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "integrity/digest_plan.h"
 
 namespace streamer {
 
@@ -34,10 +35,12 @@ struct Span {
 struct Plan {
   std::vector<Item> items;
   std::vector<Span> spans;
+  DigestPlan digests{};
 };
 
 // Throws std::invalid_argument unless: every span is non-empty, names an existing source, and holds
-// its items in ascending order without overlap; every item of non-zero size is in exactly one span.
+// its items in ascending order without overlap; every item of non-zero size is in exactly one span;
+// there are as many digests as items, or none.
 void check_plan(const Plan& plan, std::uint32_t source_count);
 
 // Where a run of bytes of a block goes. A null target drops the bytes (a gap between two wanted

@@ -30,6 +30,7 @@ TEST_CASE("a plan the engine cannot rely on is refused") {
   is_refused([](Plan& plan) { plan.items[0].source = 3; });
   is_refused([](Plan& plan) { plan.spans.clear(); });
   is_refused([](Plan& plan) { plan.spans.push_back(plan.spans[0]); });
+  is_refused([](Plan& plan) { plan.digests.items.resize(2); });
 }
 
 }  // namespace

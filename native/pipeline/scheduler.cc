@@ -9,6 +9,7 @@ namespace streamer {
 Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
                      const SchedulerOptions& options)
     : options_(options),
+      ledger_(std::move(plan.digests)),
       plan_(std::move(plan)),
       memory_(plan_.items.size()),
       missing_bytes_(plan_.items.size()),
@@ -116,6 +117,7 @@ bool Scheduler::reserve(std::uint32_t index) {
 }
 
 void Scheduler::finish(Lane which, Block block) {
+  ledger_.add(block);  // before the lock: it reads every byte
   const std::lock_guard lock(mutex_);
   LaneState& lane = lane_state(which);
   --lane.in_flight;
@@ -123,10 +125,37 @@ void Scheduler::finish(Lane which, Block block) {
   for (const Segment& segment : block.segments) {
     if (segment.item == Segment::kNoItem) continue;
     missing_bytes_[segment.item] -= segment.size;
-    if (missing_bytes_[segment.item] == 0) complete(segment.item);
+    if (missing_bytes_[segment.item] == 0) settle(which, segment.item);
   }
   if (lane.is_finished() || lane.is_starved) wake_lane(lane);
   if (is_release_asked_) release_locked();
+}
+
+void Scheduler::settle(Lane lane, std::uint32_t item) {
+  switch (ledger_.judge(item)) {
+    case Verdict::kRight:
+      return complete(item);
+    case Verdict::kReadAgain:
+      return read_again(lane, item);
+    case Verdict::kWrong:
+      return fail_locked(ledger_.error_of(plan_.items[item], item));
+  }
+}
+
+void Scheduler::read_again(Lane which, std::uint32_t index) {
+  const Item& item = plan_.items[index];
+  missing_bytes_[index] = item.size();
+  ++stats_.rereads;
+  LaneState& lane = lane_state(which);
+  const Span span{item.source, item.begin, item.end, index, 1};
+  BlockCutter cutter(plan_.items, {span}, options_.block_bytes[static_cast<std::size_t>(which)]);
+  const auto has_memory = [](std::uint32_t) { return true; };  // since it was read first
+  while (auto block = cutter.next(has_memory, true)) {
+    block->attempts = 1;  // so that HTTP takes a new connection
+    block->first_started = Clock::now();
+    lane.retries.emplace(TimePoint{}, std::move(*block));
+  }
+  wake_lane(lane);
 }
 
 void Scheduler::complete(std::uint32_t item) {

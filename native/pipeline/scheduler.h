@@ -10,6 +10,8 @@
 //    finds nothing else held may be reserved (a tensor larger than the limit is read alone), and so
 //    may the first item that is not taken (delivery in item order cannot deadlock when lanes share
 //    the limit).
+//  - Where the plan wants digests, they are computed by finish(), on the reader's thread; an item
+//  with another than the expected one is read once more before it is delivered.
 //  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
 //
 // Thread-safe. Every wait ends on stop().
@@ -27,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/read_error.h"
+#include "integrity/digest_ledger.h"
 #include "io/arena.h"
 #include "pipeline/block_cutter.h"
 #include "pipeline/plan.h"
@@ -63,6 +66,7 @@ struct Delivery {
 struct SchedulerStats {
   std::uint64_t blocks = 0;
   std::uint64_t retries = 0;
+  std::uint64_t rereads = 0;       // of items whose digest was wrong
   std::uint64_t bytes_landed = 0;  // of finished blocks, dropped gaps included
   std::uint64_t bytes_delivered = 0;
   std::uint64_t items_delivered = 0;
@@ -98,6 +102,8 @@ class Scheduler {
   Delivery wait(double timeout_s);
   // Memory of a delivered item; empty where the caller gave the target.
   Memory take_item(std::uint32_t item);
+  // Of a delivered item, where the plan wants its digest.
+  std::vector<Piece> digest_pieces(std::uint32_t item) { return ledger_.pieces(item); }
 
   void stop();
   // Gives back the memory of whatever was not taken. After stop(), when no reader of the engine's
@@ -124,6 +130,8 @@ class Scheduler {
   BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
   TakeResult try_take_locked(LaneState& lane, TimePoint now);
   bool reserve(std::uint32_t item);
+  void settle(Lane lane, std::uint32_t item);
+  void read_again(Lane lane, std::uint32_t item);
   void complete(std::uint32_t item);
   void fail_locked(ReadError error);
   void stop_locked();
@@ -136,6 +144,7 @@ class Scheduler {
 
   const SchedulerOptions options_;
   Arena& arena_ = Arena::instance();
+  DigestLedger ledger_;  // has a lock of its own, taken inside of ours
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_delivery_;

@@ -247,6 +247,10 @@ Delivery Session::wait(double timeout_s) { return state().scheduler->wait(timeou
 
 Memory Session::take(std::uint32_t item) { return state().scheduler->take_item(item); }
 
+std::vector<Piece> Session::digest_pieces(std::uint32_t item) {
+  return state().scheduler->digest_pieces(item);
+}
+
 void Session::renew(std::uint32_t source, HttpTarget target) {
   state().objects.at(source)->renew(std::move(target));
 }

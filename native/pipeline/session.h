@@ -82,6 +82,7 @@ class Session {
   // --- the consumer, one thread at a time ---
   Delivery wait(double timeout_s);
   Memory take(std::uint32_t item);
+  std::vector<Piece> digest_pieces(std::uint32_t item);
   void renew(std::uint32_t source, HttpTarget target);
 
   // What was read of an object: text that changes when its content does. Empty where unknown.

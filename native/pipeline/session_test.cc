@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -194,6 +196,51 @@ TEST_CASE("a server that only fails ends the load") {
   while (!delivery.error && !delivery.is_finished) delivery = session.wait(30);
   REQUIRE(delivery.error);
   CHECK(delivery.error->http_status == 503);
+}
+
+// Wants the CRC32C of every item of the plan.
+void want_digests(Plan& plan, const std::string& data) {
+  for (const Item& item : plan.items) {
+    const std::string_view bytes = std::string_view(data).substr(item.begin, item.size());
+    const std::uint64_t value = compute(Crc::kCrc32c, std::as_bytes(std::span(bytes)));
+    plan.digests.items.push_back({Crc::kCrc32c, value, item.source});
+  }
+}
+
+TEST_CASE("bytes that were flipped on their way are read again, and nothing else is") {
+  const std::vector<std::string> data = {random_data(4'000'000, 8)};
+  const LoopbackServer server(data[0], [](int number) {
+    return number == 5 ? LoopbackFault::kFlip : LoopbackFault::kNone;
+  });
+  Session session(options_with());
+  session.add_http(target_of(server), data[0].size(), "", "ETag", false);
+  Plan plan;
+  add_object(plan, 0, data[0].size());
+  want_digests(plan, data[0]);
+  CHECK(check_load(session, plan, data).scheduler.rereads == 1);
+}
+
+TEST_CASE("bytes that are flipped at rest end the load, with the item and both digests") {
+  const std::string data = random_data(4'000'000, 9);
+  std::string rotten = data;
+  rotten[1'234'567] = static_cast<char>(rotten[1'234'567] ^ 4);
+  const TemporaryFile file(rotten);
+  Session session(options_with());
+  session.add_file(file.path(), data.size(), "");
+  Plan plan;
+  add_object(plan, 0, data.size());
+  want_digests(plan, data);
+  session.start(plan);
+  Delivery delivery;
+  while (!delivery.error && !delivery.is_finished) {
+    delivery = session.wait(30);
+    for (const std::uint32_t item : delivery.items) session.take(item);
+  }
+  REQUIRE(delivery.error);
+  CHECK(delivery.error->code == ErrorCode::kChecksum);
+  CHECK(delivery.error->item == 12);
+  CHECK(delivery.error->expected != delivery.error->found);
+  CHECK(session.stats().scheduler.rereads == 1);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 namespace streamer {
 
 void register_file_system(pybind11::module_& module);
+void register_integrity(pybind11::module_& module);
 void register_memory(pybind11::module_& module);
 void register_nfs(pybind11::module_& module);
 void register_python_block(pybind11::module_& module);

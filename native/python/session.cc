@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,8 @@ const char* name_of(ErrorCode code) {
       return "out_of_memory";
     case ErrorCode::kSource:
       return "source";
+    case ErrorCode::kChecksum:
+      return "checksum";
   }
   return "io";
 }
@@ -112,11 +115,20 @@ py::object take(Session& session, std::uint32_t item) {
   return py::cast(std::move(memory));
 }
 
+py::list digest_pieces(Session& session, std::uint32_t item) {
+  py::list result;
+  for (const Piece& piece : session.digest_pieces(item)) {
+    result.append(py::make_tuple(piece.begin, piece.bytes, piece.value));
+  }
+  return result;
+}
+
 py::dict stats_of(Session& session) {
   const SessionStats stats = session.stats();
   py::dict result;
   result["blocks"] = stats.scheduler.blocks;
   result["retries"] = stats.scheduler.retries;
+  result["rereads"] = stats.scheduler.rereads;
   result["bytes_landed"] = stats.scheduler.bytes_landed;
   result["bytes_delivered"] = stats.scheduler.bytes_delivered;
   result["items_delivered"] = stats.scheduler.items_delivered;
@@ -139,6 +151,10 @@ void register_read_error(py::module_& module) {
       .def_readonly("os_error", &ReadError::os_error)
       .def_readonly("storage_code", &ReadError::storage_code)
       .def_readonly("request_id", &ReadError::request_id)
+      .def_readonly("item", &ReadError::item)
+      .def_readonly("algorithm", &ReadError::algorithm)
+      .def_readonly("expected", &ReadError::expected)
+      .def_readonly("found", &ReadError::found)
       .def_readonly("attempts", &ReadError::attempts)
       .def_readonly("elapsed_s", &ReadError::elapsed_s);
 }
@@ -215,10 +231,14 @@ void register_session(py::module_& module) {
       .def("add_python", &Session::add_python)
       .def(
           "start",
-          [](Session& session, const py::buffer& items, const py::buffer& spans) {
-            session.start(plan_of(items, spans));
+          [](Session& session, const py::buffer& items, const py::buffer& spans,
+             std::optional<DigestPlan> digests) {
+            Plan plan = plan_of(items, spans);
+            if (digests) plan.digests = std::move(*digests);
+            session.start(std::move(plan));
           },
-          py::arg("items"), py::arg("spans"))
+          py::arg("items"), py::arg("spans"), py::arg("digests") = py::none())
+      .def("digest_pieces", &digest_pieces, py::arg("item"))
       .def("wait", &wait_interruptibly, py::arg("timeout_s"))
       .def("take", &take, py::arg("item"))
       .def("renew", &Session::renew, py::arg("source"), py::arg("target"))
