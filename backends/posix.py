@@ -1,9 +1,9 @@
 """Files on mounted file systems: plain paths, ``file://`` and ``local://`` URLs.
 
-Guarantees: only `os.stat` and `os.scandir` are called, so nothing here waits on a FIFO or a device; symbolic links are
-followed (the Hugging Face cache is made of them), unless ``symlinks="inside"`` keeps them in the folder that the URL
-names. Refuses everything that is not a regular file. A URL names what it names to fsspec, letter by letter; only where
-no such file exists is it read as RFC 8089 wants: ``%20`` for a space.
+Guarantees: to read, only `os.stat` and `os.scandir` are called, so nothing here waits on a FIFO or a device; symbolic
+links are followed (the Hugging Face cache is made of them), unless ``symlinks="inside"`` keeps them in the folder that
+the URL names. Refuses everything that is not a regular file. A URL names what it names to fsspec, letter by letter;
+only where no such file exists is it read as RFC 8089 wants: ``%20`` for a space.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from streamer import _native
+from streamer.backends.posix_write import write_atomically
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
 from streamer.core.redact import redact
 from streamer.core.sources import FileSource, ObjectInfo, Store, hookimpl
@@ -120,6 +121,18 @@ class PosixStore:
     def source(self, info: ObjectInfo) -> FileSource:
         """Name the file for the native readers, and say whether it lies on another machine."""
         return FileSource(info.path, is_remote=self._is_remote(info.path), inside=self._inside)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file under another name, bring it to the disk, and only then give it its name.
+
+        Raises:
+            AccessDeniedError: the folder may not be written.
+            StorageError: the disk is full, or failed.
+        """
+        try:
+            write_atomically(path, data)
+        except OSError as error:
+            raise _storage_error(error, path) from error
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -34,11 +34,13 @@ class Catalog:
         shards: The objects, pinned to the version whose header was read.
         tensors: Name to place, in shard order, then in file order.
         metadata: The ``__metadata__`` of all headers, later shards winning.
+        headers: The bytes before the data of each shard, where they were asked for, else empty.
     """
 
     shards: Sequence[SourceObject]
     tensors: Mapping[str, Located]
     metadata: Mapping[str, str]
+    headers: Sequence[bytes] = ()
 
     def in_file_order(self, names: set[str] | None = None) -> Iterator[Located]:
         """Give the wanted tensors, or all, in the order their bytes lie in storage."""
@@ -48,7 +50,11 @@ class Catalog:
 
 
 def read_catalog(
-    shards: Sequence[SourceObject], settings: Settings, *, shard_of: Mapping[str, int] | None = None
+    shards: Sequence[SourceObject],
+    settings: Settings,
+    *,
+    shard_of: Mapping[str, int] | None = None,
+    keeps_headers: bool = False,
 ) -> Catalog:
     """Read and check the headers of all shards, with one ranged read each where the header is small.
 
@@ -56,6 +62,7 @@ def read_catalog(
         shards: In the order their tensors shall have.
         settings: How to read.
         shard_of: What the index says: tensor name to position in `shards`.
+        keeps_headers: Fill in `Catalog.headers`, for digests of whole objects.
 
     Raises:
         HeaderError: a header is malformed.
@@ -66,7 +73,11 @@ def read_catalog(
     prefixes, pinned = read_ranges(
         shards, [(i, 0, min(known.size_bytes, settings.header_bytes)) for i, known in enumerate(shards)], settings
     )
-    headers = _complete_headers(prefixes, pinned, settings)
+    prefixes = _completed(prefixes, pinned, settings)
+    headers = [
+        parse_header(data, known.size_bytes, uri=known.uri, max_rank=settings.max_rank)
+        for data, known in zip(prefixes, pinned, strict=True)
+    ]
     tensors: dict[str, Located] = {}
     metadata: dict[str, str] = {}
     for shard, header in enumerate(headers):
@@ -74,12 +85,11 @@ def read_catalog(
         _add_entries(tensors, shard, header, pinned, shard_of)
     if shard_of is not None:
         _check_index(tensors, shard_of, pinned)
-    return Catalog(pinned, tensors, metadata)
+    begun = zip(prefixes, headers, strict=True) if keeps_headers else ()
+    return Catalog(pinned, tensors, metadata, [bytes(data[: header.data_begin]) for data, header in begun])
 
 
-def _complete_headers(
-    prefixes: Sequence[memoryview], shards: Sequence[SourceObject], settings: Settings
-) -> list[Header]:
+def _completed(prefixes: Sequence[memoryview], shards: Sequence[SourceObject], settings: Settings) -> list[memoryview]:
     sizes = []
     for prefix, known in zip(prefixes, shards, strict=True):
         sizes.append(header_size_bytes(bytes(prefix[:LENGTH_BYTES]), known.size_bytes, uri=known.uri))
@@ -91,10 +101,7 @@ def _complete_headers(
         )
         for i, tail in zip(longer, rest, strict=True):
             whole[i] = memoryview(bytes(prefixes[i]) + bytes(tail))
-    return [
-        parse_header(data, known.size_bytes, uri=known.uri, max_rank=settings.max_rank)
-        for data, known in zip(whole, shards, strict=True)
-    ]
+    return whole
 
 
 def _add_entries(

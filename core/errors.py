@@ -12,13 +12,15 @@ The tree (each class is also the builtin a caller would expect)::
     │   └── UnsupportedDtypeError (TypeError)   the framework has no such dtype
     ├── FormatError (ValueError)                the checkpoint itself is wrong
     │   ├── HeaderError                         malformed safetensors header
-    │   └── ShardIndexError                     malformed index, or one that leaves its folder
+    │   ├── ShardIndexError                     malformed index, or one that leaves its folder
+    │   └── ManifestError                       malformed manifest, or one of another checkpoint
     ├── StorageError (OSError)                  the storage said no, or nothing
     │   ├── ObjectNotFoundError (FileNotFoundError)
     │   ├── AccessDeniedError (PermissionError)
     │   │   └── CredentialsError                missing, wrong or expired credentials
     │   ├── TruncatedError (EOFError)           fewer bytes than the size promised
     │   ├── ChangedError                        the object was replaced during the load
+    │   ├── ChecksumError                       the bytes are not those a digest was taken of
     │   ├── RangeResponseError                  the server's answer is not the range asked for
     │   ├── RedirectError                       a redirect that must not be followed
     │   ├── HttpStatusError                     any other HTTP status
@@ -33,9 +35,12 @@ The tree (each class is also the builtin a caller would expect)::
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "AccessDeniedError",
     "ChangedError",
+    "ChecksumError",
     "ConnectError",
     "CredentialsError",
     "DeviceError",
@@ -44,6 +49,7 @@ __all__ = [
     "HeaderError",
     "HttpStatusError",
     "LoadCancelledError",
+    "ManifestError",
     "ObjectNotFoundError",
     "OptionError",
     "PluginError",
@@ -128,6 +134,10 @@ class ShardIndexError(FormatError):
     """A ``*.safetensors.index.json`` is malformed, or names a shard it must not."""
 
 
+class ManifestError(FormatError):
+    """A manifest is malformed, or was not made of this checkpoint."""
+
+
 class StorageError(StreamerError, OSError):
     """A storage refused, failed or lied.
 
@@ -202,6 +212,33 @@ class TruncatedError(StorageError, EOFError):
 
 class ChangedError(StorageError):
     """The object was replaced or rewritten while it was being read."""
+
+
+class ChecksumError(StorageError):
+    """The bytes are not those that the manifest, or the storage, holds a digest of.
+
+    Attributes:
+        tensor: The tensor with the wrong bytes, or None where only an object as a whole has a digest.
+        algorithm: ``crc32c``, ``crc64nvme``, ``sha256``, …
+        expected: The digest of the right bytes, in hexadecimal digits.
+        found: The digest of the bytes that were read.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tensor: str | None = None,
+        algorithm: str | None = None,
+        expected: str | None = None,
+        found: str | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(message, **facts)
+        self.tensor = tensor
+        self.algorithm = algorithm
+        self.expected = expected
+        self.found = found
 
 
 class RangeResponseError(StorageError):

@@ -6,11 +6,12 @@ import errno
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamer.core import errors
+from streamer.core.quoting import quoted
 
 if TYPE_CHECKING:
     from streamer._native import ReadError
 
-__all__ = ["error_from_native"]
+__all__ = ["checksum_error", "error_from_native"]
 
 
 class _Row(NamedTuple):
@@ -79,4 +80,21 @@ def error_from_native(
         request_id=native.request_id or None,
         attempts=native.attempts,
         elapsed_s=native.elapsed_s,
+    )
+
+
+def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_size: int | None) -> errors.ChecksumError:
+    """Say which tensor is wrong; the engine knows it by number only."""
+    what = f"tensor {quoted(tensor)}" if tensor is not None else "the range"
+    return errors.ChecksumError(
+        f"{what} is not what its manifest says, read twice: {native.algorithm} {native.expected} expected,"
+        f" {native.found} found",
+        uri=uri,
+        hint="Upload or download this file again; if it was changed on purpose, write the manifest anew",
+        byte_range=(native.begin, native.end),
+        object_size=object_size,
+        tensor=tensor,
+        algorithm=native.algorithm,
+        expected=native.expected,
+        found=native.found,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamer.core.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 
-__all__ = ["LoadReport", "count_readers", "remarks_of"]
+__all__ = ["LoadReport", "ObjectCheck", "count_readers", "remarks_of"]
 
 _READERS: dict[type[Source], str] = {
     FileSource: "file",
@@ -17,6 +17,21 @@ _READERS: dict[type[Source], str] = {
     NfsSource: "nfs",
     PythonSource: "python",
 }
+
+
+@dataclass(frozen=True)
+class ObjectCheck:
+    """Whether the bytes of one object were compared with a digest of them.
+
+    Attributes:
+        uri: The object, without secrets.
+        verified_by: What was compared and equal (``"manifest (crc32c)"``, ``"crc64nvme"``, ``"sha256"``), or None.
+        remark: Why nothing was compared; None where it was.
+    """
+
+    uri: str
+    verified_by: str | None
+    remark: str | None
 
 
 @dataclass(frozen=True)
@@ -31,11 +46,13 @@ class LoadReport:
         seconds: From the call to the last tensor.
         requests: Ranged GETs sent, retries included; 0 where no HTTP was spoken.
         retries: Blocks that were tried again.
+        rereads: Tensors read a second time because their digest was wrong the first time.
         hedges: Duplicate requests sent against slow ones.
         credential_refreshes: Times an expiring signature was renewed.
         peak_held_bytes: Most bytes read, or being read, and not yet handed over.
         readers: Shards by the reader that read them: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
         remarks: Why some shard was read in a slower way than its storage usually is; usually empty.
+        verified: With ``verify=``, of each shard what was verified or why not; empty without it.
         stages: Seconds spent in ``locate`` (listing), ``headers`` and ``read``.
         is_complete: Every tensor asked for was delivered.
     """
@@ -47,13 +64,20 @@ class LoadReport:
     seconds: float = 0.0
     requests: int = 0
     retries: int = 0
+    rereads: int = 0
     hedges: int = 0
     credential_refreshes: int = 0
     peak_held_bytes: int = 0
     readers: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    verified: tuple[ObjectCheck, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)
     is_complete: bool = False
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the bytes of every shard were compared with a digest of them."""
+        return bool(self.verified) and all(each.verified_by for each in self.verified)
 
     @property
     def gb_per_s(self) -> float:
@@ -62,7 +86,8 @@ class LoadReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Give all fields, and ``gb_per_s``, as plain values for JSON."""
-        return {**asdict(self), "remarks": list(self.remarks), "gb_per_s": self.gb_per_s}
+        plain = asdict(self)
+        return {**plain, "remarks": list(self.remarks), "verified": list(plain["verified"]), "gb_per_s": self.gb_per_s}
 
     def __str__(self) -> str:
         rate = f"{self.bytes / 1e9:.3f} GB in {self.seconds:.2f} s, {self.gb_per_s:.2f} GB/s"

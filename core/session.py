@@ -20,7 +20,7 @@ from streamer.core.errors import (
     StreamerError,
     TransferTimeoutError,
 )
-from streamer.core.native_errors import error_from_native
+from streamer.core.native_errors import checksum_error, error_from_native
 from streamer.core.page_cache import cached_fraction
 from streamer.core.plan import ReadPlan
 from streamer.core.python_readers import PythonReaders
@@ -65,6 +65,8 @@ class ReadSession:
         in_item_order: Hand items out in plan order instead of completion order.
         keep_alive: Kept until the last reader is gone: owners of the plan's target addresses.
         on_progress: Called with the bytes landed so far, on the consumer's thread.
+        digests: What to compute of the items on the way, and what is expected of them.
+        name_of: Gives the name of an item, for messages.
     """
 
     def __init__(
@@ -76,10 +78,13 @@ class ReadSession:
         in_item_order: bool = False,
         keep_alive: object = None,
         on_progress: Callable[[int], None] | None = None,
+        digests: _native.DigestPlan | None = None,
+        name_of: Callable[[int], str] | None = None,
     ) -> None:
         self._objects = objects
         self._plan = plan
         self._on_progress = on_progress
+        self._name_of = name_of
         self._delivered = 0
         self._deadline_s = settings.deadline_s
         self._began = time.monotonic()
@@ -87,7 +92,7 @@ class ReadSession:
         self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive, plan.spans)
         self.close = weakref.finalize(self, _close, self._engine, self._readers)
         try:
-            self._engine.start(plan.items, plan.spans)
+            self._engine.start(plan.items, plan.spans, digests)
             self._readers.start()
         except BaseException:
             self.close()
@@ -113,6 +118,10 @@ class ReadSession:
     def take(self, item: int) -> _native.Memory | None:
         """Hand over the memory of a finished item; None when it is empty or went to the caller's target."""
         return self._engine.take(item)
+
+    def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
+        """Give first byte, bytes and checksum of the consecutive pieces of a finished item; none where it is empty."""
+        return self._engine.digest_pieces(item)
 
     def version(self, source: int) -> str:
         """Text that changes when the object's content does, as the answers told; empty where they did not."""
@@ -155,6 +164,9 @@ class ReadSession:
         if native.code == "source" and raised is not None:
             return raised
         failed = self._objects[native.source]
+        if native.code == "checksum":
+            name = self._name_of(native.item) if self._name_of else None
+            return checksum_error(native, name, uri=failed.uri, object_size=failed.size_bytes)
         is_http = isinstance(failed.source, HttpSource)
         return error_from_native(native, uri=failed.uri, object_size=failed.size_bytes, is_http=is_http)
 

@@ -12,15 +12,19 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pluggy
 
+from streamer.core.digests import NoDigest, ObjectDigest
+
 __all__ = [
     "FileSource",
     "HttpSource",
     "NfsSource",
+    "DigestingStore",
     "ObjectInfo",
     "PythonSource",
     "Source",
     "Store",
     "StoreHooks",
+    "WritableStore",
     "hookimpl",
     "hookspec",
 ]
@@ -158,6 +162,33 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of connections. Sources given out stay valid."""
+
+
+@runtime_checkable
+class DigestingStore(Protocol):
+    """A store that keeps digests of its objects; what a `Store` may have beside."""
+
+    def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
+        """Tell the digest the store keeps of the very version that `info` describes, without reading its bytes.
+
+        Called from several threads, for ``verify="auto"`` only.
+
+        Raises:
+            StorageError: the store cannot be asked.
+        """
+
+
+@runtime_checkable
+class WritableStore(Protocol):
+    """A store that small files can be written to; what a `Store` may have beside."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write one small file, whole or not at all where the storage can do that.
+
+        Raises:
+            AccessDeniedError: it may not be written.
+            StorageError: it could not.
+        """
 
 
 class StoreHooks:

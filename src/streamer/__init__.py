@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from streamer import plugins
     from streamer._checkpoint import Checkpoint, open  # noqa: A004  streamer.open is the public name
     from streamer._load import load, load_file, load_into
+    from streamer._manifest import ManifestReport, write_manifest
     from streamer._safe_open import safe_open
     from streamer._stream import Stream, stream
     from streamer.core.errors import (
         AccessDeniedError,
         ChangedError,
+        ChecksumError,
         ConnectError,
         CredentialsError,
         DeviceError,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         HeaderError,
         HttpStatusError,
         LoadCancelledError,
+        ManifestError,
         ObjectNotFoundError,
         OptionError,
         PluginError,
@@ -56,10 +59,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Checkpoint",
     "LoadReport",
+    "ManifestReport",
     "Options",
     "Stream",
     "AccessDeniedError",
     "ChangedError",
+    "ChecksumError",
     "ConnectError",
     "CredentialsError",
     "DeviceError",
@@ -68,6 +73,7 @@ __all__ = [
     "HeaderError",
     "HttpStatusError",
     "LoadCancelledError",
+    "ManifestError",
     "ObjectNotFoundError",
     "OptionError",
     "PluginError",
@@ -93,6 +99,7 @@ __all__ = [
     "plugins",
     "safe_open",
     "stream",
+    "write_manifest",
 ]
 
 _HOME = {
@@ -101,6 +108,8 @@ _HOME = {
     "load": "streamer._load",
     "load_file": "streamer._load",
     "load_into": "streamer._load",
+    "ManifestReport": "streamer._manifest",
+    "write_manifest": "streamer._manifest",
     "safe_open": "streamer._safe_open",
     "Stream": "streamer._stream",
     "stream": "streamer._stream",

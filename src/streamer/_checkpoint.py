@@ -16,6 +16,7 @@ from streamer.core.frameworks import framework_of
 from streamer.core.header import TensorEntry
 from streamer.core.options import Options
 from streamer.core.selection import NamesOption, select
+from streamer.core.verification import VerifyOption
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -128,6 +129,7 @@ def open(  # noqa: A001  the name users know from files
     fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
+    verify: VerifyOption = None,
 ) -> Checkpoint:
     """Open a checkpoint for random access: its headers are read now, its tensors when asked for.
 
@@ -140,6 +142,8 @@ def open(  # noqa: A001  the name users know from files
         fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.
         progress: Accepted so that calls look alike; opening is one small read per shard.
+        verify: As for `streamer.load`, for each read. Rows of a tensor have no digest, and an object that is read in
+            several calls is not compared under ``"auto"``.
 
     Raises:
         StreamerError: as for `streamer.load`.
@@ -149,4 +153,4 @@ def open(  # noqa: A001  the name users know from files
         ...     rows = checkpoint.get_slice("lm_head.weight")[:128]
     """
     del progress
-    return Checkpoint(open_checkpoint(uri, storage_options, options, fs), names, framework, device)
+    return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, framework, device)

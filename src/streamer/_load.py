@@ -14,6 +14,7 @@ from streamer.core.frameworks import framework_of
 from streamer.core.options import Options
 from streamer.core.report import LoadReport
 from streamer.core.selection import NamesOption
+from streamer.core.verification import VerifyOption
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -31,6 +32,7 @@ def load(
     fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
+    verify: VerifyOption = None,
 ) -> dict[str, Any]:
     """Load a safetensors checkpoint.
 
@@ -50,6 +52,9 @@ def load(
         progress: None shows a bar on a terminal when the load takes longer than half a second; True and False
             always and never do; a callable gets ``(bytes done, bytes in all)``. ``STREAMER_PROGRESS=0`` turns
             the automatic bar off.
+        verify: Compare the bytes with digests: ``"auto"`` with what the storage keeps of each object, where it
+            keeps something; ``"manifest"`` with the manifest that `streamer.write_manifest` wrote; ``"off"`` with
+            nothing. None asks ``STREAMER_VERIFY``, else means off. `LoadReport.verified` tells what was compared.
 
     Returns:
         Name to tensor, in file order. Every tensor owns its memory.
@@ -57,7 +62,8 @@ def load(
     Raises:
         UsageError: and its kinds: unknown scheme, device, tensor name, dtype or option.
         FormatError: and its kinds: malformed header or index.
-        StorageError: and its kinds: missing, denied, changed, truncated, unreachable, timed out.
+        StorageError: and its kinds: missing, denied, changed, truncated, unreachable, timed out; with `verify`,
+            `ChecksumError`.
         PluginError: a plug-in is broken.
 
     Example:
@@ -73,6 +79,7 @@ def load(
         fs=fs,
         options=options,
         progress=progress,
+        verify=verify,
     ) as tensors:
         loaded = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced or the loop raises
         loaded.update(tensors)
@@ -91,6 +98,7 @@ def load_into(
     fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
+    verify: VerifyOption = None,
 ) -> LoadReport:
     """Load a checkpoint into tensors that exist, without an intermediate copy where they are contiguous on the CPU.
 
@@ -109,6 +117,7 @@ def load_into(
         fs: As for `load`.
         options: As for `load`.
         progress: As for `load`.
+        verify: As for `load`.
 
     Returns:
         What was done.
@@ -119,7 +128,7 @@ def load_into(
     """
     del device
     made = framework_of(framework)
-    opened = open_checkpoint(uri, storage_options, options, fs)
+    opened = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted, targets = match_targets(wanted_tensors(opened, names), tensors_of(target), made, strict=strict)
     late: list[tuple[Any, Any]] = []
     with Stream(opened, wanted, made, targets=targets, progress=progress) as tensors:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer import plugins
 from streamer._parallel import in_parallel
+from streamer._promised import Promise, promises_of
 from streamer.core.errors import (
     AccessDeniedError,
     FormatError,
@@ -53,17 +54,29 @@ class Shards:
         label: What the user asked for, without secrets.
         objects: Its shards in order.
         shard_of: Tensor name to position in `objects`, as an index says; None without one.
+        infos: What the store says of each shard.
+        index_path: The store's own path of the index; None without one, and for a list of URIs.
+        is_selection: The shards are those a glob matches, or of several URIs.
+        promised: What is known of the bytes of each shard, if that was asked for.
     """
 
     label: str
     objects: list[SourceObject]
     shard_of: Mapping[str, int] | None
+    infos: list[ObjectInfo]
+    index_path: str | None = None
+    is_selection: bool = False
+    promised: list[Promise] = field(default_factory=list)
 
 
 def locate(
-    uri: UriOption, storage_options: StorageOptions, settings: Settings, fs: AbstractFileSystem | None = None
+    uri: UriOption,
+    storage_options: StorageOptions,
+    settings: Settings,
+    fs: AbstractFileSystem | None = None,
+    verify: str = "off",
 ) -> Shards:
-    """Find the shards.
+    """Find the shards, and with `verify` what is known of their bytes.
 
     Raises:
         UsageError: the list of URIs is empty, or an entry is neither text nor a path.
@@ -82,7 +95,8 @@ def locate(
         each, own = given
         store = plugins.open_store(each, own, fs=fs, found=backends)
         try:
-            return _locate_in(store, redact(each), settings)
+            parts = _locate_in(store, redact(each), settings)
+            return replace(parts, promised=promises_of(verify, store, parts.infos, parts.index_path, settings))
         finally:
             store.close()
 
@@ -94,7 +108,10 @@ def locate(
     for part in found:
         shard_of.update({name: len(objects) + shard for name, shard in (part.shard_of or {}).items()})
         objects.extend(part.objects)
-    return Shards(f"{found[0].label} and {len(found) - 1} more", objects, shard_of or None)
+    infos = [info for part in found for info in part.infos]
+    promised = [promise for part in found for promise in part.promised]
+    label = f"{found[0].label} and {len(found) - 1} more"
+    return Shards(label, objects, shard_of or None, infos, is_selection=True, promised=promised)
 
 
 def _as_list(uri: UriOption) -> list[str]:
@@ -123,7 +140,7 @@ def _locate_in(store: Store, label: str, settings: Settings) -> Shards:
     if any(mark in name for mark in "*?["):
         matches = [info for info in store.find(folder or "/") if fnmatchcase(_name(info), name)]
         if matches:
-            return _from_infos(store, label, matches)
+            return replace(_from_infos(store, label, matches), is_selection=True)
     if name.endswith(SHARD_SUFFIX):
         return _from_infos(store, label, [store.info(root)])
     if name.endswith(INDEX_SUFFIX):
@@ -172,7 +189,7 @@ def _from_index(
     infos = _infos_of_shards(store, folder, index, listed, index_object.uri)
     position = {name: number for number, name in enumerate(index.shards)}
     shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
-    return Shards(label, _objects(store, infos), shard_of)
+    return Shards(label, _objects(store, infos), shard_of, infos, index_info.path)
 
 
 def _infos_of_shards(
@@ -200,7 +217,7 @@ def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
 
 
 def _from_infos(store: Store, label: str, infos: list[ObjectInfo]) -> Shards:
-    return Shards(label, _objects(store, infos), None)
+    return Shards(label, _objects(store, infos), None, infos)
 
 
 def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:

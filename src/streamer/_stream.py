@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamer._locate import StorageOptions, UriOption, locate
+from streamer._locate import Shards, StorageOptions, UriOption, locate
 from streamer._progress import Progress, ProgressOption
-from streamer._targets import Targets
+from streamer._promised import check_fit, verification_of
+from streamer._targets import Targets, bytes_at
 from streamer.core.catalog import Catalog, Located, read_catalog
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError
 from streamer.core.frameworks import Framework, framework_of
@@ -24,9 +25,12 @@ from streamer.core.report import LoadReport, count_readers, remarks_of
 from streamer.core.selection import NamesOption, select
 from streamer.core.session import ReadSession
 from streamer.core.settings import Settings, resolve
+from streamer.core.verification import Verification, VerifyOption, resolve_verify
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+    from streamer import _native
 
 __all__ = ["Opened", "Stream", "open_checkpoint", "stream", "wanted_tensors"]
 
@@ -38,11 +42,22 @@ Order = Literal["completion", "file"]
 class Opened:
     """A checkpoint whose headers are read: what every way in starts from."""
 
-    def __init__(self, label: str, catalog: Catalog, settings: Settings, stages: Mapping[str, float]) -> None:
-        self.label = label
+    def __init__(
+        self, shards: Shards, catalog: Catalog, settings: Settings, stages: Mapping[str, float], verify: str
+    ) -> None:
+        self.label = shards.label
+        self.infos = shards.infos
+        self.index_path = shards.index_path
+        self.is_selection = shards.is_selection
         self.catalog = catalog
         self.settings = settings
         self.stages = stages
+        self._verify = verify
+        self._promised = shards.promised
+
+    def verification(self, wanted: list[Located]) -> Verification:
+        """How the bytes of one read are verified."""
+        return verification_of(self._verify, self.catalog, self._promised, wanted)
 
 
 def open_checkpoint(
@@ -50,15 +65,18 @@ def open_checkpoint(
     storage_options: StorageOptions,
     options: Options | None,
     fs: AbstractFileSystem | None = None,
+    verify: VerifyOption = None,
 ) -> Opened:
     """Find the shards and read their headers; raises as `streamer.load` does."""
     settings = resolve(options)
+    mode = resolve_verify(verify)
     started = time.perf_counter()
-    shards = locate(uri, storage_options, settings, fs)
+    shards = locate(uri, storage_options, settings, fs, mode)
     located = time.perf_counter()
-    catalog = read_catalog(shards.objects, settings, shard_of=shards.shard_of)
+    catalog = read_catalog(shards.objects, settings, shard_of=shards.shard_of, keeps_headers=mode == "auto")
+    check_fit(catalog, shards.promised)
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
-    return Opened(shards.label, catalog, settings, stages)
+    return Opened(shards, catalog, settings, stages, mode)
 
 
 class Stream:
@@ -100,13 +118,16 @@ class Stream:
         self._progress = Progress(progress, plan.span_bytes, opened.label)
         shards = {each.shard: opened.catalog.shards[each.shard].source for each in wanted}
         self._sources = list(shards.values())
+        self._verification = opened.verification(wanted)
         self._session = ReadSession(
             opened.catalog.shards,
             plan,
             opened.settings,
-            in_item_order=order == "file",
+            in_item_order=order == "file" or self._verification.needs_order,
             keep_alive=self._in_place,
             on_progress=self._progress.update,
+            digests=self._verification.digests,
+            name_of=lambda item: wanted[item].entry.name,
         )
         self._batch: Iterator[int] = iter(())
 
@@ -129,11 +150,13 @@ class Stream:
             seconds=sum(stages.values()),
             requests=stats["http_requests"],
             retries=stats["retries"],
+            rereads=stats["rereads"],
             hedges=stats["hedges"],
             credential_refreshes=stats["credential_refreshes"],
             peak_held_bytes=stats["peak_held_bytes"],
             readers=count_readers(self._sources),
             remarks=remarks_of(self._sources),
+            verified=self._verification.checks(),
             stages=stages,
             is_complete=self._yielded == len(self._wanted),
         )
@@ -151,6 +174,7 @@ class Stream:
         for item in self._batch:
             entry = self._wanted[item].entry
             memory = self._session.take(item)
+            self._verify(item, memory)
             self._yielded += 1
             if self._in_place and entry.name in self._in_place:
                 return entry.name, self._in_place[entry.name]
@@ -171,6 +195,15 @@ class Stream:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _verify(self, item: int, memory: _native.Memory | None) -> None:
+        name = self._wanted[item].entry.name
+        data = bytes_at(self._in_place[name], self._wanted[item].entry) if name in self._in_place else memory
+        try:
+            self._verification.take(item, None if data is None else memoryview(data), self._session.digest_pieces)
+        except BaseException:
+            self.close()  # nothing more may be handed out
+            raise
 
     def _finish(self) -> None:
         if self._ended is not None:
@@ -193,6 +226,7 @@ def stream(
     options: Options | None = None,
     progress: ProgressOption = None,
     order: Order = "completion",
+    verify: VerifyOption = None,
 ) -> Stream:
     """Stream the tensors of a checkpoint as they arrive.
 
@@ -207,6 +241,8 @@ def stream(
         progress: As for `streamer.load`.
         order: ``"completion"``: each tensor as soon as it is whole; ``"file"``: as their bytes lie in the
             shards.
+        verify: As for `streamer.load`. Under ``"auto"`` an object is compared when its last tensor is yielded:
+            trust the others when the loop has ended.
 
     Returns:
         A `Stream`. Its ``report`` is complete after the loop; leaving the loop early cancels the rest.
@@ -224,7 +260,7 @@ def stream(
     if order not in ("completion", "file"):
         raise OptionError(f'order is "completion" or "file", not {order!r}')
     made = framework_of(framework, device)
-    opened = open_checkpoint(uri, storage_options, options, fs)
+    opened = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted = wanted_tensors(opened, names)
     return Stream(opened, wanted, made, order=order, progress=progress)
 

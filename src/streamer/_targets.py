@@ -6,6 +6,7 @@ that is contiguous on the CPU; any other target is filled by a copy when its ten
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 from streamer.core.catalog import Located
 from streamer.core.errors import TargetError
 from streamer.core.frameworks import Framework
+from streamer.core.header import TensorEntry
 
-__all__ = ["Targets", "match_targets", "tensors_of"]
+__all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
 
 NAMED = 5  # names shown in a message
 
@@ -81,6 +83,15 @@ def match_targets(
             targets.addresses[name] = address
             targets.in_place[name] = tensor
     return kept, targets
+
+
+def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
+    """Give the bytes of a target the engine filled in place; None for an empty one."""
+    address = _address(tensor)
+    size_bytes = entry.end - entry.begin
+    if address is None or not size_bytes:
+        return None
+    return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
 
 
 def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:

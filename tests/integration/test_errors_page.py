@@ -83,6 +83,18 @@ class Provoked:
         (self.folder / "model.safetensors.index.json").write_text(json.dumps(index))
         streamer.load(self.folder)
 
+    def manifest_error(self) -> None:
+        streamer.write_manifest(self.file)
+        save_file({"weight": torch.arange(60_000.0), "bias": torch.zeros(7)}, self.file)
+        streamer.load(self.file, verify="manifest")
+
+    def checksum_error(self) -> None:
+        streamer.write_manifest(self.file)
+        data = bytearray(self.file.read_bytes())
+        data[100_000] ^= 1
+        self.file.write_bytes(data)
+        streamer.load(self.file, verify="manifest")
+
     def storage_error(self) -> None:
         os.mkfifo(self.folder / "pipe.safetensors")
         streamer.load(self.folder / "pipe.safetensors")

@@ -22,11 +22,12 @@ FOLDERS = {
 FILES = [(layer, path) for layer, folder in FOLDERS.items() for path in sorted(folder.glob("*.py"))]
 
 PUBLIC = """
-    AccessDeniedError ChangedError Checkpoint ConnectError CredentialsError DeviceError EngineError FormatError
-    HeaderError HttpStatusError LoadCancelledError LoadReport ObjectNotFoundError OptionError Options PluginError
+    AccessDeniedError ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError EngineError
+    FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
+    ObjectNotFoundError OptionError Options PluginError
     RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TlsError
     TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
-    UnsupportedDtypeError UsageError hookimpl load load_file load_into open plugins safe_open stream
+    UnsupportedDtypeError UsageError hookimpl load load_file load_into open plugins safe_open stream write_manifest
 """
 
 

@@ -1,0 +1,65 @@
+"""What a storage says of the bytes of an object: a digest of the whole, digests of its parts, or why there is none.
+
+Two kinds of digest: checksums, which combine from pieces in any order and are computed by the engine's readers, and
+hashes, which want every byte in order and are computed where the tensors are handed out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+__all__ = ["CHECKSUMS", "HASHES", "NoDigest", "ObjectDigest", "PartDigest", "digest_of_base64"]
+
+CHECKSUMS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8}  # bytes of a value
+HASHES = {"md5": 16, "sha1": 20, "sha256": 32}
+
+
+@dataclass(frozen=True)
+class PartDigest:
+    """One part of an object.
+
+    Attributes:
+        end: Byte after its last; it begins where the part before it ends.
+        value: The digest, in lower-case hexadecimal digits.
+    """
+
+    end: int
+    value: str
+
+
+@dataclass(frozen=True)
+class ObjectDigest:
+    """Digests that cover an object, by one algorithm.
+
+    Attributes:
+        algorithm: A key of `CHECKSUMS` or `HASHES`.
+        parts: In order; the last one's `end` is the object's size. Of a hash, one.
+    """
+
+    algorithm: str
+    parts: tuple[PartDigest, ...]
+
+
+@dataclass(frozen=True)
+class NoDigest:
+    """Why there is none, in a few words for the load's report."""
+
+    reason: str
+
+
+def digest_of_base64(algorithm: str, text: str | bytes, size_bytes: int) -> ObjectDigest | NoDigest:
+    """Read a digest of a whole object, as stores write it: base64 of the value, most significant byte first.
+
+    Example:
+        >>> digest_of_base64("crc32c", "4waSgw==", 9).parts[0].value
+        'e3069283'
+    """
+    try:
+        value = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        value = b""
+    if len(value) != {**CHECKSUMS, **HASHES}[algorithm]:
+        return NoDigest(f"the storage's {algorithm} is malformed")
+    return ObjectDigest(algorithm, (PartDigest(size_bytes, value.hex()),))

@@ -1,0 +1,140 @@
+"""Writes the manifest of a checkpoint: one read of all its bytes, one small file beside it.
+
+Guarantees: the digests are of one version of every shard, that whose headers were read. Refuses storages that cannot
+be written, before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from streamer import _native, plugins
+from streamer._locate import StorageOptions
+from streamer._progress import Progress, ProgressOption
+from streamer._promised import manifest_paths, name_in_manifest
+from streamer._stream import Opened, open_checkpoint
+from streamer.core.errors import UsageError
+from streamer.core.manifest import ALGORITHM, Manifest, ShardManifest, TensorDigest, render_manifest
+from streamer.core.options import Options
+from streamer.core.plan import Item, plan_reads
+from streamer.core.redact import redact
+from streamer.core.session import ReadSession
+from streamer.core.sources import WritableStore
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["ManifestReport", "write_manifest"]
+
+
+@dataclass(frozen=True)
+class ManifestReport:
+    """What `write_manifest` did.
+
+    Attributes:
+        uri: The manifest, without secrets.
+        shards: Shards in it.
+        tensors: Tensors in it.
+        bytes: Bytes of these tensors, all of which were read.
+        seconds: How long it took.
+    """
+
+    uri: str
+    shards: int
+    tensors: int
+    bytes: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all fields as plain values for JSON."""
+        return asdict(self)
+
+
+def write_manifest(
+    uri: str | os.PathLike[str],
+    *,
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+) -> ManifestReport:
+    """Read a checkpoint and write the digests of its tensors beside it, for loads with ``verify="manifest"``.
+
+    It lies beside the shards, named after the index or the only shard: ``model.safetensors.manifest.json``. One that is
+    there is replaced. What is read now is what later loads are compared with: write it where the bytes are known to
+    be right, as after saving them.
+
+    Args:
+        uri: A file, folder or index, as for `streamer.load`; no glob and no list.
+        storage_options: As for `streamer.load`; the credentials must allow writing.
+        fs: As for `streamer.load`.
+        options: How to read; see `streamer.Options`.
+        progress: As for `streamer.load`.
+
+    Returns:
+        What was done.
+
+    Raises:
+        UsageError: the storage cannot be written, or `uri` is a glob or a list.
+        StreamerError: as for `streamer.load`.
+
+    Example:
+        >>> streamer.write_manifest("s3://bucket/model").uri                     # doctest: +SKIP
+        's3://bucket/model/model.safetensors.manifest.json'
+    """
+    started = time.perf_counter()
+    if not isinstance(uri, (str, os.PathLike)):
+        raise UsageError("a manifest is of one checkpoint: one file, folder or index", hint="Call it once for each")
+    own_options = storage_options if storage_options is None or isinstance(storage_options, Mapping) else None
+    with closing(plugins.open_store(os.fspath(uri), own_options, fs=fs)) as store:
+        if not isinstance(store, WritableStore):
+            raise UsageError(
+                "this storage cannot be written",
+                uri=redact(os.fspath(uri)),
+                hint="Write the manifest of a copy on a disk, and upload it beside the shards",
+            )
+        opened = open_checkpoint(uri, storage_options, options, fs, "off")
+        if opened.is_selection:
+            raise UsageError("a manifest is of a whole checkpoint, not of a glob", uri=opened.label)
+        path = manifest_paths(opened.infos, opened.index_path)[0]
+        manifest, read_bytes = _digested(opened, path, progress)
+        store.write(path, render_manifest(manifest))
+        written = store.info(path)
+    tensors = sum(len(shard.tensors) for shard in manifest.shards.values())
+    seconds = time.perf_counter() - started
+    return ManifestReport(written.uri, len(manifest.shards), tensors, read_bytes, seconds)
+
+
+def _digested(opened: Opened, path: str, progress: ProgressOption) -> tuple[Manifest, int]:
+    """Read every tensor, and keep nothing of it but its digest."""
+    wanted = list(opened.catalog.in_file_order())
+    plan = plan_reads(
+        (Item(each.shard, each.entry.begin, each.entry.end) for each in wanted), opened.settings.coalesce_gap_bytes
+    )
+    digests = _native.DigestPlan()
+    for each in wanted:
+        digests.add_item(each.shard, ALGORITHM, None)
+    found: list[dict[str, TensorDigest]] = [{} for _ in opened.catalog.shards]
+    with Progress(progress, plan.span_bytes, opened.label) as shown:
+        session = ReadSession(opened.catalog.shards, plan, opened.settings, on_progress=shown.update, digests=digests)
+        with closing(session):
+            while items := session.next_items():
+                for item in items:
+                    session.take(item)  # and let go of it
+                    entry = wanted[item].entry
+                    value = session.digest_pieces(item)[0][2] if entry.end > entry.begin else 0
+                    digest = TensorDigest(entry.dtype, tuple(entry.shape), entry.end - entry.begin, value)
+                    found[wanted[item].shard][entry.name] = digest
+    in_order: list[dict[str, TensorDigest]] = [{} for _ in found]
+    for each in wanted:
+        in_order[each.shard][each.entry.name] = found[each.shard][each.entry.name]
+    shards = {
+        name_in_manifest(info.path, path): ShardManifest(known.size_bytes, tensors)
+        for info, known, tensors in zip(opened.infos, opened.catalog.shards, in_order, strict=True)
+    }
+    return Manifest(shards), plan.item_bytes

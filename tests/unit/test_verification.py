@@ -1,0 +1,54 @@
+"""How ``verify`` is chosen, and the checksums of the engine as Python sees them."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from streamer import _native
+from streamer.core.digests import NoDigest, ObjectDigest, digest_of_base64
+from streamer.core.errors import OptionError
+from streamer.core.verification import VerifyOption, resolve_verify
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "mode"),
+    [
+        (None, {}, "off"),
+        (None, {"STREAMER_VERIFY": ""}, "off"),
+        (None, {"STREAMER_VERIFY": "auto"}, "auto"),
+        ("manifest", {"STREAMER_VERIFY": "auto"}, "manifest"),
+        ("off", {"STREAMER_VERIFY": "auto"}, "off"),
+    ],
+)
+def test_the_argument_goes_before_the_environment(given: VerifyOption, environment: dict[str, str], mode: str) -> None:
+    assert resolve_verify(given, environment) == mode
+
+
+@pytest.mark.parametrize(("given", "environment"), [("yes", {}), (True, {}), (None, {"STREAMER_VERIFY": "1"})])
+def test_another_word_is_refused(given: VerifyOption, environment: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match='"auto", "manifest" or "off"'):
+        resolve_verify(given, environment)
+
+
+def test_the_checksums_have_their_published_values() -> None:
+    assert _native.crc("crc32", b"123456789") == zlib.crc32(b"123456789")
+    assert _native.crc("crc32c", b"123456789") == 0xE3069283
+    assert _native.crc("crc64nvme", b"123456789") == 0xAE8B14860A799888
+    assert (
+        _native.crc_combine("crc32c", _native.crc("crc32c", b"1234"), _native.crc("crc32c", b"56789"), 5) == 0xE3069283
+    )
+    with pytest.raises(ValueError, match="no such checksum"):
+        _native.crc("md5", b"")
+
+
+def test_a_digest_as_stores_write_it() -> None:
+    digest = digest_of_base64("crc32c", "4waSgw==", 9)
+    assert isinstance(digest, ObjectDigest)
+    assert (digest.parts[0].end, digest.parts[0].value) == (9, "e3069283")
+
+
+@pytest.mark.parametrize("text", ["", "4waSgw", "4waSgw==-3", "!!!!", "4waSgwAA"])
+def test_a_malformed_digest_is_none(text: str) -> None:
+    assert isinstance(digest_of_base64("crc32c", text, 9), NoDigest)
