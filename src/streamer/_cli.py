@@ -42,6 +42,43 @@ def list_plugins(as_json: bool) -> None:
         click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
 
 
+@main.command("manifest")
+@click.argument("uri")
+@click.option(
+    "--storage-options",
+    "storage_options",
+    metavar="JSON",
+    help="As storage_options of streamer.load. Keys and passwords belong into the environment, where no other user"
+    " sees them.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line.")
+def write_manifest(uri: str, storage_options: str | None, as_json: bool) -> None:
+    """Read the checkpoint at URI and write the digests of its tensors beside it.
+
+    Loads with verify="manifest" compare with them. A manifest that is there is replaced.
+
+    Example: python -m streamer manifest s3://bucket/model
+    """
+    try:
+        report = streamer.write_manifest(uri, storage_options=_options_of(storage_options))
+    except streamer.StreamerError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(report.to_dict()))
+    else:
+        click.echo(f"{report.uri}: {report.tensors} tensors, {report.bytes / 1e9:.3f} GB in {report.seconds:.2f} s")
+
+
+def _options_of(text: str | None) -> dict[str, Any] | None:
+    try:
+        options = json.loads(text) if text is not None else None
+    except ValueError:
+        options = ()
+    if options is not None and not isinstance(options, dict):
+        raise click.BadParameter("it is no JSON object", param_hint="--storage-options")
+    return options
+
+
 def _as_dict(examined: plugins.Examined) -> dict[str, Any]:
     rest = asdict(examined)
     return {**rest.pop("backend"), **rest}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors.torch import save_file
 
 from streamer import plugins
 from streamer._cli import main
@@ -66,3 +69,30 @@ def test_the_version_is_the_packages() -> None:
     import streamer
 
     assert run("--version") == f"streamer, version {streamer.__version__}\n"
+
+
+def test_a_manifest_is_written_and_told(tmp_path: Path) -> None:
+    save_file({"w": torch.zeros(1000)}, tmp_path / "a.safetensors")
+    told = run("manifest", str(tmp_path))
+    assert told.startswith(f"{tmp_path}/a.safetensors.manifest.json: 1 tensors, 0.000 GB in ")
+    assert (tmp_path / "a.safetensors.manifest.json").exists()
+
+
+def test_what_was_written_is_told_to_programs(tmp_path: Path) -> None:
+    save_file({"w": torch.zeros(1000)}, tmp_path / "a.safetensors")
+    told = json.loads(run("manifest", str(tmp_path / "a.safetensors"), "--json"))
+    assert told.pop("seconds") > 0
+    assert told == {"uri": f"{tmp_path}/a.safetensors.manifest.json", "shards": 1, "tensors": 1, "bytes": 4000}
+
+
+def test_an_error_is_a_line_and_a_status(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["manifest", str(tmp_path / "none.safetensors")])
+    assert result.exit_code == 1
+    assert result.output == f"Error: {tmp_path}/none.safetensors: No such file or folder (ENOENT)\n"
+
+
+@pytest.mark.parametrize("options", ["{", "[]", "7"])
+def test_storage_options_are_a_json_object(options: str) -> None:
+    result = CliRunner().invoke(main, ["manifest", "s3://bucket/model", "--storage-options", options])
+    assert result.exit_code == 2
+    assert "it is no JSON object" in result.output
