@@ -15,6 +15,7 @@ from azure.storage.blob import BlobProperties
 
 from streamer.backends.azure_client import AzureClient
 from streamer.backends.azure_urls import is_blob_url, parse_url
+from streamer.core.digests import HASHES, NoDigest, ObjectDigest, PartDigest
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.sources import HttpSource, ObjectInfo, Store, hookimpl
 
@@ -125,6 +126,40 @@ class AzureStore:
             ca_file=self._client.ca_file,
             proxy=self._client.proxy(grant.url),
         )
+
+    def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
+        """Ask for the Content-MD5 that whoever uploaded the blob may have stored, with one HEAD.
+
+        Raises:
+            StorageError: as for `info`.
+        """
+        container, _, name = info.path.partition("/")
+
+        async def ask(service: Any, options: Mapping[str, Any]) -> BlobProperties:
+            found: BlobProperties = await service.get_blob_client(container, name).get_blob_properties(**options)
+            return found
+
+        blob = self._client.call(ask, info.uri, container)
+        if _info(info.path, info.uri, blob) != info:
+            return NoDigest("it was replaced meanwhile")  # and reading it fails
+        value = bytes(blob.content_settings.content_md5 or b"")
+        if len(value) != HASHES["md5"]:
+            return NoDigest("it was uploaded without a Content-MD5, and Azure keeps none of a blob in several blocks")
+        return ObjectDigest("md5", (PartDigest(int(blob.size), value.hex()),))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Upload one small blob.
+
+        Raises:
+            AccessDeniedError: the credentials do not allow writing.
+            StorageError: as for `info`.
+        """
+        container, _, name = path.partition("/")
+
+        async def ask(service: Any, options: Mapping[str, Any]) -> None:
+            await service.get_blob_client(container, name).upload_blob(data, overwrite=True, **options)
+
+        self._client.call(ask, self._url.uri_of(name), container)
 
     def close(self) -> None:
         """Do nothing: fsspec shares its instances, and adlfs closes them when the process ends."""

@@ -121,6 +121,18 @@ class FsspecStore:
         """Return the file's reader."""
         return source_of(self._fs, self._own_path(info.path), info, hides_causes=self._hides_causes)
 
+    def write(self, path: str, data: bytes) -> None:
+        """Write one small file with ``pipe_file``.
+
+        Raises:
+            AccessDeniedError: the file system refuses.
+            StorageError: it cannot write, or failed.
+        """
+        try:
+            self._fs.pipe_file(self._own_path(path), data)
+        except Exception as error:
+            raise_storage_error(error, self._uri(path), hides_cause=self._hides_causes)
+
     def close(self) -> None:
         """Do nothing: fsspec shares its instances."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from streamer.backends.gcs_client import GcsClient
 from streamer.backends.gcs_credentials import Bearer
 from streamer.backends.gcs_errors import Answer, raise_storage_error, refusal
+from streamer.core.digests import NoDigest, ObjectDigest, digest_of_base64
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.redact import redact
 from streamer.core.sources import HttpSource, ObjectInfo, Source, Store, hookimpl
@@ -113,6 +114,31 @@ class GcsStore:
             CredentialsError: the access token could not be got or renewed.
         """
         return self._source(info, refused=None)
+
+    def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
+        """Ask for the CRC32C of the object's generation, which every object has.
+
+        Raises:
+            StorageError: as for `info`.
+        """
+        bucket, _, key = info.path.partition("/")
+        answer = self._ask(info.uri, bucket, key, generation=info.version, fields="crc32c,generation")
+        if answer.status == 404:
+            return NoDigest("it was replaced meanwhile")  # and reading it fails
+        text = self._document(answer, info.uri).get("crc32c")
+        return digest_of_base64("crc32c", str(text), info.size_bytes or 0) if text else NoDigest("GCS tells no crc32c")
+
+    def write(self, path: str, data: bytes) -> None:
+        """Upload one small object.
+
+        Raises:
+            AccessDeniedError: the credentials do not allow writing.
+            StorageError: as for `info`.
+        """
+        try:
+            self._client.put(path, data)
+        except Exception as error:
+            raise_storage_error(error, self._uri(path))
 
     def close(self) -> None:
         """Do nothing: fsspec shares its instances, and closes them when nobody holds them."""

@@ -75,6 +75,10 @@ class GcsClient:
                 answer = sync(self._fs.loop, self._get, url, other)
         return answer
 
+    def put(self, path: str, data: bytes) -> None:
+        """Upload one small object ``bucket/key`` as gcsfs does; its exceptions pass through."""
+        sync(self._fs.loop, self._fs._pipe_file, path, data)
+
     def media_url(self, bucket: str, key: str, **parameters: str | None) -> str:
         """Return the URL of the bytes of an object."""
         return self._url("download/storage/v1", bucket, key, {"alt": "media", **parameters})

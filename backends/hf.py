@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from streamer.backends.hf_cache import cached_commit, cached_file, cached_files, is_offline
+from streamer.backends.hf_cache import cached_commit, cached_file, cached_files, cached_sha256, is_offline
 from streamer.backends.hf_client import HubClient
 from streamer.backends.hf_paths import COMMIT, parse_uri
 from streamer.backends.http import source_of_probe
 from streamer.backends.http_probe import Probe
+from streamer.core.digests import NoDigest, ObjectDigest, PartDigest
 from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeResponseError
 from streamer.core.redact import redact
 from streamer.core.sources import FileSource, HttpSource, ObjectInfo, Source, Store, hookimpl
@@ -71,6 +72,7 @@ class HfStore:
         self._guard = threading.Lock()
         self._known_commit: str | None = None
         self._probes: dict[str, Probe] = {}
+        self._digests: dict[str, dict[str, str | None]] = {}  # by folder of the commit
 
     def info(self, path: str) -> ObjectInfo:
         """Find the size of one file, in the cache or with one request.
@@ -102,7 +104,7 @@ class HfStore:
         if is_offline():
             sizes = cached_files(self._place, commit, folder)
         else:
-            sizes = self._hub.listed(commit, folder, self._uri(prefix))
+            sizes = ((file.name, file.size_bytes) for file in self._hub.listed(commit, folder, self._uri(prefix)))
         found = sorted((f"{prefix.rstrip('/')}/{name}", size) for name, size in sizes)
         return [ObjectInfo(path, self._uri(path), size, commit) for path, size in found]
 
@@ -119,6 +121,21 @@ class HfStore:
         with self._guard:
             known = self._probes.pop(info.path, None)  # its redirect ages, so it serves once
         return self._source(info, known or self._probe(info.path))
+
+    def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
+        """Tell the SHA-256 that names the file in LFS or Xet, from the cache or with one listing of its folder.
+
+        Raises:
+            StorageError: as for `find`.
+        """
+        inner = self._inner(info.path)
+        local = cached_file(self._place, self._commit(), inner)
+        known = cached_sha256(local) if local is not None else None
+        if known is None and not is_offline():
+            known = self._listed_sha256(inner)
+        if known is None or info.size_bytes is None:
+            return NoDigest("the Hub keeps a sha256 of files in LFS and Xet only, which it is not")
+        return ObjectDigest("sha256", (PartDigest(info.size_bytes, known),))
 
     def close(self) -> None:
         """Do nothing: the session is shared, and the sources given out still need it."""
@@ -143,6 +160,14 @@ class HfStore:
         if not isinstance(source, HttpSource):
             raise RangeResponseError("The server no longer honours byte ranges", uri=info.uri)
         return source
+
+    def _listed_sha256(self, inner: str) -> str | None:
+        folder = inner.rpartition("/")[0]
+        with self._guard:  # so that the shards of a folder wait for one listing
+            if folder not in self._digests:
+                files = self._hub.listed(self._known_commit or "", folder, self._uri(self._place.prefix))
+                self._digests[folder] = {file.name: file.sha256 for file in files}
+            return self._digests[folder].get(inner.rpartition("/")[2])
 
     def _probe(self, path: str) -> Probe:
         if is_offline():

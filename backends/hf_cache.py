@@ -6,6 +6,7 @@ A file is only taken for the very commit that is wanted, so an old one is never 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from streamer.backends.hf_paths import COMMIT, HfPath
 
-__all__ = ["cached_commit", "cached_file", "cached_files", "is_offline"]
+__all__ = ["cached_commit", "cached_file", "cached_files", "cached_sha256", "is_offline"]
 
 
 def is_offline() -> bool:
@@ -27,6 +28,12 @@ def cached_file(place: HfPath, commit: str, path: str) -> str | None:
     """Return where a file of a commit lies, or None."""
     found = huggingface_hub.try_to_load_from_cache(place.repository, path, revision=commit, repo_type=place.kind)
     return found if isinstance(found, str) and os.path.isfile(found) else None
+
+
+def cached_sha256(path: str) -> str | None:
+    """Return the SHA-256 that names the blob behind a cached file; None for a small one, named by Git's own hash."""
+    name = os.path.basename(os.path.realpath(path))
+    return name if re.fullmatch(r"[0-9a-f]{64}", name) else None
 
 
 def cached_commit(place: HfPath) -> str | None:

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin
 
 from huggingface_hub import constants
@@ -26,10 +26,19 @@ from streamer.backends.http_probe import Probe, probe
 from streamer.backends.http_redirects import Hop, origin_of
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 
-__all__ = ["HubClient"]
+__all__ = ["HubClient", "HubFile"]
 
 _OF_HTTP = ("verify", "proxy", "proxy_auth", "timeout", "ssl")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
+
+
+class HubFile(NamedTuple):
+    """A file of a commit: its name in its folder, its size, and its SHA-256 where the Hub knows it."""
+
+    name: str
+    size_bytes: int
+    sha256: str | None
 
 
 class HubClient:
@@ -65,8 +74,8 @@ class HubClient:
             raise StorageError("The answer names no commit", uri=uri, hint="Check the endpoint")
         return commit
 
-    def listed(self, commit: str, folder: str, uri: str) -> Iterator[tuple[str, int]]:
-        """Give name and size of the files directly in a folder; none when there is no such folder.
+    def listed(self, commit: str, folder: str, uri: str) -> Iterator[HubFile]:
+        """Describe the files directly in a folder; none when there is no such folder.
 
         Raises:
             ObjectNotFoundError: there is no such repository or commit.
@@ -117,14 +126,22 @@ class HubClient:
         return f"{self._endpoint}/api/{self._place.kind}s/{self._place.repository}/{rest}"
 
 
-def _files(entries: Any, folder: str, uri: str) -> list[tuple[str, int]]:
+def _files(entries: Any, folder: str, uri: str) -> list[HubFile]:
     try:
         files = [
-            (str(entry["path"]).rpartition("/"), int(entry["size"])) for entry in entries if entry["type"] == "file"
+            (str(entry["path"]).rpartition("/"), int(entry["size"]), _sha256(entry))
+            for entry in entries
+            if entry["type"] == "file"
         ]
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise StorageError("The answer lists no files", uri=uri, hint="Check the endpoint") from None
-    return [(name, size) for (parent, _, name), size in files if parent == folder]
+    return [HubFile(name, size, sha256) for (parent, _, name), size, sha256 in files if parent == folder]
+
+
+def _sha256(entry: Mapping[str, Any]) -> str | None:
+    """Files in LFS or Xet are named by their hash; small ones in Git itself have only Git's own."""
+    told = (entry.get("lfs") or {}).get("oid")
+    return told if isinstance(told, str) and _SHA256.fullmatch(told) else None
 
 
 def _check_names(storage_options: Mapping[str, Any]) -> None:

@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 from streamer.backends.s3_client import S3Client
+from streamer.backends.s3_digests import Composite, digest_in_head, digest_of_parts
 from streamer.backends.s3_errors import error_code, storage_error
+from streamer.core.digests import NoDigest, ObjectDigest
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.redact import redact
 from streamer.core.sources import HttpSource, ObjectInfo, Store, hookimpl
@@ -124,6 +126,44 @@ class S3Store:
             proxy=self._client.proxy(url),
         )
 
+    def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
+        """Ask for the object's checksum with one HEAD, and for those of its parts where it has no other.
+
+        Raises:
+            StorageError: as for `info`.
+        """
+        bucket, key = self._client.split(info.path)
+        wanted = {"Key": key, **self._version_of(info.path)}
+        try:
+            answer = self._client.call("head_object", bucket, ChecksumMode="ENABLED", **wanted)
+        except Exception as error:
+            reason = self._reason(error, bucket, wanted)
+            raise storage_error(reason, info.uri, bucket) from reason
+        size_bytes = answer["ContentLength"]
+        if (answer.get("ETag") or None, size_bytes) != (info.version, info.size_bytes):
+            return NoDigest("it was replaced meanwhile")  # and reading it fails
+        found = digest_in_head(answer, size_bytes)
+        if not isinstance(found, Composite):
+            return found
+        try:
+            return digest_of_parts(found, self._parts(bucket, wanted), size_bytes)
+        except Exception as error:  # few servers have this call, and some policies forbid it; the object can be read
+            why = error_code(error) or type(error).__name__
+            return NoDigest(f"its checksum is one of its parts, whose sizes the storage does not tell ({why})")
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put one small object.
+
+        Raises:
+            AccessDeniedError: the credentials do not allow writing.
+            StorageError: as for `info`.
+        """
+        bucket, key = self._client.split(path)
+        try:
+            self._client.call("put_object", bucket, Key=key, Body=data)
+        except Exception as error:
+            raise storage_error(error, self._uri(path), bucket) from error
+
     def close(self) -> None:
         """Do nothing: fsspec shares its instances, and closes them when nobody holds them."""
 
@@ -159,6 +199,19 @@ class S3Store:
             if not following or token.get("ContinuationToken") == following:
                 raise StorageError("S3 broke off its listing", uri=self._uri(f"{bucket}/{folder}"))
             token = {"ContinuationToken": following}
+
+    def _parts(self, bucket: str, wanted: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+        marker = 0
+        while True:
+            answer = self._client.call(
+                "get_object_attributes", bucket, ObjectAttributes=["ObjectParts"], PartNumberMarker=marker, **wanted
+            )
+            page = answer.get("ObjectParts") or {}
+            yield from page.get("Parts") or []
+            following = page.get("NextPartNumberMarker")
+            if not page.get("IsTruncated") or not following or following <= marker:
+                return
+            marker = following
 
     def _reason(self, error: Exception, bucket: str, wanted: Mapping[str, str]) -> Exception:
         """Find out why a HEAD was refused; its answer has no body, so only that of a GET says it."""

@@ -13,6 +13,7 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -157,7 +158,9 @@ class HubServer:
             document = {"_id": "1", "id": name, "sha": sha, "siblings": siblings, "tags": [], "downloads": 0}
             _send_json(request, {**document, "private": repository.private, "gated": repository.gated})
             return
-        entries = _tree(files, path, is_recursive=parse_qs(query).get("recursive", [""])[0].lower() == "true")
+        entries = _tree(
+            files, path, self._digest, is_recursive=parse_qs(query).get("recursive", [""])[0].lower() == "true"
+        )
         if not entries:
             _refuse(request, 404, "EntryNotFound", f"{path} does not exist")
             return
@@ -216,7 +219,9 @@ class HubServer:
             _send_bytes(request, data, {"ETag": f'"{digest}"'}, honours_ranges=self.honours_ranges)
 
 
-def _tree(files: dict[str, bytes], folder: str, *, is_recursive: bool) -> list[dict[str, object]]:
+def _tree(
+    files: dict[str, bytes], folder: str, digest: Callable[[bytes], str], *, is_recursive: bool
+) -> list[dict[str, object]]:
     prefix = f"{folder}/" if folder else ""
     entries: dict[str, dict[str, object]] = {}
     for path, data in sorted(files.items()):
@@ -230,7 +235,7 @@ def _tree(files: dict[str, bytes], folder: str, *, is_recursive: bool) -> list[d
         oid = hashlib.sha1(data).hexdigest()
         entries[path] = {"type": "file", "path": path, "oid": oid, "size": len(data)}
         if len(data) >= LARGE_BYTES:
-            entries[path]["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+            entries[path]["lfs"] = {"oid": digest(data), "size": len(data), "pointerSize": 134}
     return list(entries.values())
 
 
