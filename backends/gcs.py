@@ -135,10 +135,15 @@ class GcsStore:
             AccessDeniedError: the credentials do not allow writing.
             StorageError: as for `info`.
         """
+        bucket, _, key = path.partition("/")
+        uri = self._uri(path)
         try:
-            self._client.put(path, data)
+            answer = self._client.put(bucket, key, data)
         except Exception as error:
-            raise_storage_error(error, self._uri(path))
+            raise_storage_error(error, uri)
+        if answer.status == 404:
+            raise _missing_bucket(answer, bucket, uri)
+        self._document(answer, uri)
 
     def close(self) -> None:
         """Do nothing: fsspec shares its instances, and closes them when nobody holds them."""

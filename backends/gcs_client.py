@@ -75,9 +75,11 @@ class GcsClient:
                 answer = sync(self._fs.loop, self._get, url, other)
         return answer
 
-    def put(self, path: str, data: bytes) -> None:
-        """Upload one small object ``bucket/key`` as gcsfs does; its exceptions pass through."""
-        sync(self._fs.loop, self._fs._pipe_file, path, data)
+    def put(self, bucket: str, key: str, data: bytes) -> Answer:
+        """Upload one small object in one request; exceptions and answers as those of `get`."""
+        url = self._url("upload/storage/v1", bucket, None, {"uploadType": "media", "name": key})
+        answer: Answer = sync(self._fs.loop, self._get, url, self.bearer(), data)
+        return answer
 
     def media_url(self, bucket: str, key: str, **parameters: str | None) -> str:
         """Return the URL of the bytes of an object."""
@@ -112,14 +114,16 @@ class GcsClient:
         except Exception:  # what the server said of the old token tells more
             return bearer
 
-    async def _get(self, url: str, bearer: Bearer) -> Answer:
+    async def _get(self, url: str, bearer: Bearer, sent: bytes | None = None) -> Answer:
         session = await self._fs._set_session()
         began_s = monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             is_last = attempt == ATTEMPTS
             try:
-                async with session.get(
+                async with session.request(
+                    "GET" if sent is None else "POST",
                     URL(url, encoded=True),
+                    data=sent,
                     headers=bearer.headers,
                     timeout=_timeout(self._fs.requests_timeout),
                     allow_redirects=False,

@@ -22,7 +22,7 @@ import google.auth.jwt
 from aiohttp import web
 from yarl import URL
 
-RIGHTS = {"owner": {"get", "list"}, "reader": {"get"}, "stranger": set()}
+RIGHTS = {"owner": {"get", "list", "create"}, "reader": {"get"}, "stranger": set()}
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 AUDIENCE = "https://oauth2.googleapis.com/token"  # google-auth signs for this one, whatever the token_uri
 PROJECTS = ("paying-project",)  # that may be billed
@@ -106,6 +106,7 @@ class Gate:
         self._client = aiohttp.ClientSession(auto_decompress=False)
         app = web.Application()
         app.router.add_post("/token", self._exchange)
+        app.router.add_post("/upload/{rest:.*}", self._answer_upload)
         app.router.add_get("/{rest:.*}", self._answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -137,6 +138,21 @@ class Gate:
         return web.json_response(told)
 
     # --- what Google's storage does -----------------------------------------------------------------------------
+
+    async def _answer_upload(self, request: web.Request) -> web.Response:
+        path = request.raw_path.partition("?")[0]
+        seen = Seen(path, dict(request.query), dict(request.headers))
+        self.requests.append(seen)
+        try:
+            self._check_rights(path.split("/")[5], self._identity(seen), "create")
+        except RefusedError as refused:
+            detail = {"domain": "global", "reason": refused.reason, "message": "SERVERTEXT"}
+            body = {"error": {"code": refused.status, "message": "SERVERTEXT", "errors": [detail]}}
+            return web.json_response(body, status=refused.status)
+        kind = {"Content-Type": request.headers.get("Content-Type", "application/octet-stream")}
+        url = self._emulator_url + request.raw_path
+        async with self._client.post(URL(url, encoded=True), data=await request.read(), headers=kind) as answer:
+            return web.Response(status=answer.status, body=await answer.read(), content_type="application/json")
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0]
