@@ -31,12 +31,14 @@ class Fault:
         change: What it does to an answer; True when it has sent everything itself.
         ends: Name of the error class a load ends with if every answer has this fault; None: it ends well, late.
         is_lasting: An answer that was hit once stays wrong: the object itself, or the right to it, is another.
+        is_silent: Only a load that verifies can notice; any other ends well, with wrong bytes.
     """
 
     name: str
     change: Change
     ends: str | None
     is_lasting: bool = False
+    is_silent: bool = False
 
     @property
     def summary(self) -> str:
@@ -47,11 +49,11 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(ends: str | None, *, is_lasting: bool = False) -> Callable[[Change], Change]:
+def fault(ends: str | None, *, is_lasting: bool = False, is_silent: bool = False) -> Callable[[Change], Change]:
     """Enter a function into the catalogue under its own name."""
 
     def enter(change: Change) -> Change:
-        FAULTS[change.__name__] = Fault(change.__name__, change, ends, is_lasting)
+        FAULTS[change.__name__] = Fault(change.__name__, change, ends, is_lasting, is_silent)
         return change
 
     return enter
@@ -228,6 +230,14 @@ def redirect_elsewhere(answer: Answer) -> bool:
 def vanished(answer: Answer) -> bool:
     """Answer 404 NoSuchKey: the object was deleted."""
     return answer.become(404, ERROR % (b"NoSuchKey", b"The specified key does not exist."))
+
+
+@fault("ChecksumError", is_silent=True)
+def flipped_byte(answer: Answer) -> bool:
+    """Flip one bit in the middle of the body, as a memory without error correction does."""
+    middle = len(answer.body) // 2
+    answer.body = answer.body[:middle] + bytes([answer.body[middle] ^ 1]) + answer.body[middle + 1 :]
+    return False
 
 
 def _reset(answer: Answer) -> bool:

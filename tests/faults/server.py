@@ -6,6 +6,7 @@ faults. Signatures are not checked: this server is for what goes wrong, not for 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 import socket
@@ -22,6 +23,7 @@ from xml.sax.saxutils import escape
 
 from faults.answer import Answer
 from faults.catalogue import Fault
+from streamer import _native
 
 RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
 
@@ -115,7 +117,8 @@ class FaultServer:
             _send(handler, 404, b"<Error><Code>NoSuchKey</Code></Error>")
         elif handler.command == "HEAD":
             etag = {"ETag": self._etags[unquote(url.path)], "Content-Length": str(len(data))}
-            _send(handler, 200, b"", etag)
+            asks = handler.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED"
+            _send(handler, 200, b"", {**etag, **(_checksum_of(data) if asks else {})})
         else:
             self._give(handler, unquote(url.path), data)
 
@@ -162,6 +165,15 @@ class _Server(ThreadingHTTPServer):
         """Close, also what a fault has closed already."""
         with suppress(OSError):
             super().shutdown_request(request)
+
+
+def _checksum_of(data: bytes) -> dict[str, str]:
+    """What S3 keeps of an object that was uploaded by one of its own programs."""
+    value = _native.crc("crc64nvme", data).to_bytes(8, "big")
+    return {
+        "x-amz-checksum-crc64nvme": base64.b64encode(value).decode(),
+        "x-amz-checksum-type": "FULL_OBJECT",
+    }
 
 
 def _range_of(header: str | None, size: int) -> tuple[int, int] | None:

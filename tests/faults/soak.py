@@ -29,8 +29,9 @@ import streamer
 from faults.catalogue import FAULTS, Fault
 from faults.server import Asked, FaultServer
 
-PASSING = [fault for fault in FAULTS.values() if not fault.is_lasting]
-STAYING = [fault for fault in FAULTS.values() if fault.ends and fault.name not in ("stall", "silence")]  # slow to end
+AUDIBLE = [fault for fault in FAULTS.values() if not fault.is_silent]
+PASSING = [fault for fault in AUDIBLE if not fault.is_lasting]
+STAYING = [fault for fault in AUDIBLE if fault.ends and fault.name not in ("stall", "silence")]  # slow to end
 RATE = 0.04  # of requests; above 1 in 15 the retry budget says, rightly, that the server does not work
 STAYING_SHARE = 0.1  # of loads
 # Small blocks: a load asks often. Short time-outs: a stall costs three seconds, not twenty.

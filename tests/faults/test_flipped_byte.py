@@ -1,0 +1,101 @@
+"""A flipped bit that no transport notices: healed where it passes, an error where it stays, if the load verifies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from make_checkpoint import make_checkpoint
+
+import streamer
+from faults.catalogue import FAULTS
+from faults.server import FaultServer, Script
+
+OPTIONS = streamer.Options(block_bytes=256 << 10)
+FLIP = FAULTS["flipped_byte"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder ``bucket`` with a small sharded checkpoint and its manifest in ``model``."""
+    bucket = tmp_path_factory.mktemp("flips") / "bucket"
+    make_checkpoint(bucket / "model", total_bytes=6 << 20, shards=2)
+    streamer.write_manifest(bucket / "model")
+    return bucket / "model"
+
+
+def load(model: Path, script: Script, verify: str) -> tuple[dict[str, torch.Tensor], streamer.LoadReport]:
+    with (
+        FaultServer(model.parent, script) as server,
+        streamer.stream(
+            server.url("model"),
+            storage_options=server.storage_options(),
+            options=OPTIONS,
+            progress=False,
+            verify=verify,  # type: ignore[arg-type]
+        ) as stream,
+    ):
+        loaded = dict(stream)
+        report = stream.report
+    return loaded, report
+
+
+def is_equal(loaded: dict[str, torch.Tensor], model: Path) -> bool:
+    expected = streamer.load(model)
+    return loaded.keys() == expected.keys() and all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+def flips_once() -> Script:
+    """One answer with weights, and no other."""
+    flipped: list[int] = []
+
+    def script(asked):  # type: ignore[no-untyped-def]
+        if asked.begin >= 1 << 20 and not flipped:
+            flipped.append(asked.number)
+            return FLIP
+        return None
+
+    return script
+
+
+def flips_always(asked):  # type: ignore[no-untyped-def]
+    """Every answer with the weights behind the first MiB."""
+    return FLIP if asked.begin >= 1 << 20 else None
+
+
+def test_without_verify_nobody_notices(model: Path) -> None:
+    loaded, report = load(model, flips_once(), "off")
+    assert not is_equal(loaded, model)
+    assert report.verified == ()
+
+
+def test_a_flip_on_the_way_is_read_again_and_counted(model: Path) -> None:
+    loaded, report = load(model, flips_once(), "manifest")
+    assert is_equal(loaded, model)
+    assert report.rereads == 1
+    assert report.is_verified
+
+
+def test_a_flip_that_stays_ends_the_load(model: Path) -> None:
+    with pytest.raises(streamer.ChecksumError, match="read twice") as caught:
+        load(model, flips_always, "manifest")
+    assert caught.value.tensor is not None
+    assert str(caught.value.uri).startswith("s3://bucket/model/")
+
+
+def test_the_storages_own_checksum_finds_it_too(model: Path) -> None:
+    with pytest.raises(streamer.ChecksumError, match="the storage keeps a digest of: crc64nvme") as caught:
+        load(model, flips_once(), "auto")
+    assert caught.value.tensor is None
+    loaded, report = load(model, lambda asked: None, "auto")
+    assert is_equal(loaded, model)
+    assert [each.verified_by for each in report.verified] == ["crc64nvme", "crc64nvme"]
+
+
+def test_other_faults_do_not_disturb_the_digests(model: Path) -> None:
+    cut, slow = FAULTS["cut_at_middle"], FAULTS["http_503"]
+    loaded, report = load(model, lambda asked: {5: cut, 9: slow, 14: cut}.get(asked.number), "manifest")
+    assert is_equal(loaded, model)
+    assert report.retries >= 3
+    assert (report.rereads, report.is_verified) == (0, True)

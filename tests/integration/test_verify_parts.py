@@ -1,0 +1,93 @@
+"""An object with checksums of its parts, as a multipart upload to S3 leaves it: compared part by part.
+
+No server here tells its parts (SeaweedFS stores only the checksum of checksums), so the store's answer is scripted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+
+import streamer
+from streamer import _native
+from streamer.backends.posix import PosixStore
+from streamer.core.digests import NoDigest, ObjectDigest, PartDigest
+from streamer.core.sources import ObjectInfo
+
+WEIGHTS = {f"layer.{number}": torch.arange(number * 9973.0) for number in range(12)}
+SHARD = save(WEIGHTS)
+
+
+def digest_of(data: bytes, part_bytes: int, algorithm: str) -> ObjectDigest:
+    digits = 16 if algorithm == "crc64nvme" else 8
+    parts = [
+        PartDigest(
+            min(begin + part_bytes, len(data)),
+            f"{_native.crc(algorithm, data[begin : begin + part_bytes]):0{digits}x}",
+        )
+        for begin in range(0, len(data), part_bytes)
+    ]
+    return ObjectDigest(algorithm, tuple(parts))
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, ObjectDigest | NoDigest]:
+    """What the store of local files says of ``m.safetensors``; set by the test."""
+    answers: dict[str, ObjectDigest | NoDigest] = {}
+
+    def digest(self: PosixStore, info: ObjectInfo) -> ObjectDigest | NoDigest:
+        return answers[Path(info.path).name]
+
+    monkeypatch.setattr(PosixStore, "digest", digest, raising=False)
+    return answers
+
+
+@pytest.mark.parametrize("algorithm", ["crc32", "crc32c", "crc64nvme"])
+@pytest.mark.parametrize("part_bytes", [100, 65_537, 1_000_000, 1 << 30])  # 100: the header alone is several parts
+def test_parts_of_any_size_are_compared(
+    part_bytes: int, algorithm: str, kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path
+) -> None:
+    (tmp_path / "m.safetensors").write_bytes(SHARD)
+    kept["m.safetensors"] = digest_of(SHARD, part_bytes, algorithm)
+    options = streamer.Options(block_bytes=128 << 10)
+    with streamer.stream(tmp_path, verify="auto", options=options) as stream:
+        loaded = dict(stream)
+    assert all(torch.equal(loaded[name], WEIGHTS[name]) for name in WEIGHTS)
+    count = len(kept["m.safetensors"].parts)  # type: ignore[union-attr]
+    assert stream.report.verified[0].verified_by == (f"{algorithm} of {count} parts" if count > 1 else algorithm)
+
+
+@pytest.mark.parametrize("at", [20, 50_000, 1_234_567, len(SHARD) - 1])
+def test_the_wrong_part_is_told(at: int, kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path) -> None:
+    flipped = SHARD[:at] + bytes([SHARD[at] ^ 1]) + SHARD[at + 1 :]
+    kept["m.safetensors"] = digest_of(flipped, 65_536, "crc32c")  # of other bytes than those that lie there
+    (tmp_path / "m.safetensors").write_bytes(SHARD)
+    with pytest.raises(streamer.ChecksumError) as caught:
+        streamer.load(tmp_path, verify="auto")
+    begin = at // 65_536 * 65_536
+    assert caught.value.byte_range == (begin, min(begin + 65_536, len(SHARD)))
+
+
+def test_each_object_of_a_checkpoint_is_told_of(kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.safetensors").write_bytes(save({name: torch.arange(5000.0)}))
+    kept["a.safetensors"] = digest_of((tmp_path / "a.safetensors").read_bytes(), 1 << 20, "crc32c")
+    kept["b.safetensors"] = NoDigest("it has none")
+    kept["c.safetensors"] = digest_of((tmp_path / "c.safetensors").read_bytes(), 1 << 20, "crc32c")
+    with streamer.stream(tmp_path, names=["a", "b"], verify="auto") as stream:
+        dict(stream)
+    told = [(each.verified_by, each.remark) for each in stream.report.verified]
+    assert told == [("crc32c", None), (None, "it has none"), (None, "nothing of it was read")]
+
+
+def test_nothing_is_claimed_before_the_end(kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_bytes(SHARD)
+    kept["m.safetensors"] = digest_of(SHARD, 1 << 30, "crc32c")
+    with streamer.stream(tmp_path, verify="auto") as stream:
+        for _ in stream:
+            told = stream.report.verified[0]
+            assert told.verified_by is None or stream.report.is_complete
+    assert stream.report.is_verified

@@ -1,0 +1,80 @@
+"""What S3 says of an object's checksum, of the whole and of its parts."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from streamer import _native
+from streamer.backends.s3_digests import Composite, digest_in_head, digest_of_parts
+from streamer.core.digests import NoDigest, ObjectDigest, PartDigest
+
+CRC32C = "4waSgw=="  # of "123456789"
+
+
+@pytest.mark.parametrize(
+    ("answer", "algorithm"),
+    [
+        ({"ChecksumCRC32C": CRC32C}, "crc32c"),
+        ({"ChecksumCRC32C": CRC32C, "ChecksumType": "FULL_OBJECT"}, "crc32c"),
+        ({"ChecksumCRC32": "y/Q5Jg=="}, "crc32"),
+        ({"ChecksumCRC64NVME": "rosUhgp5mIg=", "ChecksumSHA1": "unused"}, "crc64nvme"),
+        ({"ChecksumSHA256": base64.b64encode(bytes(32)).decode()}, "sha256"),
+        ({"ChecksumSHA1": base64.b64encode(bytes(20)).decode()}, "sha1"),
+    ],
+)
+def test_a_checksum_of_the_whole(answer: dict[str, str], algorithm: str) -> None:
+    digest = digest_in_head(answer, 9)
+    assert isinstance(digest, ObjectDigest)
+    assert (digest.algorithm, [part.end for part in digest.parts]) == (algorithm, [9])
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({}, "without a checksum"),
+        ({"ChecksumCRC32C": "!"}, "malformed"),
+        ({"ChecksumCRC32C": f"{CRC32C}-x"}, "malformed"),
+        ({"ChecksumCRC32C": CRC32C, "ChecksumType": "COMPOSITE"}, "malformed"),
+        ({"ChecksumSHA256": "AAAA-3"}, "one of the parts"),
+    ],
+)
+def test_why_there_is_none(answer: dict[str, str], reason: str) -> None:
+    digest = digest_in_head(answer, 9)
+    assert isinstance(digest, NoDigest)
+    assert reason in digest.reason
+
+
+def composite() -> Composite:
+    found = digest_in_head({"ChecksumCRC32C": f"{CRC32C}-2"}, 18)
+    assert isinstance(found, Composite)
+    return found
+
+
+def part(size: int, value: str | None = CRC32C) -> dict[str, Any]:
+    return {"Size": size, "ChecksumCRC32C": value}
+
+
+def test_parts_with_their_sizes_are_digests() -> None:
+    digest = digest_of_parts(composite(), [part(9), part(9)], 18)
+    assert digest == ObjectDigest("crc32c", (PartDigest(9, "e3069283"), PartDigest(18, "e3069283")))
+    assert _native.crc("crc32c", b"123456789") == 0xE3069283
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [part(9)],
+        [part(9), part(8)],
+        [part(9), part(9), part(9)],
+        [part(18)],
+        [part(9), part(9, None)],
+        [part(9), part(9, "!")],
+        [part(9), part(0), part(9)],
+    ],
+)
+def test_parts_that_do_not_cover_the_object_are_none(parts: list[dict[str, Any]]) -> None:
+    assert isinstance(digest_of_parts(composite(), parts, 18), NoDigest)
