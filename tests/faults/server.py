@@ -6,7 +6,6 @@ faults. Signatures are not checked: this server is for what goes wrong, not for 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
 import socket
@@ -23,7 +22,7 @@ from xml.sax.saxutils import escape
 
 from faults.answer import Answer
 from faults.catalogue import Fault
-from streamer import _native
+from faults.checksums import attributes_of, headers_of
 
 RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
 
@@ -51,10 +50,12 @@ class FaultServer:
     Attributes:
         requests: GETs of object bytes so far.
         faults: How often each fault was made.
+        part_bytes: Tell checksums as after a multipart upload with parts of this size; None: of the whole.
     """
 
     def __init__(self, folder: Path, script: Script | None = None, port: int = 0) -> None:
         self.script = script
+        self.part_bytes: int | None = None
         self.requests = 0
         self.faults: Counter[str] = Counter()
         self._bucket = folder.name
@@ -115,10 +116,13 @@ class FaultServer:
             self._list(handler, parse_qs(url.query))
         elif data is None:
             _send(handler, 404, b"<Error><Code>NoSuchKey</Code></Error>")
+        elif "attributes" in url.query.split("&") and self.part_bytes is not None:
+            after = int(handler.headers.get("x-amz-part-number-marker", "0"))
+            _send(handler, 200, attributes_of(data, self.part_bytes, after), {"Content-Type": "application/xml"})
         elif handler.command == "HEAD":
             etag = {"ETag": self._etags[unquote(url.path)], "Content-Length": str(len(data))}
             asks = handler.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED"
-            _send(handler, 200, b"", {**etag, **(_checksum_of(data) if asks else {})})
+            _send(handler, 200, b"", {**etag, **(headers_of(data, self.part_bytes) if asks else {})})
         else:
             self._give(handler, unquote(url.path), data)
 
@@ -165,15 +169,6 @@ class _Server(ThreadingHTTPServer):
         """Close, also what a fault has closed already."""
         with suppress(OSError):
             super().shutdown_request(request)
-
-
-def _checksum_of(data: bytes) -> dict[str, str]:
-    """What S3 keeps of an object that was uploaded by one of its own programs."""
-    value = _native.crc("crc64nvme", data).to_bytes(8, "big")
-    return {
-        "x-amz-checksum-crc64nvme": base64.b64encode(value).decode(),
-        "x-amz-checksum-type": "FULL_OBJECT",
-    }
 
 
 def _range_of(header: str | None, size: int) -> tuple[int, int] | None:

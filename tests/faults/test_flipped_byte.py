@@ -99,3 +99,22 @@ def test_other_faults_do_not_disturb_the_digests(model: Path) -> None:
     assert is_equal(loaded, model)
     assert report.retries >= 3
     assert (report.rereads, report.is_verified) == (0, True)
+
+
+def test_the_parts_of_a_multipart_upload_have_checksums_of_their_own(model: Path) -> None:
+    def load_parts(script: Script) -> streamer.LoadReport:
+        with FaultServer(model.parent, script) as server:
+            server.part_bytes = 300_000
+            with streamer.stream(
+                server.url("model"), storage_options=server.storage_options(), options=OPTIONS, verify="auto"
+            ) as stream:
+                dict(stream)
+            return stream.report
+
+    told = [str(each.verified_by) for each in load_parts(lambda asked: None).verified]
+    assert len(told) == 2
+    assert all(each.startswith("crc32c of ") for each in told)
+    with pytest.raises(streamer.ChecksumError) as caught:
+        load_parts(flips_once())
+    begin, end = caught.value.byte_range or (0, 0)
+    assert end - begin <= 300_000
