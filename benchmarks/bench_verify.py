@@ -1,0 +1,116 @@
+"""What ``verify=`` costs: the same files, warm, loaded without it, with a manifest, and as if their store kept digests.
+
+    python benchmarks/bench_verify.py [--size 1000000000] [--rounds 3]
+
+Guarantees: each load is a fresh process, whose digest of sampled bytes is compared; modes alternate, in another order
+each round. Prints medians. Local files have no digests of their own: for the last two rows the store is made to tell
+those of the files, computed before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from checkpoint import expected_tensors, make_or_reuse
+from measure import MASK, Measurement, bring_into_page_cache, tensor_digest, touch_and_free
+
+MODES = {
+    "off": ("off", None),
+    "manifest": ("manifest", None),
+    "auto, crc64nvme": ("auto", "crc64nvme"),
+    "auto, sha256": ("auto", "sha256"),
+    "auto, md5": ("auto", "md5"),
+}
+
+
+def digest_of(path: Path, algorithm: str) -> str:
+    from streamer import _native
+
+    data = path.read_bytes()
+    if algorithm == "crc64nvme":
+        return f"{_native.crc(algorithm, data):016x}"
+    return hashlib.new(algorithm, data).hexdigest()
+
+
+def load(folder: Path, mode: str, digests: dict[str, str]) -> dict[str, float]:
+    """One load in this process."""
+    import torch
+
+    import streamer
+    from streamer.backends.posix import PosixStore
+    from streamer.core.digests import ObjectDigest, PartDigest
+    from streamer.core.sources import ObjectInfo
+
+    verify, algorithm = MODES[mode]
+    if algorithm is not None:
+
+        def digest(_: PosixStore, info: ObjectInfo) -> ObjectDigest:
+            return ObjectDigest(algorithm, (PartDigest(info.size_bytes or 0, digests[Path(info.path).name]),))
+
+        PosixStore.digest = digest  # type: ignore[attr-defined]
+    torch.zeros(1)
+    paths = sorted(folder.glob("*.safetensors"))
+    bring_into_page_cache(paths)
+    touch_and_free(sum(path.stat().st_size for path in paths), huge_pages=True)
+    with Measurement() as measured:
+        with streamer.stream(folder, verify=verify, progress=False) as stream:  # type: ignore[arg-type]
+            loaded = dict(stream)
+        report = stream.report
+    if report.is_verified != (verify != "off"):
+        raise SystemExit(f"not verified: {report.verified}")
+    found = [tensor_digest(name, tensor) for name, tensor in loaded.items()]
+    return {
+        "seconds": measured.seconds,
+        "cpu_seconds": measured.cpu_seconds,
+        "bytes": sum(size for size, _ in found),
+        "digest": sum(digest for _, digest in found) & MASK,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--size", type=int, default=1_000_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--one", nargs=2, metavar=("FOLDER", "MODE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        folder, mode = Path(arguments.one[0]), arguments.one[1]
+        print(json.dumps(load(folder, mode, json.loads(sys.stdin.read()))))
+        return
+    import streamer
+
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        paths = make_or_reuse(folder, arguments.size, 4)
+        expected = expected_tensors(paths)
+        written = streamer.write_manifest(folder, progress=False)
+        figures: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
+        for number in range(arguments.rounds):
+            for mode in random.Random(number).sample(list(MODES), len(MODES)):
+                algorithm = MODES[mode][1]
+                digests = {path.name: digest_of(path, algorithm) for path in paths} if algorithm else {}
+                command = [sys.executable, __file__, "--one", made, mode]
+                done = subprocess.run(command, input=json.dumps(digests), capture_output=True, text=True, check=True)
+                figure = json.loads(done.stdout)
+                if (figure["bytes"], figure["digest"]) != (expected["bytes"], expected["digest"]):
+                    raise SystemExit(f"{mode}: not the bytes of the files")
+                figures[mode].append(figure)
+    print(f"{expected['bytes'] / 1e9:.2f} GB in {len(paths)} files, page cache, {arguments.rounds} rounds")
+    print(f"write_manifest {expected['bytes'] / 1e9 / written.seconds:.2f} GB/s")
+    print(f"{'verify':<18}{'median GB/s':>12}{'min..max':>14}{'CPU-s/GB':>10}")
+    for mode, found in figures.items():
+        rates = sorted(each["bytes"] / 1e9 / each["seconds"] for each in found)
+        cpu = statistics.median(each["cpu_seconds"] / each["bytes"] * 1e9 for each in found)
+        print(f"{mode:<18}{statistics.median(rates):>12.2f}{f'{rates[0]:.2f}..{rates[-1]:.2f}':>14}{cpu:>10.3f}")
+
+
+if __name__ == "__main__":
+    main()
