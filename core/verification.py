@@ -16,7 +16,7 @@ from streamer.core.report import ObjectCheck
 if TYPE_CHECKING:
     from streamer import _native
 
-__all__ = ["NoVerification", "Pieces", "Verification", "VerifyOption", "resolve_verify"]
+__all__ = ["Pieces", "Verification", "VerifyOption", "resolve_verify"]
 
 VerifyOption: TypeAlias = Literal["auto", "manifest", "off"] | None
 
@@ -65,17 +65,3 @@ class Verification(Protocol):
 
     def checks(self) -> tuple[ObjectCheck, ...]:
         """Tell what was verified so far, object by object."""
-
-
-class NoVerification:
-    """``verify="off"``."""
-
-    digests = None
-    needs_order = False
-
-    def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
-        """Look at nothing."""
-
-    def checks(self) -> tuple[ObjectCheck, ...]:
-        """Claim nothing."""
-        return ()

@@ -21,7 +21,7 @@ from streamer.core.session import SourceObject
 from streamer.core.settings import Settings
 from streamer.core.sources import DigestingStore, ObjectInfo, Store
 from streamer.core.store_verification import StoreVerification
-from streamer.core.verification import NoVerification, Verification
+from streamer.core.verification import Verification
 
 __all__ = ["FoundManifest", "Promise", "manifest_paths", "name_in_manifest", "promises_of", "verification_of"]
 
@@ -89,14 +89,14 @@ def name_in_manifest(path: str, manifest_path: str) -> str:
 
 def verification_of(
     mode: str, catalog: Catalog, promised: Sequence[Promise], wanted: Sequence[Located]
-) -> Verification:
-    """Choose how one read of a checkpoint is verified."""
+) -> Verification | None:
+    """Choose how one read of a checkpoint is verified; None: not at all."""
     if mode == "manifest":
         shards = [each.manifest.shards[each.shard] for each in promised if isinstance(each, FoundManifest)]
         return ManifestVerification(catalog, wanted, shards)
     if mode == "auto":
         return StoreVerification(catalog, wanted, [each for each in promised if not isinstance(each, FoundManifest)])
-    return NoVerification()
+    return None
 
 
 def check_fit(catalog: Catalog, promised: Sequence[Promise]) -> None:

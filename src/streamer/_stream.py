@@ -55,8 +55,8 @@ class Opened:
         self._verify = verify
         self._promised = shards.promised
 
-    def verification(self, wanted: list[Located]) -> Verification:
-        """How the bytes of one read are verified."""
+    def verification(self, wanted: list[Located]) -> Verification | None:
+        """How the bytes of one read are verified; None: not at all."""
         return verification_of(self._verify, self.catalog, self._promised, wanted)
 
 
@@ -118,15 +118,15 @@ class Stream:
         self._progress = Progress(progress, plan.span_bytes, opened.label)
         shards = {each.shard: opened.catalog.shards[each.shard].source for each in wanted}
         self._sources = list(shards.values())
-        self._verification = opened.verification(wanted)
+        self._verification = verification = opened.verification(wanted)
         self._session = ReadSession(
             opened.catalog.shards,
             plan,
             opened.settings,
-            in_item_order=order == "file" or self._verification.needs_order,
+            in_item_order=order == "file" or (verification is not None and verification.needs_order),
             keep_alive=self._in_place,
             on_progress=self._progress.update,
-            digests=self._verification.digests,
+            digests=verification.digests if verification else None,
             name_of=lambda item: wanted[item].entry.name,
         )
         self._batch: Iterator[int] = iter(())
@@ -156,7 +156,7 @@ class Stream:
             peak_held_bytes=stats["peak_held_bytes"],
             readers=count_readers(self._sources),
             remarks=remarks_of(self._sources),
-            verified=self._verification.checks(),
+            verified=self._verification.checks() if self._verification else (),
             stages=stages,
             is_complete=self._yielded == len(self._wanted),
         )
@@ -174,7 +174,8 @@ class Stream:
         for item in self._batch:
             entry = self._wanted[item].entry
             memory = self._session.take(item)
-            self._verify(item, memory)
+            if self._verification is not None:
+                self._verify(self._verification, item, memory)
             self._yielded += 1
             if self._in_place and entry.name in self._in_place:
                 return entry.name, self._in_place[entry.name]
@@ -196,11 +197,11 @@ class Stream:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _verify(self, item: int, memory: _native.Memory | None) -> None:
+    def _verify(self, verification: Verification, item: int, memory: _native.Memory | None) -> None:
         name = self._wanted[item].entry.name
         data = bytes_at(self._in_place[name], self._wanted[item].entry) if name in self._in_place else memory
         try:
-            self._verification.take(item, None if data is None else memoryview(data), self._session.digest_pieces)
+            verification.take(item, None if data is None else memoryview(data), self._session.digest_pieces)
         except BaseException:
             self.close()  # nothing more may be handed out
             raise
@@ -213,6 +214,9 @@ class Stream:
         if not report.is_complete or report.bytes != self.total_bytes:
             raise EngineError(f"{report.tensors} tensors of {len(self._wanted)} were delivered", uri=report.uri)
         _log.info("%s", report)
+        for check in report.verified:
+            if check.verified_by is None:
+                _log.info("%s: not verified, %s", check.uri, check.remark)
 
 
 def stream(

@@ -199,3 +199,24 @@ def test_a_folder_that_may_not_be_written_is_an_error(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(3)}, tmp_path / "a.safetensors")
     with open(tmp_path / "a.safetensors", "rb") as file, pytest.raises(streamer.StorageError):
         streamer.write_manifest(f"/proc/self/fd/{file.fileno()}")  # where nobody, root included, can make a file
+
+
+def test_each_of_several_uris_has_a_manifest_of_its_own(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    save_file({"other": torch.arange(9000.0)}, tmp_path / "other/o.safetensors")
+    with pytest.raises(streamer.ObjectNotFoundError, match="no manifest"):
+        streamer.load([model, tmp_path / "other"], verify="manifest")
+    streamer.write_manifest(tmp_path / "other")
+    with streamer.stream([model, tmp_path / "other"], verify="manifest") as stream:
+        dict(stream)
+    assert stream.report.is_verified
+    flip(tmp_path / "other/o.safetensors")
+    with pytest.raises(streamer.ChecksumError, match="'other'"):
+        streamer.load([model, tmp_path / "other"], verify="manifest")
+
+
+def test_what_was_not_verified_is_logged(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="streamer"):
+        streamer.load(model, verify="auto")
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("not verified, its storage keeps no digest of it" in each for each in told) == 3
