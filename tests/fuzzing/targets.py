@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from safetensors import SafetensorError, deserialize
 
-from streamer.core.errors import FormatError, ShardIndexError, TruncatedError
+from streamer.core.errors import FormatError, ManifestError, ShardIndexError, TruncatedError
 from streamer.core.header import LENGTH_BYTES, header_size_bytes, parse_header
 from streamer.core.index import parse_index
+from streamer.core.manifest import parse_manifest, render_manifest
 from streamer.core.redact import redact
 from streamer.plugins.registry import scheme_of
 
@@ -50,6 +51,15 @@ def index(data: bytes) -> None:
         assert not any(mark in shard for mark in ("\\", "\0", "://", "%2e", "%2E")), shard
 
 
+def manifest(data: bytes) -> None:
+    """A manifest is refused with ManifestError, or is the same when it was written down and read again."""
+    try:
+        found = parse_manifest(data, uri="fuzz")
+    except ManifestError:
+        return
+    assert parse_manifest(render_manifest(found), uri="fuzz") == found
+
+
 def uri(data: bytes) -> None:
     """A URI has a lower-case scheme, and is redacted to text without the password or the signature in it."""
     text = data.decode("utf-8", "surrogateescape")
@@ -61,4 +71,4 @@ def uri(data: bytes) -> None:
             assert SECRET not in redact(secret), secret
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {"header": header, "index": index, "uri": uri}
+TARGETS: dict[str, Callable[[bytes], None]] = {"header": header, "index": index, "manifest": manifest, "uri": uri}
