@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from streamer import plugins
 from streamer._parallel import in_parallel
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Shards", "StorageOptions", "UriOption", "locate"]
 
 UriOption: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
+Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
 
 SHARD_SUFFIX = ".safetensors"
@@ -56,7 +57,7 @@ class Shards:
         shard_of: Tensor name to position in `objects`, as an index says; None without one.
         infos: What the store says of each shard.
         index_path: The store's own path of the index; None without one, and for a list of URIs.
-        is_selection: The shards are those a glob matches, or of several URIs.
+        kind: What the user named.
         promised: What is known of the bytes of each shard, if that was asked for.
     """
 
@@ -65,7 +66,7 @@ class Shards:
     shard_of: Mapping[str, int] | None
     infos: list[ObjectInfo]
     index_path: str | None = None
-    is_selection: bool = False
+    kind: Kind = "file"
     promised: list[Promise] = field(default_factory=list)
 
 
@@ -96,7 +97,10 @@ def locate(
         store = plugins.open_store(each, own, fs=fs, found=backends)
         try:
             parts = _locate_in(store, redact(each), settings)
-            return replace(parts, promised=promises_of(verify, store, parts.infos, parts.index_path, settings))
+            promised = promises_of(
+                verify, store, parts.infos, parts.index_path, settings, is_whole=parts.kind in ("folder", "index")
+            )
+            return replace(parts, promised=promised)
         finally:
             store.close()
 
@@ -111,7 +115,7 @@ def locate(
     infos = [info for part in found for info in part.infos]
     promised = [promise for part in found for promise in part.promised]
     label = f"{found[0].label} and {len(found) - 1} more"
-    return Shards(label, objects, shard_of or None, infos, is_selection=True, promised=promised)
+    return Shards(label, objects, shard_of or None, infos, kind="list", promised=promised)
 
 
 def _as_list(uri: UriOption) -> list[str]:
@@ -140,7 +144,7 @@ def _locate_in(store: Store, label: str, settings: Settings) -> Shards:
     if any(mark in name for mark in "*?["):
         matches = [info for info in store.find(folder or "/") if fnmatchcase(_name(info), name)]
         if matches:
-            return replace(_from_infos(store, label, matches), is_selection=True)
+            return _from_infos(store, label, matches, "glob")
     if name.endswith(SHARD_SUFFIX):
         return _from_infos(store, label, [store.info(root)])
     if name.endswith(INDEX_SUFFIX):
@@ -162,7 +166,7 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         return _from_index(store, label, (usual or indexes)[0], infos, settings)
     shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX)]
     if shards:
-        return _from_infos(store, label, shards)
+        return _from_infos(store, label, shards, "folder")
     if infos:
         raise ObjectNotFoundError("the folder holds no *.safetensors file", uri=label)
     return _from_infos(store, label, [store.info(root)])  # a file without the suffix, or an error that says so
@@ -189,7 +193,7 @@ def _from_index(
     infos = _infos_of_shards(store, folder, index, listed, index_object.uri)
     position = {name: number for number, name in enumerate(index.shards)}
     shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
-    return Shards(label, _objects(store, infos), shard_of, infos, index_info.path)
+    return Shards(label, _objects(store, infos), shard_of, infos, index_info.path, "index")
 
 
 def _infos_of_shards(
@@ -216,8 +220,8 @@ def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
         return []
 
 
-def _from_infos(store: Store, label: str, infos: list[ObjectInfo]) -> Shards:
-    return Shards(label, _objects(store, infos), None, infos)
+def _from_infos(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
+    return Shards(label, _objects(store, infos), None, infos, kind=kind)
 
 
 def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:

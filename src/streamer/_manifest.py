@@ -99,7 +99,7 @@ def write_manifest(
                 hint="Write the manifest of a copy on a disk, and upload it beside the shards",
             )
         opened = open_checkpoint(uri, storage_options, options, fs, "off")
-        if opened.is_selection:
+        if opened.kind == "glob":
             raise UsageError("a manifest is of a whole checkpoint, not of a glob", uri=opened.label)
         path = manifest_paths(opened.infos, opened.index_path)[0]
         manifest, read_bytes = _digested(opened, path, progress)

@@ -46,7 +46,13 @@ Promise = ObjectDigest | NoDigest | FoundManifest
 
 
 def promises_of(
-    mode: str, store: Store, infos: Sequence[ObjectInfo], index_path: str | None, settings: Settings
+    mode: str,
+    store: Store,
+    infos: Sequence[ObjectInfo],
+    index_path: str | None,
+    settings: Settings,
+    *,
+    is_whole: bool,
 ) -> list[Promise]:
     """Ask the store what is known of each shard of one URI.
 
@@ -56,6 +62,7 @@ def promises_of(
         infos: The shards.
         index_path: The index that named them, or None.
         settings: How to read a manifest.
+        is_whole: The shards are all there are: a manifest must name no other.
 
     Raises:
         ObjectNotFoundError: there is no manifest.
@@ -65,7 +72,7 @@ def promises_of(
     if mode == "off":
         return []
     if mode == "manifest":
-        return list(_from_manifest(store, infos, index_path, settings))
+        return list(_from_manifest(store, infos, index_path, settings, is_whole))
     if not isinstance(store, DigestingStore):
         return [_NOT_OFFERED for _ in infos]
     with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="streamer-digest") as pool:
@@ -115,7 +122,7 @@ def check_fit(catalog: Catalog, promised: Sequence[Promise]) -> None:
 
 
 def _from_manifest(
-    store: Store, infos: Sequence[ObjectInfo], index_path: str | None, settings: Settings
+    store: Store, infos: Sequence[ObjectInfo], index_path: str | None, settings: Settings, is_whole: bool
 ) -> list[FoundManifest]:
     info = _found(store, infos, index_path)
     if info.size_bytes is None or info.size_bytes > MAX_MANIFEST_BYTES:
@@ -124,8 +131,7 @@ def _from_manifest(
     content, _ = read_ranges([manifest_object], [(0, 0, info.size_bytes)], settings)
     manifest = parse_manifest(bytes(content[0]), uri=info.uri)
     names = [name_in_manifest(each.path, info.path) for each in infos]
-    # One shard may be loaded alone, under the manifest of all; several are a checkpoint, which must be whole.
-    missing = [name for name in manifest.shards if name not in names] if len(names) > 1 else []
+    missing = [name for name in manifest.shards if name not in names] if is_whole else []
     if missing:
         raise ManifestError(
             f"the manifest does not fit: it has shard {quoted(missing[0])}, which is not loaded",

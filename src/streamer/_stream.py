@@ -48,7 +48,7 @@ class Opened:
         self.label = shards.label
         self.infos = shards.infos
         self.index_path = shards.index_path
-        self.is_selection = shards.is_selection
+        self.kind = shards.kind
         self.catalog = catalog
         self.settings = settings
         self.stages = stages

@@ -153,6 +153,22 @@ def test_a_shard_less_is_an_error_though_no_index_tells(model: Path) -> None:
         streamer.load(model, verify="manifest")
 
 
+def test_the_last_shard_that_is_left_is_not_taken_for_all(model: Path) -> None:
+    (model / "model.safetensors.index.json").unlink()
+    for path in shards_of(model)[1:]:
+        path.unlink()
+    with pytest.raises(streamer.ManifestError, match="which is not loaded"):
+        streamer.load(model, verify="manifest")
+    assert streamer.load(shards_of(model)[0], verify="manifest")  # asked for alone
+
+
+def test_a_glob_is_verified_shard_by_shard(model: Path) -> None:
+    with streamer.stream(model / "model-0000[12]*.safetensors", verify="manifest") as stream:
+        dict(stream)
+    assert len(stream.report.verified) == 2
+    assert stream.report.is_verified
+
+
 def test_a_manifest_of_other_tensors_is_refused_before_they_are_read(model: Path) -> None:
     document = json.loads((model / NAME).read_text())
     next(iter(document["shards"].values()))["tensors"].popitem()
