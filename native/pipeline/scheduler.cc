@@ -148,7 +148,7 @@ void Scheduler::read_again(Lane which, std::uint32_t index) {
   ++stats_.rereads;
   LaneState& lane = lane_state(which);
   const Span span{item.source, item.begin, item.end, index, 1};
-  BlockCutter cutter(plan_.items, {span}, options_.block_bytes[static_cast<std::size_t>(which)]);
+  BlockCutter cutter(plan_.items, {span}, block_bytes_of(static_cast<std::size_t>(which)));
   const auto has_memory = [](std::uint32_t) { return true; };  // since it was read first
   while (auto block = cutter.next(has_memory, true)) {
     block->attempts = 1;  // so that HTTP takes a new connection
