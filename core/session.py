@@ -87,7 +87,7 @@ class ReadSession:
         self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive, plan.spans)
         self.close = weakref.finalize(self, _close, self._engine, self._readers)
         try:
-            self._engine.start(plan.items, plan.spans)
+            self._engine.start(plan.items, plan.spans, {})
             self._readers.start()
         except BaseException:
             self.close()
@@ -188,6 +188,7 @@ def _make_engine(
         max_attempts=settings.max_attempts,
         block_deadline_s=settings.block_deadline_s,
         hedge_percent=settings.hedge_percent,
+        pinned_bytes=settings.pinned_bytes,
     )
     for known in objects:
         _add(engine, known)

@@ -27,6 +27,7 @@ enum class ErrorCode : std::uint8_t {
   kIo,                  // errno from the operating system
   kOutOfMemory,         // no memory for a destination
   kSource,              // a Python source raised; the exception is kept on the Python side
+  kDevice,              // a GPU or its driver refused; storage_code is the name the driver gives
 };
 
 struct ReadError {

@@ -3,11 +3,14 @@
 #include <curl/curl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "base/thread_name.h"
+#include "gpu/cuda_runtime.h"
 
 namespace streamer {
 namespace {
@@ -24,6 +27,9 @@ void run_guarded(Scheduler& scheduler, Work work) {
     scheduler.fail(std::move(error));
   }
 }
+
+// Some are read into while others are copied.
+constexpr std::uint64_t kLeastSlots = 4;
 
 }  // namespace
 
@@ -42,6 +48,7 @@ struct Session::State {
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
   HttpCounters http_counters;
   std::unique_ptr<Scheduler> scheduler;
+  std::map<std::int32_t, std::unique_ptr<DeviceCopier>> copiers;  // filled by start() alone
   std::mutex join_mutex;  // close() may be called by several threads
   std::vector<std::thread> threads;
 
@@ -87,6 +94,44 @@ struct Session::State {
     }
     for (unsigned i = 0; i < nfs_reactors.size(); ++i) {
       start_thread("nfs", i, [reactor = nfs_reactors[i].get()] { reactor->run(); });
+    }
+  }
+
+  // Blocks that fit into the slots of devices.
+  SchedulerOptions scheduler_options(bool has_devices) const {
+    SchedulerOptions chosen = options.scheduler;
+    if (!has_devices) return chosen;
+    for (std::uint64_t& bytes : chosen.block_bytes) {
+      bytes = std::clamp<std::uint64_t>(options.pinned_bytes / kLeastSlots, 1, bytes);
+    }
+    return chosen;
+  }
+
+  std::size_t slot_bytes() const {
+    const SchedulerOptions chosen = scheduler_options(true);
+    std::uint64_t largest = 0;
+    for (const Lane lane : lane_of_source) {
+      largest = std::max(largest, chosen.block_bytes[static_cast<std::size_t>(lane)]);
+    }
+    return largest;
+  }
+
+  void check_target(std::int32_t device, const std::byte* target) {
+    const auto address = static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(target));
+    CudaRuntime::instance().ring(device)->device()->check_address(address);
+  }
+
+  void start_devices(const std::set<std::int32_t>& devices, const ConsumerStreams& streams) {
+    for (const std::int32_t device : devices) {
+      auto copier = std::make_unique<DeviceCopier>(*scheduler, CudaRuntime::instance().ring(device),
+                                                   options.pinned_bytes, slot_bytes());
+      const auto stream = streams.find(device);
+      if (stream != streams.end()) copier->wait_for(stream->second);
+      scheduler->add_device(device, copier->lane());
+      copiers[device] = std::move(copier);
+    }
+    for (const auto& [device, copier] : copiers) {
+      start_thread("gpu", static_cast<unsigned>(device), [made = copier.get()] { made->run(); });
     }
   }
 
@@ -157,13 +202,27 @@ void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::str
 
 void Session::add_python() { state().add(Lane::kPython, nullptr, nullptr, nullptr); }
 
-void Session::start(Plan plan) {
+void Session::start(Plan plan, const ConsumerStreams& streams) {
   State& state = this->state();
   if (state.scheduler) throw std::logic_error("a session starts once");
   check_plan(plan, static_cast<std::uint32_t>(state.lane_of_source.size()));
   const bool has_work = !plan.spans.empty();
-  state.scheduler =
-      std::make_unique<Scheduler>(std::move(plan), state.lane_of_source, state.options.scheduler);
+  std::set<std::int32_t> devices;
+  std::vector<std::pair<std::int32_t, std::byte*>> targets;  // the caller's own, on devices
+  for (const Item& item : plan.items) {
+    if (item.device == kHost) continue;
+    devices.insert(item.device);
+    if (item.target != nullptr) targets.emplace_back(item.device, item.target);
+  }
+  state.scheduler = std::make_unique<Scheduler>(std::move(plan), state.lane_of_source,
+                                                state.scheduler_options(!devices.empty()));
+  try {
+    for (const auto& [device, target] : targets) state.check_target(device, target);
+    state.start_devices(devices, streams);
+  } catch (const DeviceFailure& failure) {
+    state.scheduler->fail(failure.error());
+    return;
+  }
   if (!has_work) return;
   if (state.has(Lane::kHttp)) state.start_http();
   if (state.has(Lane::kNfs)) state.start_nfs();
@@ -179,6 +238,19 @@ Memory Session::take(std::uint32_t item) { return state().scheduler->take_item(i
 
 void Session::renew(std::uint32_t source, HttpTarget target) {
   state().objects.at(source)->renew(std::move(target));
+}
+
+void Session::provide(std::int32_t device, CudaStreamHandle stream,
+                      const std::vector<std::uint32_t>& items,
+                      const std::vector<std::byte*>& targets) {
+  State& state = this->state();
+  try {
+    for (std::byte* target : targets) state.check_target(device, target);
+    state.copiers.at(device)->wait_for(stream);
+    state.scheduler->provide(items, targets);
+  } catch (const DeviceFailure& failure) {
+    state.scheduler->fail(failure.error());
+  }
 }
 
 std::string Session::version(std::uint32_t source) {
@@ -212,15 +284,31 @@ SessionStats Session::stats() {
   stats.http_requests = state.http_counters.requests;
   stats.credential_refreshes = state.http_counters.refreshes;
   stats.hedges = state.http_counters.hedges;
+  for (const auto& [device, copier] : state.copiers) {
+    stats.peak_pinned_bytes += copier->peak_pinned_bytes();
+  }
   return stats;
+}
+
+bool Session::has_abandoned_copies() const {
+  for (const auto& [device, copier] : state().copiers) {
+    if (copier->has_abandoned()) return true;
+  }
+  return false;
 }
 
 void Session::close() {
   if (is_forked()) return;
   if (state_->scheduler) state_->scheduler->stop();
   const std::lock_guard lock(state_->join_mutex);
+  for (const auto& [device, copier] : state_->copiers) copier->stop();
   for (std::thread& thread : state_->threads) thread.join();
   state_->threads.clear();
+  if (!state_->scheduler) return;
+  // The blocks of requests that were cancelled hold pinned slots.
+  state_->scheduler->remove_wakers();
+  state_->reactors.clear();
+  state_->nfs_reactors.clear();
 }
 
 }  // namespace streamer
