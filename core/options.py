@@ -39,8 +39,8 @@ class Options:
         python_threads: Threads calling ``read_into`` of a `PythonSource`.
         memory_limit_bytes: Most bytes read, or being read, and not yet handed to the consumer. A tensor
             larger than this is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
-        pinned_bytes: Most page-locked host memory of one load on its way to one CUDA device; see `docs/gpu.md`. It stays
-            locked for the next load until `streamer.release_pinned_memory`.
+        pinned_bytes: Most page-locked host memory that one load uses on its way to one CUDA device. It stays locked
+            for the next load until `streamer.release_pinned_memory`.
         coalesce_gap_bytes: Unwanted bytes up to this many between two wanted tensors are read and dropped
             rather than asked for separately.
         header_bytes: First read of a shard, hoped to hold its whole header.

@@ -34,6 +34,7 @@ class DeviceCopier : public DeviceSink {
   DeviceCopier(const DeviceCopier&) = delete;
   DeviceCopier& operator=(const DeviceCopier&) = delete;
 
+  const CudaDevice& device() const { return *device_; }
   // What the scheduler must know of this device.
   DeviceLane lane();
 

@@ -227,7 +227,7 @@ Delivery Scheduler::wait(double timeout_s) {
     }
     stats_.items_delivered += ready_.size();
     ready_.clear();
-    delivery.to_allocate = next_to_allocate();
+    delivery.to_allocate = take_asked();
   }
   delivery.is_finished = is_stopped_ || has_delivered_all();
   return delivery;

@@ -112,6 +112,8 @@ class Scheduler {
   // --- the consumer
   // --------------------------------------------------------------------------------------
   Delivery wait(double timeout_s);
+  // What wait() would give as `to_allocate`; nothing after an error.
+  std::vector<std::uint32_t> next_to_allocate();
   // The memory of items of `to_allocate`, each on its device; it stays until its item is taken or
   // the session is closed. Throws std::invalid_argument for what was not asked.
   void provide(const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
@@ -144,7 +146,7 @@ class Scheduler {
   bool try_give_slot(Block& block);
   void count_landed(LaneState& lane, const Block& block);
   void ask_for_memory();
-  std::vector<std::uint32_t> next_to_allocate();
+  std::vector<std::uint32_t> take_asked();
   bool reserve(std::uint32_t item);
   void complete(std::uint32_t item);
   void fail_locked(ReadError error);

@@ -51,6 +51,11 @@ void Scheduler::ask_for_memory() {
 }
 
 std::vector<std::uint32_t> Scheduler::next_to_allocate() {
+  const std::lock_guard lock(mutex_);
+  return is_stopped_ ? std::vector<std::uint32_t>() : take_asked();
+}
+
+std::vector<std::uint32_t> Scheduler::take_asked() {
   const auto count = std::min(std::ssize(to_allocate_), kMostAskedAtOnce);
   std::vector<std::uint32_t> next(to_allocate_.begin(), to_allocate_.begin() + count);
   to_allocate_.erase(to_allocate_.begin(), to_allocate_.begin() + count);

@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include "base/thread_name.h"
-#include "gpu/cuda_runtime.h"
 
 namespace streamer {
 namespace {
@@ -48,7 +46,7 @@ struct Session::State {
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
   HttpCounters http_counters;
   std::unique_ptr<Scheduler> scheduler;
-  std::map<std::int32_t, std::unique_ptr<DeviceCopier>> copiers;  // filled by start() alone
+  DeviceCopiers copiers;
   std::mutex join_mutex;  // close() may be called by several threads
   std::vector<std::thread> threads;
 
@@ -116,21 +114,9 @@ struct Session::State {
     return largest;
   }
 
-  void check_target(std::int32_t device, const std::byte* target) {
-    const auto address = static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(target));
-    CudaRuntime::instance().ring(device)->device()->check_address(address);
-  }
-
-  void start_devices(const std::set<std::int32_t>& devices, const ConsumerStreams& streams) {
-    for (const std::int32_t device : devices) {
-      auto copier = std::make_unique<DeviceCopier>(*scheduler, CudaRuntime::instance().ring(device),
-                                                   options.pinned_bytes, slot_bytes());
-      const auto stream = streams.find(device);
-      if (stream != streams.end()) copier->wait_for(stream->second);
-      scheduler->add_device(device, copier->lane());
-      copiers[device] = std::move(copier);
-    }
-    for (const auto& [device, copier] : copiers) {
+  void start_devices(const DeviceCopiers::Wanted& wanted, const ConsumerStreams& streams) {
+    copiers.start(wanted, *scheduler, options.pinned_bytes, slot_bytes(), streams);
+    for (const auto& [device, copier] : copiers.by_device()) {
       start_thread("gpu", static_cast<unsigned>(device), [made = copier.get()] { made->run(); });
     }
   }
@@ -207,18 +193,11 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   if (state.scheduler) throw std::logic_error("a session starts once");
   check_plan(plan, static_cast<std::uint32_t>(state.lane_of_source.size()));
   const bool has_work = !plan.spans.empty();
-  std::set<std::int32_t> devices;
-  std::vector<std::pair<std::int32_t, std::byte*>> targets;  // the caller's own, on devices
-  for (const Item& item : plan.items) {
-    if (item.device == kHost) continue;
-    devices.insert(item.device);
-    if (item.target != nullptr) targets.emplace_back(item.device, item.target);
-  }
+  const DeviceCopiers::Wanted wanted(plan);
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), state.lane_of_source,
-                                                state.scheduler_options(!devices.empty()));
+                                                state.scheduler_options(!wanted.targets.empty()));
   try {
-    for (const auto& [device, target] : targets) state.check_target(device, target);
-    state.start_devices(devices, streams);
+    state.start_devices(wanted, streams);
   } catch (const DeviceFailure& failure) {
     state.scheduler->fail(failure.error());
     return;
@@ -245,12 +224,14 @@ void Session::provide(std::int32_t device, CudaStreamHandle stream,
                       const std::vector<std::byte*>& targets) {
   State& state = this->state();
   try {
-    for (std::byte* target : targets) state.check_target(device, target);
-    state.copiers.at(device)->wait_for(stream);
-    state.scheduler->provide(items, targets);
+    state.copiers.provide(*state.scheduler, device, stream, items, targets);
   } catch (const DeviceFailure& failure) {
     state.scheduler->fail(failure.error());
   }
+}
+
+std::vector<std::uint32_t> Session::next_to_allocate() {
+  return state().scheduler->next_to_allocate();
 }
 
 std::string Session::version(std::uint32_t source) {
@@ -284,24 +265,17 @@ SessionStats Session::stats() {
   stats.http_requests = state.http_counters.requests;
   stats.credential_refreshes = state.http_counters.refreshes;
   stats.hedges = state.http_counters.hedges;
-  for (const auto& [device, copier] : state.copiers) {
-    stats.peak_pinned_bytes += copier->peak_pinned_bytes();
-  }
+  stats.peak_pinned_bytes = state.copiers.peak_pinned_bytes();
   return stats;
 }
 
-bool Session::has_abandoned_copies() const {
-  for (const auto& [device, copier] : state().copiers) {
-    if (copier->has_abandoned()) return true;
-  }
-  return false;
-}
+bool Session::has_abandoned_copies() const { return state().copiers.has_abandoned(); }
 
 void Session::close() {
   if (is_forked()) return;
   if (state_->scheduler) state_->scheduler->stop();
   const std::lock_guard lock(state_->join_mutex);
-  for (const auto& [device, copier] : state_->copiers) copier->stop();
+  state_->copiers.stop();
   for (std::thread& thread : state_->threads) thread.join();
   state_->threads.clear();
   if (!state_->scheduler) return;

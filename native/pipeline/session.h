@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpu/device_copier.h"
+#include "gpu/device_copiers.h"
 #include "io/arena.h"
 #include "io/file_reader.h"
 #include "net/http_object.h"
@@ -75,9 +75,7 @@ class Session {
   void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version);
   void add_python();
 
-  // By device: a stream of the consumer's. What it was given by now may still use the memory of the
-  // items' targets, so copies to the device wait for it.
-  using ConsumerStreams = std::map<std::int32_t, CudaStreamHandle>;
+  using ConsumerStreams = DeviceCopiers::ConsumerStreams;
 
   // Throws std::invalid_argument for a plan that does not fit the objects. A device that refuses
   // is told by wait(), as all that fails later.
@@ -87,6 +85,8 @@ class Session {
   Delivery wait(double timeout_s);
   Memory take(std::uint32_t item);
   void renew(std::uint32_t source, HttpTarget target);
+  // What wait() would give as Delivery::to_allocate; never waits.
+  std::vector<std::uint32_t> next_to_allocate();
   // Memory for items of Delivery::to_allocate, all of one device; copies into it wait for what
   // `stream` was given by now.
   void provide(std::int32_t device, CudaStreamHandle stream,
@@ -104,13 +104,13 @@ class Session {
   // True where a device was still copying when the session was closed, and did not finish in time:
   // the memory of the items' targets must never be freed.
   bool has_abandoned_copies() const;
+  bool is_forked() const;
   void close();
 
  private:
   struct State;
 
   State& state() const;
-  bool is_forked() const;
 
   const pid_t owner_;
   std::unique_ptr<State> state_;

@@ -241,7 +241,9 @@ void register_session(py::module_& module) {
       .def("start", &start, py::arg("items"), py::arg("spans"), py::arg("streams"))
       .def("provide", &provide, py::arg("device"), py::arg("stream"), py::arg("items"),
            py::arg("addresses"))
+      .def("next_to_allocate", &Session::next_to_allocate)
       .def("has_abandoned_copies", &Session::has_abandoned_copies)
+      .def("is_forked", &Session::is_forked)
       .def("wait", &wait_interruptibly, py::arg("timeout_s"))
       .def("take", &take, py::arg("item"))
       .def("renew", &Session::renew, py::arg("source"), py::arg("target"))

@@ -16,6 +16,7 @@ from streamer._locate import StorageOptions, UriOption, locate
 from streamer._progress import Progress, ProgressOption
 from streamer._targets import Targets
 from streamer.core.catalog import Catalog, Located, read_catalog
+from streamer.core.device_tensors import DeviceTensors
 from streamer.core.errors import EngineError, OptionError
 from streamer.core.frameworks import Framework, framework_of
 from streamer.core.options import Options
@@ -27,6 +28,8 @@ from streamer.core.settings import Settings, resolve
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+    from streamer import _native
 
 __all__ = ["Opened", "Stream", "open_checkpoint", "stream", "wanted_tensors"]
 
@@ -86,12 +89,14 @@ class Stream:
         for located in wanted:
             framework.dtype(located.entry)  # an unknown dtype is refused before any byte is read
             framework.shape(located.entry)
-        addresses = targets.addresses if targets else {}
+        self._targets = targets
         self._in_place = targets.in_place if targets else {}
-        plan = plan_reads(
-            (Item(each.shard, each.entry.begin, each.entry.end, addresses.get(each.entry.name, 0)) for each in wanted),
-            opened.settings.coalesce_gap_bytes,
-        )
+        self._places = [_place(each, framework, targets) for each in wanted]
+        plan = plan_reads(_items(wanted, self._places, targets), opened.settings.coalesce_gap_bytes)
+        self._device_tensors: DeviceTensors | None = None
+        if any(self._places):
+            entries = [each.entry for each in wanted]
+            self._device_tensors = DeviceTensors(entries, self._places, framework, framework.devices.cuda)
         self.total_bytes = plan.item_bytes
         self._bytes_read = plan.span_bytes
         self._started = time.perf_counter()
@@ -107,6 +112,7 @@ class Stream:
             in_item_order=order == "file",
             keep_alive=self._in_place,
             on_progress=self._progress.update,
+            device_tensors=self._device_tensors,
         )
         self._batch: Iterator[int] = iter(())
 
@@ -133,7 +139,9 @@ class Stream:
             credential_refreshes=stats["credential_refreshes"],
             peak_held_bytes=stats["peak_held_bytes"],
             readers=count_readers(self._sources),
-            remarks=remarks_of(self._sources),
+            remarks=(*remarks_of(self._sources), *self._framework.devices.remarks()),
+            device_path=self._device_path(),
+            peak_pinned_bytes=stats["peak_pinned_bytes"],
             stages=stages,
             is_complete=self._yielded == len(self._wanted),
         )
@@ -141,6 +149,10 @@ class Stream:
     def close(self) -> None:
         """Stop reading and join every thread. Tensors already yielded stay valid."""
         self._session.close()
+        if self._device_tensors:
+            rest = list(self._batch)  # finished: still to be had
+            self._batch = iter(rest)
+            self._device_tensors.keep_only(rest)
         self._progress.close()
         self._ended = self._ended or time.perf_counter()
 
@@ -154,9 +166,7 @@ class Stream:
             self._yielded += 1
             if self._in_place and entry.name in self._in_place:
                 return entry.name, self._in_place[entry.name]
-            if memory is None and entry.end > entry.begin:
-                raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
-            return entry.name, self._framework.on_device(self._framework.tensor(memory, entry))
+            return entry.name, self._framework.cast(self._tensor(item, memory))
         batch = self._session.next_items()
         if not batch:
             self._finish()
@@ -170,6 +180,21 @@ class Stream:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _tensor(self, item: int, memory: _native.Memory | None) -> Any:
+        entry = self._wanted[item].entry
+        if self._device_tensors and self._places[item]:
+            return self._device_tensors.take(item)
+        if memory is None and entry.end > entry.begin:
+            raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
+        return self._framework.devices.moved(self._framework.tensor(memory, entry), entry.name)
+
+    def _device_path(self) -> str:
+        if self._targets is not None:
+            paths = self._targets.device_paths
+        else:
+            paths = {self._framework.devices.path(located.entry.name) for located in self._wanted}
+        return "+".join(sorted(paths - {""}))
+
     def _finish(self) -> None:
         if self._ended is not None:
             return
@@ -178,6 +203,19 @@ class Stream:
         if not report.is_complete or report.bytes != self.total_bytes:
             raise EngineError(f"{report.tensors} tensors of {len(self._wanted)} were delivered", uri=report.uri)
         _log.info("%s", report)
+
+
+def _place(located: Located, framework: Framework, targets: Targets | None) -> int:
+    if targets is None:
+        return framework.devices.place(located.entry.name)
+    return targets.places.get(located.entry.name, 0)
+
+
+def _items(wanted: list[Located], places: list[int], targets: Targets | None) -> Iterator[Item]:
+    addresses = targets.addresses if targets else {}
+    for located, place in zip(wanted, places, strict=True):
+        entry = located.entry
+        yield Item(located.shard, entry.begin, entry.end, addresses.get(entry.name, 0), place)
 
 
 def stream(
@@ -191,6 +229,7 @@ def stream(
     options: Options | None = None,
     progress: ProgressOption = None,
     order: Order = "completion",
+    dtype: Any = None,
 ) -> Stream:
     """Stream the tensors of a checkpoint as they arrive.
 
@@ -205,6 +244,7 @@ def stream(
         progress: As for `streamer.load`.
         order: ``"completion"``: each tensor as soon as it is whole; ``"file"``: as their bytes lie in the
             shards.
+        dtype: As for `streamer.load`.
 
     Returns:
         A `Stream`. Its ``report`` is complete after the loop; leaving the loop early cancels the rest.
@@ -221,7 +261,7 @@ def stream(
     """
     if order not in ("completion", "file"):
         raise OptionError(f'order is "completion" or "file", not {order!r}')
-    made = framework_of(framework, device)
+    made = framework_of(framework, device, dtype)
     opened = open_checkpoint(uri, storage_options, options, fs)
     wanted = wanted_tensors(opened, names)
     return Stream(opened, wanted, made, order=order, progress=progress)

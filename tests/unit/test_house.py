@@ -26,7 +26,8 @@ PUBLIC = """
     HeaderError HttpStatusError LoadCancelledError LoadReport ObjectNotFoundError OptionError Options PluginError
     RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TlsError
     TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
-    UnsupportedDtypeError UsageError hookimpl load load_file load_into open plugins safe_open stream
+    UnsupportedDtypeError UsageError hookimpl load load_file load_into open plugins
+    release_pinned_memory safe_open stream
 """
 
 
