@@ -57,15 +57,18 @@ CudaDevice::MemoryInfo CudaDevice::memory() const {
   return {free_bytes, total_bytes};
 }
 
-void CudaDevice::check_address(CudaAddress address) const {
-  if (driver_->pointer_attribute == nullptr) return;
-  int ordinal = -1;
-  const int code = driver_->pointer_attribute(&ordinal, kPointerAttributeDeviceOrdinal, address);
-  if (code == kCudaSuccess && ordinal == index_) return;
-  const std::string where =
-      code == kCudaSuccess ? "cuda:" + std::to_string(ordinal) : "no memory of a CUDA device";
-  throw device_failure("a target for " + label() + " is on another device: its address is " + where,
-                       code == kCudaSuccess ? kInvalidDevice : driver_->name_of(code));
+void CudaDevice::check_addresses(const std::vector<std::byte*>& addresses) const {
+  if (driver_->pointer_attribute == nullptr || addresses.empty()) return;
+  const CurrentContext current(*this);
+  for (const std::byte* target : addresses) {
+    const auto address = static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(target));
+    int ordinal = index_;
+    const int code = driver_->pointer_attribute(&ordinal, kPointerAttributeDeviceOrdinal, address);
+    if (code != kCudaSuccess || ordinal == index_) continue;  // else the copy itself will tell
+    throw device_failure("a target for " + label() + " is on another device: its address is cuda:" +
+                             std::to_string(ordinal),
+                         kInvalidDevice);
+  }
 }
 
 CurrentContext::CurrentContext(const CudaDevice& device) : driver_(device.driver()) {

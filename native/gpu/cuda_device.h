@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gpu/cuda_driver.h"
 
@@ -35,8 +36,8 @@ class CudaDevice {
 
   // Throws DeviceFailure.
   MemoryInfo memory() const;
-  // Throws DeviceFailure when the driver knows that `address` belongs to another device or to none.
-  void check_address(CudaAddress address) const;
+  // Throws DeviceFailure when the driver knows that one of them is memory of another device.
+  void check_addresses(const std::vector<std::byte*>& addresses) const;
 
  private:
   friend class CurrentContext;

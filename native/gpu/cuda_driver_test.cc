@@ -77,9 +77,11 @@ TEST_CASE("a target on another device is told by the driver") {
   int there = 0;
   fake.place(&there, sizeof there, 1);
   const auto ring = CudaRuntime::instance().ring(0);
-  const auto address = static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(&there));
-  CHECK_THROWS_AS(ring->device()->check_address(address), DeviceFailure);
-  CHECK_NOTHROW(CudaRuntime::instance().ring(1)->device()->check_address(address));
+  auto* const address = reinterpret_cast<std::byte*>(&there);
+  CHECK_THROWS_AS(ring->device()->check_addresses({address}), DeviceFailure);
+  CHECK_NOTHROW(CudaRuntime::instance().ring(1)->device()->check_addresses({address}));
+  fake.fail("cuPointerGetAttribute", 1, 0);  // it does not know: the copy itself will tell
+  CHECK_NOTHROW(ring->device()->check_addresses({address}));
 }
 
 }  // namespace

@@ -3,15 +3,6 @@
 #include "gpu/cuda_runtime.h"
 
 namespace streamer {
-namespace {
-
-void check_targets(const CudaDevice& device, const std::vector<std::byte*>& targets) {
-  for (const std::byte* target : targets) {
-    device.check_address(static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(target)));
-  }
-}
-
-}  // namespace
 
 DeviceCopiers::Wanted::Wanted(const Plan& plan) {
   for (const Item& item : plan.items) {
@@ -25,7 +16,7 @@ void DeviceCopiers::start(const Wanted& wanted, Scheduler& scheduler, std::uint6
                           std::size_t slot_bytes, const ConsumerStreams& streams) {
   for (const auto& [device, targets] : wanted.targets) {
     const std::shared_ptr<PinnedRing> ring = CudaRuntime::instance().ring(device);
-    check_targets(*ring->device(), targets);
+    ring->device()->check_addresses(targets);
     auto copier = std::make_unique<DeviceCopier>(scheduler, ring, pinned_bytes, slot_bytes);
     const auto stream = streams.find(device);
     if (stream != streams.end()) copier->wait_for(stream->second);
@@ -38,7 +29,7 @@ void DeviceCopiers::provide(Scheduler& scheduler, std::int32_t device, CudaStrea
                             const std::vector<std::uint32_t>& items,
                             const std::vector<std::byte*>& targets) {
   DeviceCopier& copier = *copiers_.at(device);
-  check_targets(copier.device(), targets);
+  copier.device().check_addresses(targets);
   copier.wait_for(stream);
   scheduler.provide(items, targets);
 }

@@ -214,6 +214,9 @@ TEST_CASE("copies wait for what the consumer's stream was given before") {
   while (consumer.look()) {
   }
   REQUIRE(!consumer.error);
+  while (device->driver().stream_query(stream.handle()) == kCudaNotReady) {
+    std::this_thread::yield();  // a copy that did not wait would be overwritten only now
+  }
   CHECK(target == data);
 }
 
@@ -290,7 +293,7 @@ TEST_CASE("a device that does not answer is left with its memory, and closing st
 TEST_CASE("each refusal of the driver ends the load with the name the driver gives it") {
   for (const std::string function :
        {"cuCtxPushCurrent_v2", "cuStreamCreate", "cuEventCreate", "cuEventRecord",
-        "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuEventQuery", "cuPointerGetAttribute"}) {
+        "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuEventQuery"}) {
     for (const int after : {0, 3}) {
       CAPTURE(function);
       CAPTURE(after);

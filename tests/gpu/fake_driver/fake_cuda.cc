@@ -383,7 +383,7 @@ int cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 int cuPointerGetAttribute(void* value, int, unsigned long long address) {
-  if (const int code = enter("cuPointerGetAttribute", false)) return code;
+  if (const int code = enter("cuPointerGetAttribute")) return code;
   const auto* wanted = reinterpret_cast<const char*>(static_cast<std::uintptr_t>(address));
   const std::lock_guard lock(state().mutex);
   int device = 0;
