@@ -1,4 +1,4 @@
-"""The fake GPU, and the real one where there is one."""
+"""The fake GPU; the tests of a real one bring what they need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import streamer
 from gpu.fake_devices import FakeGpu, FakeTorchCuda, compile_fake_driver
@@ -35,12 +34,3 @@ def fake_gpu(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fak
     _native.cuda_use_library_for_tests("")
     assert gpu.pinned_bytes() == 0
     assert gpu.violations() == 0
-
-
-@pytest.fixture(scope="session")
-def real_gpu() -> int:
-    """How many CUDA devices torch can use; the test is skipped where it is none."""
-    count = torch.cuda.device_count() if torch.version.cuda and torch.cuda.is_available() else 0
-    if count == 0:
-        pytest.skip("NO GPU: there is no CUDA device here, or torch is not built for it; nothing of this was checked")
-    return count
