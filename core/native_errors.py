@@ -46,7 +46,7 @@ _DEVICE_HINTS = {
 _LOST_DEVICE_HINT = "The device or an earlier kernel of this process failed: start the process again, look at dmesg"
 
 
-def error_from_native(native: ReadError, *, uri: str, object_size: int | None) -> errors.StreamerError:
+def error_from_native(native: ReadError, *, uri: str | None, object_size: int | None) -> errors.StreamerError:
     """Turn the engine's value into the matching exception, with every fact it carries."""
     if native.code == "out_of_memory":
         return errors.EngineError(

@@ -174,7 +174,8 @@ class ReadSession:
         if native.code == "source" and raised is not None:
             return raised
         failed = self._objects[native.source]
-        return error_from_native(native, uri=failed.uri, object_size=failed.size_bytes)
+        is_of_all = native.code == "device" and len(self._objects) > 1  # no object's fault
+        return error_from_native(native, uri=None if is_of_all else failed.uri, object_size=failed.size_bytes)
 
     def _refresh(self, source: int) -> None:
         known = self._objects[source].source

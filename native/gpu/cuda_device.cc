@@ -89,23 +89,27 @@ CudaStream::~CudaStream() {
   if (!driver_.is_forked()) driver_.stream_destroy(handle_);
 }
 
-CudaEvent::CudaEvent(const CudaDevice& device) : driver_(&device.driver()) {
-  driver_->check(driver_->event_create(&handle_, kEventDisableTiming),
-                 "making an event on " + device.label());
+CudaEvent::CudaEvent(const CudaDevice& device) : device_(&device) {
+  const CudaDriver& driver = device.driver();
+  driver.check(driver.event_create(&handle_, kEventDisableTiming),
+               "making an event on " + device.label());
 }
 
 CudaEvent::~CudaEvent() {
-  if (handle_ != nullptr && !driver_->is_forked()) driver_->event_destroy(handle_);
+  const CudaDriver& driver = device_->driver();
+  if (handle_ != nullptr && !driver.is_forked()) driver.event_destroy(handle_);
 }
 
 void CudaEvent::record(CudaStreamHandle stream) {
-  driver_->check(driver_->event_record(handle_, stream), "recording an event");
+  const CudaDriver& driver = device_->driver();
+  driver.check(driver.event_record(handle_, stream), "recording an event on " + device_->label());
 }
 
 bool CudaEvent::has_fired() const {
-  const int code = driver_->event_query(handle_);
+  const CudaDriver& driver = device_->driver();
+  const int code = driver.event_query(handle_);
   if (code == kCudaNotReady) return false;
-  driver_->check(code, "copying to the device");
+  driver.check(code, "copying to " + device_->label());
   return true;
 }
 

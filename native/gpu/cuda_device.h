@@ -83,9 +83,9 @@ class CudaEvent {
   explicit CudaEvent(const CudaDevice& device);
   ~CudaEvent();
   CudaEvent(CudaEvent&& other) noexcept
-      : driver_(other.driver_), handle_(std::exchange(other.handle_, nullptr)) {}
+      : device_(other.device_), handle_(std::exchange(other.handle_, nullptr)) {}
   CudaEvent& operator=(CudaEvent&& other) noexcept {
-    std::swap(driver_, other.driver_);
+    std::swap(device_, other.device_);
     std::swap(handle_, other.handle_);
     return *this;
   }
@@ -96,7 +96,7 @@ class CudaEvent {
   CudaEventHandle handle() const { return handle_; }
 
  private:
-  const CudaDriver* driver_;
+  const CudaDevice* device_;
   CudaEventHandle handle_ = nullptr;
 };
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+import streamer
 from streamer import _native
 from streamer.core import torch_cuda
 
@@ -29,6 +33,27 @@ def compile_fake_driver(folder: Path) -> Path:
     assert compiler, "the fake CUDA driver needs a C++ compiler"
     subprocess.run([compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", SOURCE, "-o", library], check=True)
     return library
+
+
+@contextmanager
+def attached_fake_gpu(library: Path) -> Iterator[FakeGpu]:
+    """Put the fake driver and the stand-in for torch in their places; afterwards nothing of them is left."""
+    gpu = FakeGpu(library)
+    gpu.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_cuda, "TorchCuda", FakeTorchCuda)
+        patch.setattr(torch_cuda, "probe", lambda _torch, _device: None)
+        patch.setattr(FakeTorchCuda, "placed", {})
+        patch.setattr(FakeTorchCuda, "recorded", [])
+        _native.cuda_use_library_for_tests(gpu.path)
+        try:
+            yield gpu
+            assert gpu.pinned_in_use() == 0
+        finally:
+            streamer.release_pinned_memory()
+            _native.cuda_use_library_for_tests("")
+    assert gpu.pinned_bytes() == 0
+    assert gpu.violations() == 0
 
 
 class FakeTorchCuda(torch_cuda.TorchCuda):
