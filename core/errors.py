@@ -6,7 +6,7 @@ The tree (each class is also the builtin a caller would expect)::
     ├── UsageError (ValueError)                 the caller's mistake, found before any byte is read
     │   ├── OptionError                         an option out of its bounds, or an unknown one
     │   ├── UnknownSchemeError                  no backend for this URL; names the extra to install
-    │   ├── UnknownDeviceError                  torch does not know this device
+    │   ├── UnknownDeviceError (DeviceError)    torch does not know this device, or it is not here
     │   ├── UnknownTensorError (KeyError)       a name in ``names`` that no shard holds
     │   ├── TargetError                         load_into: wrong shape, dtype, or unmatched names
     │   └── UnsupportedDtypeError (TypeError)   the framework has no such dtype
@@ -104,10 +104,6 @@ class OptionError(UsageError):
 
 class UnknownSchemeError(UsageError):
     """No backend is installed for the scheme of this URL."""
-
-
-class UnknownDeviceError(UsageError):
-    """The framework does not know this device, or it is not available here."""
 
 
 class UnknownTensorError(UsageError, KeyError):
@@ -266,7 +262,36 @@ class TransferTimeoutError(StorageError, TimeoutError):
 
 
 class DeviceError(StreamerError, RuntimeError):
-    """The accelerator could not take the tensor."""
+    """The accelerator or its driver refused.
+
+    Attributes:
+        code: The driver's own name for what happened (``CUDA_ERROR_OUT_OF_MEMORY``), or None.
+        requested_bytes: Memory that was asked for and not given, or None.
+        free_bytes: What the device had free then, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        uri: str | None = None,
+        hint: str | None = None,
+        code: str | None = None,
+        requested_bytes: int | None = None,
+        free_bytes: int | None = None,
+    ) -> None:
+        super().__init__(message, uri=uri, hint=hint)
+        self.code = code
+        self.requested_bytes = requested_bytes
+        self.free_bytes = free_bytes
+
+    def _sentences(self) -> list[str]:
+        where, message, hint = super()._sentences()
+        return [where, message, f" ({self.code})" if self.code else "", hint]
+
+
+class UnknownDeviceError(UsageError, DeviceError):
+    """The framework does not know this device, or it is not available here."""
 
 
 class PluginError(StreamerError, RuntimeError):

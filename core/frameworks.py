@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamer.core.errors import OptionError, UnknownDeviceError, UnsupportedDtypeError
+from streamer.core.devices import Devices, HostOnly, TorchDevices
+from streamer.core.errors import OptionError, UnsupportedDtypeError
 
 if TYPE_CHECKING:
     from streamer import _native
@@ -54,11 +55,17 @@ _NUMPY_DTYPES = {
     "I64": "<i8",
     "U64": "<u8",
 }
+# Between these a cast keeps the meaning; smaller ones are quantized and mean nothing without their scales.
+_CAST = ("F64", "F32", "F16", "BF16")
 _ALIASES = {"pt": "pt", "torch": "pt", "pytorch": "pt", "np": "np", "numpy": "np"}
 
 
 class Framework(Protocol):
-    """How to make tensors of one library on one device."""
+    """How to make tensors of one library on its devices."""
+
+    @property
+    def devices(self) -> Devices:
+        """Which device each tensor goes to."""
 
     def dtype(self, entry: TensorEntry) -> Any:
         """The library's dtype of this entry.
@@ -73,20 +80,24 @@ class Framework(Protocol):
     def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
         """A tensor that owns `memory`, or an empty one."""
 
-    def on_device(self, tensor: Any) -> Any:
-        """The tensor on the device asked for."""
+    def final_dtype(self, entry: TensorEntry) -> Any:
+        """The dtype its tensor is handed out with, after the cast that was asked for."""
+
+    def cast(self, tensor: Any) -> Any:
+        """The tensor with that dtype, on its device."""
 
 
 class TorchFramework:
     """torch tensors on any device torch knows."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, cast_to: Any) -> None:
         import torch  # noqa: PLC0415  costs seconds: only when a tensor is wanted
 
         self._torch = torch
         self._dtypes: dict[str, Any] = {}
-        self._device = _torch_device(torch, device)
-        self._is_cpu = self._device.type == "cpu"
+        self._cast_to = _cast_dtype(torch, cast_to)
+        self._cast_from = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
+        self.devices = TorchDevices(torch, device)
 
     def dtype(self, entry: TensorEntry) -> Any:
         known = self._dtypes.get(entry.dtype)
@@ -112,8 +123,13 @@ class TorchFramework:
         # In place: a view would be a second tensor object, which for 100 000 small tensors costs more than reading.
         return self._torch.frombuffer(memory, dtype=dtype).resize_(shape)
 
-    def on_device(self, tensor: Any) -> Any:
-        return tensor if self._is_cpu else tensor.to(self._device)
+    def final_dtype(self, entry: TensorEntry) -> Any:
+        dtype = self.dtype(entry)
+        return self._cast_to if self._cast_to is not None and entry.dtype in _CAST else dtype
+
+    def cast(self, tensor: Any) -> Any:
+        is_cast = self._cast_to is not None and tensor.dtype in self._cast_from
+        return tensor.to(self._cast_to) if is_cast else tensor
 
 
 class NumpyFramework:
@@ -122,8 +138,7 @@ class NumpyFramework:
     def __init__(self, device: Any) -> None:
         import numpy as np  # noqa: PLC0415  as for torch
 
-        if str(device) != "cpu":
-            raise UnknownDeviceError(f"numpy arrays live on the cpu, not on {device!r}", hint='Use framework="pt"')
+        self.devices = HostOnly(device)
         self._np = np
 
     def dtype(self, entry: TensorEntry) -> Any:
@@ -141,38 +156,37 @@ class NumpyFramework:
             return self._np.empty(entry.shape, dtype=dtype)
         return self._np.frombuffer(memoryview(memory), dtype=dtype).reshape(entry.shape)
 
-    def on_device(self, tensor: Any) -> Any:
+    def final_dtype(self, entry: TensorEntry) -> Any:
+        return self.dtype(entry)
+
+    def cast(self, tensor: Any) -> Any:
         return tensor
 
 
-def framework_of(name: str, device: Any = "cpu") -> Framework:
-    """Give the framework of this name, on this device.
+def framework_of(name: str, device: Any = "cpu", cast_to: Any = None) -> Framework:
+    """Give the framework of this name, on this device, casting to this dtype unless it is None.
 
     Raises:
-        OptionError: unknown framework.
+        OptionError: unknown framework or dtype, or a cast it does not make.
         UnknownDeviceError: torch does not know the device, or it is not available.
     """
     kind = _ALIASES.get(name)
     if kind is None:
         raise OptionError(f"unknown framework {name!r}", hint=f"Known: {', '.join(sorted(_ALIASES))}")
-    return TorchFramework(device) if kind == "pt" else NumpyFramework(device)
+    if kind == "pt":
+        return TorchFramework(device, cast_to)
+    if cast_to is not None:
+        raise OptionError("dtype= casts torch tensors only", hint='Use framework="pt", or numpy\'s astype')
+    return NumpyFramework(device)
 
 
-def _torch_device(torch: Any, device: Any) -> Any:
-    hint = "Give a device torch lists here, for instance 'cpu', 'cuda' or 'cuda:0'"
-    try:
-        known = torch.device(device)
-        if known.type != "cpu":
-            torch.empty(0, device=known)
-    except Exception as error:  # torch raises RuntimeError, AssertionError, ValueError by device kind
-        raise UnknownDeviceError(f"torch cannot use device {device!r}: {_first_line(error)}", hint=hint) from error
-    if known.type == "meta":
-        raise UnknownDeviceError("tensors on the meta device hold no bytes to load", hint=hint)
-    return known
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _cast_dtype(torch: Any, dtype: Any) -> Any:
+    known = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if dtype is None or found in known:
+        return found
+    names = ", ".join(_TORCH_DTYPES[name] for name in _CAST)
+    raise OptionError(f"dtype is one of {names}, not {dtype!r}", hint="Cast the tensors afterwards")
 
 
 def _unsupported(entry: TensorEntry, reason: str, hint: str | None = None) -> UnsupportedDtypeError:

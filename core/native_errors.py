@@ -50,15 +50,24 @@ _HINTS = {
 # For a protocol that knows no proxies and no certificates.
 _WITHOUT_PROXY = {"connect": "Check the server's name and port, the firewall, and that the server runs"}
 
+_DEVICE_HINTS = {
+    "CUDA_ERROR_OUT_OF_MEMORY": "Lower pinned_bytes in Options, or free memory of this machine",
+    "CUDA_ERROR_NO_DEVICE": "Check CUDA_VISIBLE_DEVICES and nvidia-smi",
+    "CUDA_ERROR_INVALID_DEVICE": "Check CUDA_VISIBLE_DEVICES and nvidia-smi",
+    "CUDA_ERROR_NOT_FOUND": "Install NVIDIA's driver, or start the container with access to the GPU",
+    "CUDA_ERROR_NOT_INITIALIZED": 'Start workers with multiprocessing.get_context("spawn")',
+}
+_LOST_DEVICE_HINT = "The device or an earlier kernel of this process failed: start the process again, look at dmesg"
+
 
 def error_from_native(
-    native: ReadError, *, uri: str, object_size: int | None, is_http: bool = True
+    native: ReadError, *, uri: str | None, object_size: int | None, is_http: bool = True
 ) -> errors.StreamerError:
     """Turn the engine's value into the matching exception, with every fact it carries.
 
     Args:
         native: What the engine reported.
-        uri: The object, without secrets.
+        uri: The object, without secrets; None where it is no object's fault.
         object_size: In bytes, where known.
         is_http: A proxy may stand between.
     """
@@ -66,6 +75,9 @@ def error_from_native(
         return errors.EngineError(
             f"{native.detail}", uri=uri, hint="Lower memory_limit_bytes, or give the process more memory"
         )
+    if native.code == "device":
+        hint = _DEVICE_HINTS.get(native.storage_code, _LOST_DEVICE_HINT)
+        return errors.DeviceError(native.detail, uri=uri, hint=hint, code=native.storage_code)
     row = _TABLE[native.code]
     number = native.os_error
     code = native.storage_code or (errno.errorcode.get(number) if number else None)

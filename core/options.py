@@ -39,6 +39,8 @@ class Options:
         python_threads: Threads calling ``read_into`` of a `PythonSource`.
         memory_limit_bytes: Most bytes read, or being read, and not yet handed to the consumer. A tensor
             larger than this is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
+        pinned_bytes: Most page-locked host memory that one load uses on its way to one CUDA device. It stays locked
+            for the next load until `streamer.release_pinned_memory`.
         coalesce_gap_bytes: Unwanted bytes up to this many between two wanted tensors are read and dropped
             rather than asked for separately.
         header_bytes: First read of a shard, hoped to hold its whole header.
@@ -68,6 +70,7 @@ class Options:
     nfs_threads: int | None = _knob(1, 64, "threads", "a server gives one connection a part of what it has")
     python_threads: int | None = _knob(1, 256, "threads", "the file system's own concurrency")
     memory_limit_bytes: int | None = _knob(1, 16 * TIB, "bytes", "what the engine may hold for a slow consumer")
+    pinned_bytes: int = _knob(MIB, 64 * GIB, "bytes", "50 GB/s x 5 ms from a read to the end of its copy", 256 * MIB)
     coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)
     header_bytes: int = _knob(8, 128 * MIB, "bytes", "holds the header of nearly every shard", 256 * KIB)
     max_attempts: int = _knob(1, 100, "attempts", "outlasts a short outage, ends a long one", 8)

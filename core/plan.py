@@ -20,13 +20,15 @@ class Item(NamedTuple):
         source: Index of the object.
         begin: First byte, in the object.
         end: Byte after the last.
-        target: Address of the caller's own memory, or 0: the engine allocates.
+        target: Address of the caller's own memory, or 0: the engine allocates, or asks for it if it is on a device.
+        place: 0 for this machine's memory, n + 1 for CUDA device n.
     """
 
     source: int
     begin: int
     end: int
     target: int = 0
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class ReadPlan:
     """Tables as the engine takes them: rows of 64-bit numbers.
 
     Attributes:
-        items: ``source, begin, end, target`` per item, in the order given.
+        items: ``source, begin, end, target, place`` per item, in the order given.
         spans: ``source, begin, end, first_item, item_count`` per span.
         item_count: Number of items.
         item_bytes: Bytes of all items.
@@ -49,7 +51,7 @@ class ReadPlan:
 
 
 def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
-    """Join neighbouring items of an object into spans.
+    """Join neighbouring items of an object into spans, each for one device.
 
     Args:
         items: Sorted by source, then by begin; they must not overlap.
@@ -59,15 +61,18 @@ def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
     spans = array("Q")
     item_bytes = span_bytes = 0
     index = -1
+    place = 0  # of the open span
     open_span: list[int] | None = None  # source, begin, end, first item, item count
     for index, item in enumerate(items):
         rows.extend(item)
         item_bytes += item.end - item.begin
-        if open_span and item.source == open_span[0] and item.begin - open_span[2] <= coalesce_gap_bytes:
+        is_near = open_span and item.source == open_span[0] and item.begin - open_span[2] <= coalesce_gap_bytes
+        if open_span and is_near and item.place == place:
             open_span[2] = item.end
             open_span[4] += 1
             continue
         span_bytes += _close(open_span, spans)
+        place = item.place
         open_span = [item.source, item.begin, item.end, index, 1]
     span_bytes += _close(open_span, spans)
     return ReadPlan(rows, spans, index + 1, item_bytes, span_bytes)

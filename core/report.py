@@ -50,6 +50,9 @@ class LoadReport:
         hedges: Duplicate requests sent against slow ones.
         credential_refreshes: Times an expiring signature was renewed.
         peak_held_bytes: Most bytes read, or being read, and not yet handed over.
+        device_path: How tensors got to their accelerator: ``"ring"`` through the engine's pinned memory, ``"torch"``
+            by a copy of torch's after each arrived, ``"ring+torch"`` with both kinds of devices, ``""`` with none.
+        peak_pinned_bytes: Most page-locked host memory this load used at a time, all devices together.
         readers: Shards by the reader that read them: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
         remarks: Why some shard was read in a slower way than its storage usually is; usually empty.
         verified: With ``verify=``, of each shard what was verified or why not; empty without it.
@@ -68,6 +71,8 @@ class LoadReport:
     hedges: int = 0
     credential_refreshes: int = 0
     peak_held_bytes: int = 0
+    device_path: str = ""
+    peak_pinned_bytes: int = 0
     readers: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     verified: tuple[ObjectCheck, ...] = ()

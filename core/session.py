@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamer import _native
+from streamer.core.device_tensors import DeviceTensors
 from streamer.core.errors import (
     ConnectError,
     EngineError,
@@ -35,6 +36,8 @@ COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little bey
 # Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
 # 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
 REMOTE_FILE_THREADS = 32
+# Memory that a device which does not answer may still write. Freed with the process, as its context is.
+_LEFT_TO_DEVICES: list[object] = []
 RENEW_AFTER = 0.8  # of a signature's lifetime: leaves a fifth of it for a slow answer
 
 
@@ -67,6 +70,7 @@ class ReadSession:
         on_progress: Called with the bytes landed so far, on the consumer's thread.
         digests: What to compute of the items on the way, and what is expected of them.
         name_of: Gives the name of an item, for messages.
+        device_tensors: Gives memory for items on CUDA devices, on the consumer's thread.
     """
 
     def __init__(
@@ -80,19 +84,21 @@ class ReadSession:
         on_progress: Callable[[int], None] | None = None,
         digests: _native.DigestPlan | None = None,
         name_of: Callable[[int], str] | None = None,
+        device_tensors: DeviceTensors | None = None,
     ) -> None:
         self._objects = objects
         self._plan = plan
         self._on_progress = on_progress
         self._name_of = name_of
+        self._device_tensors = device_tensors
         self._delivered = 0
         self._deadline_s = settings.deadline_s
         self._began = time.monotonic()
         self._engine = _make_engine(objects, plan, settings, in_item_order)
         self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive, plan.spans)
-        self.close = weakref.finalize(self, _close, self._engine, self._readers)
+        self.close = weakref.finalize(self, _close, self._engine, self._readers, (keep_alive, device_tensors))
         try:
-            self._engine.start(plan.items, plan.spans, digests)
+            self._engine.start(plan.items, plan.spans, device_tensors.streams() if device_tensors else {}, digests)
             self._readers.start()
         except BaseException:
             self.close()
@@ -111,13 +117,18 @@ class ReadSession:
             items = self._wait().items
         except BaseException:  # an error or Ctrl-C: nobody will ask again
             self.close()
+            if self._device_tensors:
+                self._device_tensors.free_all()
             raise
         self._delivered += len(items)
         return items
 
     def take(self, item: int) -> _native.Memory | None:
         """Hand over the memory of a finished item; None when it is empty or went to the caller's target."""
-        return self._engine.take(item)
+        memory = self._engine.take(item)
+        if self._device_tensors:  # a slow consumer must not keep the engine without memory until it waits again
+            self._provide(self._engine.next_to_allocate())
+        return memory
 
     def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
         """Give first byte, bytes and checksum of the consecutive pieces of a finished item; none where it is empty."""
@@ -141,6 +152,7 @@ class ReadSession:
                 self._on_progress(self._engine.stats()["bytes_landed"])
             if delivery.error is not None:
                 raise self._error(delivery.error)
+            self._provide(delivery.to_allocate)
             for source in delivery.to_refresh:
                 self._refresh(source)
             if delivery.items:
@@ -148,6 +160,13 @@ class ReadSession:
             self._check_deadline()
             if delivery.is_finished:
                 raise LoadCancelledError("the stream was closed while it was read")
+
+    def _provide(self, items: list[int]) -> None:
+        if not items:
+            return
+        assert self._device_tensors is not None
+        for provision in self._device_tensors.allocate(items):
+            self._engine.provide(*provision)
 
     def _check_deadline(self) -> None:
         elapsed_s = time.monotonic() - self._began
@@ -167,8 +186,13 @@ class ReadSession:
         if native.code == "checksum":
             name = self._name_of(native.item) if self._name_of else None
             return checksum_error(native, name, uri=failed.uri, object_size=failed.size_bytes)
-        is_http = isinstance(failed.source, HttpSource)
-        return error_from_native(native, uri=failed.uri, object_size=failed.size_bytes, is_http=is_http)
+        is_of_all = native.code == "device" and len(self._objects) > 1  # no object's fault
+        return error_from_native(
+            native,
+            uri=None if is_of_all else failed.uri,
+            object_size=failed.size_bytes,
+            is_http=isinstance(failed.source, HttpSource),
+        )
 
     def _refresh(self, source: int) -> None:
         known = self._objects[source].source
@@ -202,6 +226,7 @@ def _make_engine(
         max_attempts=settings.max_attempts,
         block_deadline_s=settings.block_deadline_s,
         hedge_percent=settings.hedge_percent,
+        pinned_bytes=settings.pinned_bytes,
     )
     for known in objects:
         _add(engine, known)
@@ -259,6 +284,8 @@ def _http_target(source: HttpSource) -> _native.HttpTarget:
     )
 
 
-def _close(engine: _native.Session, readers: PythonReaders) -> None:
+def _close(engine: _native.Session, readers: PythonReaders, targets: object) -> None:
     engine.close()
     readers.join()
+    if not engine.is_forked() and engine.has_abandoned_copies():
+        _LEFT_TO_DEVICES.append(targets)

@@ -39,6 +39,7 @@ class Settings:
     nfs_threads: int
     python_threads: int
     memory_limit_bytes: int
+    pinned_bytes: int
     coalesce_gap_bytes: int
     header_bytes: int
     max_attempts: int
@@ -71,6 +72,7 @@ def resolve(options: Options | None) -> Settings:
         nfs_threads=given.nfs_threads or DEFAULT_NFS_THREADS,
         python_threads=given.python_threads or DEFAULT_PYTHON_THREADS,
         memory_limit_bytes=given.memory_limit_bytes or _default_memory_limit_bytes(),
+        pinned_bytes=given.pinned_bytes,
         coalesce_gap_bytes=given.coalesce_gap_bytes,
         header_bytes=given.header_bytes,
         max_attempts=given.max_attempts,

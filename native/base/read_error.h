@@ -31,6 +31,7 @@ enum class ErrorCode : std::uint8_t {
   kOutOfMemory,         // no memory for a destination
   kSource,              // a Python source raised; the exception is kept on the Python side
   kChecksum,            // the bytes are not those whose digest was expected
+  kDevice,              // a GPU or its driver refused; storage_code is the name the driver gives
 };
 
 struct ReadError {

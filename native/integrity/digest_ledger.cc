@@ -29,8 +29,10 @@ DigestLedger::DigestLedger(DigestPlan plan)
 
 void DigestLedger::add(const Block& block) {
   if (is_empty()) return;
+  const bool is_in_slot = !block.copies.empty();  // for a device: in one piece of pinned memory
   std::uint64_t position = block.begin;
-  for (const Segment& segment : block.segments) {
+  for (Segment segment : is_in_slot ? block.copies : block.segments) {
+    if (is_in_slot) segment.target = block.segments[0].target + (position - block.begin);
     if (segment.item != Segment::kNoItem && plan_.items[segment.item].code) {
       add_segment(plan_.items[segment.item], segment, block.source, position);
     }

@@ -99,7 +99,7 @@ void HttpReactor::start(Block block, TimePoint now) {
   if (object.can_refresh() && object.is_due_for_renewal(unix_now_s)) {
     ask_refresh(object, block.source);
     if (object.is_expired(unix_now_s)) {
-      scheduler_.put_back(Lane::kHttp, std::move(block), after(now, kRefreshPollS));
+      scheduler_.set_aside(Lane::kHttp, std::move(block), after(now, kRefreshPollS));
       return;
     }
   }

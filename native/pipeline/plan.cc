@@ -25,6 +25,7 @@ void check_plan(const Plan& plan, std::uint32_t source_count) {
     for (std::uint32_t i = span.first_item; i < span.first_item + span.item_count; ++i) {
       const Item& item = plan.items[i];
       if (item.source != span.source || is_covered[i]) refuse("misplaced item", i);
+      if (item.device != plan.items[span.first_item].device) refuse("another device at item", i);
       if (item.begin < position || item.end < item.begin || item.end > span.end) {
         refuse("overlapping or unordered item", i);
       }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,18 @@
 
 namespace streamer {
 
+class PinnedSlot;
+
+inline constexpr std::int32_t kHost = -1;  // a device number: this machine's own memory
+
 struct Item {
   std::uint32_t source = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::byte* target = nullptr;  // the caller's own memory, or null: the engine allocates
+  // The caller's own memory, on `device`. Null: the engine allocates, on the host; for a device it
+  // asks its consumer.
+  std::byte* target = nullptr;
+  std::int32_t device = kHost;
 
   std::uint64_t size() const { return end - begin; }
 };
@@ -40,7 +48,8 @@ struct Plan {
 
 // Throws std::invalid_argument unless: every span is non-empty, names an existing source, and holds
 // its items in ascending order without overlap; every item of non-zero size is in exactly one span;
-// there are as many digests as items, or none.
+// all items of a span are for one device (a block passes through the pinned memory of one); there
+// are as many digests as items, or none.
 void check_plan(const Plan& plan, std::uint32_t source_count);
 
 // Where a run of bytes of a block goes. A null target drops the bytes (a gap between two wanted
@@ -59,6 +68,12 @@ struct Block {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::vector<Segment> segments;
+
+  // For a device: readers fill the slot (segments then is one piece, the slot's memory), and the
+  // copies say where on the device its bytes go.
+  std::int32_t device = kHost;
+  std::shared_ptr<PinnedSlot> slot;
+  std::vector<Segment> copies;
 
   std::uint64_t received = 0;  // good bytes so far; a retry continues behind them
   // What became of it so far; see net/retry.h.

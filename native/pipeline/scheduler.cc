@@ -5,7 +5,6 @@
 #include <utility>
 
 namespace streamer {
-
 Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
                      const SchedulerOptions& options)
     : options_(options),
@@ -52,7 +51,10 @@ std::optional<Block> Scheduler::take(Lane which) {
   std::unique_lock lock(mutex_);
   for (;;) {
     TakeResult result = try_take_locked(lane, Clock::now());
-    if (result.block || result.is_finished) return std::move(result.block);
+    if (result.block || result.is_finished) {
+      lock.unlock();
+      return with_slot(std::move(result)).block;
+    }
     if (result.retry_at) {
       lane.has_work.wait_until(lock, *result.retry_at);
     } else {
@@ -62,8 +64,10 @@ std::optional<Block> Scheduler::take(Lane which) {
 }
 
 TakeResult Scheduler::try_take(Lane which, TimePoint now) {
-  const std::lock_guard lock(mutex_);
-  return try_take_locked(lane_state(which), now);
+  std::unique_lock lock(mutex_);
+  TakeResult result = try_take_locked(lane_state(which), now);
+  lock.unlock();
+  return with_slot(std::move(result));
 }
 
 TakeResult Scheduler::try_take_locked(LaneState& lane, TimePoint now) {
@@ -72,36 +76,60 @@ TakeResult Scheduler::try_take_locked(LaneState& lane, TimePoint now) {
     result.is_finished = true;
     return result;
   }
-  if (!lane.retries.empty() && lane.retries.begin()->first <= now) {
-    result.block = std::move(lane.retries.begin()->second);
-    lane.retries.erase(lane.retries.begin());
-  } else if (lane.cutter && !lane.cutter->is_exhausted()) {
-    const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
-    try {
-      result.block =
-          lane.cutter->next([this](std::uint32_t item) { return reserve(item); }, is_idle);
-    } catch (const std::bad_alloc&) {
-      ReadError error;
-      error.code = ErrorCode::kOutOfMemory;
-      error.detail = "no memory for the next tensor";
-      fail_locked(std::move(error));
-      result.is_finished = true;
-      return result;
-    }
-    if (!result.block) lane.is_starved = true;
-  }
-  if (result.block) {
+  result.block = take_due(lane, now);
+  const bool is_waiting_for_slot = !lane.retries.empty() && lane.retries.begin()->first <= now;
+  if (!result.block && !is_waiting_for_slot) result.block = cut_next(lane);
+  if (is_stopped_) {  // there was no memory for the next tensor
+    result.is_finished = true;
+  } else if (result.block) {
     ++lane.in_flight;
     ++stats_.blocks;
-  } else if (!lane.retries.empty()) {
-    result.retry_at = lane.retries.begin()->first;
+  } else {
+    const auto next_due = lane.retries.upper_bound(now);
+    if (next_due != lane.retries.end()) result.retry_at = next_due->first;
   }
   return result;
+}
+
+// The first block whose time has come and that has a slot, or needs none.
+std::optional<Block> Scheduler::take_due(LaneState& lane, TimePoint now) {
+  for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= now; ++it) {
+    if (!try_give_slot(it->second)) {
+      lane.is_starved = true;
+      continue;
+    }
+    Block block = std::move(it->second);
+    lane.retries.erase(it);
+    return block;
+  }
+  return std::nullopt;
+}
+
+std::optional<Block> Scheduler::cut_next(LaneState& lane) {
+  if (!lane.cutter || lane.cutter->is_exhausted()) return std::nullopt;
+  const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
+  std::optional<Block> block;
+  try {
+    block = lane.cutter->next([this](std::uint32_t item) { return reserve(item); }, is_idle);
+  } catch (const std::bad_alloc&) {
+    ReadError error;
+    error.code = ErrorCode::kOutOfMemory;
+    error.detail = "no memory for the next tensor";
+    fail_locked(std::move(error));
+    return std::nullopt;
+  }
+  if (block && !try_give_slot(*block)) {
+    lane.retries.emplace(TimePoint::min(), std::move(*block));
+    block.reset();
+  }
+  if (!block) lane.is_starved = true;
+  return block;
 }
 
 bool Scheduler::reserve(std::uint32_t index) {
   Item& item = plan_.items[index];
   if (item.target != nullptr || item.size() == 0) return true;  // costs no memory of ours
+  if (item.device != kHost) return false;                       // asked for, and not there yet
   const bool fits = held_bytes_ + item.size() <= options_.memory_limit_bytes;
   if (!fits && held_bytes_ > 0 && index != front_) return false;
   try {
@@ -119,10 +147,18 @@ bool Scheduler::reserve(std::uint32_t index) {
 void Scheduler::finish(Lane which, Block block) {
   ledger_.add(block);  // before the lock: it reads every byte
   const std::lock_guard lock(mutex_);
+  if (block.device == kHost) {
+    count_landed(which, block);
+  } else if (!is_stopped_) {
+    devices_.at(block.device).sink->submit(which, std::move(block));  // in flight until it landed
+  }
+}
+
+void Scheduler::count_landed(Lane which, const Block& block) {
   LaneState& lane = lane_state(which);
   --lane.in_flight;
   stats_.bytes_landed += block.size();
-  for (const Segment& segment : block.segments) {
+  for (const Segment& segment : block.device == kHost ? block.segments : block.copies) {
     if (segment.item == Segment::kNoItem) continue;
     missing_bytes_[segment.item] -= segment.size;
     if (missing_bytes_[segment.item] == 0) settle(which, segment.item);
@@ -183,6 +219,8 @@ void Scheduler::put_back(Lane which, Block block, TimePoint due) {
 
 void Scheduler::queue_again(LaneState& lane, Block block, TimePoint due) {
   --lane.in_flight;
+  if (is_stopped_) return;  // and its slot goes back
+  if (block.received == 0) take_slot_back(block);
   lane.retries.emplace(due, std::move(block));
   wake_lane(lane);
 }
@@ -208,6 +246,11 @@ void Scheduler::add_waker(Lane which, std::function<void()> waker) {
   lane_state(which).wakers.push_back(std::move(waker));
 }
 
+void Scheduler::remove_wakers() {
+  const std::lock_guard lock(mutex_);
+  for (LaneState& lane : lanes_) lane.wakers.clear();
+}
+
 void Scheduler::wake_lane(LaneState& lane) {
   lane.is_starved = false;
   lane.has_work.notify_all();
@@ -217,7 +260,8 @@ void Scheduler::wake_lane(LaneState& lane) {
 Delivery Scheduler::wait(double timeout_s) {
   std::unique_lock lock(mutex_);
   const auto has_news = [this] {
-    return is_stopped_ || !ready_.empty() || !to_refresh_.empty() || has_delivered_all();
+    return is_stopped_ || !ready_.empty() || !to_refresh_.empty() || !to_allocate_.empty() ||
+           has_delivered_all();
   };
   has_delivery_.wait_for(lock, Seconds(timeout_s), has_news);
   Delivery delivery;
@@ -231,6 +275,7 @@ Delivery Scheduler::wait(double timeout_s) {
     }
     stats_.items_delivered += ready_.size();
     ready_.clear();
+    delivery.to_allocate = take_asked();
   }
   delivery.is_finished = is_stopped_ || has_delivered_all();
   return delivery;
@@ -243,13 +288,15 @@ Memory Scheduler::take_item(std::uint32_t item) {
   if (is_released_) return {};
   memory.hand_over();
   held_bytes_ -= memory.size();
+  if (!is_asked_.empty() && is_asked_[item]) held_bytes_ -= plan_.items[item].size();
   state_[item] = ItemState::kTaken;
   while (front_ < state_.size() && state_[front_] == ItemState::kTaken) ++front_;
-  wake_starved();
+  ask_for_memory();
+  wake_starved_locked();
   return memory;
 }
 
-void Scheduler::wake_starved() {
+void Scheduler::wake_starved_locked() {
   for (LaneState& lane : lanes_) {
     if (lane.is_starved) wake_lane(lane);
   }
@@ -262,7 +309,10 @@ void Scheduler::stop() {
 
 void Scheduler::stop_locked() {
   is_stopped_ = true;
-  for (LaneState& lane : lanes_) wake_lane(lane);
+  for (LaneState& lane : lanes_) {
+    lane.retries.clear();  // their slots go back
+    wake_lane(lane);
+  }
   has_delivery_.notify_all();
 }
 

@@ -12,6 +12,11 @@
 //    the limit).
 //  - Where the plan wants digests, they are computed by finish(), on the reader's thread; an item
 //  with another than the expected one is read once more before it is delivered.
+//  - A block for a device is handed out with a slot of pinned memory, when one is free, and goes to
+//    the device's sink when it is read; its bytes count as landed once the sink says so. A block
+//    that waits for its retry keeps its slot only while that holds received bytes, and never while
+//    it waits for the consumer; so every slot comes back by itself.
+//  - Memory on a device is asked of the consumer, in item order, as far as the limit allows.
 //  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
 //
 // Thread-safe. Every wait ends on stop().
@@ -32,12 +37,11 @@
 #include "integrity/digest_ledger.h"
 #include "io/arena.h"
 #include "pipeline/block_cutter.h"
+#include "pipeline/device_lane.h"
+#include "pipeline/lane.h"
 #include "pipeline/plan.h"
 
 namespace streamer {
-
-enum class Lane : std::uint8_t { kFile, kHttp, kPython, kNfs };
-inline constexpr std::size_t kLaneCount = 4;
 
 struct SchedulerOptions {
   std::array<std::uint64_t, kLaneCount> block_bytes{};
@@ -57,8 +61,9 @@ struct TakeResult {
 
 // What the consumer finds.
 struct Delivery {
-  std::vector<std::uint32_t> items;       // finished, to be taken
-  std::vector<std::uint32_t> to_refresh;  // objects whose credentials must be renewed
+  std::vector<std::uint32_t> items;        // finished, to be taken
+  std::vector<std::uint32_t> to_refresh;   // objects whose credentials must be renewed
+  std::vector<std::uint32_t> to_allocate;  // items that need memory on their device: provide()
   std::optional<ReadError> error;
   bool is_finished = false;  // every item was delivered, or the session was stopped
 };
@@ -81,6 +86,9 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
+  // Before anything is taken. `sink` must outlive the last block.
+  void add_device(std::int32_t device, DeviceLane lane);
+
   // --- readers
   // -------------------------------------------------------------------------------------------
   // Waits for a block; nothing when the lane is finished or everything was stopped.
@@ -92,14 +100,30 @@ class Scheduler {
   void retry_at(Lane lane, Block block, TimePoint due);
   // The block was not tried: it waits for new credentials. Not a retry.
   void put_back(Lane lane, Block block, TimePoint due);
+  // As put_back, of a block that waits until the consumer renewed credentials, whenever that is.
+  void set_aside(Lane lane, Block block, TimePoint due);
   void fail(ReadError error);
   void ask_refresh(std::uint32_t source);
   // `waker` is called, from any thread, whenever try_take of that lane may answer differently.
   void add_waker(Lane lane, std::function<void()> waker);
+  // After the lanes' readers are gone.
+  void remove_wakers();
+
+  // --- the sinks of devices
+  // ------------------------------------------------------------------------------
+  // The block's bytes are on its device, and its slot was given back.
+  void land(Lane lane, const Block& block);
+  // A slot may be had.
+  void wake_starved();
 
   // --- the consumer
   // --------------------------------------------------------------------------------------
   Delivery wait(double timeout_s);
+  // What wait() would give as `to_allocate`; nothing after an error.
+  std::vector<std::uint32_t> next_to_allocate();
+  // The memory of items of `to_allocate`, each on its device; it stays until its item is taken or
+  // the session is closed. Throws std::invalid_argument for what was not asked.
+  void provide(const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
   // Memory of a delivered item; empty where the caller gave the target.
   Memory take_item(std::uint32_t item);
   // Of a delivered item, where the plan wants its digest.
@@ -129,6 +153,13 @@ class Scheduler {
 
   BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
   TakeResult try_take_locked(LaneState& lane, TimePoint now);
+  TakeResult with_slot(TakeResult taken);
+  std::optional<Block> take_due(LaneState& lane, TimePoint now);
+  std::optional<Block> cut_next(LaneState& lane);
+  bool try_give_slot(Block& block);
+  void count_landed(Lane which, const Block& block);
+  void ask_for_memory();
+  std::vector<std::uint32_t> take_asked();
   bool reserve(std::uint32_t item);
   void settle(Lane lane, std::uint32_t item);
   void read_again(Lane lane, std::uint32_t item);
@@ -139,7 +170,7 @@ class Scheduler {
   bool has_delivered_all() const { return stats_.items_delivered == state_.size(); }
   void queue_again(LaneState& lane, Block block, TimePoint due);
   void wake_lane(LaneState& lane);
-  void wake_starved();
+  void wake_starved_locked();
   LaneState& lane_state(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
   const SchedulerOptions options_;
@@ -155,7 +186,11 @@ class Scheduler {
   std::array<LaneState, kLaneCount> lanes_;
   std::deque<std::uint32_t> ready_;  // complete, not yet given to the consumer
   std::vector<std::uint32_t> to_refresh_;
-  std::uint32_t front_ = 0;  // first item that is not taken
+  std::map<std::int32_t, DeviceLane> devices_;
+  std::deque<std::uint32_t> to_allocate_;
+  std::vector<bool> is_asked_;     // by item: memory on a device, counted as held
+  std::uint32_t next_to_ask_ = 0;  // first item whose memory was not asked for
+  std::uint32_t front_ = 0;        // first item that is not taken
   std::uint32_t next_in_order_ =
       0;  // first item that is not in ready_ yet, when delivering in item order
   std::uint64_t held_bytes_ = 0;

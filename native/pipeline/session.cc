@@ -39,6 +39,9 @@ void run_guarded(Scheduler& scheduler, Work work) {
   }
 }
 
+// Some are read into while others are copied.
+constexpr std::uint64_t kLeastSlots = 4;
+
 }  // namespace
 
 // Readers and objects outlive the scheduler (its wakers point at reactors); threads are joined
@@ -58,6 +61,7 @@ struct Session::State {
   std::atomic<unsigned> file_readers{
       0};  // file threads that have not ended for want of descriptors
   std::unique_ptr<Scheduler> scheduler;
+  DeviceCopiers copiers;
   std::mutex join_mutex;  // close() may be called by several threads
   std::vector<std::thread> threads;
 
@@ -125,6 +129,40 @@ struct Session::State {
     });
     for (unsigned i = 0; i < nfs_reactors.size(); ++i) {
       if (!start_thread("nfs", i, [reactor = nfs_reactors[i].get()] { reactor->run(); })) return;
+    }
+  }
+
+  // HTTP blocks as servers like them, and all blocks such that they fit into the slots of devices.
+  SchedulerOptions scheduler_options(bool has_devices) const {
+    SchedulerOptions chosen = options.scheduler;
+    if (options.http_blocks_follow_server) {
+      chosen.http_block_bytes = [this](std::uint32_t source) {
+        return objects[source]->target()->endpoint->request_bytes();
+      };
+    }
+    if (!has_devices) return chosen;
+    for (std::uint64_t& bytes : chosen.block_bytes) {
+      bytes = std::clamp<std::uint64_t>(options.pinned_bytes / kLeastSlots, 1, bytes);
+    }
+    return chosen;
+  }
+
+  std::size_t slot_bytes() const {
+    const SchedulerOptions chosen = scheduler_options(true);
+    std::uint64_t largest = 0;
+    for (const Lane lane : lane_of_source) {
+      largest = std::max(largest, chosen.block_bytes[static_cast<std::size_t>(lane)]);
+    }
+    return largest;
+  }
+
+  void start_devices(const DeviceCopiers::Wanted& wanted, const ConsumerStreams& streams) {
+    copiers.start(wanted, *scheduler, options.pinned_bytes, slot_bytes(), streams);
+    for (const auto& [device, copier] : copiers.by_device()) {
+      const auto number = static_cast<unsigned>(device);
+      if (start_thread("gpu", number, [made = copier.get()] { made->run(); })) continue;
+      scheduler->fail(error_of(ErrorCode::kOutOfMemory, "the system gives no thread for a device"));
+      return;
     }
   }
 
@@ -225,18 +263,20 @@ void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::str
 
 void Session::add_python() { state().add(Lane::kPython, nullptr, nullptr, nullptr); }
 
-void Session::start(Plan plan) {
+void Session::start(Plan plan, const ConsumerStreams& streams) {
   State& state = this->state();
   if (state.scheduler) throw std::logic_error("a session starts once");
   check_plan(plan, static_cast<std::uint32_t>(state.lane_of_source.size()));
   const std::vector<Span> spans = plan.spans;
-  SchedulerOptions options = state.options.scheduler;
-  if (state.options.http_blocks_follow_server) {
-    options.http_block_bytes = [&state](std::uint32_t source) {
-      return state.objects[source]->target()->endpoint->request_bytes();
-    };
+  const DeviceCopiers::Wanted wanted(plan);
+  state.scheduler = std::make_unique<Scheduler>(std::move(plan), state.lane_of_source,
+                                                state.scheduler_options(!wanted.targets.empty()));
+  try {
+    state.start_devices(wanted, streams);
+  } catch (const DeviceFailure& failure) {
+    state.scheduler->fail(failure.error());
+    return;
   }
-  state.scheduler = std::make_unique<Scheduler>(std::move(plan), state.lane_of_source, options);
   if (spans.empty()) return;
   if (state.has(Lane::kHttp)) state.start_http();
   if (state.has(Lane::kNfs)) state.start_nfs();
@@ -253,6 +293,21 @@ std::vector<Piece> Session::digest_pieces(std::uint32_t item) {
 
 void Session::renew(std::uint32_t source, HttpTarget target) {
   state().objects.at(source)->renew(std::move(target));
+}
+
+void Session::provide(std::int32_t device, CudaStreamHandle stream,
+                      const std::vector<std::uint32_t>& items,
+                      const std::vector<std::byte*>& targets) {
+  State& state = this->state();
+  try {
+    state.copiers.provide(*state.scheduler, device, stream, items, targets);
+  } catch (const DeviceFailure& failure) {
+    state.scheduler->fail(failure.error());
+  }
+}
+
+std::vector<std::uint32_t> Session::next_to_allocate() {
+  return state().scheduler->next_to_allocate();
 }
 
 std::string Session::version(std::uint32_t source) {
@@ -284,16 +339,25 @@ SessionStats Session::stats() {
   stats.http_requests = state.http_counters.requests;
   stats.credential_refreshes = state.http_counters.refreshes;
   stats.hedges = state.http_counters.hedges;
+  stats.peak_pinned_bytes = state.copiers.peak_pinned_bytes();
   return stats;
 }
+
+bool Session::has_abandoned_copies() const { return state().copiers.has_abandoned(); }
 
 void Session::close() {
   if (is_forked()) return;
   if (state_->scheduler) state_->scheduler->stop();
   const std::lock_guard lock(state_->join_mutex);
+  state_->copiers.stop();
   for (std::thread& thread : state_->threads) thread.join();
   state_->threads.clear();
-  if (state_->scheduler) state_->scheduler->release();
+  if (!state_->scheduler) return;
+  state_->scheduler->release();
+  // The blocks of requests that were cancelled hold pinned slots.
+  state_->scheduler->remove_wakers();
+  state_->reactors.clear();
+  state_->nfs_reactors.clear();
 }
 
 }  // namespace streamer

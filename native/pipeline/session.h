@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "gpu/device_copiers.h"
 #include "io/arena.h"
 #include "io/file_reader.h"
 #include "net/http_object.h"
@@ -41,6 +43,7 @@ struct SessionOptions {
   HttpOptions http;
   NfsOptions nfs;
   RetryOptions retry;
+  std::uint64_t pinned_bytes = std::uint64_t{256} << 20;  // most on their way to one device
   double hedge_percent = 5;  // most extra bytes for duplicates of slow requests; 0: none are sent
 };
 
@@ -49,6 +52,7 @@ struct SessionStats {
   std::uint64_t http_requests = 0;
   std::uint64_t credential_refreshes = 0;
   std::uint64_t hedges = 0;
+  std::uint64_t peak_pinned_bytes = 0;  // of all devices, each at its own peak
 };
 
 class ForkedError : public std::logic_error {
@@ -76,14 +80,23 @@ class Session {
   void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version);
   void add_python();
 
-  // Throws std::invalid_argument for a plan that does not fit the objects.
-  void start(Plan plan);
+  using ConsumerStreams = DeviceCopiers::ConsumerStreams;
+
+  // Throws std::invalid_argument for a plan that does not fit the objects. A device that refuses
+  // is told by wait(), as all that fails later.
+  void start(Plan plan, const ConsumerStreams& streams = {});
 
   // --- the consumer, one thread at a time ---
   Delivery wait(double timeout_s);
   Memory take(std::uint32_t item);
   std::vector<Piece> digest_pieces(std::uint32_t item);
   void renew(std::uint32_t source, HttpTarget target);
+  // What wait() would give as Delivery::to_allocate; never waits.
+  std::vector<std::uint32_t> next_to_allocate();
+  // Memory for items of Delivery::to_allocate, all of one device; copies into it wait for what
+  // `stream` was given by now.
+  void provide(std::int32_t device, CudaStreamHandle stream,
+               const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
 
   // What was read of an object: text that changes when its content does. Empty where unknown.
   std::string version(std::uint32_t source);
@@ -94,13 +107,16 @@ class Session {
   void fail_python_block(const Block& block, std::string detail);
 
   SessionStats stats();
+  // True where a device was still copying when the session was closed, and did not finish in time:
+  // the memory of the items' targets must never be freed.
+  bool has_abandoned_copies() const;
+  bool is_forked() const;
   void close();
 
  private:
   struct State;
 
   State& state() const;
-  bool is_forked() const;
 
   const pid_t owner_;
   std::unique_ptr<State> state_;

@@ -13,11 +13,12 @@ PythonBlock::PythonBlock(std::shared_ptr<Session> session, Block block)
     : session_(std::move(session)), block_(std::move(block)) {
   const bool is_direct = block_.segments.size() == 1 && block_.segments[0].target != nullptr;
   if (!is_direct) bounce_.reset(new std::byte[block_.size()]);
+  data_ = is_direct ? block_.segments[0].target : bounce_.get();
 }
 
 void PythonBlock::finish() {
   if (bounce_) SegmentCursor(block_).copy(bounce_.get(), block_.size());
-  session_->finish_python_block(block_);
+  session_->finish_python_block(std::move(block_));  // with its slot, which others wait for
 }
 
 void PythonBlock::fail(std::string detail) {

@@ -1,8 +1,8 @@
 // A block while a Python thread fills it.
 //
-// The buffer is the destination itself where the block has one, else a bounce buffer that finish()
-// scatters. It stays valid as long as this object lives, even when its session was closed
-// meanwhile, so a plug-in that is late writes into memory nobody reads.
+// The buffer is the destination itself where the block has one (for a device: its pinned slot),
+// else a bounce buffer that finish() scatters. It stays valid as long as this object lives, even
+// when its session was closed meanwhile, so a plug-in that is late writes into memory nobody reads.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class PythonBlock {
   PythonBlock(std::shared_ptr<Session> session, Block block);
 
   const Block& block() const { return block_; }
-  std::byte* data() const { return bounce_ ? bounce_.get() : block_.segments[0].target; }
+  std::byte* data() const { return data_; }
 
   // Every byte is in place. Once.
   void finish();
@@ -29,6 +29,7 @@ class PythonBlock {
   std::shared_ptr<Session> session_;
   Block block_;
   std::unique_ptr<std::byte[]> bounce_;
+  std::byte* data_ = nullptr;
 };
 
 }  // namespace streamer

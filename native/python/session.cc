@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -62,6 +63,8 @@ const char* name_of(ErrorCode code) {
       return "source";
     case ErrorCode::kChecksum:
       return "checksum";
+    case ErrorCode::kDevice:
+      return "device";
   }
   return "io";
 }
@@ -79,11 +82,16 @@ std::vector<std::array<std::uint64_t, Columns>> rows_of(const py::buffer& table)
   return rows;
 }
 
+std::byte* address_of(std::uint64_t number) {
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(number));
+}
+
 Plan plan_of(const py::buffer& items, const py::buffer& spans) {
   Plan plan;
-  for (const auto& [source, begin, end, target] : rows_of<4>(items)) {
-    plan.items.push_back({static_cast<std::uint32_t>(source), begin, end,
-                          reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(target))});
+  for (const auto& [source, begin, end, target, place] : rows_of<5>(items)) {
+    // `place` is 0 for this machine's memory, else a device's number and one.
+    plan.items.push_back({static_cast<std::uint32_t>(source), begin, end, address_of(target),
+                          static_cast<std::int32_t>(place) - 1});
   }
   for (const auto& [source, begin, end, first_item, item_count] : rows_of<5>(spans)) {
     plan.spans.push_back({static_cast<std::uint32_t>(source), begin, end,
@@ -104,7 +112,7 @@ Delivery wait_interruptibly(Session& session, double timeout_s) {
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     const bool has_news = !delivery.items.empty() || !delivery.to_refresh.empty() ||
-                          delivery.error || delivery.is_finished;
+                          !delivery.to_allocate.empty() || delivery.error || delivery.is_finished;
     if (has_news || left_s <= kSliceS) return delivery;
   }
 }
@@ -123,6 +131,28 @@ py::list digest_pieces(Session& session, std::uint32_t item) {
   return result;
 }
 
+// A stream as torch gives it: its handle as a number, 0 for the legacy default stream.
+CudaStreamHandle stream_of(std::uintptr_t number) {
+  return reinterpret_cast<CudaStreamHandle>(number);
+}
+
+void start(Session& session, const py::buffer& items, const py::buffer& spans,
+           const std::map<std::int32_t, std::uintptr_t>& streams) {
+  Plan plan = plan_of(items, spans);
+  Session::ConsumerStreams handles;
+  for (const auto& [device, number] : streams) handles[device] = stream_of(number);
+  const py::gil_scoped_release unlocked;  // opening a device takes long
+  session.start(std::move(plan), handles);
+}
+
+void provide(Session& session, std::int32_t device, std::uintptr_t stream,
+             const std::vector<std::uint32_t>& items, const std::vector<std::uint64_t>& addresses) {
+  std::vector<std::byte*> targets;
+  for (const std::uint64_t address : addresses) targets.push_back(address_of(address));
+  const py::gil_scoped_release unlocked;
+  session.provide(device, stream_of(stream), items, targets);
+}
+
 py::dict stats_of(Session& session) {
   const SessionStats stats = session.stats();
   py::dict result;
@@ -136,6 +166,7 @@ py::dict stats_of(Session& session) {
   result["http_requests"] = stats.http_requests;
   result["credential_refreshes"] = stats.credential_refreshes;
   result["hedges"] = stats.hedges;
+  result["peak_pinned_bytes"] = stats.peak_pinned_bytes;
   return result;
 }
 
@@ -163,6 +194,7 @@ void register_delivery(py::module_& module) {
   py::class_<Delivery>(module, "Delivery", "What wait() found.")
       .def_readonly("items", &Delivery::items)
       .def_readonly("to_refresh", &Delivery::to_refresh)
+      .def_readonly("to_allocate", &Delivery::to_allocate)
       .def_readonly("error", &Delivery::error)
       .def_readonly("is_finished", &Delivery::is_finished);
 }
@@ -184,7 +216,8 @@ std::shared_ptr<Session> make_session(
     std::uint64_t memory_limit_bytes, bool in_item_order, unsigned file_threads,
     unsigned http_reactors, unsigned http_in_flight, bool http_blocks_follow_server,
     unsigned nfs_threads, double connect_timeout_s, double first_byte_timeout_s,
-    double stall_timeout_s, int max_attempts, double block_deadline_s, double hedge_percent) {
+    double stall_timeout_s, int max_attempts, double block_deadline_s, double hedge_percent,
+    std::uint64_t pinned_bytes) {
   SessionOptions options;
   options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes,
                                    nfs_block_bytes};
@@ -200,6 +233,7 @@ std::shared_ptr<Session> make_session(
   options.retry.max_attempts = max_attempts;
   options.retry.block_deadline_s = block_deadline_s;
   options.hedge_percent = hedge_percent;
+  options.pinned_bytes = pinned_bytes;
   return std::make_shared<Session>(std::move(options));
 }
 
@@ -221,7 +255,7 @@ void register_session(py::module_& module) {
            py::arg("http_blocks_follow_server"), py::arg("nfs_threads"),
            py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"),
            py::arg("stall_timeout_s"), py::arg("max_attempts"), py::arg("block_deadline_s"),
-           py::arg("hedge_percent"))
+           py::arg("hedge_percent"), py::arg("pinned_bytes"))
       .def("add_file", &Session::add_file, py::arg("path"), py::arg("size_bytes"),
            py::arg("version"), py::arg("folder"))
       .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),
@@ -229,16 +263,14 @@ void register_session(py::module_& module) {
       .def("add_nfs", &Session::add_nfs, py::arg("url"), py::arg("size_bytes"), py::arg("version"),
            released())
       .def("add_python", &Session::add_python)
-      .def(
-          "start",
-          [](Session& session, const py::buffer& items, const py::buffer& spans,
-             std::optional<DigestPlan> digests) {
-            Plan plan = plan_of(items, spans);
-            if (digests) plan.digests = std::move(*digests);
-            session.start(std::move(plan));
-          },
-          py::arg("items"), py::arg("spans"), py::arg("digests") = py::none())
       .def("digest_pieces", &digest_pieces, py::arg("item"))
+      .def("start", &start, py::arg("items"), py::arg("spans"), py::arg("streams"),
+           py::arg("digests") = py::none())
+      .def("provide", &provide, py::arg("device"), py::arg("stream"), py::arg("items"),
+           py::arg("addresses"))
+      .def("next_to_allocate", &Session::next_to_allocate)
+      .def("has_abandoned_copies", &Session::has_abandoned_copies)
+      .def("is_forked", &Session::is_forked)
       .def("wait", &wait_interruptibly, py::arg("timeout_s"))
       .def("take", &take, py::arg("item"))
       .def("renew", &Session::renew, py::arg("source"), py::arg("target"))

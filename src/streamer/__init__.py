@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamer import plugins
     from streamer._checkpoint import Checkpoint, open  # noqa: A004  streamer.open is the public name
+    from streamer._devices import release_pinned_memory
     from streamer._load import load, load_file, load_into
     from streamer._manifest import ManifestReport, write_manifest
     from streamer._safe_open import safe_open
@@ -97,6 +98,7 @@ __all__ = [
     "load_into",
     "open",
     "plugins",
+    "release_pinned_memory",
     "safe_open",
     "stream",
     "write_manifest",
@@ -105,6 +107,7 @@ __all__ = [
 _HOME = {
     "Checkpoint": "streamer._checkpoint",
     "open": "streamer._checkpoint",
+    "release_pinned_memory": "streamer._devices",
     "load": "streamer._load",
     "load_file": "streamer._load",
     "load_into": "streamer._load",

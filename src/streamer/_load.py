@@ -32,6 +32,7 @@ def load(
     fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
+    dtype: Any = None,
     verify: VerifyOption = None,
 ) -> dict[str, Any]:
     """Load a safetensors checkpoint.
@@ -40,7 +41,8 @@ def load(
         uri: A ``.safetensors`` file, a folder or prefix (its ``model.safetensors.index.json`` decides, else all
             its ``*.safetensors``), an index file, a glob of the last path segment, or a list of these. Any
             fsspec URL, plain path or ``os.PathLike``.
-        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, a ``torch.device``, …
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, a ``torch.device``, …; or a mapping of tensor or module names to
+            these (``{"model.layers.0": 0, "": "cpu"}``, as accelerate's ``device_map``; ``""``: all others).
         names: None for all tensors, or a name, an ``fnmatch`` pattern, a list of these, or a callable
             ``name -> bool``. Only the bytes of what is asked are read.
         framework: ``"pt"`` (torch) or ``"np"`` (numpy, CPU only).
@@ -52,6 +54,8 @@ def load(
         progress: None shows a bar on a terminal when the load takes longer than half a second; True and False
             always and never do; a callable gets ``(bytes done, bytes in all)``. ``STREAMER_PROGRESS=0`` turns
             the automatic bar off.
+        dtype: A ``torch.dtype`` or its name, to which tensors of F64, F32, F16 and BF16 are cast on their device. None
+            leaves them as they are stored; all other dtypes always stay.
         verify: Compare the bytes with digests: ``"auto"`` with what the storage keeps of each object, where it
             keeps something; ``"manifest"`` with the manifest that `streamer.write_manifest` wrote; ``"off"`` with
             nothing. None asks ``STREAMER_VERIFY``, else means off. `LoadReport.verified` tells what was compared.
@@ -64,6 +68,7 @@ def load(
         FormatError: and its kinds: malformed header or index.
         StorageError: and its kinds: missing, denied, changed, truncated, unreachable, timed out; with `verify`,
             `ChecksumError`.
+        DeviceError: the device is out of memory, lost, or its driver refused.
         PluginError: a plug-in is broken.
 
     Example:
@@ -79,6 +84,7 @@ def load(
         fs=fs,
         options=options,
         progress=progress,
+        dtype=dtype,
         verify=verify,
     ) as tensors:
         loaded = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced or the loop raises
@@ -98,9 +104,10 @@ def load_into(
     fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
+    dtype: Any = None,
     verify: VerifyOption = None,
 ) -> LoadReport:
-    """Load a checkpoint into tensors that exist, without an intermediate copy where they are contiguous on the CPU.
+    """Load a checkpoint into tensors that exist, in place where they are contiguous, on the CPU or a CUDA device.
 
     All names, shapes and dtypes are checked before the first byte is read. If reading fails afterwards, the
     content of the targets is undefined and the error is raised.
@@ -117,6 +124,7 @@ def load_into(
         fs: As for `load`.
         options: As for `load`.
         progress: As for `load`.
+        dtype: As for `load`: a target must have the dtype its tensor has after the cast.
         verify: As for `load`.
 
     Returns:
@@ -127,7 +135,7 @@ def load_into(
         StreamerError: as for `load`.
     """
     del device
-    made = framework_of(framework)
+    made = framework_of(framework, "cpu", dtype)
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted, targets = match_targets(wanted_tensors(opened, names), tensors_of(target), made, strict=strict)
     late: list[tuple[Any, Any]] = []

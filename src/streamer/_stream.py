@@ -17,6 +17,7 @@ from streamer._progress import Progress, ProgressOption
 from streamer._promised import check_fit, verification_of
 from streamer._targets import Targets, bytes_at
 from streamer.core.catalog import Catalog, Located, read_catalog
+from streamer.core.device_tensors import DeviceTensors
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError
 from streamer.core.frameworks import Framework, framework_of
 from streamer.core.options import Options
@@ -104,12 +105,14 @@ class Stream:
         for located in wanted:
             framework.dtype(located.entry)  # an unknown dtype is refused before any byte is read
             framework.shape(located.entry)
-        addresses = targets.addresses if targets else {}
+        self._targets = targets
         self._in_place = targets.in_place if targets else {}
-        plan = plan_reads(
-            (Item(each.shard, each.entry.begin, each.entry.end, addresses.get(each.entry.name, 0)) for each in wanted),
-            opened.settings.coalesce_gap_bytes,
-        )
+        self._places = [_place(each, framework, targets) for each in wanted]
+        plan = plan_reads(_items(wanted, self._places, targets), opened.settings.coalesce_gap_bytes)
+        self._device_tensors: DeviceTensors | None = None
+        if any(self._places):
+            entries = [each.entry for each in wanted]
+            self._device_tensors = DeviceTensors(entries, self._places, framework, framework.devices.cuda)
         self.total_bytes = plan.item_bytes
         self._bytes_read = plan.span_bytes
         self._started = time.perf_counter()
@@ -128,6 +131,7 @@ class Stream:
             on_progress=self._progress.update,
             digests=verification.digests if verification else None,
             name_of=lambda item: wanted[item].entry.name,
+            device_tensors=self._device_tensors,
         )
         self._batch: Iterator[int] = iter(())
 
@@ -155,8 +159,10 @@ class Stream:
             credential_refreshes=stats["credential_refreshes"],
             peak_held_bytes=stats["peak_held_bytes"],
             readers=count_readers(self._sources),
-            remarks=remarks_of(self._sources),
+            remarks=(*remarks_of(self._sources), *self._framework.devices.remarks()),
             verified=self._verification.checks() if self._verification else (),
+            device_path=self._device_path(),
+            peak_pinned_bytes=stats["peak_pinned_bytes"],
             stages=stages,
             is_complete=self._yielded == len(self._wanted),
         )
@@ -164,6 +170,8 @@ class Stream:
     def close(self) -> None:
         """Stop reading and join every thread. Tensors already yielded stay valid."""
         self._session.close()
+        if self._device_tensors:
+            self._device_tensors.free_all()
         self._progress.close()
         self._ended = self._ended or time.perf_counter()
 
@@ -179,11 +187,7 @@ class Stream:
             self._yielded += 1
             if self._in_place and entry.name in self._in_place:
                 return entry.name, self._in_place[entry.name]
-            if memory is None and entry.end > entry.begin and self._ended is not None:
-                raise LoadCancelledError("the stream was closed while it was read")
-            if memory is None and entry.end > entry.begin:
-                raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
-            return entry.name, self._framework.on_device(self._framework.tensor(memory, entry))
+            return entry.name, self._framework.cast(self._tensor(item, memory))
         batch = self._session.next_items()
         if not batch:
             self._finish()
@@ -206,6 +210,23 @@ class Stream:
             self.close()  # nothing more may be handed out
             raise
 
+    def _tensor(self, item: int, memory: _native.Memory | None) -> Any:
+        entry = self._wanted[item].entry
+        if self._ended is not None:
+            raise LoadCancelledError("the stream was closed while it was read")
+        if self._device_tensors and self._places[item]:
+            return self._device_tensors.take(item)
+        if memory is None and entry.end > entry.begin:
+            raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
+        return self._framework.devices.moved(self._framework.tensor(memory, entry), entry.name)
+
+    def _device_path(self) -> str:
+        if self._targets is not None:
+            paths = self._targets.device_paths
+        else:
+            paths = {self._framework.devices.path(located.entry.name) for located in self._wanted}
+        return "+".join(sorted(paths - {""}))
+
     def _finish(self) -> None:
         if self._ended is not None:
             return
@@ -219,6 +240,19 @@ class Stream:
                 _log.info("%s: not verified, %s", check.uri, check.remark)
 
 
+def _place(located: Located, framework: Framework, targets: Targets | None) -> int:
+    if targets is None:
+        return framework.devices.place(located.entry.name)
+    return targets.places.get(located.entry.name, 0)
+
+
+def _items(wanted: list[Located], places: list[int], targets: Targets | None) -> Iterator[Item]:
+    addresses = targets.addresses if targets else {}
+    for located, place in zip(wanted, places, strict=True):
+        entry = located.entry
+        yield Item(located.shard, entry.begin, entry.end, addresses.get(entry.name, 0), place)
+
+
 def stream(
     uri: UriOption,
     *,
@@ -230,6 +264,7 @@ def stream(
     options: Options | None = None,
     progress: ProgressOption = None,
     order: Order = "completion",
+    dtype: Any = None,
     verify: VerifyOption = None,
 ) -> Stream:
     """Stream the tensors of a checkpoint as they arrive.
@@ -245,6 +280,7 @@ def stream(
         progress: As for `streamer.load`.
         order: ``"completion"``: each tensor as soon as it is whole; ``"file"``: as their bytes lie in the
             shards.
+        dtype: As for `streamer.load`.
         verify: As for `streamer.load`. Under ``"auto"`` an object is compared when its last tensor is yielded:
             trust the others when the loop has ended.
 
@@ -263,7 +299,7 @@ def stream(
     """
     if order not in ("completion", "file"):
         raise OptionError(f'order is "completion" or "file", not {order!r}')
-    made = framework_of(framework, device)
+    made = framework_of(framework, device, dtype)
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted = wanted_tensors(opened, names)
     return Stream(opened, wanted, made, order=order, progress=progress)

@@ -1,7 +1,8 @@
 """Matches the tensors of a checkpoint with tensors the caller already has.
 
 Everything is checked before the first byte is read: names, shapes and dtypes. Bytes go straight into a target
-that is contiguous on the CPU; any other target is filled by a copy when its tensor has arrived.
+that is contiguous, on the CPU or on a CUDA device; any other target is filled by a copy when its tensor has arrived,
+on the same device where that is one of CUDA's.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ class Targets:
 
     Attributes:
         addresses: Name to address, for those the engine fills in place.
+        places: Name to place (`streamer.core.plan.Item`), for those on a CUDA device that the engine fills, itself or
+            through a tensor beside them.
         in_place: Name to tensor, for the same.
         copies: Name to tensor, for those that are copied into when they arrive.
+        device_paths: How they get to their devices, as `Devices.path`.
         tied: Name to tensor, for those whose memory the engine fills under another name: copied at the end.
     """
 
     addresses: dict[str, int] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
     in_place: dict[str, Any] = field(default_factory=dict)
     copies: dict[str, Any] = field(default_factory=dict)
+    device_paths: set[str] = field(default_factory=set)
     tied: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,7 +79,12 @@ def match_targets(
     for located in kept:
         name = located.entry.name
         tensor = _checked(tensors[name], located, framework)
-        address = _address(tensor)
+        place = framework.devices.place_of(tensor)
+        if place:
+            targets.places[name] = place
+        targets.device_paths.add(framework.devices.path_of(tensor))
+        is_cast = framework.dtype(located.entry) != framework.final_dtype(located.entry)
+        address = None if is_cast else _address(tensor, is_filled_on_device=place > 0)
         if address is None:
             targets.copies[name] = tensor
         elif address in used:  # no byte may have two writers
@@ -86,8 +97,8 @@ def match_targets(
 
 
 def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
-    """Give the bytes of a target the engine filled in place; None for an empty one."""
-    address = _address(tensor)
+    """Give the bytes of a target the engine filled in place; None for an empty one, or one on a device."""
+    address = _address(tensor, is_filled_on_device=False)
     size_bytes = entry.end - entry.begin
     if address is None or not size_bytes:
         return None
@@ -113,7 +124,7 @@ def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
 def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
     entry = located.entry
     tensor = getattr(tensor, "data", tensor) if hasattr(tensor, "data_ptr") else tensor  # past autograd
-    shape, dtype = framework.shape(entry), framework.dtype(entry)
+    shape, dtype = framework.shape(entry), framework.final_dtype(entry)
     if tuple(getattr(tensor, "shape", ())) != shape:
         raise TargetError(
             f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(getattr(tensor, 'shape', ()))}"
@@ -123,10 +134,10 @@ def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
     return tensor
 
 
-def _address(tensor: Any) -> int | None:
+def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
     """Address of a tensor whose bytes the engine may write in place; None for any other."""
     if hasattr(tensor, "data_ptr"):
-        in_place = tensor.device.type == "cpu" and tensor.is_contiguous()
+        in_place = (is_filled_on_device or tensor.device.type == "cpu") and tensor.is_contiguous()
         return int(tensor.data_ptr()) or None if in_place else None
     flags = tensor.flags
     return int(tensor.ctypes.data) if flags.c_contiguous and flags.writeable and tensor.size else None

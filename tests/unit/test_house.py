@@ -27,7 +27,8 @@ PUBLIC = """
     ObjectNotFoundError OptionError Options PluginError
     RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TlsError
     TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
-    UnsupportedDtypeError UsageError hookimpl load load_file load_into open plugins safe_open stream write_manifest
+    UnsupportedDtypeError UsageError hookimpl load load_file load_into open plugins
+    release_pinned_memory safe_open stream write_manifest
 """
 
 

@@ -1,0 +1,55 @@
+"""Which device each tensor goes to: one for all, or a mapping of names and prefixes, as in accelerate. Pure.
+
+Refuses: a mapping that leaves a wanted tensor without a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamer.core.errors import OptionError
+
+__all__ = ["Placement"]
+
+
+class Placement:
+    """The ``device`` argument of a load.
+
+    Args:
+        device: Anything the framework knows as a device, or a mapping: a key is the whole name of a tensor, the name
+            of a module (``model.layers.0``: all below it), or ``""`` for all that no other key matches. The longest
+            key counts.
+
+    Example:
+        >>> Placement({"": "cpu", "model.layers.0": "cuda:1"}).of("model.layers.0.mlp.weight")
+        'cuda:1'
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._by_key: Mapping[str, Any] = device if isinstance(device, Mapping) else {"": device}
+        if not self._by_key:
+            raise OptionError("the mapping of names to devices is empty", hint='Give a device for "", all others')
+        if wrong := [key for key in self._by_key if not isinstance(key, str)]:
+            raise OptionError(f"a mapping of names to devices has the key {wrong[0]!r}, which is no name")
+
+    @property
+    def devices(self) -> list[Any]:
+        """Every device named, in order."""
+        return list(self._by_key.values())
+
+    def of(self, name: str) -> Any:
+        """The device of a tensor.
+
+        Raises:
+            OptionError: no key matches its name.
+        """
+        key = name
+        while key and key not in self._by_key:
+            key = key.rpartition(".")[0]
+        if key not in self._by_key:
+            raise OptionError(
+                f"the mapping of names to devices has none for tensor {name[:80]!r}",
+                hint='Add a key for its module, or "" for all others',
+            )
+        return self._by_key[key]

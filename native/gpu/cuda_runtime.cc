@@ -1,0 +1,73 @@
+#include "gpu/cuda_runtime.h"
+
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+namespace streamer {
+
+CudaRuntime& CudaRuntime::instance() {
+  static auto* const runtime = new CudaRuntime();
+  return *runtime;
+}
+
+void CudaRuntime::refuse_in_child() const {
+  const pid_t owner = owner_;
+  if (owner == 0 || owner == getpid()) return;
+  throw device_failure(
+      "CUDA was used before this process was forked; start processes with the spawn method",
+      "CUDA_ERROR_NOT_INITIALIZED");
+}
+
+std::shared_ptr<PinnedRing> CudaRuntime::ring(int device) {
+  refuse_in_child();  // before the lock: another thread of the parent may have held it
+  const std::lock_guard lock(mutex_);
+  if (!driver_) {
+    driver_ = load_cuda_driver(path_);
+    owner_ = getpid();
+  }
+  std::shared_ptr<PinnedRing>& ring = rings_[device];
+  if (!ring) ring = std::make_shared<PinnedRing>(std::make_shared<CudaDevice>(driver_, device));
+  return ring;
+}
+
+std::uint64_t CudaRuntime::release_free() {
+  refuse_in_child();
+  std::vector<std::shared_ptr<PinnedRing>> rings;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [device, ring] : rings_) {
+      if (ring) rings.push_back(ring);
+    }
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& ring : rings) bytes += ring->release_free();
+  return bytes;
+}
+
+RingStats CudaRuntime::stats() {
+  refuse_in_child();
+  RingStats sum;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [device, ring] : rings_) {
+    if (!ring) continue;
+    const RingStats one = ring->stats();
+    sum.pinned_bytes += one.pinned_bytes;
+    sum.free_bytes += one.free_bytes;
+    sum.abandoned_bytes += one.abandoned_bytes;
+  }
+  return sum;
+}
+
+void CudaRuntime::use_library_for_tests(std::string path) {
+  refuse_in_child();
+  std::map<int, std::shared_ptr<PinnedRing>> forgotten;  // freed without the lock
+  const std::lock_guard lock(mutex_);
+  forgotten.swap(rings_);
+  driver_.reset();
+  owner_ = 0;
+  path_ = path.empty() ? kCudaLibrary : std::move(path);
+}
+
+}  // namespace streamer

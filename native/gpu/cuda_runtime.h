@@ -1,0 +1,43 @@
+// What this process knows of its CUDA devices: the driver, loaded with the first one that is asked
+// for, and one pinned ring for each.
+//
+// A child of a process that used CUDA cannot use it (the driver's own rule) and is refused.
+// Thread-safe; never destroyed, as tensors and threads may outlive static destructors.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "gpu/pinned_ring.h"
+
+namespace streamer {
+
+class CudaRuntime {
+ public:
+  static CudaRuntime& instance();
+
+  // The ring of a device, whose context it opens. Throws DeviceFailure.
+  std::shared_ptr<PinnedRing> ring(int device);
+
+  // Unpins what no load uses, on all devices; returns the bytes.
+  std::uint64_t release_free();
+  RingStats stats();
+
+  // For tests alone: forgets every device and takes another library from here on; an empty path is
+  // the real driver. Loads that run keep what they have.
+  void use_library_for_tests(std::string path);
+
+ private:
+  void refuse_in_child() const;
+
+  std::atomic<pid_t> owner_{0};  // of the driver; 0 before it is loaded
+  std::mutex mutex_;             // guards everything below
+  std::string path_ = kCudaLibrary;
+  std::shared_ptr<const CudaDriver> driver_;
+  std::map<int, std::shared_ptr<PinnedRing>> rings_;
+};
+
+}  // namespace streamer

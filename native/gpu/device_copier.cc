@@ -1,0 +1,173 @@
+#include "gpu/device_copier.h"
+
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace streamer {
+namespace {
+
+// Between two looks at the oldest copy. 8 MiB take 150 us over PCIe 5; the ring holds many.
+constexpr double kPollS = 50e-6;
+// A copy takes milliseconds, but it may wait behind kernels of the consumer.
+constexpr double kSilentDeviceS = 300;
+// Of the second in which a load that is cancelled ends.
+constexpr double kDrainS = 0.8;
+
+}  // namespace
+
+DeviceCopier::DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> ring,
+                           std::uint64_t pinned_bytes, std::size_t slot_bytes)
+    : scheduler_(scheduler), ring_(std::move(ring)), device_(ring_->device()) {
+  const CurrentContext current(*device_);
+  stream_.emplace(*device_);
+  user_->limit_bytes = pinned_bytes;
+  user_->slot_bytes = slot_bytes;
+  user_->wake = [this] { poke(); };
+  ring_->join(user_);
+}
+
+DeviceCopier::~DeviceCopier() {
+  ring_->leave(user_);
+  if (device_->driver().is_forked()) return;
+  spare_events_.clear();
+  in_flight_.clear();
+  stream_.reset();
+}
+
+DeviceLane DeviceCopier::lane() { return {ring_, user_, this}; }
+
+void DeviceCopier::wait_for(CudaStreamHandle consumer) {
+  const CurrentContext current(*device_);
+  CudaEvent event(*device_);  // the wait keeps what it needs of it
+  event.record(consumer);
+  const CudaDriver& driver = device_->driver();
+  driver.check(driver.stream_wait_event(stream_->handle(), event.handle(), 0),
+               "waiting for the consumer's stream on " + device_->label());
+}
+
+void DeviceCopier::submit(Lane lane, Block block) {
+  const std::lock_guard lock(mutex_);
+  if (is_stopped_) return;  // nobody wants it; its slot goes back
+  submitted_.push_back({lane, std::move(block)});
+  has_work_.notify_one();
+}
+
+void DeviceCopier::poke() {
+  const std::lock_guard lock(mutex_);
+  is_poked_ = true;
+  has_work_.notify_one();
+}
+
+void DeviceCopier::stop() {
+  const std::lock_guard lock(mutex_);
+  is_stopped_ = true;
+  has_work_.notify_one();
+}
+
+void DeviceCopier::run() {
+  try {
+    const CurrentContext current(*device_);
+    try {
+      copy_until_stopped();
+    } catch (const DeviceFailure& failure) {
+      scheduler_.fail(failure.error());
+    }
+    drain();
+    spare_events_.clear();
+  } catch (const DeviceFailure& failure) {
+    scheduler_.fail(failure.error());
+  }
+  stop();
+  std::deque<Submitted> dropped;  // their slots go back, without the lock
+  const std::lock_guard lock(mutex_);
+  dropped.swap(submitted_);
+}
+
+void DeviceCopier::copy_until_stopped() {
+  std::deque<Submitted> work;
+  while (wait_for_work(work)) {
+    for (; !work.empty(); work.pop_front()) start(std::move(work.front()));
+    land_finished();
+  }
+}
+
+// False once it is stopped. With copies under way it waits a moment only.
+bool DeviceCopier::wait_for_work(std::deque<Submitted>& work) {
+  bool is_poked = false;
+  {
+    std::unique_lock lock(mutex_);
+    const auto has_news = [this] { return is_stopped_ || is_poked_ || !submitted_.empty(); };
+    if (in_flight_.empty()) {
+      has_work_.wait(lock, has_news);
+    } else {
+      has_work_.wait_for(lock, Seconds(kPollS), has_news);
+    }
+    if (is_stopped_) return false;
+    work.swap(submitted_);
+    is_poked = std::exchange(is_poked_, false);
+  }
+  if (is_poked) scheduler_.wake_starved();
+  return true;
+}
+
+void DeviceCopier::start(Submitted submitted) {
+  const CudaDriver& driver = device_->driver();
+  CudaEvent event = take_event();
+  in_flight_.push_back(
+      {submitted.lane, std::move(submitted.block), std::move(event), Clock::now()});
+  const Block& flying = in_flight_.back().block;
+  const std::byte* from = flying.slot->data();
+  for (const Segment& segment : flying.copies) {
+    if (segment.target != nullptr) {
+      const auto to = static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(segment.target));
+      driver.check(driver.copy_to_device(to, from, segment.size, stream_->handle()),
+                   "copying " + std::to_string(segment.size) + " bytes to " + device_->label());
+    }
+    from += segment.size;
+  }
+  in_flight_.back().event.record(stream_->handle());
+}
+
+void DeviceCopier::land_finished() {
+  while (!in_flight_.empty() && in_flight_.front().event.has_fired()) {
+    Flight flight = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    spare_events_.push_back(std::move(flight.event));
+    flight.block.slot.reset();
+    scheduler_.land(flight.lane, flight.block);
+  }
+  if (in_flight_.empty()) return;
+  if (seconds_between(in_flight_.front().started, Clock::now()) > kSilentDeviceS) {
+    throw device_failure(device_->label() + " did not finish a copy within " +
+                             std::to_string(static_cast<int>(kSilentDeviceS)) + " s",
+                         "CUDA_ERROR_NOT_READY");
+  }
+}
+
+// Waits for what is under way, as it reads slots and writes the consumer's memory. A device that
+// answers with an error has ended it.
+void DeviceCopier::drain() {
+  if (in_flight_.empty()) return;
+  const TimePoint deadline = after(Clock::now(), kDrainS);
+  const auto is_busy = [this] {
+    return device_->driver().stream_query(stream_->handle()) == kCudaNotReady;
+  };
+  while (is_busy() && Clock::now() < deadline) std::this_thread::sleep_for(Seconds(kPollS));
+  if (is_busy()) {
+    has_abandoned_ = true;
+    for (Flight& flight : in_flight_) flight.block.slot->abandon();
+  }
+  in_flight_.clear();
+}
+
+CudaEvent DeviceCopier::take_event() {
+  if (spare_events_.empty()) return CudaEvent(*device_);
+  CudaEvent event = std::move(spare_events_.back());
+  spare_events_.pop_back();
+  return event;
+}
+
+std::uint64_t DeviceCopier::peak_pinned_bytes() const { return ring_->peak_bytes(*user_); }
+
+}  // namespace streamer

@@ -1,0 +1,89 @@
+// Takes blocks from pinned memory to the final places of their tensors on one device, for one load.
+//
+// Contract
+//  - Copies run in the order of submission on a stream of our own, which waits for what the
+//    consumer's stream had been given when it allocated the memory, and for nothing else.
+//  - A block counts as landed, and its slot is given back, only after the event behind its copies
+//    fired.
+//  - The first failure ends the load. Copies under way are waited for before run() returns; what a
+//    device does not finish in time is left to it: never freed, never used again.
+//
+// One thread calls run(); any thread may call the rest. Calls the scheduler without holding a lock.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "gpu/cuda_device.h"
+#include "pipeline/scheduler.h"
+
+namespace streamer {
+
+class DeviceCopier : public DeviceSink {
+ public:
+  // Holds at most `pinned_bytes`, in slots of `slot_bytes`. Throws DeviceFailure.
+  DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> ring, std::uint64_t pinned_bytes,
+               std::size_t slot_bytes);
+  ~DeviceCopier() override;
+  DeviceCopier(const DeviceCopier&) = delete;
+  DeviceCopier& operator=(const DeviceCopier&) = delete;
+
+  const CudaDevice& device() const { return *device_; }
+  // What the scheduler must know of this device.
+  DeviceLane lane();
+
+  // Copies started from here on wait for what `consumer` holds now. Throws DeviceFailure.
+  void wait_for(CudaStreamHandle consumer);
+
+  void submit(Lane lane, Block block) override;
+  void run();
+  // Makes run() return: nothing more is started.
+  void stop();
+
+  std::uint64_t peak_pinned_bytes() const;
+  // Copies that the device had not finished when the load ended: their targets must not be freed.
+  bool has_abandoned() const { return has_abandoned_; }
+
+ private:
+  struct Submitted {
+    Lane lane;
+    Block block;
+  };
+  struct Flight {
+    Lane lane;
+    Block block;
+    CudaEvent event;
+    TimePoint started;
+  };
+
+  void copy_until_stopped();
+  bool wait_for_work(std::deque<Submitted>& work);
+  void start(Submitted submitted);
+  void land_finished();
+  void drain();
+  CudaEvent take_event();
+  void poke();
+
+  Scheduler& scheduler_;
+  const std::shared_ptr<PinnedRing> ring_;
+  const std::shared_ptr<const CudaDevice> device_;
+  const std::shared_ptr<RingUser> user_ = std::make_shared<RingUser>();
+  std::optional<CudaStream> stream_;
+  std::deque<Flight> in_flight_;         // of run() alone, oldest first
+  std::vector<CudaEvent> spare_events_;  // as in_flight_
+  std::atomic<bool> has_abandoned_{false};
+
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable has_work_;
+  std::deque<Submitted> submitted_;
+  bool is_poked_ = false;  // a slot came back to the ring
+  bool is_stopped_ = false;
+};
+
+}  // namespace streamer

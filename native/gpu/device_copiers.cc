@@ -1,0 +1,54 @@
+#include "gpu/device_copiers.h"
+
+#include "gpu/cuda_runtime.h"
+
+namespace streamer {
+
+DeviceCopiers::Wanted::Wanted(const Plan& plan) {
+  for (const Item& item : plan.items) {
+    if (item.device == kHost) continue;
+    std::vector<std::byte*>& given = targets[item.device];
+    if (item.target != nullptr && item.size() > 0) given.push_back(item.target);
+  }
+}
+
+void DeviceCopiers::start(const Wanted& wanted, Scheduler& scheduler, std::uint64_t pinned_bytes,
+                          std::size_t slot_bytes, const ConsumerStreams& streams) {
+  for (const auto& [device, targets] : wanted.targets) {
+    const std::shared_ptr<PinnedRing> ring = CudaRuntime::instance().ring(device);
+    ring->device()->check_addresses(targets);
+    auto copier = std::make_unique<DeviceCopier>(scheduler, ring, pinned_bytes, slot_bytes);
+    const auto stream = streams.find(device);
+    if (stream != streams.end()) copier->wait_for(stream->second);
+    copiers_[device] = std::move(copier);
+  }
+  for (const auto& [device, copier] : copiers_) scheduler.add_device(device, copier->lane());
+}
+
+void DeviceCopiers::provide(Scheduler& scheduler, std::int32_t device, CudaStreamHandle stream,
+                            const std::vector<std::uint32_t>& items,
+                            const std::vector<std::byte*>& targets) {
+  DeviceCopier& copier = *copiers_.at(device);
+  copier.device().check_addresses(targets);
+  copier.wait_for(stream);
+  scheduler.provide(items, targets);
+}
+
+void DeviceCopiers::stop() {
+  for (const auto& [device, copier] : copiers_) copier->stop();
+}
+
+std::uint64_t DeviceCopiers::peak_pinned_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [device, copier] : copiers_) bytes += copier->peak_pinned_bytes();
+  return bytes;
+}
+
+bool DeviceCopiers::has_abandoned() const {
+  for (const auto& [device, copier] : copiers_) {
+    if (copier->has_abandoned()) return true;
+  }
+  return false;
+}
+
+}  // namespace streamer

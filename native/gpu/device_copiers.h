@@ -1,0 +1,50 @@
+// The devices of one load: a copier and its thread's work for each, between the scheduler and the
+// pinned rings of the process.
+//
+// start() comes before everything else; the rest may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gpu/device_copier.h"
+
+namespace streamer {
+
+class DeviceCopiers {
+ public:
+  // By device: a stream of the consumer's. What it was given by now may still use the memory of the
+  // items' targets, so copies to the device wait for it.
+  using ConsumerStreams = std::map<std::int32_t, CudaStreamHandle>;
+
+  // The devices that a plan names, and the targets on them that the caller gave.
+  struct Wanted {
+    explicit Wanted(const Plan& plan);
+
+    std::map<std::int32_t, std::vector<std::byte*>> targets;
+  };
+
+  // Throws DeviceFailure: a device cannot be had, or a target is not on its device.
+  void start(const Wanted& wanted, Scheduler& scheduler, std::uint64_t pinned_bytes,
+             std::size_t slot_bytes, const ConsumerStreams& streams);
+
+  // Memory for items that the scheduler asked for, all on one device. Throws DeviceFailure.
+  void provide(Scheduler& scheduler, std::int32_t device, CudaStreamHandle stream,
+               const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
+
+  void stop();
+  std::uint64_t peak_pinned_bytes() const;
+  bool has_abandoned() const;
+
+  const std::map<std::int32_t, std::unique_ptr<DeviceCopier>>& by_device() const {
+    return copiers_;
+  }
+
+ private:
+  std::map<std::int32_t, std::unique_ptr<DeviceCopier>> copiers_;
+};
+
+}  // namespace streamer

@@ -1,0 +1,12 @@
+// The kinds of readers, each with a queue of its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace streamer {
+
+enum class Lane : std::uint8_t { kFile, kHttp, kPython, kNfs };
+inline constexpr std::size_t kLaneCount = 4;
+
+}  // namespace streamer

@@ -1,0 +1,67 @@
+// What the process holds of CUDA devices, for core/ alone.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+
+#include "gpu/cuda_runtime.h"
+#include "python/registers.h"
+
+namespace py = pybind11;
+
+namespace streamer {
+namespace {
+
+// Opens the device; the failure, or nothing.
+std::optional<ReadError> open_device(int device) {
+  const py::gil_scoped_release unlocked;
+  try {
+    CudaRuntime::instance().ring(device);
+    return std::nullopt;
+  } catch (const DeviceFailure& failure) {
+    return failure.error();
+  }
+}
+
+std::optional<std::uint64_t> free_bytes(int device) {
+  try {
+    return CudaRuntime::instance().ring(device)->device()->memory().free_bytes;
+  } catch (const DeviceFailure&) {
+    return std::nullopt;
+  }
+}
+
+std::uint64_t release_pinned() {
+  const py::gil_scoped_release unlocked;
+  try {
+    return CudaRuntime::instance().release_free();
+  } catch (const DeviceFailure&) {  // a forked child has none of its own
+    return 0;
+  }
+}
+
+py::dict pinned_stats() {
+  const RingStats stats = CudaRuntime::instance().stats();
+  py::dict result;
+  result["pinned_bytes"] = stats.pinned_bytes;
+  result["free_bytes"] = stats.free_bytes;
+  result["abandoned_bytes"] = stats.abandoned_bytes;
+  return result;
+}
+
+}  // namespace
+
+void register_cuda(py::module_& module) {
+  module.def("cuda_open", &open_device, py::arg("device"),
+             "Open a CUDA device; what its driver answers when it cannot be had, or None.");
+  module.def("cuda_free_bytes", &free_bytes, py::arg("device"),
+             "Free memory of a CUDA device, or None where it does not tell.");
+  module.def("cuda_release_pinned", &release_pinned, "Unpin what no load uses; returns the bytes.");
+  module.def("cuda_pinned_stats", &pinned_stats, "Host memory now pinned for copies to devices.");
+  module.def(
+      "cuda_use_library_for_tests",
+      [](std::string path) { CudaRuntime::instance().use_library_for_tests(std::move(path)); },
+      py::arg("path"), "Take another library for libcuda.so.1 from here on; \"\" ends that.");
+}
+
+}  // namespace streamer
