@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from dataclasses import dataclass
 
-__all__ = ["CHECKSUMS", "HASHES", "NoDigest", "ObjectDigest", "PartDigest", "digest_of_base64"]
+__all__ = ["CHECKSUMS", "HASHES", "NoDigest", "ObjectDigest", "PartDigest", "digest_of_base64", "is_sound"]
 
 CHECKSUMS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8}  # bytes of a value
 HASHES = {"md5": 16, "sha1": 20, "sha256": 32}
@@ -63,3 +64,19 @@ def digest_of_base64(algorithm: str, text: str | bytes, size_bytes: int) -> Obje
     if len(value) != {**CHECKSUMS, **HASHES}[algorithm]:
         return NoDigest(f"the storage's {algorithm} is malformed")
     return ObjectDigest(algorithm, (PartDigest(size_bytes, value.hex()),))
+
+
+def is_sound(digest: ObjectDigest, size_bytes: int | None) -> bool:
+    """Whether a digest can be compared with an object of this size: known algorithm, whole parts, digits enough.
+
+    Example:
+        >>> is_sound(ObjectDigest("crc32c", (PartDigest(9, "e3069283"),)), 9)
+        True
+    """
+    value_bytes = {**CHECKSUMS, **HASHES}.get(digest.algorithm)
+    ends = [part.end for part in digest.parts]
+    if value_bytes is None or not ends or ends != sorted(set(ends)) or ends[0] <= 0 or ends[-1] != size_bytes:
+        return False
+    if digest.algorithm in HASHES and len(ends) != 1:
+        return False
+    return all(re.fullmatch(f"[0-9a-f]{{{2 * value_bytes}}}", part.value) for part in digest.parts)

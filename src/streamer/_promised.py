@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from streamer.core.catalog import Catalog, Located
-from streamer.core.digests import NoDigest, ObjectDigest
-from streamer.core.errors import ManifestError, ObjectNotFoundError, StorageError
+from streamer.core.digests import NoDigest, ObjectDigest, is_sound
+from streamer.core.errors import ManifestError, ObjectNotFoundError, PluginError, StorageError
 from streamer.core.header import TensorEntry
 from streamer.core.manifest import MAX_MANIFEST_BYTES, Manifest, check_shard, parse_manifest
 from streamer.core.manifest_verification import ManifestVerification
@@ -76,7 +76,7 @@ def promises_of(
     if not isinstance(store, DigestingStore):
         return [_NOT_OFFERED for _ in infos]
     with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="streamer-digest") as pool:
-        return list(pool.map(store.digest, infos))
+        return list(pool.map(lambda info: _checked(store.digest(info), info), infos))
 
 
 def manifest_paths(infos: Sequence[ObjectInfo], index_path: str | None) -> list[str]:
@@ -119,6 +119,12 @@ def check_fit(catalog: Catalog, promised: Sequence[Promise]) -> None:
         if isinstance(found, FoundManifest):
             size_bytes = catalog.shards[shard].size_bytes
             check_shard(found.shard, size_bytes, entries.get(shard, []), found.manifest, uri=found.uri)
+
+
+def _checked(told: ObjectDigest | NoDigest, info: ObjectInfo) -> ObjectDigest | NoDigest:
+    if isinstance(told, NoDigest) or (isinstance(told, ObjectDigest) and is_sound(told, info.size_bytes)):
+        return told
+    raise PluginError("the store's digest is neither a NoDigest nor a sound ObjectDigest of it", uri=info.uri)
 
 
 def _from_manifest(

@@ -6,6 +6,7 @@ No server here tells its parts (SeaweedFS stores only the checksum of checksums)
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -91,3 +92,25 @@ def test_nothing_is_claimed_before_the_end(kept: dict[str, ObjectDigest | NoDige
             told = stream.report.verified[0]
             assert told.verified_by is None or stream.report.is_complete
     assert stream.report.is_verified
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        "e3069283",
+        ObjectDigest("crc32c", ()),
+        ObjectDigest("adler32", (PartDigest(len(SHARD), "e3069283"),)),
+        ObjectDigest("crc32c", (PartDigest(len(SHARD) - 1, "e3069283"),)),
+        ObjectDigest("crc32c", (PartDigest(len(SHARD), "E3069283"),)),
+        ObjectDigest("crc32c", (PartDigest(9, "e3069283"), PartDigest(9, "e3069283"), PartDigest(len(SHARD), "0" * 8))),
+        ObjectDigest("md5", (PartDigest(9, "0" * 32), PartDigest(len(SHARD), "0" * 32))),
+    ],
+)
+def test_a_store_that_tells_nonsense_is_named(
+    told: Any, kept: dict[str, ObjectDigest | NoDigest], tmp_path: Path
+) -> None:
+    (tmp_path / "m.safetensors").write_bytes(SHARD)
+    kept["m.safetensors"] = told
+    with pytest.raises(streamer.PluginError, match="digest"):
+        streamer.load(tmp_path, verify="auto")
