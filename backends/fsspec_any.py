@@ -14,12 +14,13 @@ from typing import Any
 
 import fsspec
 from fsspec import AbstractFileSystem
+from fsspec.archive import AbstractArchiveFileSystem
 
 from streamer.backends.fsspec_caches import local_size_bytes
 from streamer.backends.fsspec_errors import raise_opening_error, raise_storage_error
 from streamer.backends.fsspec_info import fresh_info, version_of
 from streamer.backends.fsspec_reads import source_of
-from streamer.core.errors import ObjectNotFoundError
+from streamer.core.errors import ObjectNotFoundError, UsageError
 from streamer.core.redact import redact
 from streamer.core.sources import ObjectInfo, PythonSource, Store, hookimpl
 
@@ -39,7 +40,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
         fs, path = fsspec.url_to_fs(uri, **storage_options)
     except Exception as error:
         raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
-    return FsspecStore(fs, path, uri)
+    return _class_for(fs)(fs, path, uri)
 
 
 @hookimpl
@@ -83,7 +84,7 @@ class FsspecStore:
         if getattr(fs, "asynchronous", False):
             fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": False})
         path: str = fs._strip_protocol(os.fspath(uri))
-        return cls(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(path)))
+        return _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(path)))
 
     def info(self, path: str) -> ObjectInfo:
         """Describe one file.
@@ -121,18 +122,6 @@ class FsspecStore:
         """Return the file's reader."""
         return source_of(self._fs, self._own_path(info.path), info, hides_causes=self._hides_causes)
 
-    def write(self, path: str, data: bytes) -> None:
-        """Write one small file with ``pipe_file``.
-
-        Raises:
-            AccessDeniedError: the file system refuses.
-            StorageError: it cannot write, or failed.
-        """
-        try:
-            self._fs.pipe_file(self._own_path(path), data)
-        except Exception as error:
-            raise_storage_error(error, self._uri(path), hides_cause=self._hides_causes)
-
     def close(self) -> None:
         """Do nothing: fsspec shares its instances."""
 
@@ -162,6 +151,30 @@ class FsspecStore:
             return redact(str(self._fs.unstrip_protocol(path)))
         rest = shown[at + len(root) :].removeprefix("/")
         return f"{shown[:at]}{path.strip('/')}{rest}"
+
+
+class WritableFsspecStore(FsspecStore):
+    """The files of a file system that may have been made for writing too."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write one small file with ``pipe_file``.
+
+        Raises:
+            UsageError: the file system has no way to write.
+            AccessDeniedError: it refuses.
+            StorageError: it failed.
+        """
+        try:
+            self._fs.pipe_file(self._own_path(path), data)
+        except NotImplementedError:
+            raise UsageError("this storage cannot be written", uri=self._uri(path)) from None
+        except Exception as error:
+            raise_storage_error(error, self._uri(path), hides_cause=self._hides_causes)
+
+
+def _class_for(fs: AbstractFileSystem) -> type[FsspecStore]:
+    """Archives (zip, tar, …) are opened for reading."""
+    return FsspecStore if isinstance(fs, AbstractArchiveFileSystem) else WritableFsspecStore
 
 
 def _shown_path(path: str) -> str:

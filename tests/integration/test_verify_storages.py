@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import pytest
 import torch
 from aiohttp import web
 from azure.storage.blob import ContentSettings
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from safetensors.torch import save
 from servers.azurite import AzuriteServer
 from servers.ganesha import NfsServer
@@ -255,3 +256,18 @@ def test_a_manifest_that_may_not_be_written_is_an_error(
         url = f"s3://shared/verify/{NAME}"
     with pytest.raises(streamer.AccessDeniedError):
         streamer.write_manifest(url, storage_options=options)
+
+
+def test_an_archive_and_a_file_system_without_writing_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.writestr("model/m.safetensors", SHARD)
+    with pytest.raises(streamer.UsageError, match="cannot be written"):
+        streamer.write_manifest(f"zip://model::file://{tmp_path}/m.zip")
+
+    class ReadOnly(MemoryFileSystem):
+        def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: object) -> None:
+            raise NotImplementedError
+
+    ReadOnly().store[f"/{tmp_path.name}.safetensors"] = MemoryFile(ReadOnly(), f"/{tmp_path.name}.safetensors", SHARD)
+    with pytest.raises(streamer.UsageError, match="cannot be written"):
+        streamer.write_manifest(f"/{tmp_path.name}.safetensors", fs=ReadOnly())
