@@ -105,6 +105,21 @@ def test_giving_up_says_how_often_and_how_long():
     assert (caught.value.status, caught.value.attempts, caught.value.uri) == (500, 2, "test://object")
 
 
+def test_giving_up_tells_the_first_failure_beside_the_last():
+    def fail(request, answer):
+        if request.number == 0:
+            answer.become(500, b"<Error><Code>InternalError</Code></Error>", x_amz_request_id="FIRST")
+        else:
+            answer.become(403, b"<Error><Code>AccessDenied</Code></Error>", x_amz_request_id="LAST")
+
+    one = {"http_reactors": 1, "http_in_flight": 1}
+    with ScriptedServer(DATA, fail) as server, pytest.raises(errors.AccessDeniedError) as caught:
+        read_all(HttpSource(server.url), block_bytes=1 << 30, **one)
+    assert (caught.value.attempts, caught.value.request_id) == (2, "LAST")
+    assert "; at first: the server failed (HTTP 500), request FIRST" in str(caught.value)
+    assert "2 attempts in" in str(caught.value)
+
+
 def shorter_range(answer):
     answer.body = answer.body[:-1]
     answer.headers["Content-Length"] = str(len(answer.body))

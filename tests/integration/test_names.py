@@ -93,3 +93,54 @@ def test_loads_are_spread_over_the_addresses_of_a_name(tmp_path):
         assert told["crcs"] == [zlib.crc32(DATA)] * 20
         assert first.requests
         assert second.requests
+
+
+def test_a_retry_asks_for_the_name_anew_and_goes_where_it_leads_now(tmp_path):
+    """The first server cuts the connection; by then the name stands for another one."""
+    with (
+        NameServer({}),
+        ScriptedServer(DATA) as first,
+        ScriptedServer(DATA, address=("127.0.0.2", first.port)) as second,
+    ):
+
+        def move(request, answer):
+            if request.number == 0:
+                (tmp_path / "hosts").write_text("127.0.0.2 storage.test\n")
+                answer.sent_bytes = 1000
+
+        first.script = move
+        told = read(tmp_path, first.url.replace("127.0.0.1", "storage.test"), "127.0.0.1 storage.test\n")
+        assert told["crcs"] == [zlib.crc32(DATA)]
+        assert told["retries"] == 1
+        assert second.requests[0].begin == 1000
+
+
+GIVE_UP = """
+import os, signal, sys, threading, time
+from streamer.core.plan import Item, plan_reads
+from streamer.core.session import ReadSession, SourceObject
+from streamer.core.settings import resolve
+from streamer.core.sources import HttpSource
+
+known = SourceObject("test://object", HttpSource("http://storage.test/x"), 1000)
+session = ReadSession([known], plan_reads([Item(0, 0, 1000)], 0), resolve(None))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+given_up_at = []
+def give_up():
+    time.sleep(0.3)
+    given_up_at.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=give_up).start()
+try:
+    session.next_items()
+except KeyboardInterrupt:
+    print(time.monotonic() - given_up_at[0], flush=True)
+"""
+
+
+def test_ctrl_c_does_not_wait_for_a_silent_name_server(tmp_path):
+    with NameServer({"storage.test": SILENCE}) as names:
+        done = run_with_names(tmp_path, GIVE_UP)
+    assert done.returncode == 0, done.stderr
+    assert names.asked["storage.test"] >= 1
+    assert float(done.stdout) < 1.5

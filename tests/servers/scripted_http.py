@@ -65,6 +65,7 @@ class ScriptedServer:
         script: Script | None = None,
         *,
         with_tls: bool = False,
+        certificate: Callable[[trustme.CA], trustme.LeafCert] | None = None,
         address: tuple[str, int] = ("127.0.0.1", 0),
     ) -> None:
         self.data = data
@@ -78,7 +79,8 @@ class ScriptedServer:
         self.authority = trustme.CA() if with_tls else None
         if self.authority is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self.authority.issue_cert("127.0.0.1").configure_cert(context)
+            shown = certificate(self.authority) if certificate else self.authority.issue_cert("127.0.0.1")
+            shown.configure_cert(context)
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     @property

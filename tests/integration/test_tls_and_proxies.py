@@ -1,0 +1,144 @@
+"""TLS is verified whatever the reason it fails for, and proxies are obeyed for HTTPS too, as the environment says."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import threading
+import zlib
+
+import pytest
+from servers.scripted_http import ScriptedServer
+
+from streamer import Options
+from streamer.core import errors
+from streamer.core.plan import Item, plan_reads
+from streamer.core.session import ReadSession, SourceObject
+from streamer.core.settings import resolve
+from streamer.core.sources import HttpSource
+
+DATA = bytes(range(256)) * 2000
+LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+def read(source):
+    plan = plan_reads([Item(0, 0, len(DATA))], 0)
+    session = ReadSession([SourceObject("test://object", source, len(DATA))], plan, resolve(Options(max_attempts=3)))
+    try:
+        assert session.next_items() == [0]
+        return zlib.crc32(memoryview(session.take(0)))
+    finally:
+        session.close()
+
+
+@pytest.fixture
+def secure(tmp_path):
+    """Make a server with a certificate of its authority's, which is trusted; give it and the source to read."""
+    with contextlib.ExitStack() as stack:
+
+        def serve(certificate=None):
+            server = stack.enter_context(ScriptedServer(DATA, with_tls=True, certificate=certificate))
+            server.authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+            return server, HttpSource(server.url, ca_file=str(tmp_path / "ca.pem"))
+
+        yield serve
+
+
+BAD_CERTIFICATES = {
+    "expired": lambda authority: authority.issue_cert(
+        "127.0.0.1", not_before=LONG_AGO, not_after=LONG_AGO + datetime.timedelta(days=1)
+    ),
+    "of another host": lambda authority: authority.issue_cert("storage.test"),
+    "of a host below": lambda authority: authority.issue_cert("*.0.0.1.test"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_CERTIFICATES)
+def test_a_certificate_that_is_not_good_is_final_and_nothing_is_sent(secure, kind):
+    server, source = secure(BAD_CERTIFICATES[kind])
+    with pytest.raises(errors.TlsError) as caught:
+        read(source)
+    assert caught.value.attempts == 1
+    assert "SSL_CERT_FILE" in str(caught.value)
+    assert server.requests == []
+
+
+def test_the_same_server_is_read_with_a_good_certificate(secure):
+    assert read(secure()[1]) == zlib.crc32(DATA)
+
+
+class ConnectProxy:
+    """A context manager: a proxy that makes tunnels (RFC 9110 §9.3.6) to one place, whatever is asked for.
+
+    Attributes:
+        heads: What clients sent before the tunnel.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.heads: list[str] = []
+        self._to = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self):
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        self._listener.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                self._threads.append(threading.Thread(target=self._tunnel, args=(client,), daemon=True))
+                self._threads[-1].start()
+
+    def _tunnel(self, client):
+        with client, socket.create_connection(self._to) as server:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += client.recv(4096)
+            self.heads.append(head.decode())
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            there = threading.Thread(target=_pass_on, args=(client, server), daemon=True)
+            there.start()
+            _pass_on(server, client)
+            there.join(10)
+
+
+def _pass_on(source, target):
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    for each in (source, target):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+def test_https_goes_through_a_tunnel_of_the_proxy(secure, monkeypatch, name):
+    server, source = secure()
+    with ConnectProxy(server.port) as proxy:
+        monkeypatch.setenv(name, proxy.url.replace("//", "//user:password@"))
+        assert read(source) == zlib.crc32(DATA)
+    assert proxy.heads
+    assert all(head.startswith(f"CONNECT 127.0.0.1:{server.port} ") for head in proxy.heads)
+    assert all("Proxy-Authorization: Basic " in head for head in proxy.heads)
+    # What goes to the server goes through the tunnel alone.
+    assert not any("proxy-authorization" in request.headers for request in server.requests)
+
+
+@pytest.mark.parametrize("exception", ["127.0.0.1", "*", "storage.test,127.0.0.1"])
+def test_a_host_in_no_proxy_is_asked_directly_under_tls_too(secure, monkeypatch, exception):
+    server, source = secure()
+    with ConnectProxy(server.port) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        monkeypatch.setenv("NO_PROXY", exception)
+        assert read(source) == zlib.crc32(DATA)
+    assert proxy.heads == []
