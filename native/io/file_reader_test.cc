@@ -70,12 +70,14 @@ TEST_CASE("more segments than one call takes are all filled") {
   CHECK(target[4999] == std::byte{4999 % 251});
 }
 
-TEST_CASE("a missing file, a folder and a FIFO are refused without waiting") {
+TEST_CASE("a missing file, a folder, a device and a FIFO are refused without waiting") {
   std::vector<std::byte> target(1);
   Block block = block_into(target, 0);
   CHECK(FileReader("/nonexistent/file", 1, "").read(block, kNeverCancelled)->code ==
         ErrorCode::kNotFound);
   CHECK(FileReader("/tmp", 1, "").read(block, kNeverCancelled)->code == ErrorCode::kIo);
+  CHECK(FileReader("/dev/zero", 1, "").read(block, kNeverCancelled)->detail ==
+        "not a regular file");
   const std::string fifo = "/tmp/streamer_fifo_" + std::to_string(getpid());
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
   FileReader reader(fifo, 1, "");

@@ -1,0 +1,34 @@
+"""Every row of the table of events in ``docs/reliability.md`` names a test, and every test it names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECTION = "## What may happen under a load, and the test that shows it\n"
+ROWS = [
+    line
+    for line in (ROOT / "docs/reliability.md").read_text().partition(SECTION)[2].partition("\n## ")[0].splitlines()
+    if line.startswith("| ") and not line.startswith(("| event", "|---"))
+]
+NAMED = re.compile(r"`([\w/.]+\.(?:py|cc))::([^`]+)`")
+
+
+def test_every_event_names_a_test() -> None:
+    assert len(ROWS) >= 25
+    assert [row for row in ROWS if not NAMED.search(row)] == []
+
+
+@pytest.mark.parametrize(("file", "name"), sorted({pair for row in ROWS for pair in NAMED.findall(row)}))
+def test_a_named_test_exists(file: str, name: str) -> None:
+    text = (ROOT / file).read_text()
+    if file.endswith(".cc"):
+        assert f'TEST_CASE("{name}")' in text
+        return
+    functions = {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+    assert name in functions
+    assert name.startswith("test_")
