@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from make_checkpoint import make_checkpoint
+from safetensors.torch import load_file
 from servers.azurite import AzuriteServer
 from servers.ganesha import NfsServer, missing_for_ganesha
 from servers.gcs_emulator import GcsServer
@@ -90,6 +92,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint") / "model"
     make_checkpoint(folder, total_bytes=24 << 20, shards=4)
     return folder
+
+
+@pytest.fixture(scope="session")
+def reference(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The tensors of `checkpoint` as the reference reads them."""
+    return {name: tensor for path in checkpoint.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,7 @@ import traceback
 
 import huggingface_hub
 import pytest
-import safetensors.torch
-import torch
+from comparison import assert_same
 from huggingface_hub import constants
 from servers.hub import STRANGER, TOKEN
 from servers.scripted_http import ScriptedServer
@@ -49,21 +48,6 @@ def hub(hub_server, monkeypatch):
 @pytest.fixture
 def name():
     return f"ada/model-{next(_numbers)}"
-
-
-@pytest.fixture(scope="module")
-def reference(checkpoint):
-    found = {}
-    for path in checkpoint.glob("*.safetensors"):
-        found |= safetensors.torch.load_file(path)
-    return found
-
-
-def assert_same(got, expected):
-    assert set(got) == set(expected)
-    for key, tensor in expected.items():
-        assert got[key].dtype == tensor.dtype, key
-        assert torch.equal(got[key].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), key
 
 
 def download(hub, name, **how):

@@ -14,8 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import pytest
-import safetensors.torch
-import torch
+from comparison import assert_same
 from servers.scripted_http import ScriptedServer
 
 import streamer
@@ -40,14 +39,6 @@ def _nothing_from_outside(monkeypatch, tmp_path):
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
 
 
-@pytest.fixture(scope="module")
-def reference(checkpoint):
-    found = {}
-    for path in checkpoint.glob("*.safetensors"):
-        found |= safetensors.torch.load_file(path)
-    return found
-
-
 @pytest.fixture
 def two_servers():
     """A server, and another that it may redirect to; the second records what it is asked."""
@@ -57,14 +48,6 @@ def two_servers():
 
 def redirecting(first: ScriptedServer, to: str, status: int = 302) -> None:
     first.script = lambda request, answer: answer.become(status, Location=to)
-
-
-def assert_same(got, expected):
-    assert set(got) == set(expected)
-    for name, tensor in expected.items():
-        assert got[name].dtype == tensor.dtype, name
-        assert got[name].shape == tensor.shape, name
-        assert torch.equal(got[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), name
 
 
 def opened(uri: str, **options: Any) -> HttpStore:

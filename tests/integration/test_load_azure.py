@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 import safetensors.torch
-import torch
+from comparison import assert_same
 from servers.azurite import AzuriteServer, Login
 
 import streamer
@@ -28,24 +28,8 @@ def _nothing_from_outside(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def reference(checkpoint):
-    found = {}
-    for path in checkpoint.glob("*.safetensors"):
-        found |= safetensors.torch.load_file(path)
-    return found
-
-
-@pytest.fixture(scope="module")
 def tls_checkpoint(azure_tls_server, checkpoint):
     return azure_tls_server.upload_folder(checkpoint, "private", "models/small")
-
-
-def assert_same(got, expected):
-    assert set(got) == set(expected)
-    for name, tensor in expected.items():
-        assert got[name].dtype == tensor.dtype, name
-        assert got[name].shape == tensor.shape, name
-        assert torch.equal(got[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), name
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import gcsfs
 import pytest
 import safetensors.torch
 import torch
+from comparison import assert_same
 
 import streamer
 from streamer.backends.gcs_credentials import GcsFileSystem
@@ -28,14 +29,6 @@ def _nothing_from_outside(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def reference(checkpoint):
-    found = {}
-    for path in checkpoint.glob("*.safetensors"):
-        found |= safetensors.torch.load_file(path)
-    return found
-
-
-@pytest.fixture(scope="module")
 def options(gcs_server):
     return gcs_server.storage_options()
 
@@ -43,14 +36,6 @@ def options(gcs_server):
 @pytest.fixture(scope="module")
 def shard(checkpoint):
     return (checkpoint / "model-00001-of-00004.safetensors").read_bytes()
-
-
-def assert_same(got, expected):
-    assert set(got) == set(expected)
-    for name, tensor in expected.items():
-        assert got[name].dtype == tensor.dtype, name
-        assert got[name].shape == tensor.shape, name
-        assert torch.equal(got[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), name
 
 
 @pytest.mark.parametrize(

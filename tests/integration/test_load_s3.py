@@ -8,29 +8,13 @@ import time
 import traceback
 
 import pytest
-import safetensors.torch
 import torch
+from comparison import assert_same
 from servers.seaweedfs import Identity
 
 import streamer
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(scope="module")
-def reference(checkpoint):
-    found = {}
-    for path in checkpoint.glob("*.safetensors"):
-        found |= safetensors.torch.load_file(path)
-    return found
-
-
-def assert_same(got, expected):
-    assert set(got) == set(expected)
-    for name, tensor in expected.items():
-        assert got[name].dtype == tensor.dtype, name
-        assert got[name].shape == tensor.shape, name
-        assert torch.equal(got[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), name
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import safetensors.torch
-import torch
+from comparison import assert_same
 from servers.ganesha import NfsServer
 from servers.tcp_proxy import TcpProxy
 
@@ -27,27 +26,12 @@ MIB = 1 << 20
 SMALL = os.urandom(3 * MIB + 77)
 
 
-@pytest.fixture(scope="module")
-def reference(checkpoint):
-    found = {}
-    for path in checkpoint.glob("*.safetensors"):
-        found |= safetensors.torch.load_file(path)
-    return found
-
-
 @pytest.fixture
 def own_server(nfs_server):
     """A server that a test may kill."""
     del nfs_server  # only for its reason to skip
     with NfsServer() as server:
         yield server
-
-
-def assert_same(got, expected):
-    assert set(got) == set(expected)
-    for name, tensor in expected.items():
-        assert (got[name].dtype, got[name].shape) == (tensor.dtype, tensor.shape), name
-        assert torch.equal(got[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), name
 
 
 def split(url):
