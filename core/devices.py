@@ -63,7 +63,7 @@ class TorchDevices:
         self._is_all_cpu = all(device.type == "cpu" for device in self._known.values())
 
     def place(self, name: str) -> int:
-        if self._is_all_cpu and len(self._known) == 1:
+        if self._is_all_cpu and self._placement.leaves_none_out:
             return 0
         device = self.device(name)
         is_staged = device.type != "cpu" and can_stage(self._torch, device)
