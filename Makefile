@@ -15,7 +15,7 @@ SECONDS ?= 60
 
 BIN := .venv/bin
 NATIVE_FILES := $(shell find native -type f)
-CXX_FILES = $(shell find native benchmarks -name '*.cc' -o -name '*.h')
+CXX_FILES = $(shell find native benchmarks tests/gpu -name '*.cc' -o -name '*.h')
 # An editable install knows only the modules it found, so that a new one needs another: their names are in the stamp's.
 MODULE_NAMES := $(shell find core backends plugins src -name '*.py*' | LC_ALL=C sort | cksum | cut -d ' ' -f 1)
 TORCH_STAMP := .venv/.torch

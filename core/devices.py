@@ -11,6 +11,7 @@ from streamer import _native
 from streamer.core import torch_cuda
 from streamer.core.errors import UnknownDeviceError
 from streamer.core.placement import Placement
+from streamer.core.torch_staging import STAGED, TorchStaging, can_stage
 
 __all__ = ["Devices", "HostOnly", "TorchDevices"]
 
@@ -23,6 +24,13 @@ class Devices(Protocol):
     @property
     def cuda(self) -> torch_cuda.TorchCuda:
         """The CUDA devices; only where `place` or `place_of` named one."""
+
+    @property
+    def staging(self) -> TorchStaging:
+        """Copies of torch's own; only where `place` is `STAGED`."""
+
+    def device(self, name: str) -> Any:
+        """The device of a tensor as the library has it."""
 
     def place(self, name: str) -> int:
         """As `streamer.core.plan.Item.place`: 0, or the CUDA device that the engine shall fill."""
@@ -47,32 +55,38 @@ class TorchDevices:
     """Any device torch knows, or a mapping of names to them; see `Placement`."""
 
     def __init__(self, torch: Any, device: Any) -> None:
+        self._torch = torch
         self.cuda = torch_cuda.TorchCuda(torch)
+        self.staging = TorchStaging(torch)
         self._placement = Placement(device)
         self._known = {_key(device): _usable(torch, device) for device in self._placement.devices}
         self._is_all_cpu = all(device.type == "cpu" for device in self._known.values())
 
     def place(self, name: str) -> int:
-        return 0 if self._is_all_cpu and len(self._known) == 1 else self._place(self._device(name))
+        if self._is_all_cpu and self._placement.leaves_none_out:
+            return 0
+        device = self.device(name)
+        is_staged = device.type != "cpu" and can_stage(self._torch, device)
+        return self._place(device) or (STAGED if is_staged else 0)
 
     def place_of(self, tensor: Any) -> int:
         return self._place(self.cuda.device_of(tensor))
 
     def path(self, name: str) -> str:
-        return "" if self._is_all_cpu else self._path(self._device(name))
+        return "" if self._is_all_cpu else self._path(self.device(name))
 
     def path_of(self, tensor: Any) -> str:
         return self._path(self.cuda.device_of(tensor))
 
     def moved(self, tensor: Any, name: str) -> Any:
-        return tensor if self._is_all_cpu else tensor.to(self._device(name))
+        return tensor if self._is_all_cpu else tensor.to(self.device(name))
 
     def remarks(self) -> list[str]:
         cuda = {self.cuda.index_of(device) for device in self._known.values() if device.type == "cuda"}
         refusals = [(index, self.cuda.refusal(index)) for index in sorted(cuda)]
         return [f"cuda:{index} is filled by torch: {refusal.detail}" for index, refusal in refusals if refusal]
 
-    def _device(self, name: str) -> Any:
+    def device(self, name: str) -> Any:
         return self._known[_key(self._placement.of(name))]
 
     def _path(self, device: Any) -> str:
@@ -97,6 +111,13 @@ class HostOnly:
     @property
     def cuda(self) -> torch_cuda.TorchCuda:
         raise AssertionError("numpy has no devices")
+
+    @property
+    def staging(self) -> TorchStaging:
+        raise AssertionError("numpy has no devices")
+
+    def device(self, name: str) -> Any:
+        return "cpu"
 
     def place(self, name: str) -> int:
         return 0

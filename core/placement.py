@@ -38,6 +38,11 @@ class Placement:
         """Every device named, in order."""
         return list(self._by_key.values())
 
+    @property
+    def leaves_none_out(self) -> bool:
+        """True when every name has a device."""
+        return "" in self._by_key
+
     def of(self, name: str) -> Any:
         """The device of a tensor.
 

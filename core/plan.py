@@ -21,7 +21,8 @@ class Item(NamedTuple):
         begin: First byte, in the object.
         end: Byte after the last.
         target: Address of the caller's own memory, or 0: the engine allocates, or asks for it if it is on a device.
-        place: 0 for this machine's memory, n + 1 for CUDA device n.
+        place: 0 for this machine's memory, n + 1 for CUDA device n; `streamer.core.torch_staging.STAGED` for memory on
+            this machine that the engine asks for.
     """
 
     source: int

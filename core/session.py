@@ -115,10 +115,10 @@ class ReadSession:
             return []
         try:
             items = self._wait().items
-        except BaseException:  # an error or Ctrl-C: nobody will ask again
-            self.close()
             if self._device_tensors:
-                self._device_tensors.free_all()
+                self._device_tensors.start_copies(items)
+        except BaseException:  # an error or Ctrl-C: nobody will ask again
+            self._give_up()
             raise
         self._delivered += len(items)
         return items
@@ -127,7 +127,11 @@ class ReadSession:
         """Hand over the memory of a finished item; None when it is empty or went to the caller's target."""
         memory = self._engine.take(item)
         if self._device_tensors:  # a slow consumer must not keep the engine without memory until it waits again
-            self._provide(self._engine.next_to_allocate())
+            try:
+                self._provide(self._engine.next_to_allocate())
+            except BaseException:
+                self._give_up()
+                raise
         return memory
 
     def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
@@ -160,6 +164,11 @@ class ReadSession:
             self._check_deadline()
             if delivery.is_finished:
                 raise LoadCancelledError("the stream was closed while it was read")
+
+    def _give_up(self) -> None:
+        self.close()
+        if self._device_tensors:
+            self._device_tensors.free_all()
 
     def _provide(self, items: list[int]) -> None:
         if not items:

@@ -6,7 +6,7 @@ namespace streamer {
 
 DeviceCopiers::Wanted::Wanted(const Plan& plan) {
   for (const Item& item : plan.items) {
-    if (item.device == kHost) continue;
+    if (!is_on_device(item.device)) continue;
     std::vector<std::byte*>& given = targets[item.device];
     if (item.target != nullptr && item.size() > 0) given.push_back(item.target);
   }
@@ -28,9 +28,11 @@ void DeviceCopiers::start(const Wanted& wanted, Scheduler& scheduler, std::uint6
 void DeviceCopiers::provide(Scheduler& scheduler, std::int32_t device, CudaStreamHandle stream,
                             const std::vector<std::uint32_t>& items,
                             const std::vector<std::byte*>& targets) {
-  DeviceCopier& copier = *copiers_.at(device);
-  copier.device().check_addresses(targets);
-  copier.wait_for(stream);
+  if (is_on_device(device)) {
+    DeviceCopier& copier = *copiers_.at(device);
+    copier.device().check_addresses(targets);
+    copier.wait_for(stream);
+  }
   scheduler.provide(items, targets);
 }
 

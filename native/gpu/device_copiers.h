@@ -31,7 +31,8 @@ class DeviceCopiers {
   void start(const Wanted& wanted, Scheduler& scheduler, std::uint64_t pinned_bytes,
              std::size_t slot_bytes, const ConsumerStreams& streams);
 
-  // Memory for items that the scheduler asked for, all on one device. Throws DeviceFailure.
+  // Memory for items that the scheduler asked for, all on one device or on the consumer's host.
+  // Throws DeviceFailure.
   void provide(Scheduler& scheduler, std::int32_t device, CudaStreamHandle stream,
                const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
 

@@ -196,6 +196,18 @@ TEST_CASE("the caller's own memory on two devices and on the host is filled in o
   CHECK(targets == data);
 }
 
+TEST_CASE("memory of the consumer's own on this machine is asked for, and read in place") {
+  const std::string data = random_data(1'000'000, 10);
+  const TemporaryFile file(data);
+  Session session(options_with(1 << 20, 300'000));
+  session.add_file(file.path(), data.size(), "");
+  const Plan plan = plan_of(data.size(), kConsumersHost);
+  Consumer consumer(session, plan);
+  consumer.load(plan, data);
+  CHECK(session.stats().scheduler.peak_held_bytes <= 300'000);
+  CHECK(session.stats().peak_pinned_bytes == 0);
+}
+
 TEST_CASE("copies wait for what the consumer's stream was given before") {
   FakeDriver fake;
   const std::string data = random_data(kItemBytes, 5);

@@ -42,7 +42,8 @@ Block BlockCutter::cut(const Span& span, std::uint64_t end) {
   block.source = span.source;
   block.begin = position_;
   block.end = end;
-  if (span.item_count > 0) block.device = items_[span.first_item].device;
+  const std::int32_t device = span.item_count > 0 ? items_[span.first_item].device : kHost;
+  block.device = is_on_device(device) ? device : kHost;
   std::uint64_t position = position_;
   for (std::uint32_t i = item_; position < end; ++i) {
     const bool is_item = i < span.first_item + span.item_count;

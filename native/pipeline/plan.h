@@ -18,7 +18,12 @@ namespace streamer {
 
 class PinnedSlot;
 
-inline constexpr std::int32_t kHost = -1;  // a device number: this machine's own memory
+// Device numbers that are none: this machine's memory, which the engine allocates, or which it asks
+// of its consumer as a device's (to be locked for a device that only the consumer can copy to).
+inline constexpr std::int32_t kHost = -1;
+inline constexpr std::int32_t kConsumersHost = -2;
+
+inline bool is_on_device(std::int32_t device) { return device >= 0; }
 
 struct Item {
   std::uint32_t source = 0;
@@ -69,8 +74,8 @@ struct Block {
   std::uint64_t end = 0;
   std::vector<Segment> segments;
 
-  // For a device: readers fill the slot (segments then is one piece, the slot's memory), and the
-  // copies say where on the device its bytes go.
+  // For a device (else kHost): readers fill the slot (segments then is one piece, the slot's
+  // memory), and the copies say where on the device its bytes go.
   std::int32_t device = kHost;
   std::shared_ptr<PinnedSlot> slot;
   std::vector<Segment> copies;

@@ -23,10 +23,15 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
   }
   arena_.join(options_.memory_limit_bytes);
   const std::lock_guard lock(mutex_);
+  bool asks = false;
   for (std::uint32_t i = 0; i < plan_.items.size(); ++i) {
     missing_bytes_[i] = plan_.items[i].size();
     if (missing_bytes_[i] == 0) complete(i);
+    asks = asks || plan_.items[i].device != kHost;
   }
+  if (!asks) return;
+  is_asked_.resize(plan_.items.size());
+  ask_for_memory();
 }
 
 BlockCutter::BlockBytes Scheduler::block_bytes_of(std::size_t lane) const {

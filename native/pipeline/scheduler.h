@@ -16,7 +16,8 @@
 //    the device's sink when it is read; its bytes count as landed once the sink says so. A block
 //    that waits for its retry keeps its slot only while that holds received bytes, and never while
 //    it waits for the consumer; so every slot comes back by itself.
-//  - Memory on a device is asked of the consumer, in item order, as far as the limit allows.
+//  - Memory on a device, or of the consumer's own on this machine, is asked of the consumer, in
+//  item order, as far as the limit allows.
 //  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
 //
 // Thread-safe. Every wait ends on stop().
@@ -188,7 +189,7 @@ class Scheduler {
   std::vector<std::uint32_t> to_refresh_;
   std::map<std::int32_t, DeviceLane> devices_;
   std::deque<std::uint32_t> to_allocate_;
-  std::vector<bool> is_asked_;     // by item: memory on a device, counted as held
+  std::vector<bool> is_asked_;     // by item: asked of the consumer and counted as held; else empty
   std::uint32_t next_to_ask_ = 0;  // first item whose memory was not asked for
   std::uint32_t front_ = 0;        // first item that is not taken
   std::uint32_t next_in_order_ =

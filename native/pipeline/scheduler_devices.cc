@@ -17,8 +17,6 @@ constexpr std::ptrdiff_t kMostAskedAtOnce = 256;
 void Scheduler::add_device(std::int32_t device, DeviceLane lane) {
   const std::lock_guard lock(mutex_);
   devices_[device] = std::move(lane);
-  is_asked_.resize(plan_.items.size());
-  ask_for_memory();
 }
 
 void Scheduler::provide(const std::vector<std::uint32_t>& items,
@@ -36,7 +34,7 @@ void Scheduler::provide(const std::vector<std::uint32_t>& items,
 
 // Makes known which items need memory on their device, as far as the limit allows.
 void Scheduler::ask_for_memory() {
-  if (devices_.empty()) return;
+  if (is_asked_.empty()) return;
   for (; next_to_ask_ < plan_.items.size(); ++next_to_ask_) {
     const Item& item = plan_.items[next_to_ask_];
     if (item.device == kHost || item.target != nullptr || item.size() == 0) continue;

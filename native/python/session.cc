@@ -89,7 +89,8 @@ std::byte* address_of(std::uint64_t number) {
 Plan plan_of(const py::buffer& items, const py::buffer& spans) {
   Plan plan;
   for (const auto& [source, begin, end, target, place] : rows_of<5>(items)) {
-    // `place` is 0 for this machine's memory, else a device's number and one.
+    // `place` is 0 for this machine's memory, else a device's number and one; 2^64 - 1:
+    // kConsumersHost.
     plan.items.push_back({static_cast<std::uint32_t>(source), begin, end, address_of(target),
                           static_cast<std::int32_t>(place) - 1});
   }

@@ -112,7 +112,7 @@ class Stream:
         self._device_tensors: DeviceTensors | None = None
         if any(self._places):
             entries = [each.entry for each in wanted]
-            self._device_tensors = DeviceTensors(entries, self._places, framework, framework.devices.cuda)
+            self._device_tensors = DeviceTensors(entries, self._places, framework)
         self.total_bytes = plan.item_bytes
         self._bytes_read = plan.span_bytes
         self._started = time.perf_counter()
