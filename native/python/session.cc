@@ -138,8 +138,10 @@ CudaStreamHandle stream_of(std::uintptr_t number) {
 }
 
 void start(Session& session, const py::buffer& items, const py::buffer& spans,
-           const std::map<std::int32_t, std::uintptr_t>& streams) {
+           const std::map<std::int32_t, std::uintptr_t>& streams,
+           std::optional<DigestPlan> digests) {
   Plan plan = plan_of(items, spans);
+  if (digests) plan.digests = std::move(*digests);
   Session::ConsumerStreams handles;
   for (const auto& [device, number] : streams) handles[device] = stream_of(number);
   const py::gil_scoped_release unlocked;  // opening a device takes long
