@@ -24,6 +24,7 @@ from streamer import _native
 
 LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
 LATER_S = 0.05  # from reaching the point to giving up: long enough to be inside the wait
+ASKING = ("streamer-info", "streamer-source", "streamer-locate")
 TESTS = Path(__file__).resolve().parents[1]
 BEGINNING = [  # points at which reading goes on in the background
     "waiting_for_the_first_block",
@@ -48,6 +49,16 @@ def folder(tmp_path):
     index = {"weight_map": {f"t{number}": f"sub/m-{number}.safetensors" for number in range(2)}}
     (root / "model.safetensors.index.json").write_text(json.dumps(index))
     return root
+
+
+@pytest.fixture(autouse=True)
+def _requests_under_way_end():
+    """A thread that asks for one object ends with its request, which botocore makes five times, with pauses."""
+    yield
+    deadline = time.monotonic() + 60
+    while any(thread.name.startswith(ASKING) for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @contextmanager

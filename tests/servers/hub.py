@@ -57,7 +57,7 @@ class HubServer:
 
     Attributes:
         url: The Hub.
-        cdn_url: The host of large files.
+        cdn_url: The host of large files; its own second one unless another is given.
         repositories: By ``kind/owner/name``.
         seen: Method, path and whether a token was shown, of every request to the Hub.
         cdn_seen: The same of the second host.
@@ -65,7 +65,8 @@ class HubServer:
         honours_ranges: Whether the second host gives parts of a file.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cdn_url: str | None = None) -> None:
+        self._given_cdn_url = cdn_url
         self.repositories: dict[str, Repository] = {}
         self.seen: list[tuple[str, str, bool]] = []
         self.cdn_seen: list[tuple[str, str, bool]] = []
@@ -82,7 +83,7 @@ class HubServer:
 
     @property
     def cdn_url(self) -> str:
-        return f"http://127.0.0.1:{self._cdn.server_port}"
+        return self._given_cdn_url or f"http://127.0.0.1:{self._cdn.server_port}"
 
     def __enter__(self) -> HubServer:
         for server in (self._hub, self._cdn):
