@@ -29,7 +29,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_load_ends_equal_or_with_the_right_class_and_leaves_nothing(bucket: Path) -> None:
     load_ours_once(bucket)  # what stays for good (event loops, caches of libraries) is there before counting
     before = (open_descriptors(), threading.active_count(), _native.arena_stats()["held_bytes"])
-    tally = Soak(bucket, load_ours).run(LOADS, threads=6, seed=2026)
+    tally = Soak(bucket, load_ours).run(LOADS, threads=8, seed=2026)
     gc.collect()
     assert (tally.wrong, dict(tally.other_errors)) == (0, {})
     assert tally.equal + tally.expected_errors == LOADS

@@ -63,13 +63,24 @@ def load(uri: Any, options: Any = None) -> None:
 S3_SECRETS = {"key": "AKIDEXAMPLE", "secret": CANARY, "token": CANARY}
 
 
-@pytest.mark.parametrize("fault", [name for name, fault in FAULTS.items() if fault.ends])
+@pytest.mark.parametrize("fault", [name for name, fault in FAULTS.items() if fault.ends and not fault.is_silent])
 def test_through_every_fault_of_a_signed_load(tmp_path, caplog, fault):
     save_file({"weight": torch.arange(60_000.0)}, tmp_path / "a.safetensors")
     with FaultServer(tmp_path, lambda asked: FAULTS[fault] if asked.number > 0 else None) as server:
         options = {**server.storage_options(), **S3_SECRETS}
         with nothing_is_shown(caplog):
             load(server.url("a.safetensors"), options)
+
+
+def test_through_a_checksum_that_differs(tmp_path, caplog):
+    save_file({"weight": torch.arange(60_000.0)}, tmp_path / "a.safetensors")
+    streamer.write_manifest(tmp_path / "a.safetensors")
+    with FaultServer(tmp_path, lambda asked: FAULTS["flipped_byte"] if asked.begin > 0 else None) as server:
+        options = {**server.storage_options(), **S3_SECRETS}
+        with nothing_is_shown(caplog):
+            streamer.load(
+                server.url("a.safetensors"), storage_options=options, verify="manifest", options=HASTY, progress=False
+            )
 
 
 HTTP_ERRORS: dict[str, Callable[[Any, Any], None]] = {
