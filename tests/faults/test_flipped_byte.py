@@ -10,10 +10,10 @@ from make_checkpoint import make_checkpoint
 
 import streamer
 from faults.catalogue import FAULTS
+from faults.flips import flips_always, flips_once
 from faults.server import FaultServer, Script
 
 OPTIONS = streamer.Options(block_bytes=256 << 10)
-FLIP = FAULTS["flipped_byte"]
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +44,6 @@ def load(model: Path, script: Script, verify: str) -> tuple[dict[str, torch.Tens
 def is_equal(loaded: dict[str, torch.Tensor], model: Path) -> bool:
     expected = streamer.load(model)
     return loaded.keys() == expected.keys() and all(torch.equal(loaded[name], expected[name]) for name in expected)
-
-
-def flips_once() -> Script:
-    """One answer with weights, and no other."""
-    flipped: list[int] = []
-
-    def script(asked):  # type: ignore[no-untyped-def]
-        if asked.begin >= 1 << 20 and not flipped:
-            flipped.append(asked.number)
-            return FLIP
-        return None
-
-    return script
-
-
-def flips_always(asked):  # type: ignore[no-untyped-def]
-    """Every answer with the weights behind the first MiB."""
-    return FLIP if asked.begin >= 1 << 20 else None
 
 
 def test_without_verify_nobody_notices(model: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
+from comparison import assert_same
 from safetensors.torch import load_file, save_file
 from servers.nginx import NginxServer
 
@@ -30,20 +31,13 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.flatten().view(torch.uint8).numpy().tobytes()
 
 
-def assert_equal(loaded: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert loaded.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert loaded[name].dtype == tensor.dtype
-        assert bytes_of(loaded[name]) == bytes_of(tensor), name
-
-
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda", 1)], ids=str)
 def test_a_checkpoint_reaches_the_device_whole(fake_gpu: FakeGpu, checkpoint: Path, device: object) -> None:
     fake_gpu.set_copy_delay_us(50)
     index = torch.device(device).index or 0
     fake_gpu.place_everything(index)
     loaded = streamer.load(checkpoint, device=device, options=SMALL, progress=False)
-    assert_equal(loaded, expected_of(checkpoint))
+    assert_same(loaded, expected_of(checkpoint))
     assert all(
         FakeTorchCuda.placed[tensor.data_ptr()] == (torch.device(device).index or 0) for tensor in loaded.values()
     )
@@ -53,11 +47,11 @@ def test_a_checkpoint_over_http_reaches_the_device(
     fake_gpu: FakeGpu, http_server: NginxServer, checkpoint: Path
 ) -> None:
     url = f"{http_server.http_url}/open/model"
-    assert_equal(streamer.load(url, device="cuda", options=SMALL, progress=False), expected_of(checkpoint))
+    assert_same(streamer.load(url, device="cuda", options=SMALL, progress=False), expected_of(checkpoint))
 
 
 def test_a_checkpoint_over_nfs_reaches_the_device(fake_gpu: FakeGpu, nfs_checkpoint: str, checkpoint: Path) -> None:
-    assert_equal(streamer.load(nfs_checkpoint, device="cuda", options=SMALL, progress=False), expected_of(checkpoint))
+    assert_same(streamer.load(nfs_checkpoint, device="cuda", options=SMALL, progress=False), expected_of(checkpoint))
 
 
 def test_a_checkpoint_read_by_python_reaches_the_device(fake_gpu: FakeGpu, checkpoint: Path) -> None:
@@ -65,7 +59,7 @@ def test_a_checkpoint_read_by_python_reaches_the_device(fake_gpu: FakeGpu, check
     memory.put(str(checkpoint), "/gpu-model", recursive=True)
     try:
         loaded = streamer.load("memory://gpu-model", device="cuda", options=SMALL, progress=False)
-        assert_equal(loaded, expected_of(checkpoint))
+        assert_same(loaded, expected_of(checkpoint))
     finally:
         memory.rm("/gpu-model", recursive=True)
 
@@ -139,7 +133,7 @@ def test_a_mapping_spreads_a_checkpoint_over_devices(fake_gpu: FakeGpu, tmp_path
     device = {"": "cpu", "layers": "cuda", "head": "cuda:0", "layers.2": "cpu"}
     with streamer.stream(tmp_path / "a.safetensors", device=device, progress=False) as tensors:
         loaded = dict(tensors)
-    assert_equal(loaded, stored)
+    assert_same(loaded, stored)
     on_device = {name for name, tensor in loaded.items() if tensor.data_ptr() in FakeTorchCuda.placed}
     assert on_device == {"layers.0.weight", "layers.1.weight", "layers.3.weight", "head"}
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from faults.catalogue import FAULTS
-from faults.server import Asked, FaultServer
+from comparison import assert_same
+from faults.flips import flips_always, flips_once
+from faults.server import FaultServer
 from make_checkpoint import make_checkpoint
 from safetensors.torch import load_file
 
@@ -15,7 +16,6 @@ import streamer
 from gpu.fake_devices import FakeGpu
 
 SMALL = streamer.Options(block_bytes=256 << 10, pinned_bytes=1 << 20)
-BEHIND_HEADERS = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -27,55 +27,45 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_is_model(loaded: dict[str, torch.Tensor], folder: Path) -> None:
-    expected = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
-    assert loaded.keys() == expected.keys()
-    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+@pytest.fixture(scope="module")
+def expected(model: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for file in model.glob("*.safetensors") for name, tensor in load_file(file).items()}
 
 
-def test_a_load_to_a_device_is_compared_with_the_manifest(fake_gpu: FakeGpu, model: Path) -> None:
+def streamed(server: FaultServer) -> streamer.Stream:
+    return streamer.stream(
+        server.url("model"),
+        device="cuda",
+        storage_options=server.storage_options(),
+        options=SMALL,
+        verify="manifest",
+        progress=False,
+    )
+
+
+def test_a_load_to_a_device_is_compared_with_the_manifest(
+    fake_gpu: FakeGpu, model: Path, expected: dict[str, torch.Tensor]
+) -> None:
     with streamer.stream(model, device="cuda", options=SMALL, verify="manifest", progress=False) as tensors:
-        assert_is_model(dict(tensors), model)
+        assert_same(dict(tensors), expected)
     assert tensors.report.is_verified
     assert tensors.report.rereads == 0
 
 
-def test_a_tensor_flipped_on_the_way_to_a_device_is_read_once_more(fake_gpu: FakeGpu, model: Path) -> None:
-    flipped: list[int] = []
-
-    def once(asked: Asked):  # type: ignore[no-untyped-def]
-        if asked.begin < BEHIND_HEADERS or flipped:
-            return None
-        flipped.append(asked.number)
-        return FAULTS["flipped_byte"]
-
-    with (
-        FaultServer(model.parent, once) as server,
-        streamer.stream(
-            server.url("model"),
-            device="cuda",
-            storage_options=server.storage_options(),
-            options=SMALL,
-            verify="manifest",
-            progress=False,
-        ) as tensors,
-    ):
-        assert_is_model(dict(tensors), model)
-    assert flipped
+def test_a_tensor_flipped_on_the_way_to_a_device_is_read_once_more(
+    fake_gpu: FakeGpu, model: Path, expected: dict[str, torch.Tensor]
+) -> None:
+    with FaultServer(model.parent, flips_once()) as server, streamed(server) as tensors:
+        assert_same(dict(tensors), expected)
+        assert server.faults["flipped_byte"] == 1
     assert tensors.report.rereads == 1
 
 
 def test_a_tensor_that_stays_wrong_never_leaves_the_engine(fake_gpu: FakeGpu, model: Path) -> None:
-    def always(asked: Asked):  # type: ignore[no-untyped-def]
-        return FAULTS["flipped_byte"] if asked.begin >= BEHIND_HEADERS else None
-
-    with FaultServer(model.parent, always) as server, pytest.raises(streamer.ChecksumError, match="tensor"):
-        streamer.load(
-            server.url("model"),
-            device="cuda",
-            storage_options=server.storage_options(),
-            options=SMALL,
-            verify="manifest",
-            progress=False,
-        )
+    with (
+        FaultServer(model.parent, flips_always) as server,
+        streamed(server) as tensors,
+        pytest.raises(streamer.ChecksumError, match="tensor"),
+    ):
+        dict(tensors)
     assert fake_gpu.pinned_in_use() == 0
