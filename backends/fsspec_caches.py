@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import warnings
 import weakref
@@ -18,6 +17,8 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.cached import CachingFileSystem, SimpleCacheFileSystem, WholeFileCacheFileSystem
+
+from streamer.backends.posix_write import draft_of
 
 __all__ = ["local_size_bytes", "open_for_reading"]
 
@@ -66,17 +67,8 @@ def _fill(fs: Any, path: str) -> None:
     if fs._check_file(path):
         return
     fs._mkcache()
-    name = _cached_name(fs, path)
-    draft = f"{name}.{secrets.token_hex(4)}.part"
-    try:
+    with draft_of(_cached_name(fs, path)) as draft:
         fs.fs.get_file(path, draft)
-        with open(draft, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, name)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(draft)
-        raise
     fs._cache_size = None
 
 

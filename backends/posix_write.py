@@ -1,14 +1,13 @@
-"""A small file written whole or not at all: whoever opens its name finds the old one or the new one."""
+"""Files written whole or not at all: whoever opens a name finds the old file or the new one."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from tempfile import mkstemp
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-__all__ = ["write_atomically"]
-
-MODE = 0o666  # before the umask, as for any new file; mkstemp's own would keep it from every other user
+__all__ = ["draft_of", "write_atomically"]
 
 
 def write_atomically(path: str, data: bytes) -> None:
@@ -17,26 +16,29 @@ def write_atomically(path: str, data: bytes) -> None:
     Raises:
         OSError: the folder may not be written, or the disk is full; nothing is left behind.
     """
+    with draft_of(path) as draft, open(draft, "xb") as file:
+        file.write(data)
+    _sync_folder(os.path.dirname(path))
+
+
+@contextmanager
+def draft_of(path: str) -> Iterator[str]:
+    """Give a new name beside `path`; what is written there is on the disk when it takes the name of `path`.
+
+    Raises:
+        OSError: the disk is full, or failed; neither then, nor after any other exception, is a draft left.
+    """
     folder, name = os.path.split(path)
-    descriptor, made = mkstemp(prefix=f".{name[:100]}-", dir=folder)
+    draft = os.path.join(folder, f".{name[:100]}-{secrets.token_hex(4)}")  # a name has 255 bytes at most
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), MODE & ~_umask())
-            file.write(data)
-            file.flush()
+        yield draft
+        with open(draft, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(made, path)
+        os.replace(draft, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(made)
+            os.unlink(draft)
         raise
-    _sync_folder(folder)
-
-
-def _umask() -> int:
-    """Read the umask without changing it, even for a moment that another thread could see (proc(5), Linux 4.7)."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), 0o022)
 
 
 def _sync_folder(folder: str) -> None:
