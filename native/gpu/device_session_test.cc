@@ -2,48 +2,21 @@
 // late, on a thread of its own, so a slot or a target that is used too early shows as wrong bytes
 // or, under a sanitizer, as a race.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gpu/cuda_runtime.h"
 #include "gpu/fake_driver.h"
-#include "net/loopback_server.h"
 #include "pipeline/session.h"
+#include "pipeline/session_fixture.h"
 
 namespace streamer {
 namespace {
 
 constexpr std::uint64_t kBlockBytes = 64 << 10;
 constexpr std::uint64_t kItemBytes = 100'000;
-
-std::string random_data(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::string data(size, '\0');
-  for (char& byte : data) byte = static_cast<char>(random());
-  return data;
-}
-
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& data) {
-    const int descriptor = mkstemp(path_.data());
-    std::FILE* file = fdopen(descriptor, "wb");
-    std::fwrite(data.data(), 1, data.size(), file);
-    std::fclose(file);
-  }
-  ~TemporaryFile() { std::remove(path_.c_str()); }
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_ = "/tmp/streamer-device-XXXXXX";
-};
 
 SessionOptions options_with(std::uint64_t pinned_bytes,
                             std::uint64_t memory_limit_bytes = 1 << 20) {
@@ -54,12 +27,6 @@ SessionOptions options_with(std::uint64_t pinned_bytes,
   options.retry.base_delay_s = 0.001;
   options.retry.throttle_delay_s = 0.001;
   return options;
-}
-
-HttpTarget target_of(const LoopbackServer& server) {
-  HttpTarget target;
-  target.url = server.url();
-  return target;
 }
 
 Plan plan_of(std::uint64_t size, std::int32_t device, std::uint32_t source = 0) {

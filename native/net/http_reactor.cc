@@ -282,19 +282,14 @@ void HttpReactor::try_again(HttpTransfer& transfer, ReadError error) {
 // Puts the block back without counting an attempt, as it was never sent: for this reactor, which
 // keeps to the connections it has, or for the others where it has none. False when nobody has one.
 bool HttpReactor::wait_for_descriptor(Block& block) {
-  if (active_.empty() && !leave_to_others()) return false;
+  if (active_.empty()) {
+    is_leaving_ = is_leaving_ || counters_.reactors.leave_to_others();
+    if (!is_leaving_) return false;
+  }
   window_.limit(static_cast<unsigned>(active_.size()));
   --block.attempts;
   scheduler_.put_back(Lane::kHttp, std::move(block), after(Clock::now(), kDescriptorPollS));
   return true;
-}
-
-bool HttpReactor::leave_to_others() {
-  unsigned left = counters_.reactors;
-  while (left > 1 && !is_leaving_) {
-    is_leaving_ = counters_.reactors.compare_exchange_weak(left, left - 1);
-  }
-  return is_leaving_;
 }
 
 void HttpReactor::ask_refresh(HttpObject& object, std::uint32_t source) {

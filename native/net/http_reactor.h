@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/reader_count.h"
 #include "net/endpoint.h"
 #include "net/hedge.h"
 #include "net/http_object.h"
@@ -30,7 +31,7 @@ struct HttpCounters {
   std::atomic<std::uint64_t> requests{0};
   std::atomic<std::uint64_t> refreshes{0};
   std::atomic<std::uint64_t> hedges{0};
-  std::atomic<unsigned> reactors{0};  // that have not ended for want of descriptors
+  ReaderCount reactors;
 };
 
 class HttpReactor {
@@ -78,7 +79,6 @@ class HttpReactor {
   void cancel(HttpTransfer& transfer);
   void try_again(HttpTransfer& transfer, ReadError error);
   bool wait_for_descriptor(Block& block);
-  bool leave_to_others();
   void sleep();
   bool has_room() const { return active_.size() < window_.size(); }
   void ask_refresh(HttpObject& object, std::uint32_t source);

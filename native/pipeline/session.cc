@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <new>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "base/descriptors.h"
+#include "base/reader_count.h"
 #include "base/thread_name.h"
 
 namespace streamer {
@@ -58,8 +58,7 @@ struct Session::State {
   std::vector<std::unique_ptr<HttpReactor>> reactors;
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
   HttpCounters http_counters;
-  std::atomic<unsigned> file_readers{
-      0};  // file threads that have not ended for want of descriptors
+  ReaderCount file_readers;
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
   std::mutex join_mutex;  // close() may be called by several threads
@@ -115,10 +114,10 @@ struct Session::State {
                                            options.hedge_percent, options.http_in_flight,
                                            http_counters);
     });
-    http_counters.reactors = static_cast<unsigned>(reactors.size());
+    http_counters.reactors.start(static_cast<unsigned>(reactors.size()));
     for (unsigned i = 0; i < reactors.size(); ++i) {
       if (start_thread("http", i, [reactor = reactors[i].get()] { reactor->run(); })) continue;
-      http_counters.reactors -= static_cast<unsigned>(reactors.size()) - i;
+      http_counters.reactors.remove(static_cast<unsigned>(reactors.size()) - i);
       return;
     }
   }
@@ -172,10 +171,10 @@ struct Session::State {
     for (std::size_t i = 0; i < files.size(); ++i) {
       if (files[i]) files[i]->expect(wanted_bytes[i]);
     }
-    file_readers = options.file_threads;
+    file_readers.start(options.file_threads);
     for (unsigned i = 0; i < options.file_threads; ++i) {
       if (start_thread("file", i, [this] { read_files(); })) continue;
-      file_readers -= options.file_threads - i;
+      file_readers.remove(options.file_threads - i);
       return;
     }
   }
@@ -187,7 +186,7 @@ struct Session::State {
     while (auto block = scheduler->take(Lane::kFile)) {
       const TimePoint started = Clock::now();
       auto error = files[block->source]->read(*block, is_cancelled);
-      if (error && means_no_descriptor(error->os_error) && leave_to_others()) {
+      if (error && means_no_descriptor(error->os_error) && file_readers.leave_to_others()) {
         scheduler->put_back(Lane::kFile, std::move(*block), after(Clock::now(), kDescriptorWaitS));
         return;
       }
@@ -201,15 +200,6 @@ struct Session::State {
         scheduler->finish(Lane::kFile, std::move(*block));
       }
     }
-  }
-
-  // Whether other file threads remain; then this one must end.
-  bool leave_to_others() {
-    unsigned left = file_readers;
-    while (left > 1) {
-      if (file_readers.compare_exchange_weak(left, left - 1)) return true;
-    }
-    return false;
   }
 
   bool has(Lane lane) const {

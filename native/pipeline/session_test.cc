@@ -3,46 +3,19 @@
 #include "pipeline/session.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
-#include "net/loopback_server.h"
+#include "pipeline/session_fixture.h"
 
 namespace streamer {
 namespace {
 
 constexpr std::uint64_t kBlockBytes = 64 << 10;
-
-std::string random_data(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::string data(size, '\0');
-  for (char& byte : data) byte = static_cast<char>(random());
-  return data;
-}
-
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& data) {
-    const int descriptor = mkstemp(path_.data());
-    std::FILE* file = fdopen(descriptor, "wb");
-    std::fwrite(data.data(), 1, data.size(), file);
-    std::fclose(file);
-  }
-  ~TemporaryFile() { std::remove(path_.c_str()); }
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_ = "/tmp/streamer-session-XXXXXX";
-};
 
 SessionOptions options_with(std::uint64_t memory_limit_bytes = 64 << 20) {
   SessionOptions options;
@@ -52,12 +25,6 @@ SessionOptions options_with(std::uint64_t memory_limit_bytes = 64 << 20) {
   options.retry.base_delay_s = 0.001;
   options.retry.throttle_delay_s = 0.001;
   return options;
-}
-
-HttpTarget target_of(const LoopbackServer& server) {
-  HttpTarget target;
-  target.url = server.url();
-  return target;
 }
 
 // Items of 100 000 bytes that cover the object, as one span.
