@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamer._locate import StorageOptions, UriOption
+from streamer._opened import Opened, open_checkpoint
 from streamer._progress import ProgressOption
 from streamer._slice import TensorSlice
-from streamer._stream import Opened, Stream, open_checkpoint
+from streamer._stream import Stream
 from streamer.core.catalog import Located
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.frameworks import framework_of

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamer._locate import StorageOptions, UriOption
+from streamer._opened import open_checkpoint, wanted_tensors
 from streamer._progress import ProgressOption
-from streamer._stream import Stream, open_checkpoint, stream, wanted_tensors
+from streamer._stream import Stream, stream
 from streamer._targets import match_targets, tensors_of
 from streamer.core.frameworks import framework_of
 from streamer.core.options import Options

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamer import _native, plugins
 from streamer._locate import StorageOptions
+from streamer._opened import Opened, open_checkpoint
 from streamer._progress import Progress, ProgressOption
 from streamer._promised import manifest_paths, name_in_manifest
-from streamer._stream import Opened, open_checkpoint
 from streamer.core.errors import UsageError
 from streamer.core.manifest import ALGORITHM, Manifest, ShardManifest, TensorDigest, render_manifest
 from streamer.core.options import Options

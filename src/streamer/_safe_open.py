@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamer._checkpoint import Checkpoint
-from streamer._stream import open_checkpoint
+from streamer._opened import open_checkpoint
 from streamer.core.options import Options
 
 __all__ = ["safe_open"]

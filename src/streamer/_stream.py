@@ -8,76 +8,35 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamer._locate import Shards, StorageOptions, UriOption, locate
+from streamer._locate import StorageOptions, UriOption
+from streamer._opened import Opened, open_checkpoint, wanted_tensors
 from streamer._progress import Progress, ProgressOption
-from streamer._promised import check_fit, verification_of
 from streamer._targets import Targets, bytes_at
-from streamer.core.catalog import Catalog, Located, read_catalog
+from streamer.core.catalog import Located
 from streamer.core.device_tensors import DeviceTensors
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError
 from streamer.core.frameworks import Framework, framework_of
 from streamer.core.options import Options
 from streamer.core.plan import Item, plan_reads
 from streamer.core.report import LoadReport, count_readers, remarks_of
-from streamer.core.selection import NamesOption, select
+from streamer.core.selection import NamesOption
 from streamer.core.session import ReadSession
-from streamer.core.settings import Settings, resolve
-from streamer.core.verification import Verification, VerifyOption, resolve_verify
+from streamer.core.verification import Verification, VerifyOption
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from streamer import _native
 
-__all__ = ["Opened", "Stream", "open_checkpoint", "stream", "wanted_tensors"]
+__all__ = ["Stream", "stream"]
 
 _log = logging.getLogger("streamer")
 
 Order = Literal["completion", "file"]
-
-
-class Opened:
-    """A checkpoint whose headers are read: what every way in starts from."""
-
-    def __init__(
-        self, shards: Shards, catalog: Catalog, settings: Settings, stages: Mapping[str, float], verify: str
-    ) -> None:
-        self.label = shards.label
-        self.infos = shards.infos
-        self.index_path = shards.index_path
-        self.kind = shards.kind
-        self.catalog = catalog
-        self.settings = settings
-        self.stages = stages
-        self._verify = verify
-        self._promised = shards.promised
-
-    def verification(self, wanted: list[Located]) -> Verification | None:
-        """How the bytes of one read are verified; None: not at all."""
-        return verification_of(self._verify, self.catalog, self._promised, wanted)
-
-
-def open_checkpoint(
-    uri: UriOption,
-    storage_options: StorageOptions,
-    options: Options | None,
-    fs: AbstractFileSystem | None = None,
-    verify: VerifyOption = None,
-) -> Opened:
-    """Find the shards and read their headers; raises as `streamer.load` does."""
-    settings = resolve(options)
-    mode = resolve_verify(verify)
-    started = time.perf_counter()
-    shards = locate(uri, storage_options, settings, fs, mode)
-    located = time.perf_counter()
-    catalog = read_catalog(shards.objects, settings, shard_of=shards.shard_of, keeps_headers=mode == "auto")
-    check_fit(catalog, shards.promised)
-    stages = {"locate": located - started, "headers": time.perf_counter() - located}
-    return Opened(shards, catalog, settings, stages, mode)
 
 
 class Stream:
@@ -303,13 +262,3 @@ def stream(
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted = wanted_tensors(opened, names)
     return Stream(opened, wanted, made, order=order, progress=progress)
-
-
-def wanted_tensors(opened: Opened, names: NamesOption) -> list[Located]:
-    """Choose the tensors, in file order.
-
-    Raises:
-        UnknownTensorError: a name or pattern matches nothing.
-    """
-    chosen = select(names, list(opened.catalog.tensors))
-    return list(opened.catalog.in_file_order(chosen))

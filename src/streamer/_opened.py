@@ -1,0 +1,70 @@
+"""From what the user wrote to a checkpoint whose headers are read, and the tensors of it that are wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from streamer._locate import Shards, StorageOptions, UriOption, locate
+from streamer._promised import check_fit, verification_of
+from streamer.core.catalog import Catalog, Located, read_catalog
+from streamer.core.options import Options
+from streamer.core.selection import NamesOption, select
+from streamer.core.settings import Settings, resolve
+from streamer.core.verification import Verification, VerifyOption, resolve_verify
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["Opened", "open_checkpoint", "wanted_tensors"]
+
+
+class Opened:
+    """A checkpoint whose headers are read: what every way in starts from."""
+
+    def __init__(
+        self, shards: Shards, catalog: Catalog, settings: Settings, stages: Mapping[str, float], verify: str
+    ) -> None:
+        self.label = shards.label
+        self.infos = shards.infos
+        self.index_path = shards.index_path
+        self.kind = shards.kind
+        self.catalog = catalog
+        self.settings = settings
+        self.stages = stages
+        self._verify = verify
+        self._promised = shards.promised
+
+    def verification(self, wanted: list[Located]) -> Verification | None:
+        """How the bytes of one read are verified; None: not at all."""
+        return verification_of(self._verify, self.catalog, self._promised, wanted)
+
+
+def open_checkpoint(
+    uri: UriOption,
+    storage_options: StorageOptions,
+    options: Options | None,
+    fs: AbstractFileSystem | None = None,
+    verify: VerifyOption = None,
+) -> Opened:
+    """Find the shards and read their headers; raises as `streamer.load` does."""
+    settings = resolve(options)
+    mode = resolve_verify(verify)
+    started = time.perf_counter()
+    shards = locate(uri, storage_options, settings, fs, mode)
+    located = time.perf_counter()
+    catalog = read_catalog(shards.objects, settings, shard_of=shards.shard_of, keeps_headers=mode == "auto")
+    check_fit(catalog, shards.promised)
+    stages = {"locate": located - started, "headers": time.perf_counter() - located}
+    return Opened(shards, catalog, settings, stages, mode)
+
+
+def wanted_tensors(opened: Opened, names: NamesOption) -> list[Located]:
+    """Choose the tensors, in file order.
+
+    Raises:
+        UnknownTensorError: a name or pattern matches nothing.
+    """
+    chosen = select(names, list(opened.catalog.tensors))
+    return list(opened.catalog.in_file_order(chosen))
