@@ -26,6 +26,11 @@ class Progress:
         self._shown_bytes = 0
         self._bar = _make_bar(total_bytes, label) if _wants_bar(option) else None
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether anybody sees what `update` is told."""
+        return self._call is not None or self._bar is not None
+
     def update(self, done_bytes: int) -> None:
         """Show that `done_bytes` of the total are in place."""
         done_bytes = min(done_bytes, self._total_bytes)

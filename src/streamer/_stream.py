@@ -87,7 +87,7 @@ class Stream:
             opened.settings,
             in_item_order=order == "file" or (verification is not None and verification.needs_order),
             keep_alive=self._in_place,
-            on_progress=self._progress.update,
+            on_progress=self._progress.update if self._progress.is_shown else None,
             digests=verification.digests if verification else None,
             name_of=lambda item: wanted[item].entry.name,
             device_tensors=self._device_tensors,
