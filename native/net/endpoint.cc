@@ -60,7 +60,8 @@ void Endpoint::finish_well(double seconds, bool is_full_size) {
 
 void Endpoint::record_answer(std::uint64_t bytes, double seconds) {
   const std::lock_guard lock(mutex_);
-  if (size_.record(bytes, seconds)) latency_ = {};  // of requests of another size
+  const bool is_changed = size_.record(bytes, seconds, window_.in_flight() + 1);
+  if (is_changed) latency_ = {};  // of requests of another size
 }
 
 void Endpoint::finish(ThrottleWindow::Epoch started_in, FailureKind kind) {

@@ -33,7 +33,7 @@ class Endpoint {
 
   // The request took so long; `is_full_size` if that can be compared with others.
   void finish_well(double seconds, bool is_full_size);
-  // It asked for so many bytes, and its answer took so long.
+  // It asked for so many bytes, and its answer took so long. Once it is finished well.
   void record_answer(std::uint64_t bytes, double seconds);
   // The request failed or was given up.
   void finish(ThrottleWindow::Epoch started_in, FailureKind kind);

@@ -3,9 +3,9 @@
 //
 // A store that thinks before it answers, or that answers only so many requests a second, brings
 // twice as much with requests of twice the size. One that does not brings no more, and small
-// requests keep what is on its way in the processors' caches. Which of the two it is shows in how
-// long requests take: the size doubles as long as that brings more per second, and is tried again
-// now and then, because a network changes. (decision 0006)
+// requests keep what is on its way in the processors' caches. Which of the two it is shows in what
+// all requests in flight bring per second: the size doubles as long as that is more, and is tried
+// again now and then, because a network changes. (decision 0006)
 //
 // Not thread-safe; Endpoint calls it under its lock.
 #pragma once
@@ -25,11 +25,15 @@ class RequestSize {
 
   std::uint64_t bytes() const { return bytes_; }
 
-  // A request for `bytes` was answered within `seconds`, making the connection not included. True
-  // when the size is another one from here on. Requests of another size tell nothing.
-  bool record(std::uint64_t bytes, double seconds) {
+  // A request for `bytes` was answered within `seconds`, making the connection not included, while
+  // `in_flight` were under way, itself included. True when the size is another one from here on.
+  // Requests of another size tell nothing.
+  bool record(std::uint64_t bytes, double seconds, std::uint32_t in_flight) {
     if (bytes != bytes_) return false;
-    samples_[count_++] = seconds;
+    // By Little's law the server answers one in so many seconds. The time of a request alone would
+    // not do: where they queue at the server it grows with each that is added, and more are added
+    // while the size is tried.
+    samples_[count_++] = seconds / std::max(in_flight, 1U);
     if (count_ < kSamples) return false;
     count_ = 0;
     return decide(static_cast<double>(bytes_) / median());
@@ -65,7 +69,7 @@ class RequestSize {
 
   std::uint64_t bytes_ = kFirstBytes;
   std::uint64_t settled_bytes_ = kFirstBytes;  // the best that is known
-  double settled_speed_ = 0;                   // of a request of that size
+  double settled_speed_ = 0;                   // bytes per second with that size
   unsigned rest_ = 0;
   unsigned next_rest_ = kFirstRest;
   std::array<double, kSamples> samples_{};

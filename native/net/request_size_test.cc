@@ -9,16 +9,28 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
+constexpr std::uint32_t kInFlight = 8;
+
 // Answers `count` requests of the size that is asked for, each after `seconds_of(bytes)`.
-void answer(RequestSize& size, int count, const std::function<double(double)>& seconds_of) {
+void answer(RequestSize& size, int count, const std::function<double(double)>& seconds_of,
+            std::uint32_t in_flight = kInFlight) {
   for (int i = 0; i < count; ++i) {
-    size.record(size.bytes(), seconds_of(static_cast<double>(size.bytes())));
+    size.record(size.bytes(), seconds_of(static_cast<double>(size.bytes())), in_flight);
   }
 }
 
 TEST_CASE("a server that only waits, whatever the size, is asked for the most") {
   RequestSize size;
   answer(size, 48, [](double) { return 0.014; });
+  CHECK(size.bytes() == RequestSize::kMostBytes);
+}
+
+TEST_CASE("requests that queue at the server do not hide that larger ones bring more") {
+  constexpr double kPerRequestS = 0.014;
+  RequestSize size;
+  for (const std::uint32_t in_flight : {8, 16, 32}) {  // more and more are sent meanwhile
+    answer(size, 16, [in_flight](double) { return in_flight * kPerRequestS; }, in_flight);
+  }
   CHECK(size.bytes() == RequestSize::kMostBytes);
 }
 
@@ -33,7 +45,7 @@ TEST_CASE("where a request takes as long as its bytes, small ones stay") {
   int small = 0;
   for (int i = 0; i < 2000; ++i) {
     small += size.bytes() == RequestSize::kFirstBytes;
-    size.record(size.bytes(), static_cast<double>(size.bytes()) / 200e6);
+    size.record(size.bytes(), static_cast<double>(size.bytes()) / 200e6, kInFlight);
   }
   CHECK(small > 1800);  // an attempt now and then
 }
@@ -56,7 +68,7 @@ TEST_CASE("a network that changes is noticed") {
 
 TEST_CASE("answers to requests of another size tell nothing") {
   RequestSize size;
-  for (int i = 0; i < 100; ++i) CHECK_FALSE(size.record(12345, 1));
+  for (int i = 0; i < 100; ++i) CHECK_FALSE(size.record(12345, 1, kInFlight));
   CHECK(size.bytes() == RequestSize::kFirstBytes);
 }
 

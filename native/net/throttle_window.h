@@ -46,6 +46,7 @@ class ThrottleWindow {
   void finish_otherwise() { --in_flight_; }
 
   double limit() const { return limit_; }
+  std::uint32_t in_flight() const { return in_flight_; }
 
  private:
   static constexpr double kUnlimited = std::numeric_limits<double>::max();
