@@ -22,6 +22,20 @@ void require(void* library, const char* symbol, Function*& function) {
   }
 }
 
+// The function as CUDA 12.8 had it: later versions of that name take other arguments, so the driver
+// is asked for this one.
+void find_copy_batch(CudaDriver& driver) {
+  constexpr int kVersion = 12080;
+  int (*find_version)(const char* symbol, void** function, int version, std::uint64_t flags,
+                      int* status) = nullptr;
+  find(driver.library, "cuGetProcAddress_v2", find_version);
+  if (find_version == nullptr) return;
+  void* found = nullptr;
+  int status = 0;
+  if (find_version("cuMemcpyBatchAsync", &found, kVersion, 0, &status) != kCudaSuccess) return;
+  driver.copy_batch = reinterpret_cast<decltype(driver.copy_batch)>(found);
+}
+
 void find_functions(CudaDriver& driver) {
   void* const library = driver.library;
   require(library, "cuInit", driver.init);
@@ -51,6 +65,7 @@ void find_functions(CudaDriver& driver) {
   require(library, "cuGetErrorString", driver.error_text);
   find(library, "cuDeviceGetPCIBusId", driver.device_pci_id);
   find(library, "cuPointerGetAttribute", driver.pointer_attribute);
+  find_copy_batch(driver);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,13 +20,24 @@
 namespace streamer {
 
 inline constexpr int kCudaSuccess = 0;
+inline constexpr int kCudaInvalidValue = 1;
 inline constexpr int kCudaNotReady = 600;  // CUDA_ERROR_NOT_READY: not an error, but "not yet"
+inline constexpr int kCudaNotSupported = 801;
 
 // Opaque to us, pointers to the driver.
 using CudaContextHandle = void*;
 using CudaStreamHandle = void*;
 using CudaEventHandle = void*;
 using CudaAddress = std::uint64_t;
+
+// cuda.h's CUmemcpyAttributes: how copies of a batch are made. Sources are read in stream order;
+// where memory lies is hinted for managed memory alone.
+struct CudaCopyAttributes {
+  int source_order = 1;
+  std::array<int, 2> source_hint{};
+  std::array<int, 2> target_hint{};
+  unsigned flags = 0;
+};
 
 class DeviceFailure : public std::runtime_error {
  public:
@@ -76,6 +88,10 @@ struct CudaDriver {
   // Null where the driver lacks them.
   int (*device_pci_id)(char* text, int size, int device) = nullptr;
   int (*pointer_attribute)(void* value, int attribute, CudaAddress address) = nullptr;
+  int (*copy_batch)(CudaAddress* to, CudaAddress* from, std::size_t* bytes, std::size_t count,
+                    CudaCopyAttributes* attributes, std::size_t* first_copies,
+                    std::size_t attribute_count, std::size_t* failed,
+                    CudaStreamHandle stream) = nullptr;
 
   // Throws DeviceFailure unless `code` is success; `action` completes "… failed".
   void check(int code, const std::string& action) const;

@@ -18,7 +18,7 @@ constexpr double kDrainS = 0.8;
 
 DeviceCopier::DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> ring,
                            std::uint64_t pinned_bytes, std::size_t slot_bytes)
-    : scheduler_(scheduler), ring_(std::move(ring)), device_(ring_->device()) {
+    : scheduler_(scheduler), ring_(std::move(ring)), device_(ring_->device()), copies_(*device_) {
   const CurrentContext current(*device_);
   stream_.emplace(*device_);
   user_->limit_bytes = pinned_bytes;
@@ -112,20 +112,16 @@ bool DeviceCopier::wait_for_work(std::deque<Submitted>& work) {
 }
 
 void DeviceCopier::start(Submitted submitted) {
-  const CudaDriver& driver = device_->driver();
   CudaEvent event = take_event();
   in_flight_.push_back(
       {submitted.lane, std::move(submitted.block), std::move(event), Clock::now()});
   const Block& flying = in_flight_.back().block;
   const std::byte* from = flying.slot->data();
   for (const Segment& segment : flying.copies) {
-    if (segment.target != nullptr) {
-      const auto to = static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(segment.target));
-      driver.check(driver.copy_to_device(to, from, segment.size, stream_->handle()),
-                   "copying " + std::to_string(segment.size) + " bytes to " + device_->label());
-    }
+    if (segment.target != nullptr) copies_.add(from, segment.target, segment.size);
     from += segment.size;
   }
+  copies_.start(stream_->handle());
   in_flight_.back().event.record(stream_->handle());
 }
 

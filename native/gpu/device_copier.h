@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "gpu/copy_batch.h"
 #include "gpu/cuda_device.h"
 #include "pipeline/scheduler.h"
 
@@ -75,7 +76,8 @@ class DeviceCopier : public DeviceSink {
   const std::shared_ptr<const CudaDevice> device_;
   const std::shared_ptr<RingUser> user_ = std::make_shared<RingUser>();
   std::optional<CudaStream> stream_;
-  std::deque<Flight> in_flight_;         // of run() alone, oldest first
+  CopyBatch copies_;                     // of run() alone
+  std::deque<Flight> in_flight_;         // as copies_, oldest first
   std::vector<CudaEvent> spare_events_;  // as in_flight_
   std::atomic<bool> has_abandoned_{false};
 

@@ -175,6 +175,64 @@ TEST_CASE("memory of the consumer's own on this machine is asked for, and read i
   CHECK(session.stats().peak_pinned_bytes == 0);
 }
 
+// Items of 1000 bytes, so that a block has more copies than are put on a stream one by one.
+Plan tiny_plan_of(std::uint64_t size) {
+  Plan plan;
+  for (std::uint64_t begin = 0; begin < size; begin += 1000) {
+    plan.items.push_back({0, begin, std::min(size, begin + 1000), nullptr, 0});
+  }
+  plan.spans.push_back({0, 0, size, 0, static_cast<std::uint32_t>(plan.items.size())});
+  return plan;
+}
+
+void load_tiny_items() {
+  const std::string data = random_data(1'000'000, 11);
+  const TemporaryFile file(data);
+  Session session(options_with(4 * kBlockBytes));
+  session.add_file(file.path(), data.size(), "");
+  const Plan plan = tiny_plan_of(data.size());
+  Consumer(session, plan).load(plan, data);
+}
+
+TEST_CASE("the copies of many tiny items are given to the driver together") {
+  FakeDriver fake;
+  load_tiny_items();
+  const int batches = fake.calls("cuMemcpyBatchAsync");
+  CHECK(batches > 0);
+  CHECK(batches <= 16);  // a block each
+}
+
+TEST_CASE("a driver that has no batches, or takes none, gets copies one by one") {
+  for (const int refusal : {kCudaNotSupported, kCudaInvalidValue}) {
+    FakeDriver fake;
+    fake.fail("cuMemcpyBatchAsync", refusal, 0);
+    load_tiny_items();
+    CHECK(fake.calls("cuMemcpyBatchAsync") == 1);  // it is believed
+    CHECK(fake.calls("cuMemcpyHtoDAsync_v2") >= 1000);
+  }
+  FakeDriver fake;
+  fake.fail("cuGetProcAddress_v2", 500, 0);
+  load_tiny_items();
+  CHECK(fake.calls("cuMemcpyBatchAsync") == 0);
+}
+
+TEST_CASE("a batch that fails ends the load with the driver's name for it") {
+  FakeDriver fake;
+  fake.fail("cuMemcpyBatchAsync", 700, 3);
+  const std::string data = random_data(1'000'000, 12);
+  const TemporaryFile file(data);
+  const Plan plan = tiny_plan_of(data.size());
+  Session session(options_with(4 * kBlockBytes));
+  session.add_file(file.path(), data.size(), "");
+  Consumer consumer(session, plan);
+  session.start(plan);
+  while (consumer.look()) {
+  }
+  REQUIRE(consumer.error);
+  CHECK(consumer.error->storage_code == "CUDA_ERROR_ILLEGAL_ADDRESS");
+  CHECK(consumer.error->detail.find("pieces to cuda:0 failed") != std::string::npos);
+}
+
 TEST_CASE("copies wait for what the consumer's stream was given before") {
   FakeDriver fake;
   const std::string data = random_data(kItemBytes, 5);
