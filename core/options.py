@@ -20,6 +20,10 @@ GIB = 1 << 30
 TIB = 1 << 40
 
 
+def _switch(reason: str) -> Any:
+    return field(default=None, metadata={"reason": reason})
+
+
 def _knob(low: float, high: float, unit: str, reason: str, default: float | None = None) -> Any:
     return field(default=default, metadata={"low": low, "high": high, "unit": unit, "reason": reason})
 
@@ -33,6 +37,8 @@ class Options:
             HTTP from 1 MiB up to 8, while the server brings more per second with larger ones.
         file_threads: Threads reading mounted files. Automatic: processors + 1 when they are in the page cache, else
             16 or more; 32 where the file system is on another machine.
+        direct_io: Read mounted files past the page cache (``O_DIRECT``), where their file system can. Automatic: those
+            that are on a local disk and not in the page cache, unless little is wanted of them.
         http_reactors: Event loops for HTTP, a thread each. Automatic: one per processor, at most 4.
         http_in_flight: Most ranged GETs in flight per reactor; it starts with 4 and doubles while it has to wait.
         nfs_threads: Threads reading ``nfs://`` without a mount, each with a connection of its own. Automatic: 4.
@@ -65,6 +71,7 @@ class Options:
 
     block_bytes: int | None = _knob(64 * KIB, GIB, "bytes", "below, per-request cost dominates; above, balance is lost")
     file_threads: int | None = _knob(1, 256, "threads", "more than the device's queue only adds switches")
+    direct_io: bool | None = _switch("a copy less, and nothing else is driven from memory; the next load reads again")
     http_reactors: int | None = _knob(1, 64, "threads", "one saturates one processor at 2-4 GB/s")
     http_in_flight: int | None = _knob(1, 256, "requests", "bandwidth x latency / block size, S3 gives 90 MB/s each")
     nfs_threads: int | None = _knob(1, 64, "threads", "a server gives one connection a part of what it has")
@@ -85,21 +92,23 @@ class Options:
     def __post_init__(self) -> None:
         for knob in fields(self):
             value = getattr(self, knob.name)
-            if value is not None:
+            if value is not None and "low" in knob.metadata:
                 _check_bounds(knob.name, value, knob.metadata)
+            elif value is not None and not isinstance(value, bool):
+                raise OptionError(f"{knob.name} must be True, False or None, not {value!r}")
 
     def filled_from_environment(self, environment: Mapping[str, str] | None = None) -> Options:
         """Take ``STREAMER_<NAME>`` for every field still at its default.
 
         Raises:
-            OptionError: a variable is not a number, or out of its bounds.
+            OptionError: a variable is not a number, or out of its bounds; a switch is neither 0 nor 1.
         """
         source = os.environ if environment is None else environment
         found: dict[str, Any] = {}
         for knob in fields(self):
             text = source.get(f"STREAMER_{knob.name.upper()}")
             if text is not None and getattr(self, knob.name) == knob.default:
-                found[knob.name] = _number(knob.name, text)
+                found[knob.name] = _number(knob.name, text) if "low" in knob.metadata else _truth(knob.name, text)
         return replace(self, **found)
 
 
@@ -117,6 +126,12 @@ def _number(name: str, text: str) -> float | int:
         return float(text) if _is_fractional(name) else int(text)
     except ValueError:
         raise OptionError(f"STREAMER_{name.upper()} is not a number: {text!r}") from None
+
+
+def _truth(name: str, text: str) -> bool:
+    if text not in ("0", "1"):
+        raise OptionError(f"STREAMER_{name.upper()} is 0 or 1, not {text!r}")
+    return text == "1"
 
 
 def _is_fractional(name: str) -> bool:

@@ -6,7 +6,6 @@ garbage collection stops all reading within a second; all threads are joined.
 
 from __future__ import annotations
 
-import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,8 +20,8 @@ from streamer.core.errors import (
     StreamerError,
     TransferTimeoutError,
 )
+from streamer.core.file_reading import FileReading, choose_file_reading
 from streamer.core.native_errors import checksum_error, error_from_native
-from streamer.core.page_cache import cached_fraction
 from streamer.core.plan import ReadPlan
 from streamer.core.python_readers import PythonReaders
 from streamer.core.settings import Settings
@@ -32,10 +31,6 @@ from streamer.core.trust import default_ca_file
 __all__ = ["ReadSession", "SourceObject"]
 
 WAIT_S = 0.2  # between two looks at the progress; the engine itself wakes us for anything else
-COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
-# Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
-# 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
-REMOTE_FILE_THREADS = 32
 # Memory that a device which does not answer may still write. Freed with the process, as its context is.
 _LEFT_TO_DEVICES: list[object] = []
 RENEW_AFTER = 0.8  # of a signature's lifetime: leaves a fifth of it for a slow answer
@@ -216,6 +211,7 @@ def _make_engine(
     kinds = {type(known.source) for known in objects}
     block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
     blocks = max(1, plan.span_bytes // block_bytes + len(plan.spans) // 5)  # a row of a span has 5 numbers
+    files = choose_file_reading([(known.source, known.size_bytes) for known in objects], settings, blocks)
     engine = _native.Session(
         file_block_bytes=settings.file_block_bytes,
         http_block_bytes=settings.http_block_bytes,
@@ -224,7 +220,7 @@ def _make_engine(
         memory_limit_bytes=settings.memory_limit_bytes,
         in_item_order=in_item_order,
         # No thread without work: reading one tensor must not start thirty.
-        file_threads=_file_threads(objects, settings, blocks),
+        file_threads=files.threads,
         http_reactors=min(settings.http_reactors, blocks),
         http_in_flight=min(settings.http_in_flight, blocks),
         http_blocks_follow_server=settings.http_first_block_bytes < settings.http_block_bytes,
@@ -238,32 +234,15 @@ def _make_engine(
         pinned_bytes=settings.pinned_bytes,
     )
     for known in objects:
-        _add(engine, known)
+        _add(engine, known, files)
     return engine
 
 
-def _file_threads(objects: Sequence[SourceObject], settings: Settings, blocks: int) -> int:
-    """Few threads for files in the page cache, many for those on a device, most for those behind a network."""
-    if settings.file_threads is not None:
-        return min(settings.file_threads, blocks)
-    if any(isinstance(known.source, FileSource) and known.source.is_remote for known in objects):
-        return min(REMOTE_FILE_THREADS, blocks)  # a look at the page cache would ask the server for attributes
-    few = len(os.sched_getaffinity(0)) + 1  # one more than processors: one always waits for a fault or a lock
-    many = max(COLD_FILE_THREADS, few)
-    if blocks <= few:
-        return blocks
-    looks = [
-        cached_fraction(known.source.path, known.size_bytes)
-        for known in objects
-        if isinstance(known.source, FileSource)
-    ]
-    return min(blocks, few if sum(looks) >= len(looks) / 2 else many)
-
-
-def _add(engine: _native.Session, known: SourceObject) -> None:
+def _add(engine: _native.Session, known: SourceObject, files: FileReading) -> None:
     source = known.source
     if isinstance(source, FileSource):
-        engine.add_file(source.path, known.size_bytes, known.version, source.inside or "")
+        is_direct = source.path in files.direct_paths
+        engine.add_file(source.path, known.size_bytes, known.version, source.inside or "", is_direct)
     elif isinstance(source, HttpSource):
         version_header = source.version_header or ""
         version = (known.version or source.version or "") if version_header else ""

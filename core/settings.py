@@ -23,9 +23,9 @@ SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class Settings:
-    """`Options` without an open question, but for one; units as there.
+    """`Options` without an open question, but for two; units as there.
 
-    `file_threads` may be None: it depends on the files, see `streamer.core.session`.
+    `file_threads` and `direct_io` may be None: they depend on the files, see `streamer.core.file_reading`.
     """
 
     file_block_bytes: int
@@ -34,6 +34,7 @@ class Settings:
     nfs_block_bytes: int
     python_block_bytes: int
     file_threads: int | None
+    direct_io: bool | None
     http_reactors: int
     http_in_flight: int
     nfs_threads: int
@@ -67,6 +68,7 @@ def resolve(options: Options | None) -> Settings:
         nfs_block_bytes=given.block_bytes or DEFAULT_NFS_BLOCK_BYTES,
         python_block_bytes=given.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
         file_threads=given.file_threads,
+        direct_io=given.direct_io,
         http_reactors=given.http_reactors or min(4, processors),
         http_in_flight=given.http_in_flight or MAX_IN_FLIGHT,
         nfs_threads=given.nfs_threads or DEFAULT_NFS_THREADS,

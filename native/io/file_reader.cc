@@ -11,14 +11,11 @@
 #include <cstring>
 #include <utility>
 
-#include "pipeline/segment_cursor.h"
+#include "io/direct_read.h"
 
 namespace streamer {
 namespace {
 
-// Bytes per system call: small enough that cancelling a read from a slow disk takes well under a
-// second.
-constexpr std::uint64_t kBytesPerCall = std::uint64_t{2} << 20;
 constexpr std::size_t kVectorsPerCall = 256;
 
 std::string version_of(const struct stat& status) {
@@ -73,6 +70,17 @@ ssize_t read_without_flags(int descriptor, const iovec* vectors, int count, off_
   return preadv2(descriptor, vectors, count, offset, 0);
 }
 
+FileOptions with_read_call(FileOptions options) {
+  if (!options.read_call) options.read_call = read_without_flags;
+  return options;
+}
+
+// The rest of the file is read through the page cache.
+void stop_direct(int descriptor) {
+  const int flags = fcntl(descriptor, F_GETFL);
+  if (flags >= 0) fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
+}
+
 std::optional<ReadError> check_unchanged(int descriptor, const struct stat& opened) {
   struct stat now {};
   if (fstat(descriptor, &now) != 0) return error_of_errno("cannot stat the file", errno);
@@ -107,11 +115,10 @@ std::optional<ReadError> check_inside(int descriptor, const std::string& folder)
 }  // namespace
 
 FileReader::FileReader(std::string path, std::uint64_t size_bytes, std::string version,
-                       ReadCall read_call, std::string folder)
+                       FileOptions options)
     : path_(std::move(path)),
       size_bytes_(size_bytes),
-      read_call_(read_call ? std::move(read_call) : read_without_flags),
-      folder_(std::move(folder)),
+      options_(with_read_call(std::move(options))),
       version_(std::move(version)) {}
 
 FileReader::Opened::~Opened() { close(descriptor); }
@@ -125,10 +132,8 @@ std::optional<ReadError> FileReader::open_file(std::shared_ptr<Opened>& file,
                                                const std::shared_ptr<Opened>& failed) {
   const std::lock_guard lock(mutex_);
   if (!file_ || file_ == failed) {
-    // O_NONBLOCK: opening a FIFO must not wait for a writer. It changes nothing for regular files.
-    const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (descriptor < 0) return error_of_errno("cannot open the file", errno);
-    const auto opened = std::make_shared<Opened>(descriptor);
+    const auto opened = open_path();
+    if (!opened) return error_of_errno("cannot open the file", errno);
     if (auto error = check_opened(*opened)) return error;
     file_ = opened;
   }
@@ -136,13 +141,30 @@ std::optional<ReadError> FileReader::open_file(std::shared_ptr<Opened>& file,
   return std::nullopt;
 }
 
+// Null with errno.
+std::shared_ptr<FileReader::Opened> FileReader::open_path() const {
+  // O_NONBLOCK: opening a FIFO must not wait for a writer. It changes nothing for regular files.
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  if (options_.is_direct) {
+    const int descriptor = open(path_.c_str(), kFlags | O_DIRECT);
+    if (descriptor >= 0) {
+      auto opened = std::make_shared<Opened>(descriptor);
+      opened->is_direct = true;
+      return opened;
+    }
+    if (errno != EINVAL) return nullptr;  // what the file system answers that has no O_DIRECT
+  }
+  const int descriptor = open(path_.c_str(), kFlags);
+  return descriptor < 0 ? nullptr : std::make_shared<Opened>(descriptor);
+}
+
 std::optional<ReadError> FileReader::check_opened(Opened& file) {
   if (fstat(file.descriptor, &file.status) != 0) {
     return error_of_errno("cannot stat the file", errno);
   }
   if (!S_ISREG(file.status.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
-  if (!folder_.empty()) {
-    if (auto error = check_inside(file.descriptor, folder_)) return error;
+  if (!options_.folder.empty()) {
+    if (auto error = check_inside(file.descriptor, options_.folder)) return error;
   }
   const std::string found = version_of(file.status);
   if (!version_.empty() && version_ != found) {
@@ -180,16 +202,25 @@ void FileReader::count(const Block& block) {
   if (wanted_bytes_ == 0) file_.reset();
 }
 
-std::optional<ReadError> FileReader::read_from(const Opened& file, Block& block,
+ssize_t FileReader::read_some(Opened& file, const SegmentCursor& cursor, off_t offset) const {
+  if (file.is_direct) {
+    const ssize_t got = read_direct(options_.read_call, file.descriptor, cursor, offset);
+    if (got >= 0 || (errno != EINVAL && errno != EOPNOTSUPP)) return got;
+    file.is_direct = false;
+    stop_direct(file.descriptor);
+  }
+  std::array<iovec, kVectorsPerCall> vectors;
+  const std::size_t count = next_vectors(cursor, vectors);
+  return options_.read_call(file.descriptor, vectors.data(), static_cast<int>(count), offset);
+}
+
+std::optional<ReadError> FileReader::read_from(Opened& file, Block& block,
                                                const std::function<bool()>& is_cancelled) const {
   SegmentCursor cursor(block);
-  std::array<iovec, kVectorsPerCall> vectors;
   while (block.received < block.size()) {
     if (is_cancelled()) return std::nullopt;
-    const std::size_t count = next_vectors(cursor, vectors);
     const auto offset = static_cast<off_t>(block.begin + block.received);
-    const ssize_t got =
-        read_call_(file.descriptor, vectors.data(), static_cast<int>(count), offset);
+    const ssize_t got = read_some(file, cursor, offset);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got < 0) {
       return error_of_errno("cannot read the file at byte " + std::to_string(offset), errno);

@@ -6,15 +6,16 @@
 // never mix unseen. A handle that a file server no longer knows (ESTALE) and a failing read (EIO)
 // are met once per block by opening the file anew: the same version is read on from the last good
 // byte. It is closed with the last byte that is wanted of it: of a thousand shards only those being
-// read cost a descriptor.
+// read cost a descriptor. A file that is to be read past the page cache is read through it where
+// its file system refuses that.
 //
 // Thread-safe: any number of threads may read blocks of the same file.
 #pragma once
 
 #include <sys/stat.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,21 +24,24 @@
 #include <string>
 
 #include "base/read_error.h"
-#include "pipeline/plan.h"
+#include "io/read_call.h"
+#include "pipeline/segment_cursor.h"
 
 namespace streamer {
 
+struct FileOptions {
+  // Unless this (a canonical path) is empty, the file must lie in it when it is open, whatever
+  // links led there.
+  std::string folder = {};
+  bool is_direct = false;   // past the page cache
+  ReadCall read_call = {};  // empty: the system's
+};
+
 class FileReader {
  public:
-  // preadv2(2) without flags; another in tests, which need errors that no disk gives on demand.
-  using ReadCall =
-      std::function<ssize_t(int descriptor, const iovec* vectors, int count, off_t offset)>;
-
   // `version` pins what an earlier session saw of the same file (see version()), or is empty.
-  // Unless `folder` (a canonical path) is empty, the file must lie in it when it is open, whatever
-  // links led there.
   FileReader(std::string path, std::uint64_t size_bytes, std::string version,
-             ReadCall read_call = nullptr, std::string folder = {});
+             FileOptions options = {});
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
@@ -61,21 +65,23 @@ class FileReader {
     Opened& operator=(const Opened&) = delete;
 
     const int descriptor;
+    std::atomic<bool> is_direct{false};
     struct stat status {};
   };
 
   // Gives the open file in `file`; a new one when the file is still the `failed` one.
   std::optional<ReadError> open_file(std::shared_ptr<Opened>& file,
                                      const std::shared_ptr<Opened>& failed);
+  std::shared_ptr<Opened> open_path() const;
   std::optional<ReadError> check_opened(Opened& file);
   void count(const Block& block);
-  std::optional<ReadError> read_from(const Opened& file, Block& block,
+  std::optional<ReadError> read_from(Opened& file, Block& block,
                                      const std::function<bool()>& is_cancelled) const;
+  ssize_t read_some(Opened& file, const SegmentCursor& cursor, off_t offset) const;
 
   const std::string path_;
   const std::uint64_t size_bytes_;
-  const ReadCall read_call_;
-  const std::string folder_;
+  const FileOptions options_;
   std::mutex mutex_;
   std::uint64_t wanted_bytes_ = UINT64_MAX;  // still to be read; guarded by mutex_
   std::string version_;                      // guarded by mutex_

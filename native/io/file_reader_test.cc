@@ -136,7 +136,7 @@ TEST_CASE("a truncated file is an error with what it had, not a signal") {
 }
 
 // preadv2 with a failure in front: it is called `calls` times in all.
-FileReader::ReadCall failing(int& calls, int failures, int os_error) {
+ReadCall failing(int& calls, int failures, int os_error) {
   return [&calls, failures, os_error](int descriptor, const iovec* vectors, int count,
                                       off_t offset) -> ssize_t {
     if (calls++ < failures) {
@@ -151,7 +151,7 @@ TEST_CASE("a stale handle or a failing read is met once by opening the file anew
   const TemporaryFile file(100);
   for (const int os_error : {ESTALE, EIO}) {
     int calls = 0;
-    FileReader reader(file.path(), 100, "", failing(calls, 1, os_error));
+    FileReader reader(file.path(), 100, "", {.read_call = failing(calls, 1, os_error)});
     std::vector<std::byte> target(10);
     Block block = block_into(target, 20);
     CHECK_FALSE(reader.read(block, kNeverCancelled));
@@ -163,7 +163,7 @@ TEST_CASE("a stale handle or a failing read is met once by opening the file anew
 TEST_CASE("a read that keeps failing is an error with its offset") {
   const TemporaryFile file(100);
   int calls = 0;
-  FileReader reader(file.path(), 100, "", failing(calls, 99, EIO));
+  FileReader reader(file.path(), 100, "", {.read_call = failing(calls, 99, EIO)});
   std::vector<std::byte> target(10);
   Block block = block_into(target, 20);
   const auto error = reader.read(block, kNeverCancelled);
@@ -190,7 +190,7 @@ TEST_CASE("a file opened anew goes on at the last good byte, and only in the sam
   };
   std::vector<std::byte> target(3);
   Block block = block_into(target, 20);
-  FileReader reader(file.path(), 100, "", one_byte_then_stale);
+  FileReader reader(file.path(), 100, "", {.read_call = one_byte_then_stale});
   REQUIRE_FALSE(reader.read(block, kNeverCancelled));
   CHECK(offsets == std::vector<off_t>{20, 21, 21, 22});
   CHECK(target[2] == std::byte{22});
@@ -205,7 +205,7 @@ TEST_CASE("an interrupted read is made again, without end") {
   const TemporaryFile file(100);
   for (const int os_error : {EINTR, EAGAIN}) {
     int calls = 0;
-    FileReader reader(file.path(), 100, "", failing(calls, 5, os_error));
+    FileReader reader(file.path(), 100, "", {.read_call = failing(calls, 5, os_error)});
     std::vector<std::byte> target(10);
     Block block = block_into(target, 0);
     CHECK_FALSE(reader.read(block, kNeverCancelled));
@@ -239,7 +239,7 @@ TEST_CASE("a file must lie in its folder when that is asked for, whatever links 
   std::vector<std::byte> target(10);
   const auto read_in = [&](const std::string& path, const std::string& allowed) {
     Block block = block_into(target, 0);
-    return FileReader(path, 100, "", nullptr, allowed).read(block, kNeverCancelled);
+    return FileReader(path, 100, "", {.folder = allowed}).read(block, kNeverCancelled);
   };
   CHECK_FALSE(read_in(file.path(), folder));
   CHECK_FALSE(read_in(link, folder));

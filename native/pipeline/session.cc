@@ -229,9 +229,9 @@ Session::State& Session::state() const {
 }
 
 void Session::add_file(std::string path, std::uint64_t size_bytes, std::string version,
-                       std::string folder) {
-  auto file = std::make_unique<FileReader>(std::move(path), size_bytes, std::move(version), nullptr,
-                                           std::move(folder));
+                       FileOptions how) {
+  auto file =
+      std::make_unique<FileReader>(std::move(path), size_bytes, std::move(version), std::move(how));
   state().add(Lane::kFile, std::move(file), nullptr, nullptr);
 }
 

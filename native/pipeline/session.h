@@ -70,9 +70,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // Objects are numbered in the order they are added. Before start() only.
-  // `folder`: see FileReader.
   void add_file(std::string path, std::uint64_t size_bytes, std::string version,
-                std::string folder = {});
+                FileOptions how = {});
   void add_http(HttpTarget target, std::uint64_t size_bytes, std::string version,
                 std::string version_header, bool can_refresh);
   // Asks the system's resolver for the server's addresses. Throws std::invalid_argument for a URL

@@ -259,8 +259,15 @@ void register_session(py::module_& module) {
            py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"),
            py::arg("stall_timeout_s"), py::arg("max_attempts"), py::arg("block_deadline_s"),
            py::arg("hedge_percent"), py::arg("pinned_bytes"))
-      .def("add_file", &Session::add_file, py::arg("path"), py::arg("size_bytes"),
-           py::arg("version"), py::arg("folder"))
+      .def(
+          "add_file",
+          [](Session& session, std::string path, std::uint64_t size_bytes, std::string version,
+             std::string folder, bool is_direct) {
+            session.add_file(std::move(path), size_bytes, std::move(version),
+                             {std::move(folder), is_direct, nullptr});
+          },
+          py::arg("path"), py::arg("size_bytes"), py::arg("version"), py::arg("folder"),
+          py::arg("is_direct"))
       .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),
            py::arg("version"), py::arg("version_header"), py::arg("can_refresh"))
       .def("add_nfs", &Session::add_nfs, py::arg("url"), py::arg("size_bytes"), py::arg("version"),

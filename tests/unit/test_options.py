@@ -9,8 +9,10 @@ import pytest
 from streamer import OptionError, Options
 from streamer.core.settings import resolve
 
+SWITCHES = ["direct_io"]
 
-@pytest.mark.parametrize("knob", [field.name for field in fields(Options)])
+
+@pytest.mark.parametrize("knob", [field.name for field in fields(Options) if field.name not in SWITCHES])
 def test_every_knob_states_its_bounds_unit_and_reason_and_refuses_what_is_outside(knob):
     metadata = {field.name: field.metadata for field in fields(Options)}[knob]
     assert metadata["unit"]
@@ -21,6 +23,23 @@ def test_every_knob_states_its_bounds_unit_and_reason_and_refuses_what_is_outsid
             Options(**{knob: wrong})
     Options(**{knob: metadata["low"]})
     Options(**{knob: metadata["high"]})
+
+
+@pytest.mark.parametrize("knob", SWITCHES)
+def test_a_switch_states_its_reason_and_is_a_bool_or_automatic(monkeypatch, knob):
+    assert {field.name: field.metadata for field in fields(Options)}[knob]["reason"]
+    assert knob in (Options.__doc__ or "")
+    for wrong in (0, 1, "yes"):
+        with pytest.raises(OptionError, match=knob):
+            Options(**{knob: wrong})
+    assert getattr(resolve(None), knob) is None
+    for text, value in {"0": False, "1": True}.items():
+        monkeypatch.setenv(f"STREAMER_{knob.upper()}", text)
+        assert getattr(resolve(None), knob) is value
+        assert getattr(resolve(Options(**{knob: not value})), knob) is not value
+    monkeypatch.setenv(f"STREAMER_{knob.upper()}", "true")
+    with pytest.raises(OptionError, match=knob.upper()):
+        resolve(None)
 
 
 def test_an_unknown_option_is_a_type_error():

@@ -36,6 +36,12 @@ def test_a_file_just_read_is_warm_and_a_dropped_one_is_not(file):
     assert cold < warm or is_memory_backed(file)
 
 
+def test_a_look_does_not_make_a_file_look_warm(file):
+    drop(file)
+    looks = [cached_fraction(str(file), SIZE) for _ in range(3)]
+    assert max(looks) < 1 / 2 or is_memory_backed(file)
+
+
 def is_memory_backed(path):
     """On tmpfs there is no disk to drop to."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]

@@ -1,0 +1,53 @@
+"""How mounted files are read: by how many threads, and which of them past the page cache.
+
+Guarantees: nothing here asks a file server for anything; what the user set is taken as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamer.core.page_cache import cached_fraction
+from streamer.core.settings import Settings
+from streamer.core.sources import FileSource, Source
+
+__all__ = ["FileReading", "choose_file_reading"]
+
+COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
+# Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
+# 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
+REMOTE_FILE_THREADS = 32
+
+
+@dataclass(frozen=True)
+class FileReading:
+    """What `choose_file_reading` chose.
+
+    Attributes:
+        threads: For all files together.
+        direct_paths: Files to be read with ``O_DIRECT``, where their file system can.
+    """
+
+    threads: int
+    direct_paths: frozenset[str] = frozenset()
+
+
+def choose_file_reading(sources: Sequence[tuple[Source, int]], settings: Settings, blocks: int) -> FileReading:
+    """Choose for the files among `sources`, each with its size in bytes, that are read in `blocks` blocks.
+
+    Few threads for files in the page cache, many for those on a device, most for those behind a network. Files that are
+    not in the page cache are read past it, unless so little is wanted that it may well be wanted again.
+    """
+    files = {source.path: (source, size_bytes) for source, size_bytes in sources if isinstance(source, FileSource)}
+    few = len(os.sched_getaffinity(0)) + 1  # one more than processors: one always waits for a fault or a lock
+    # A look at the page cache would ask a server for attributes; a few blocks are not worth one.
+    looks = blocks > few and not any(source.is_remote for source, _ in files.values())
+    cold = {path for path, (_, size) in files.items() if looks and cached_fraction(path, size) < 1 / 2}
+    if any(source.is_remote for source, _ in files.values()):
+        threads = REMOTE_FILE_THREADS
+    else:
+        threads = max(COLD_FILE_THREADS, few) if len(cold) > len(files) / 2 else few
+    direct = {None: cold, True: set(files), False: set()}[settings.direct_io]
+    return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct))

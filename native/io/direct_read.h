@@ -1,0 +1,20 @@
+// Reading past the page cache (O_DIRECT), whose offsets, addresses and lengths must be multiples of
+// a page: into place where the bytes lie so, else through a buffer of the thread's own.
+//
+// The arena gives large tensors addresses that equal their offset in the file modulo a page, and
+// slots of pinned memory begin on one, so of such a tensor only the ends pass through the buffer.
+#pragma once
+
+#include <sys/types.h>
+
+#include "io/read_call.h"
+#include "pipeline/segment_cursor.h"
+
+namespace streamer {
+
+// One system call: reads bytes of the file from `offset` on to where the cursor points.
+// Returns how many are there now, 0 at the end of the file, or -1 with errno: EINVAL where the file
+// system wants something else.
+ssize_t read_direct(const ReadCall& read_call, int descriptor, SegmentCursor cursor, off_t offset);
+
+}  // namespace streamer

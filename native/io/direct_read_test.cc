@@ -1,0 +1,184 @@
+#include "io/direct_read.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "io/arena.h"
+#include "io/file_reader.h"
+#include "pipeline/session_fixture.h"
+
+namespace streamer {
+namespace {
+
+const auto kNeverCancelled = [] { return false; };
+
+// Answers as a disk does that is read with O_DIRECT, and counts what it would refuse.
+struct StrictDisk {
+  const std::string& data;
+  int calls = 0;
+  int refused = 0;
+
+  ReadCall read_call() {
+    return [this](int, const iovec* vectors, int count, off_t offset) -> ssize_t {
+      ++calls;
+      const auto at = static_cast<std::uint64_t>(offset);
+      const auto address = reinterpret_cast<std::uintptr_t>(vectors[0].iov_base);
+      const bool is_aligned = count == 1 && at % kPageBytes == 0 && address % kPageBytes == 0 &&
+                              vectors[0].iov_len % kPageBytes == 0 && vectors[0].iov_len > 0;
+      if (!is_aligned) {
+        ++refused;
+        errno = EINVAL;
+        return -1;
+      }
+      if (at >= data.size()) return 0;
+      const std::size_t size = std::min(vectors[0].iov_len, data.size() - at);
+      std::memcpy(vectors[0].iov_base, data.data() + at, size);
+      return static_cast<ssize_t>(size);
+    };
+  }
+};
+
+// Memory for the bytes of a file from `begin` on: in step with the file, or not.
+class Target {
+ public:
+  Target(std::uint64_t begin, std::uint64_t size, bool is_in_step)
+      : begin_(begin), size_(size), memory_(size + 2 * kPageBytes, '?') {
+    auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+    const std::size_t to_page = (kPageBytes - address % kPageBytes) % kPageBytes;
+    data_ = memory_.data() + to_page + (begin + (is_in_step ? 0 : 64)) % kPageBytes;
+  }
+
+  Segment segment() { return {reinterpret_cast<std::byte*>(data_), size_, 0}; }
+  bool holds(const std::string& file) const {
+    return std::string_view(data_, size_) == std::string_view(file).substr(begin_, size_);
+  }
+
+ private:
+  std::uint64_t begin_;
+  std::uint64_t size_;
+  std::vector<char> memory_;
+  char* data_;
+};
+
+TEST_CASE("whatever lies in a block, only whole pages are asked for, and every byte arrives") {
+  std::mt19937_64 random(5);
+  const std::string data = random_data(9'000'001, 5);
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    Block block;
+    block.begin = random() % 300'000;
+    block.end = block.begin;
+    std::vector<Target> targets;
+    targets.reserve(64);
+    while (targets.size() < 20 && block.end < data.size()) {
+      const std::uint64_t most = random() % 3 == 0 ? 3'000'000 : 9'000;
+      const std::uint64_t size = std::min(1 + random() % most, data.size() - block.end);
+      if (random() % 5 == 0) {
+        block.segments.push_back({nullptr, size, Segment::kNoItem});
+      } else {
+        targets.emplace_back(block.end, size, random() % 2 == 0);
+        block.segments.push_back(targets.back().segment());
+      }
+      block.end += size;
+    }
+    StrictDisk disk{data};
+    const ReadCall read_call = disk.read_call();
+    SegmentCursor cursor(block);
+    while (block.received < block.size()) {
+      const ssize_t got =
+          read_direct(read_call, 0, cursor, static_cast<off_t>(block.begin + block.received));
+      REQUIRE(got > 0);
+      cursor.skip(static_cast<std::uint64_t>(got));
+      block.received += static_cast<std::uint64_t>(got);
+    }
+    CHECK(disk.refused == 0);
+    for (const Target& target : targets) CHECK(target.holds(data));
+  }
+}
+
+TEST_CASE("a large tensor is read into place but for its ends, in few calls") {
+  const std::string data = random_data(4'000'000, 6);
+  Target target(1'000, 3'500'000, true);
+  Block block;
+  block.begin = 1'000;
+  block.end = 3'501'000;
+  block.segments = {target.segment()};
+  StrictDisk disk{data};
+  const ReadCall read_call = disk.read_call();
+  SegmentCursor cursor(block);
+  while (!cursor.is_at_end()) {
+    const ssize_t got =
+        read_direct(read_call, 0, cursor, static_cast<off_t>(block.begin + block.received));
+    REQUIRE(got > 0);
+    cursor.skip(static_cast<std::uint64_t>(got));
+    block.received += static_cast<std::uint64_t>(got);
+  }
+  CHECK(target.holds(data));
+  CHECK(disk.calls == 4);  // the first page, 2 MiB, the rest, the last page
+}
+
+TEST_CASE("a file that ends early is told as its end") {
+  const std::string data(5'000, 'x');
+  std::vector<std::byte> memory(10'000);
+  Block block;
+  block.begin = 4'900;
+  block.end = 14'900;
+  block.segments = {{memory.data(), memory.size(), 0}};
+  StrictDisk disk{data};
+  SegmentCursor cursor(block);
+  CHECK(read_direct(disk.read_call(), 0, cursor, 4'900) == 100);
+  cursor.skip(100);
+  CHECK(read_direct(disk.read_call(), 0, cursor, 5'000) == 0);
+}
+
+TEST_CASE("a file is read past the page cache and compared as any other") {
+  const std::string data = random_data(3'000'000, 7);
+  const TemporaryFile file(data);
+  std::vector<std::byte> memory(2'999'000);
+  FileReader reader(file.path(), data.size(), "", {.is_direct = true});
+  Block block;
+  block.begin = 500;
+  block.end = 500 + memory.size();
+  block.segments = {{memory.data(), memory.size(), 0}};
+  REQUIRE_FALSE(reader.read(block, kNeverCancelled));
+  CHECK(std::memcmp(memory.data(), data.data() + 500, memory.size()) == 0);
+  std::filesystem::resize_file(file.path(), 1'000);
+  block.received = 0;
+  CHECK(reader.read(block, kNeverCancelled)->code == ErrorCode::kTruncated);
+}
+
+TEST_CASE("a file system that refuses is asked through the page cache from then on") {
+  const std::string data = random_data(300'000, 8);
+  const TemporaryFile file(data);
+  for (const int os_error : {EINVAL, EOPNOTSUPP}) {
+    int calls = 0;
+    const auto refuse_once = [&](int descriptor, const iovec* vectors, int count,
+                                 off_t offset) -> ssize_t {
+      const bool is_direct = (fcntl(descriptor, F_GETFL) & O_DIRECT) != 0;
+      if (calls++ > 0) CHECK_FALSE(is_direct);
+      if (calls > 1) return preadv(descriptor, vectors, count, offset);
+      errno = os_error;
+      return -1;
+    };
+    std::vector<std::byte> memory(data.size());
+    FileReader reader(file.path(), data.size(), "", {.is_direct = true, .read_call = refuse_once});
+    Block block;
+    block.end = data.size();
+    block.segments = {{memory.data(), memory.size(), 0}};
+    REQUIRE_FALSE(reader.read(block, kNeverCancelled));
+    CHECK(std::memcmp(memory.data(), data.data(), data.size()) == 0);
+    CHECK(calls == 2);
+  }
+}
+
+}  // namespace
+}  // namespace streamer

@@ -1,0 +1,20 @@
+// The one system call that reads files.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace streamer {
+
+// preadv2(2) without flags; another in tests, which need errors that no disk gives on demand.
+using ReadCall =
+    std::function<ssize_t(int descriptor, const iovec* vectors, int count, off_t offset)>;
+
+// At most this many at a time: small enough that cancelling a read from a slow disk takes well
+// under a second.
+inline constexpr std::uint64_t kBytesPerCall = std::uint64_t{2} << 20;
+
+}  // namespace streamer

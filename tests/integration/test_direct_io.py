@@ -1,0 +1,90 @@
+"""Files that are not in the page cache are read past it, whole and into any kind of memory."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from comparison import assert_same
+from safetensors.torch import save_file
+
+import streamer
+from streamer import Options
+from streamer.core.page_cache import cached_fraction
+
+LARGE = 40 << 20  # more blocks than threads that read a warm file, so that it is looked at
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    generator = torch.Generator().manual_seed(3)
+
+    def random(size):
+        return torch.randint(0, 255, (size,), dtype=torch.uint8, generator=generator)
+
+    small = {f"small.{i}": random(1 + 977 * i) for i in range(50)}
+    return small | {"large": random(LARGE), "odd": random((5 << 20) + 1), "last": random(7)}
+
+
+@pytest.fixture
+def path(tensors, tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file(tensors, path)
+    drop(path)
+    return path
+
+
+def drop(path):
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.fixture
+def reads_direct(path):
+    """Whether this file system reads past the page cache, and tells what is in it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        pytest.skip("this file system has no O_DIRECT")
+    os.close(descriptor)
+    if cached_fraction(str(path), path.stat().st_size) > 0:
+        pytest.skip("this file system is in memory")
+
+
+@pytest.mark.parametrize("direct_io", [True, False, None])
+def test_every_byte_is_right(path, tensors, direct_io):
+    assert_same(streamer.load(path, options=Options(direct_io=direct_io)), tensors)
+
+
+@pytest.mark.parametrize("block_bytes", [64 << 10, (1 << 20) + 3])
+def test_blocks_of_any_size_are_read(path, tensors, block_bytes):
+    options = Options(direct_io=True, block_bytes=block_bytes)
+    assert_same(streamer.load(path, options=options), tensors)
+
+
+def test_a_part_is_read_with_its_gaps(path, tensors):
+    wanted = ["small.1", "small.3", "small.49", "odd", "last"]
+    loaded = streamer.load(path, names=wanted, options=Options(direct_io=True))
+    assert_same(loaded, {name: tensors[name] for name in wanted})
+
+
+def test_memory_of_the_callers_own_is_filled(path, tensors):
+    targets = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    streamer.load_into(path, targets, options=Options(direct_io=True))
+    assert_same(targets, tensors)
+
+
+@pytest.mark.usefixtures("reads_direct")
+@pytest.mark.parametrize(("direct_io", "stays_cold"), [(True, True), (None, True), (False, False)])
+def test_a_cold_file_stays_out_of_the_page_cache_unless_told_otherwise(path, direct_io, stays_cold):
+    streamer.load(path, options=Options(direct_io=direct_io))
+    assert (cached_fraction(str(path), path.stat().st_size) < 1 / 2) is stays_cold
+
+
+@pytest.mark.usefixtures("reads_direct")
+def test_a_file_that_is_in_the_page_cache_is_read_from_there(path):
+    path.read_bytes()
+    streamer.load(path)
+    assert cached_fraction(str(path), path.stat().st_size) == 1

@@ -1,0 +1,60 @@
+"""Which files are read past the page cache, and by how many threads."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from streamer import Options
+from streamer.core import file_reading
+from streamer.core.file_reading import COLD_FILE_THREADS, REMOTE_FILE_THREADS, choose_file_reading
+from streamer.core.settings import resolve
+from streamer.core.sources import FileSource, HttpSource
+
+SIZE = 1 << 30
+MANY = 128
+FEW = len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """Choose for files named after what the page cache holds of them."""
+    monkeypatch.setattr(file_reading, "cached_fraction", lambda path, size_bytes: float(path.removeprefix("/")))
+
+    def choose(*paths, is_remote=False, blocks=MANY, **options):
+        sources = [(FileSource(path, is_remote=is_remote), SIZE) for path in paths]
+        return choose_file_reading(sources, resolve(Options(**options)), blocks)
+
+    return choose
+
+
+def test_what_is_in_the_page_cache_is_read_from_there_by_few_threads(chosen):
+    assert chosen("/1.0", "/0.5") == file_reading.FileReading(FEW)
+
+
+def test_what_is_not_is_read_past_it_by_many(chosen):
+    assert chosen("/0.0", "/0.1", "/0.9") == file_reading.FileReading(COLD_FILE_THREADS, frozenset({"/0.0", "/0.1"}))
+
+
+def test_one_cold_file_among_warm_ones_is_read_past_it_alone(chosen):
+    assert chosen("/0.0", "/1.0", "/0.9") == file_reading.FileReading(FEW, frozenset({"/0.0"}))
+
+
+def test_little_is_read_through_the_page_cache_without_a_look(chosen):
+    assert chosen("/0.0", blocks=1) == file_reading.FileReading(1)
+
+
+def test_a_file_server_is_not_asked_and_keeps_its_cache(chosen):
+    assert chosen("/0.0", is_remote=True) == file_reading.FileReading(REMOTE_FILE_THREADS)
+
+
+def test_what_the_user_set_is_taken(chosen):
+    assert chosen("/1.0", direct_io=True, file_threads=5) == file_reading.FileReading(5, frozenset({"/1.0"}))
+    assert chosen("/0.0", direct_io=False) == file_reading.FileReading(COLD_FILE_THREADS)
+    assert chosen("/0.0", is_remote=True, direct_io=True).direct_paths == {"/0.0"}
+
+
+def test_objects_that_are_no_files_do_not_count():
+    sources = [(HttpSource(url="http://example.com/x"), SIZE)]
+    assert choose_file_reading(sources, resolve(None), MANY).direct_paths == frozenset()
