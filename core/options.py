@@ -47,6 +47,9 @@ class Options:
             larger than this is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
         pinned_bytes: Most page-locked host memory that one load uses on its way to one CUDA device. It stays locked
             for the next load until `streamer.release_pinned_memory`.
+        gpudirect: Let NVIDIA's GPUDirect Storage read local files that are not in the page cache straight into a CUDA
+            device, where its kernel module (nvidia-fs) and library are there and support the file system; the pinned
+            ring otherwise. Automatic: no, because this was never run on such a machine.
         coalesce_gap_bytes: Unwanted bytes up to this many between two wanted tensors are read and dropped
             rather than asked for separately.
         header_bytes: First read of a shard, hoped to hold its whole header.
@@ -78,6 +81,7 @@ class Options:
     python_threads: int | None = _knob(1, 256, "threads", "the file system's own concurrency")
     memory_limit_bytes: int | None = _knob(1, 16 * TIB, "bytes", "what the engine may hold for a slow consumer")
     pinned_bytes: int = _knob(MIB, 64 * GIB, "bytes", "50 GB/s x 5 ms from a read to the end of its copy", 256 * MIB)
+    gpudirect: bool | None = _switch("saves memory's bandwidth, costs a registration of each file")
     coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)
     header_bytes: int = _knob(8, 128 * MIB, "bytes", "holds the header of nearly every shard", 256 * KIB)
     max_attempts: int = _knob(1, 100, "attempts", "outlasts a short outage, ends a long one", 8)

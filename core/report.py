@@ -51,7 +51,8 @@ class LoadReport:
         credential_refreshes: Times an expiring signature was renewed.
         peak_held_bytes: Most bytes read, or being read, and not yet handed over.
         device_path: How tensors got to their accelerator: ``"ring"`` through the engine's pinned memory, ``"torch"``
-            by a copy of torch's after each arrived, ``"ring+torch"`` with both kinds of devices, ``""`` with none.
+            by a copy of torch's after each arrived, ``"gpudirect"`` straight from the disk; ``"ring+torch"`` and such
+            where several were taken, ``""`` where nothing left this machine's memory.
         peak_pinned_bytes: Most page-locked host memory this load used at a time, all devices together.
         readers: Shards by the reader that read them: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
         remarks: Why some shard was read in a slower way than its storage usually is; usually empty.

@@ -232,6 +232,7 @@ def _make_engine(
         block_deadline_s=settings.block_deadline_s,
         hedge_percent=settings.hedge_percent,
         pinned_bytes=settings.pinned_bytes,
+        uses_gpudirect=settings.gpudirect,
     )
     for known in objects:
         _add(engine, known, files)

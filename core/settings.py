@@ -41,6 +41,7 @@ class Settings:
     python_threads: int
     memory_limit_bytes: int
     pinned_bytes: int
+    gpudirect: bool
     coalesce_gap_bytes: int
     header_bytes: int
     max_attempts: int
@@ -75,6 +76,7 @@ def resolve(options: Options | None) -> Settings:
         python_threads=given.python_threads or DEFAULT_PYTHON_THREADS,
         memory_limit_bytes=given.memory_limit_bytes or _default_memory_limit_bytes(),
         pinned_bytes=given.pinned_bytes,
+        gpudirect=bool(given.gpudirect),
         coalesce_gap_bytes=given.coalesce_gap_bytes,
         header_bytes=given.header_bytes,
         max_attempts=given.max_attempts,

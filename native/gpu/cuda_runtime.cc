@@ -32,6 +32,17 @@ std::shared_ptr<PinnedRing> CudaRuntime::ring(int device) {
   return ring;
 }
 
+CudaRuntime::FileStorage CudaRuntime::file_storage() {
+  refuse_in_child();
+  const std::lock_guard lock(mutex_);
+  if (!file_storage_) {
+    FileStorage found;
+    found.library = CuFile::open(cufile_paths_, found.reason);
+    file_storage_ = std::move(found);
+  }
+  return *file_storage_;
+}
+
 std::uint64_t CudaRuntime::release_free() {
   refuse_in_child();
   std::vector<std::shared_ptr<PinnedRing>> rings;
@@ -68,6 +79,12 @@ void CudaRuntime::use_library_for_tests(std::string path) {
   driver_.reset();
   owner_ = 0;
   path_ = path.empty() ? kCudaLibrary : std::move(path);
+}
+
+void CudaRuntime::use_cufile_for_tests(CuFilePaths paths) {
+  const std::lock_guard lock(mutex_);
+  file_storage_.reset();
+  cufile_paths_ = std::move(paths);
 }
 
 }  // namespace streamer

@@ -9,8 +9,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "gpu/cufile.h"
 #include "gpu/pinned_ring.h"
 
 namespace streamer {
@@ -22,6 +24,13 @@ class CudaRuntime {
   // The ring of a device, whose context it opens. Throws DeviceFailure.
   std::shared_ptr<PinnedRing> ring(int device);
 
+  // GPUDirect Storage; null where it cannot be used, for a reason that is told.
+  struct FileStorage {
+    std::shared_ptr<const CuFile> library;
+    std::string reason;
+  };
+  FileStorage file_storage();
+
   // Unpins what no load uses, on all devices; returns the bytes.
   std::uint64_t release_free();
   RingStats stats();
@@ -29,6 +38,8 @@ class CudaRuntime {
   // For tests alone: forgets every device and takes another library from here on; an empty path is
   // the real driver. Loads that run keep what they have.
   void use_library_for_tests(std::string path);
+  // As well; the kernel module is any file.
+  void use_cufile_for_tests(CuFilePaths paths);
 
  private:
   void refuse_in_child() const;
@@ -38,6 +49,8 @@ class CudaRuntime {
   std::string path_ = kCudaLibrary;
   std::shared_ptr<const CudaDriver> driver_;
   std::map<int, std::shared_ptr<PinnedRing>> rings_;
+  CuFilePaths cufile_paths_;
+  std::optional<FileStorage> file_storage_;  // asked for once
 };
 
 }  // namespace streamer

@@ -44,6 +44,23 @@ void DeviceCopier::wait_for(CudaStreamHandle consumer) {
   const CudaDriver& driver = device_->driver();
   driver.check(driver.stream_wait_event(stream_->handle(), event.handle(), 0),
                "waiting for the consumer's stream on " + device_->label());
+  ++waits_;
+}
+
+bool DeviceCopier::wait_until_free(const std::function<bool()>& is_cancelled) {
+  const std::uint64_t wanted = waits_;
+  if (waited_ >= wanted) return true;
+  const CurrentContext current(*device_);
+  CudaEvent event(*device_);
+  event.record(stream_->handle());  // behind the waits, and behind some copies
+  while (!event.has_fired()) {
+    if (is_cancelled()) return false;
+    std::this_thread::sleep_for(Seconds(kPollS));
+  }
+  std::uint64_t known = waited_;
+  while (known < wanted && !waited_.compare_exchange_weak(known, wanted)) {
+  }
+  return true;
 }
 
 void DeviceCopier::submit(Lane lane, Block block) {

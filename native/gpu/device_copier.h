@@ -13,7 +13,9 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,6 +43,9 @@ class DeviceCopier : public DeviceSink {
 
   // Copies started from here on wait for what `consumer` holds now. Throws DeviceFailure.
   void wait_for(CudaStreamHandle consumer);
+  // For those who write to targets without a copy of ours: waits until all that wait_for() was told
+  // of is done. False once `is_cancelled`. Throws DeviceFailure.
+  bool wait_until_free(const std::function<bool()>& is_cancelled);
 
   void submit(Lane lane, Block block) override;
   void run();
@@ -80,6 +85,8 @@ class DeviceCopier : public DeviceSink {
   std::deque<Flight> in_flight_;         // as copies_, oldest first
   std::vector<CudaEvent> spare_events_;  // as in_flight_
   std::atomic<bool> has_abandoned_{false};
+  std::atomic<std::uint64_t> waits_{0};   // calls of wait_for()
+  std::atomic<std::uint64_t> waited_{0};  // of these, what is known to be done
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_work_;

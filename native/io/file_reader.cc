@@ -121,8 +121,6 @@ FileReader::FileReader(std::string path, std::uint64_t size_bytes, std::string v
       options_(with_read_call(std::move(options))),
       version_(std::move(version)) {}
 
-FileReader::Opened::~Opened() { close(descriptor); }
-
 std::string FileReader::version() {
   const std::lock_guard lock(mutex_);
   return version_;
@@ -181,13 +179,14 @@ std::optional<ReadError> FileReader::check_opened(Opened& file) {
   return std::nullopt;
 }
 
-std::optional<ReadError> FileReader::read(Block& block, const std::function<bool()>& is_cancelled) {
+std::optional<ReadError> FileReader::read(Block& block, const std::function<bool()>& is_cancelled,
+                                          const ReadStep& step) {
   std::shared_ptr<Opened> file;
   std::optional<ReadError> error;
   for (int attempt = 0; attempt < 2; ++attempt) {
     std::shared_ptr<Opened> next;
     error = open_file(next, file);
-    if (!error) error = read_from(*next, block, is_cancelled);
+    if (!error) error = read_from(*next, block, is_cancelled, step);
     if (!error && block.received == block.size()) count(block);
     if (!error || !is_worth_reopening(error->os_error)) return error;
     if (next) file = std::move(next);
@@ -215,12 +214,13 @@ ssize_t FileReader::read_some(Opened& file, const SegmentCursor& cursor, off_t o
 }
 
 std::optional<ReadError> FileReader::read_from(Opened& file, Block& block,
-                                               const std::function<bool()>& is_cancelled) const {
+                                               const std::function<bool()>& is_cancelled,
+                                               const ReadStep& step) const {
   SegmentCursor cursor(block);
   while (block.received < block.size()) {
     if (is_cancelled()) return std::nullopt;
     const auto offset = static_cast<off_t>(block.begin + block.received);
-    const ssize_t got = read_some(file, cursor, offset);
+    const ssize_t got = step ? step(file, cursor, offset) : read_some(file, cursor, offset);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got < 0) {
       return error_of_errno("cannot read the file at byte " + std::to_string(offset), errno);

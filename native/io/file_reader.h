@@ -24,6 +24,7 @@
 #include <string>
 
 #include "base/read_error.h"
+#include "io/open_file.h"
 #include "io/read_call.h"
 #include "pipeline/segment_cursor.h"
 
@@ -39,6 +40,11 @@ struct FileOptions {
 
 class FileReader {
  public:
+  // One step of reading an open file, from the offset on to where the cursor points. Returns bytes,
+  // 0 at the end of the file, or -1 with errno.
+  using ReadStep =
+      std::function<ssize_t(OpenFile& file, const SegmentCursor& cursor, off_t offset)>;
+
   // `version` pins what an earlier session saw of the same file (see version()), or is empty.
   FileReader(std::string path, std::uint64_t size_bytes, std::string version,
              FileOptions options = {});
@@ -50,21 +56,20 @@ class FileReader {
   void expect(std::uint64_t wanted_bytes) { wanted_bytes_ = wanted_bytes; }
 
   // Fills the segments of the block, or says why not. Returns early, with success, once
-  // `is_cancelled`: the caller drops the block.
-  std::optional<ReadError> read(Block& block, const std::function<bool()>& is_cancelled);
+  // `is_cancelled`: the caller drops the block. `step` reads in place of the system's calls.
+  std::optional<ReadError> read(Block& block, const std::function<bool()>& is_cancelled,
+                                const ReadStep& step = nullptr);
+
+  bool is_direct() const { return options_.is_direct; }
 
   // What this file is: text that changes when its content may have. Empty before the first block.
   std::string version();
 
  private:
   // An open file and what it was when it was opened; closed when the last block is done with it.
-  struct Opened {
-    explicit Opened(int opened) : descriptor(opened) {}
-    ~Opened();
-    Opened(const Opened&) = delete;
-    Opened& operator=(const Opened&) = delete;
+  struct Opened : OpenFile {
+    using OpenFile::OpenFile;
 
-    const int descriptor;
     std::atomic<bool> is_direct{false};
     struct stat status {};
   };
@@ -76,7 +81,8 @@ class FileReader {
   std::optional<ReadError> check_opened(Opened& file);
   void count(const Block& block);
   std::optional<ReadError> read_from(Opened& file, Block& block,
-                                     const std::function<bool()>& is_cancelled) const;
+                                     const std::function<bool()>& is_cancelled,
+                                     const ReadStep& step) const;
   ssize_t read_some(Opened& file, const SegmentCursor& cursor, off_t offset) const;
 
   const std::string path_;

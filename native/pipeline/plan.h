@@ -91,4 +91,7 @@ struct Block {
   std::uint64_t size() const { return end - begin; }
 };
 
+// Once it is handed out: its segments are memory of its device, and no slot lies between.
+inline bool goes_straight(const Block& block) { return is_on_device(block.device) && !block.slot; }
+
 }  // namespace streamer

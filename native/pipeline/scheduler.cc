@@ -150,9 +150,11 @@ bool Scheduler::reserve(std::uint32_t index) {
 }
 
 void Scheduler::finish(Lane which, Block block) {
-  ledger_.add(block);  // before the lock: it reads every byte
+  const bool is_straight = goes_straight(block);
+  if (!is_straight) ledger_.add(block);  // before the lock: it reads every byte
   const std::lock_guard lock(mutex_);
-  if (block.device == kHost) {
+  if (is_straight) stats_.bytes_straight += block.size();
+  if (block.device == kHost || is_straight) {
     count_landed(which, block);
   } else if (!is_stopped_) {
     devices_.at(block.device).sink->submit(which, std::move(block));  // in flight until it landed
@@ -163,7 +165,7 @@ void Scheduler::count_landed(Lane which, const Block& block) {
   LaneState& lane = lane_state(which);
   --lane.in_flight;
   stats_.bytes_landed += block.size();
-  for (const Segment& segment : block.device == kHost ? block.segments : block.copies) {
+  for (const Segment& segment : block.copies.empty() ? block.segments : block.copies) {
     if (segment.item == Segment::kNoItem) continue;
     missing_bytes_[segment.item] -= segment.size;
     if (missing_bytes_[segment.item] == 0) settle(which, segment.item);

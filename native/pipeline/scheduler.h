@@ -16,6 +16,8 @@
 //    the device's sink when it is read; its bytes count as landed once the sink says so. A block
 //    that waits for its retry keeps its slot only while that holds received bytes, and never while
 //    it waits for the consumer; so every slot comes back by itself.
+//    Blocks of sources that are read straight into a device's memory have no slot, and land at
+//    once.
 //  - Memory on a device, or of the consumer's own on this machine, is asked of the consumer, in
 //  item order, as far as the limit allows.
 //  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
@@ -31,6 +33,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/clock.h"
@@ -72,8 +75,9 @@ struct Delivery {
 struct SchedulerStats {
   std::uint64_t blocks = 0;
   std::uint64_t retries = 0;
-  std::uint64_t rereads = 0;       // of items whose digest was wrong
-  std::uint64_t bytes_landed = 0;  // of finished blocks, dropped gaps included
+  std::uint64_t rereads = 0;         // of items whose digest was wrong
+  std::uint64_t bytes_landed = 0;    // of finished blocks, dropped gaps included
+  std::uint64_t bytes_straight = 0;  // of these, in blocks read straight into a device's memory
   std::uint64_t bytes_delivered = 0;
   std::uint64_t items_delivered = 0;
   std::uint64_t peak_held_bytes = 0;
@@ -89,6 +93,10 @@ class Scheduler {
 
   // Before anything is taken. `sink` must outlive the last block.
   void add_device(std::int32_t device, DeviceLane lane);
+
+  // Whether blocks of the source that are for a device are handed out from here on without a slot,
+  // to be read straight into their targets. Not with digests, which need the bytes on the host.
+  void set_straight(std::uint32_t source, bool is_straight);
 
   // --- readers
   // -------------------------------------------------------------------------------------------
@@ -188,6 +196,7 @@ class Scheduler {
   std::deque<std::uint32_t> ready_;  // complete, not yet given to the consumer
   std::vector<std::uint32_t> to_refresh_;
   std::map<std::int32_t, DeviceLane> devices_;
+  std::set<std::uint32_t> straight_;  // sources
   std::deque<std::uint32_t> to_allocate_;
   std::vector<bool> is_asked_;     // by item: asked of the consumer and counted as held; else empty
   std::uint32_t next_to_ask_ = 0;  // first item whose memory was not asked for

@@ -60,13 +60,20 @@ std::vector<std::uint32_t> Scheduler::take_asked() {
   return next;
 }
 
+void Scheduler::set_straight(std::uint32_t source, bool is_straight) {
+  const std::lock_guard lock(mutex_);
+  if (is_straight && ledger_.is_empty()) straight_.insert(source);
+  if (!is_straight) straight_.erase(source);
+}
+
 bool Scheduler::try_give_slot(Block& block) {
-  return block.device == kHost || devices_.at(block.device).try_give_slot(block);
+  if (block.device == kHost || straight_.contains(block.source)) return true;
+  return devices_.at(block.device).try_give_slot(block);
 }
 
 // A block that is to pass through pinned memory, directed there. Without the lock.
 TakeResult Scheduler::with_slot(TakeResult taken) {
-  if (!taken.block || taken.block->device == kHost) return taken;
+  if (!taken.block || !taken.block->slot) return taken;
   try {
     direct_to_slot(*taken.block);
   } catch (const DeviceFailure& failure) {

@@ -11,14 +11,12 @@
 #include <utility>
 
 #include "base/descriptors.h"
-#include "base/reader_count.h"
 #include "base/thread_name.h"
+#include "gpu/cuda_runtime.h"
+#include "pipeline/file_lane.h"
 
 namespace streamer {
 namespace {
-
-// How long a block waits for a descriptor that another one will give back.
-constexpr double kDescriptorWaitS = 0.02;
 
 ReadError error_of(ErrorCode code, std::string detail) {
   ReadError error;
@@ -58,9 +56,9 @@ struct Session::State {
   std::vector<std::unique_ptr<HttpReactor>> reactors;
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
   HttpCounters http_counters;
-  ReaderCount file_readers;
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
+  std::optional<FileLane> file_lane;
   std::mutex join_mutex;  // close() may be called by several threads
   std::vector<std::thread> threads;
 
@@ -166,39 +164,17 @@ struct Session::State {
   }
 
   void start_files(const std::vector<Span>& spans) {
-    std::vector<std::uint64_t> wanted_bytes(files.size());
-    for (const Span& span : spans) wanted_bytes[span.source] += span.end - span.begin;
-    for (std::size_t i = 0; i < files.size(); ++i) {
-      if (files[i]) files[i]->expect(wanted_bytes[i]);
+    file_lane.emplace(*scheduler, files, copiers);
+    if (options.uses_gpudirect && !copiers.by_device().empty()) {
+      if (auto library = CudaRuntime::instance().file_storage().library) {
+        file_lane->use(std::move(library));
+      }
     }
-    file_readers.start(options.file_threads);
+    file_lane->start(options.file_threads, spans);
     for (unsigned i = 0; i < options.file_threads; ++i) {
-      if (start_thread("file", i, [this] { read_files(); })) continue;
-      file_readers.remove(options.file_threads - i);
+      if (start_thread("file", i, [this] { file_lane->run(); })) continue;
+      file_lane->remove(options.file_threads - i);
       return;
-    }
-  }
-
-  // One file thread: block by block until there are no more, or until there are fewer descriptors
-  // than threads.
-  void read_files() {
-    const auto is_cancelled = [this] { return scheduler->is_stopped(); };
-    while (auto block = scheduler->take(Lane::kFile)) {
-      const TimePoint started = Clock::now();
-      auto error = files[block->source]->read(*block, is_cancelled);
-      if (error && means_no_descriptor(error->os_error) && file_readers.leave_to_others()) {
-        scheduler->put_back(Lane::kFile, std::move(*block), after(Clock::now(), kDescriptorWaitS));
-        return;
-      }
-      if (error) {
-        error->source = block->source;
-        error->begin = block->begin;
-        error->end = block->end;
-        error->elapsed_s = seconds_between(started, Clock::now());
-        scheduler->fail(std::move(*error));
-      } else if (block->received == block->size()) {
-        scheduler->finish(Lane::kFile, std::move(*block));
-      }
     }
   }
 

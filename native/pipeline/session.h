@@ -44,6 +44,8 @@ struct SessionOptions {
   NfsOptions nfs;
   RetryOptions retry;
   std::uint64_t pinned_bytes = std::uint64_t{256} << 20;  // most on their way to one device
+  // Files that are read past the page cache go straight to their devices where that can be done.
+  bool uses_gpudirect = false;
   double hedge_percent = 5;  // most extra bytes for duplicates of slow requests; 0: none are sent
 };
 

@@ -49,6 +49,15 @@ py::dict pinned_stats() {
   return result;
 }
 
+// Why not; empty where it can be used.
+std::string gpudirect_problem() {
+  try {
+    return CudaRuntime::instance().file_storage().reason;
+  } catch (const DeviceFailure& failure) {
+    return failure.error().detail;
+  }
+}
+
 }  // namespace
 
 void register_cuda(py::module_& module) {
@@ -58,6 +67,15 @@ void register_cuda(py::module_& module) {
              "Free memory of a CUDA device, or None where it does not tell.");
   module.def("cuda_release_pinned", &release_pinned, "Unpin what no load uses; returns the bytes.");
   module.def("cuda_pinned_stats", &pinned_stats, "Host memory now pinned for copies to devices.");
+  module.def("cuda_gpudirect_problem", &gpudirect_problem,
+             "Why GPUDirect Storage cannot be used here; \"\" where it can.");
+  module.def(
+      "cuda_use_cufile_for_tests",
+      [](std::string library, std::string kernel_module) {
+        CudaRuntime::instance().use_cufile_for_tests(
+            {std::move(library), std::move(kernel_module)});
+      },
+      py::arg("library"), py::arg("kernel_module"), "As cuda_use_library_for_tests, of libcufile.");
   module.def(
       "cuda_use_library_for_tests",
       [](std::string path) { CudaRuntime::instance().use_library_for_tests(std::move(path)); },

@@ -163,6 +163,7 @@ py::dict stats_of(Session& session) {
   result["retries"] = stats.scheduler.retries;
   result["rereads"] = stats.scheduler.rereads;
   result["bytes_landed"] = stats.scheduler.bytes_landed;
+  result["bytes_straight"] = stats.scheduler.bytes_straight;
   result["bytes_delivered"] = stats.scheduler.bytes_delivered;
   result["items_delivered"] = stats.scheduler.items_delivered;
   result["peak_held_bytes"] = stats.scheduler.peak_held_bytes;
@@ -220,7 +221,7 @@ std::shared_ptr<Session> make_session(
     unsigned http_reactors, unsigned http_in_flight, bool http_blocks_follow_server,
     unsigned nfs_threads, double connect_timeout_s, double first_byte_timeout_s,
     double stall_timeout_s, int max_attempts, double block_deadline_s, double hedge_percent,
-    std::uint64_t pinned_bytes) {
+    std::uint64_t pinned_bytes, bool uses_gpudirect) {
   SessionOptions options;
   options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes,
                                    nfs_block_bytes};
@@ -237,6 +238,7 @@ std::shared_ptr<Session> make_session(
   options.retry.block_deadline_s = block_deadline_s;
   options.hedge_percent = hedge_percent;
   options.pinned_bytes = pinned_bytes;
+  options.uses_gpudirect = uses_gpudirect;
   return std::make_shared<Session>(std::move(options));
 }
 
@@ -258,7 +260,7 @@ void register_session(py::module_& module) {
            py::arg("http_blocks_follow_server"), py::arg("nfs_threads"),
            py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"),
            py::arg("stall_timeout_s"), py::arg("max_attempts"), py::arg("block_deadline_s"),
-           py::arg("hedge_percent"), py::arg("pinned_bytes"))
+           py::arg("hedge_percent"), py::arg("pinned_bytes"), py::arg("uses_gpudirect"))
       .def(
           "add_file",
           [](Session& session, std::string path, std::uint64_t size_bytes, std::string version,

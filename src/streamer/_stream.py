@@ -17,6 +17,7 @@ from streamer._opened import Opened, open_checkpoint, wanted_tensors
 from streamer._progress import Progress, ProgressOption
 from streamer._targets import Targets, bytes_at
 from streamer.core.catalog import Located
+from streamer.core.device_path import device_path, gpudirect_remarks
 from streamer.core.device_tensors import DeviceTensors
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError
 from streamer.core.frameworks import Framework, framework_of
@@ -103,6 +104,7 @@ class Stream:
     def report(self) -> LoadReport:
         """What was done so far; complete once the loop has ended."""
         stats = self._session.stats()
+        path = device_path(self._ways(), stats)
         read_s = (self._ended or time.perf_counter()) - self._started
         stages = {**self._opened.stages, "read": read_s}
         return LoadReport(
@@ -118,9 +120,13 @@ class Stream:
             credential_refreshes=stats["credential_refreshes"],
             peak_held_bytes=stats["peak_held_bytes"],
             readers=count_readers(self._sources),
-            remarks=(*remarks_of(self._sources), *self._framework.devices.remarks()),
+            remarks=(
+                *remarks_of(self._sources),
+                *self._framework.devices.remarks(),
+                *gpudirect_remarks(path, is_asked=self._opened.settings.gpudirect),
+            ),
             verified=self._verification.checks() if self._verification else (),
-            device_path=self._device_path(),
+            device_path=path,
             peak_pinned_bytes=stats["peak_pinned_bytes"],
             stages=stages,
             is_complete=self._yielded == len(self._wanted),
@@ -179,12 +185,10 @@ class Stream:
             raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
         return self._framework.devices.moved(self._framework.tensor(memory, entry), entry.name)
 
-    def _device_path(self) -> str:
+    def _ways(self) -> set[str]:
         if self._targets is not None:
-            paths = self._targets.device_paths
-        else:
-            paths = {self._framework.devices.path(located.entry.name) for located in self._wanted}
-        return "+".join(sorted(paths - {""}))
+            return self._targets.device_paths
+        return {self._framework.devices.path(located.entry.name) for located in self._wanted}
 
     def _finish(self) -> None:
         if self._ended is not None:

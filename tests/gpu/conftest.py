@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu.fake_devices import FakeGpu, attached_fake_gpu, compile_fake_driver
+from gpu.fake_devices import FakeGpu, attached_fake_gpu, compile_fake
 
 
 @pytest.fixture(scope="session")
 def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_fake_driver(tmp_path_factory.mktemp("fake_driver"))
+    return compile_fake("fake_cuda", tmp_path_factory.mktemp("fake_driver"))
 
 
 @pytest.fixture

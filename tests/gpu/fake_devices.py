@@ -22,16 +22,16 @@ import streamer
 from streamer import _native
 from streamer.core import torch_cuda
 
-SOURCE = Path(__file__).parent / "fake_driver/fake_cuda.cc"
+FOLDER = Path(__file__).parent / "fake_driver"
 DEVICES = 2
 
 
-def compile_fake_driver(folder: Path) -> Path:
-    """Compile the fake driver; raises when there is no compiler, as a test that is left out proves nothing."""
-    library = folder / "libfake_cuda.so"
+def compile_fake(name: str, folder: Path) -> Path:
+    """Compile a fake library; raises when there is no compiler, as a test that is left out proves nothing."""
+    source, library = FOLDER / f"{name}.cc", folder / f"lib{name}.so"
     compiler = shutil.which("c++") or shutil.which("g++")
-    assert compiler, "the fake CUDA driver needs a C++ compiler"
-    subprocess.run([compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", SOURCE, "-o", library], check=True)
+    assert compiler, "the fakes of NVIDIA's libraries need a C++ compiler"
+    subprocess.run([compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", source, "-o", library], check=True)
     return library
 
 

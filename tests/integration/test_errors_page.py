@@ -14,7 +14,7 @@ import pytest
 import torch
 from faults.catalogue import FAULTS
 from faults.server import FaultServer
-from gpu.fake_devices import attached_fake_gpu, compile_fake_driver
+from gpu.fake_devices import attached_fake_gpu, compile_fake
 from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
@@ -58,7 +58,7 @@ class Provoked:
         streamer.load("s4://bucket/model")
 
     def device_error(self) -> None:
-        with attached_fake_gpu(compile_fake_driver(self.folder)) as gpu:  # no GPU is here, and none is needed
+        with attached_fake_gpu(compile_fake("fake_cuda", self.folder)) as gpu:  # no GPU is here, and none is needed
             gpu.fail("cuEventQuery", 719)
             streamer.load(self.file, device="cuda", options=FAST, progress=False)
 

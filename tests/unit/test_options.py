@@ -9,7 +9,7 @@ import pytest
 from streamer import OptionError, Options
 from streamer.core.settings import resolve
 
-SWITCHES = ["direct_io"]
+SWITCHES = ["direct_io", "gpudirect"]
 
 
 @pytest.mark.parametrize("knob", [field.name for field in fields(Options) if field.name not in SWITCHES])
@@ -32,7 +32,7 @@ def test_a_switch_states_its_reason_and_is_a_bool_or_automatic(monkeypatch, knob
     for wrong in (0, 1, "yes"):
         with pytest.raises(OptionError, match=knob):
             Options(**{knob: wrong})
-    assert getattr(resolve(None), knob) is None
+    assert not getattr(resolve(None), knob)  # None, or decided by no machine: False
     for text, value in {"0": False, "1": True}.items():
         monkeypatch.setenv(f"STREAMER_{knob.upper()}", text)
         assert getattr(resolve(None), knob) is value

@@ -1,0 +1,54 @@
+#include "gpu/cufile.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace streamer {
+
+std::shared_ptr<const CuFile> CuFile::open(const CuFilePaths& paths, std::string& reason) {
+  const std::shared_ptr<CuFile> opened(new CuFile());
+  reason = opened->start(paths);
+  return reason.empty() ? opened : nullptr;
+}
+
+// Why not; empty when it is ready.
+std::string CuFile::start(const CuFilePaths& paths) {
+  if (access(paths.kernel_module.c_str(), R_OK) != 0) {
+    return "the kernel module nvidia-fs is not loaded";
+  }
+  library_ = dlopen(paths.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library_ == nullptr) return paths.library + " is not installed";
+  const auto find = [this]<typename Function>(const char* name, Function*& function) {
+    function = reinterpret_cast<Function*>(dlsym(library_, name));
+    return function != nullptr;
+  };
+  const bool is_complete = find("cuFileDriverOpen", driver_open_) &&
+                           find("cuFileHandleRegister", add_) &&
+                           find("cuFileHandleDeregister", remove_) && find("cuFileRead", read_);
+  if (!is_complete) return paths.library + " lacks a function";
+  if (!find("cuFileDriverClose_v2", driver_close_)) find("cuFileDriverClose", driver_close_);
+  if (const CuFileStatus status = driver_open_(); status.code != 0) {
+    return "libcufile cannot start: its code is " + std::to_string(status.code);
+  }
+  is_started_ = true;
+  return {};
+}
+
+CuFile::~CuFile() {
+  if (is_started_ && driver_close_ != nullptr) driver_close_();
+  if (library_ != nullptr) dlclose(library_);
+}
+
+std::shared_ptr<void> CuFile::add(int descriptor) const {
+  if ((fcntl(descriptor, F_GETFL) & O_DIRECT) == 0) return nullptr;  // its file system has no such
+  CuFileDescription description;
+  description.handle.descriptor = descriptor;
+  void* file = nullptr;
+  if (add_(&file, &description).code != 0) return nullptr;
+  return {file, [library = shared_from_this()](void* added) { library->remove_(added); }};
+}
+
+}  // namespace streamer

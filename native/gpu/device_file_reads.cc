@@ -1,0 +1,39 @@
+#include "gpu/device_file_reads.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace streamer {
+namespace {
+
+// What the library takes at a time unless it is configured otherwise (max_direct_io_size_kb).
+constexpr std::uint64_t kBytesPerRead = std::uint64_t{16} << 20;
+
+}  // namespace
+
+std::optional<ReadError> DeviceFileReads::read(FileReader& file, Block& block, DeviceCopier& copier,
+                                               const std::function<bool()>& is_cancelled) const {
+  try {
+    if (!copier.wait_until_free(is_cancelled)) return std::nullopt;
+    const CurrentContext current(copier.device());
+    return file.read(block, is_cancelled,
+                     [this](OpenFile& opened, const SegmentCursor& cursor, off_t offset) {
+                       return read_some(opened, cursor, offset);
+                     });
+  } catch (const DeviceFailure& failure) {
+    return failure.error();
+  }
+}
+
+ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor,
+                                   off_t offset) const {
+  const Segment piece = cursor.piece();
+  const std::uint64_t bytes = std::min(piece.size, kBytesPerRead);
+  if (piece.target == nullptr) return static_cast<ssize_t>(bytes);  // a gap need not be read
+  const auto known = file.attachment([this](int descriptor) { return library_->add(descriptor); });
+  const ssize_t got = known ? library_->read(known.get(), piece.target, bytes, offset) : -1;
+  if (got < 0) errno = ENOTSUP;
+  return std::max<ssize_t>(got, -1);
+}
+
+}  // namespace streamer

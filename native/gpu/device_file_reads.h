@@ -1,0 +1,33 @@
+// Reads blocks of files straight into the memory of their device, by GPUDirect Storage.
+//
+// A file that the library does not support, or that it fails to read, is told as ENOTSUP: it is
+// then read through the pinned ring, which says what is wrong with it if anything is.
+//
+// Thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "gpu/cufile.h"
+#include "gpu/device_copier.h"
+#include "io/file_reader.h"
+
+namespace streamer {
+
+class DeviceFileReads {
+ public:
+  explicit DeviceFileReads(std::shared_ptr<const CuFile> library) : library_(std::move(library)) {}
+
+  // As FileReader::read, of a block whose segments are memory of the copier's device.
+  std::optional<ReadError> read(FileReader& file, Block& block, DeviceCopier& copier,
+                                const std::function<bool()>& is_cancelled) const;
+
+ private:
+  ssize_t read_some(OpenFile& file, const SegmentCursor& cursor, off_t offset) const;
+
+  const std::shared_ptr<const CuFile> library_;
+};
+
+}  // namespace streamer

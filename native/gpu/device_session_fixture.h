@@ -1,0 +1,89 @@
+// What the tests of whole loads to a (fake) device share: options, plans, and who asks for tensors.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pipeline/session.h"
+#include "pipeline/session_fixture.h"
+
+namespace streamer {
+
+inline constexpr std::uint64_t kBlockBytes = 64 << 10;
+inline constexpr std::uint64_t kItemBytes = 100'000;
+
+inline SessionOptions options_with(std::uint64_t pinned_bytes,
+                                   std::uint64_t memory_limit_bytes = 1 << 20) {
+  SessionOptions options;
+  options.scheduler.block_bytes.fill(kBlockBytes);
+  options.scheduler.memory_limit_bytes = memory_limit_bytes;
+  options.pinned_bytes = pinned_bytes;
+  options.retry.base_delay_s = 0.001;
+  options.retry.throttle_delay_s = 0.001;
+  return options;
+}
+
+inline Plan plan_of(std::uint64_t size, std::int32_t device, std::uint32_t source = 0) {
+  Plan plan;
+  for (std::uint64_t begin = 0; begin < size; begin += kItemBytes) {
+    plan.items.push_back({source, begin, std::min(size, begin + kItemBytes), nullptr, device});
+  }
+  plan.spans.push_back({source, 0, size, 0, static_cast<std::uint32_t>(plan.items.size())});
+  return plan;
+}
+
+// The one who asks for tensors: allocates what the engine asks for, as torch would.
+class Consumer {
+ public:
+  Consumer(Session& session, Plan plan)
+      : session_(session), plan_(std::move(plan)), memory_(plan_.items.size()) {}
+
+  // One look; false when there is nothing more to come.
+  bool look(CudaStreamHandle stream = nullptr) {
+    const Delivery delivery = session_.wait(30);
+    error = delivery.error;
+    if (error) return false;
+    for (const std::uint32_t item : delivery.to_allocate) {
+      memory_[item] = std::make_unique<std::string>(plan_.items[item].size(), '?');
+      auto* target = reinterpret_cast<std::byte*>(memory_[item]->data());
+      session_.provide(plan_.items[item].device, stream, {item}, {target});
+      ++allocated;
+    }
+    for (const std::uint32_t item : delivery.items) {
+      CHECK(session_.take(item).size() == 0);
+      delivered.push_back(item);
+    }
+    most_waiting = std::max(most_waiting, allocated - delivered.size());
+    return !delivery.is_finished;
+  }
+
+  void load(const Plan& plan, const std::string& data) {
+    session_.start(plan);
+    while (look()) {
+    }
+    REQUIRE_MESSAGE(!error, error->detail);
+    CHECK(delivered.size() == plan_.items.size());
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      const Item& item = plan_.items[i];
+      CHECK(*memory_[i] == data.substr(item.begin, item.size()));
+    }
+  }
+
+  std::optional<ReadError> error;
+  std::vector<std::uint32_t> delivered;
+  std::size_t allocated = 0;
+  std::size_t most_waiting = 0;
+
+ private:
+  Session& session_;
+  const Plan plan_;
+  std::vector<std::unique_ptr<std::string>> memory_;
+};
+
+}  // namespace streamer

@@ -1,0 +1,216 @@
+// Files that go straight to a device, by fakes of the driver and of libcufile: nothing here says
+// that the real ones would agree.
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+
+#include <string>
+#include <thread>
+
+#include "gpu/cuda_runtime.h"
+#include "gpu/device_session_fixture.h"
+#include "gpu/fake_driver.h"
+
+namespace streamer {
+namespace {
+
+constexpr const char* kAnyFile = "/proc/self/status";  // stands for that of the kernel module
+
+class FakeCuFile {
+ public:
+  FakeCuFile() : library_(dlopen(STREAMER_FAKE_CUFILE, RTLD_NOW | RTLD_LOCAL)) {
+    REQUIRE(library_ != nullptr);
+    find("fake_cufile_reset", reset);
+    find("fake_cufile_refuse_files", refuse_files);
+    find("fake_cufile_fail_reads", fail_reads);
+    find("fake_cufile_limit_reads", limit_reads);
+    find("fake_cufile_reads", reads);
+    find("fake_cufile_live_files", live_files);
+    find("fake_cufile_live_drivers", live_drivers);
+    find("fake_cufile_violations", violations);
+    reset();
+    CudaRuntime::instance().use_cufile_for_tests({STREAMER_FAKE_CUFILE, kAnyFile});
+  }
+  ~FakeCuFile() {
+    CudaRuntime::instance().use_cufile_for_tests({});
+    CHECK(live_files() == 0);
+    CHECK(live_drivers() == 0);
+    CHECK(violations() == 0);
+  }
+
+  void (*reset)() = nullptr;
+  void (*refuse_files)() = nullptr;
+  void (*fail_reads)(int after, int code) = nullptr;
+  void (*limit_reads)(long bytes) = nullptr;
+  int (*reads)() = nullptr;
+  int (*live_files)() = nullptr;
+  int (*live_drivers)() = nullptr;
+  int (*violations)() = nullptr;
+
+ private:
+  template <typename Function>
+  void find(const char* name, Function*& function) {
+    function = reinterpret_cast<Function*>(dlsym(library_, name));
+    const bool is_found = function != nullptr;
+    REQUIRE(is_found);
+  }
+
+  void* library_;
+};
+
+SessionOptions straight_options() {
+  SessionOptions options = options_with(4 * kBlockBytes);
+  options.uses_gpudirect = true;
+  return options;
+}
+
+// Loads 2 MB to device 0 and checks every byte; gives how many took the straight way.
+std::uint64_t load_straight(const SessionOptions& options = straight_options(),
+                            bool is_direct = true) {
+  const std::string data = random_data(2'000'000, 21);
+  const TemporaryFile file(data);
+  Session session(options);
+  session.add_file(file.path(), data.size(), "", {.is_direct = is_direct});
+  const Plan plan = plan_of(data.size(), 0);
+  Consumer(session, plan).load(plan, data);
+  session.close();
+  CHECK(session.stats().scheduler.bytes_delivered == data.size());
+  return session.stats().scheduler.bytes_straight;
+}
+
+TEST_CASE("a file that is read past the page cache goes straight to its device") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  CHECK(load_straight() == 2'000'000);
+  CHECK(driver.calls("cuMemcpyHtoDAsync_v2") == 0);
+  CHECK(library.reads() > 0);
+}
+
+TEST_CASE("reads that give less than was asked for go on where they ended") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  library.limit_reads(4'999);
+  CHECK(load_straight() == 2'000'000);
+}
+
+TEST_CASE("a file in the page cache, or one that was not asked for, goes through the ring") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  CHECK(load_straight(straight_options(), false) == 0);
+  CHECK(load_straight(options_with(4 * kBlockBytes)) == 0);
+  CHECK(library.reads() == 0);
+}
+
+TEST_CASE("a file that the library does not support goes through the ring") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  library.refuse_files();
+  CHECK(load_straight() == 0);
+  CHECK(library.reads() == 0);
+}
+
+TEST_CASE("what the library fails to read is read through the ring") {
+  const FakeDriver driver;
+  for (const int code : {0, 5'030}) {
+    const FakeCuFile library;
+    library.fail_reads(9, code);
+    const std::uint64_t straight = load_straight();
+    CHECK(straight > 0);
+    CHECK(straight < 2'000'000);
+  }
+}
+
+TEST_CASE("without the kernel module, or the library, everything goes through the ring") {
+  const FakeDriver driver;
+  CudaRuntime& runtime = CudaRuntime::instance();
+  runtime.use_cufile_for_tests({STREAMER_FAKE_CUFILE, "/nonexistent"});
+  CHECK(runtime.file_storage().reason == "the kernel module nvidia-fs is not loaded");
+  CHECK(load_straight() == 0);
+  runtime.use_cufile_for_tests({"libcufile-that-nobody-has.so.0", kAnyFile});
+  CHECK(runtime.file_storage().reason == "libcufile-that-nobody-has.so.0 is not installed");
+  runtime.use_cufile_for_tests({"libc.so.6", kAnyFile});
+  CHECK(runtime.file_storage().reason == "libc.so.6 lacks a function");
+  CHECK(load_straight() == 0);
+  runtime.use_cufile_for_tests({});
+}
+
+TEST_CASE("with digests, which need the bytes on this machine, the ring is taken") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  const std::string data = random_data(200'000, 22);
+  const TemporaryFile file(data);
+  Plan plan = plan_of(data.size(), 0);
+  plan.digests.items.resize(plan.items.size());
+  plan.digests.cuts.resize(1);
+  Session session(straight_options());
+  session.add_file(file.path(), data.size(), "", {.is_direct = true});
+  Consumer(session, plan).load(plan, data);
+  CHECK(session.stats().scheduler.bytes_straight == 0);
+}
+
+TEST_CASE("nothing is read into memory that the consumer's stream may still use") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  const std::string data = random_data(kItemBytes, 23);
+  const TemporaryFile file(data);
+  std::string target(data.size(), '?');
+  const auto device = CudaRuntime::instance().ring(0)->device();
+  const CurrentContext current(*device);
+  const CudaStream stream(*device);
+  driver.enqueue_fill(stream.handle(), target.data(), target.size(), 'k', 100'000);
+  Session session(straight_options());
+  session.add_file(file.path(), data.size(), "", {.is_direct = true});
+  Plan plan = plan_of(data.size(), 0);
+  plan.items[0].target = reinterpret_cast<std::byte*>(target.data());
+  session.start(plan, {{0, stream.handle()}});
+  Consumer consumer(session, plan);
+  while (consumer.look()) {
+  }
+  REQUIRE(!consumer.error);
+  while (device->driver().stream_query(stream.handle()) == kCudaNotReady) {
+    std::this_thread::yield();  // a read that did not wait would be overwritten only now
+  }
+  CHECK(target == data);
+  CHECK(session.stats().scheduler.bytes_straight == data.size());
+}
+
+TEST_CASE("a load that is closed while it waits for the consumer's stream ends") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  const std::string data = random_data(kItemBytes, 24);
+  const TemporaryFile file(data);
+  std::string target(data.size(), '?');
+  const auto device = CudaRuntime::instance().ring(0)->device();
+  const CurrentContext current(*device);
+  const CudaStream stream(*device);
+  driver.enqueue_fill(stream.handle(), target.data(), target.size(), 'k', 600'000);
+  Session session(straight_options());
+  session.add_file(file.path(), data.size(), "", {.is_direct = true});
+  Plan plan = plan_of(data.size(), 0);
+  plan.items[0].target = reinterpret_cast<std::byte*>(target.data());
+  session.start(plan, {{0, stream.handle()}});
+  const TimePoint began = Clock::now();
+  session.close();
+  CHECK(seconds_between(began, Clock::now()) < 1);
+  CHECK(library.reads() == 0);
+}
+
+TEST_CASE("a device that fails ends a straight load with the driver's name for it") {
+  FakeDriver driver;
+  const FakeCuFile library;
+  const std::string data = random_data(2'000'000, 25);
+  const TemporaryFile file(data);
+  const Plan plan = plan_of(data.size(), 0);
+  driver.fail("cuEventQuery", 700, 2);
+  Session session(straight_options());
+  session.add_file(file.path(), data.size(), "", {.is_direct = true});
+  Consumer consumer(session, plan);
+  session.start(plan);
+  while (consumer.look()) {
+  }
+  session.close();  // before the consumer frees what is read into
+  REQUIRE(consumer.error);
+  CHECK(consumer.error->storage_code == "CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+}  // namespace
+}  // namespace streamer

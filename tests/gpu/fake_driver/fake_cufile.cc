@@ -1,0 +1,158 @@
+#include "fake_cufile.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace {
+
+constexpr int kInvalidFile = 5008;
+
+struct State {
+  std::mutex mutex;
+  std::set<void*> files;
+  int drivers = 0;
+  bool refuses_files = false;
+  int fails_after = INT_MAX;
+  int fail_code = 0;
+  long most_bytes = LONG_MAX;
+  int reads = 0;
+  int violations = 0;
+};
+
+State& state() {
+  static auto* const made = new State();
+  return *made;
+}
+
+// Registered under a descriptor of its own, without O_DIRECT: "device memory" need not be aligned.
+struct FakeFile {
+  int descriptor;
+};
+
+}  // namespace
+
+extern "C" {
+
+struct Status {
+  int code;
+  int cuda_code;
+};
+
+struct Description {
+  int kind;
+  union {
+    int descriptor;
+    void* pointer;
+  } handle;
+  const void* operations;
+};
+
+Status cuFileDriverOpen() {
+  const std::lock_guard lock(state().mutex);
+  ++state().drivers;
+  return {0, 0};
+}
+
+Status cuFileDriverClose_v2() {
+  const std::lock_guard lock(state().mutex);
+  --state().drivers;
+  if (!state().files.empty()) ++state().violations;
+  return {0, 0};
+}
+
+Status cuFileHandleRegister(void** file, Description* description) {
+  const int given = description->handle.descriptor;
+  const std::lock_guard lock(state().mutex);
+  const bool is_direct = (fcntl(given, F_GETFL) & O_DIRECT) != 0;
+  if (description->kind != 1 || !is_direct) ++state().violations;
+  if (state().refuses_files) return {kInvalidFile, 0};
+  const int own = open(("/proc/self/fd/" + std::to_string(given)).c_str(), O_RDONLY | O_CLOEXEC);
+  *file = new FakeFile{own};
+  state().files.insert(*file);
+  return {0, 0};
+}
+
+void cuFileHandleDeregister(void* file) {
+  const std::lock_guard lock(state().mutex);
+  if (state().files.erase(file) == 0) {
+    ++state().violations;
+    return;
+  }
+  auto* const known = static_cast<FakeFile*>(file);
+  close(known->descriptor);
+  delete known;
+}
+
+ssize_t cuFileRead(void* file, void* base, std::size_t bytes, off_t file_offset,
+                   off_t base_offset) {
+  int descriptor = -1;
+  {
+    const std::lock_guard lock(state().mutex);
+    ++state().reads;
+    if (!state().files.contains(file)) {
+      ++state().violations;
+      return -kInvalidFile;
+    }
+    if (state().fails_after-- <= 0) {
+      errno = EIO;
+      return state().fail_code == 0 ? -1 : -state().fail_code;
+    }
+    bytes = std::min(bytes, static_cast<std::size_t>(state().most_bytes));
+    descriptor = static_cast<FakeFile*>(file)->descriptor;
+  }
+  return pread(descriptor, static_cast<char*>(base) + base_offset, bytes, file_offset);
+}
+
+void fake_cufile_reset() {
+  const std::lock_guard lock(state().mutex);
+  state().refuses_files = false;
+  state().fails_after = INT_MAX;
+  state().fail_code = 0;
+  state().most_bytes = LONG_MAX;
+  state().reads = 0;
+  state().violations = 0;
+}
+
+void fake_cufile_refuse_files() {
+  const std::lock_guard lock(state().mutex);
+  state().refuses_files = true;
+}
+
+void fake_cufile_fail_reads(int after, int code) {
+  const std::lock_guard lock(state().mutex);
+  state().fails_after = after;
+  state().fail_code = code;
+}
+
+void fake_cufile_limit_reads(long bytes) {
+  const std::lock_guard lock(state().mutex);
+  state().most_bytes = bytes;
+}
+
+int fake_cufile_reads() {
+  const std::lock_guard lock(state().mutex);
+  return state().reads;
+}
+
+int fake_cufile_live_files() {
+  const std::lock_guard lock(state().mutex);
+  return static_cast<int>(state().files.size());
+}
+
+int fake_cufile_live_drivers() {
+  const std::lock_guard lock(state().mutex);
+  return state().drivers;
+}
+
+int fake_cufile_violations() {
+  const std::lock_guard lock(state().mutex);
+  return state().violations;
+}
+}

@@ -1,0 +1,91 @@
+"""Cold files straight to a device, through the real engine and fakes of the driver and of libcufile."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from comparison import assert_same
+from safetensors.torch import load_file
+
+import streamer
+from gpu.fake_devices import FakeGpu, compile_fake
+from streamer import _native
+
+# `direct_io`: the files of a test are in the page cache.
+STRAIGHT = streamer.Options(gpudirect=True, direct_io=True, block_bytes=64 << 10, pinned_bytes=1 << 20)
+MODULE = "/proc/self/status"  # any file stands for that of the kernel module
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_fake("fake_cufile", tmp_path_factory.mktemp("fake_cufile"))
+
+
+@pytest.fixture
+def fake_cufile(fake_library: Path, fake_gpu: FakeGpu) -> Iterator[ctypes.CDLL]:
+    fake_gpu.place_everything(0)
+    library = ctypes.CDLL(str(fake_library))
+    library.fake_cufile_reset()
+    _native.cuda_use_cufile_for_tests(str(fake_library), MODULE)
+    try:
+        yield library
+        assert library.fake_cufile_live_files() == 0
+        assert library.fake_cufile_violations() == 0
+    finally:
+        _native.cuda_use_cufile_for_tests("libcufile.so.0", "/proc/driver/nvidia-fs/version")
+
+
+def expected_of(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+
+
+def loaded(checkpoint: Path, **kwargs: object) -> tuple[dict[str, torch.Tensor], streamer.LoadReport]:
+    with streamer.stream(checkpoint, device="cuda", progress=False, **({"options": STRAIGHT} | kwargs)) as stream:
+        tensors = dict(stream)
+        return tensors, stream.report
+
+
+def test_files_go_straight_to_the_device(fake_cufile: ctypes.CDLL, checkpoint: Path) -> None:
+    tensors, report = loaded(checkpoint)
+    assert_same(tensors, expected_of(checkpoint))
+    assert report.device_path == "gpudirect"
+    assert not report.remarks
+    assert fake_cufile.fake_cufile_reads() > 0
+
+
+def test_a_file_it_does_not_support_goes_through_the_ring(fake_cufile: ctypes.CDLL, checkpoint: Path) -> None:
+    fake_cufile.fake_cufile_refuse_files()
+    tensors, report = loaded(checkpoint)
+    assert_same(tensors, expected_of(checkpoint))
+    assert report.device_path == "ring"
+    assert "none that it supports" in report.remarks[0]
+
+
+def test_what_is_verified_goes_through_the_ring(fake_cufile: ctypes.CDLL, checkpoint: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for file in checkpoint.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    streamer.write_manifest(copy)
+    tensors, report = loaded(copy, verify="manifest")
+    assert_same(tensors, expected_of(checkpoint))
+    assert report.is_verified
+    assert report.device_path == "ring"
+
+
+def test_without_it_the_report_says_why(fake_gpu: FakeGpu, checkpoint: Path) -> None:
+    fake_gpu.place_everything(0)
+    _, report = loaded(checkpoint)
+    assert report.device_path == "ring"
+    assert report.remarks == ("GPUDirect Storage was not used: the kernel module nvidia-fs is not loaded",)
+
+
+def test_nobody_who_did_not_ask_hears_of_it(fake_gpu: FakeGpu, checkpoint: Path) -> None:
+    fake_gpu.place_everything(0)
+    _, report = loaded(checkpoint, options=streamer.Options(direct_io=True))
+    assert report.device_path == "ring"
+    assert not report.remarks
