@@ -1,10 +1,12 @@
 """The soak, with other loaders in this project's place: how many of their loads end wrong, hang, or fail.
 
-    cd tests && python -m faults.rivals --loads 100 --seed 7
+    cd tests && python -m faults.rivals --loads 200 --seed 7
+    cd tests && python -m faults.rivals --by-fault        # which fault ends how, made in a third of the requests
 
 Each rival loads in a process of its own, which is ended and replaced when a load takes longer than a minute: that
 counts as hung. Every loader meets the same drawn faults. Rivals are called as their documentation says, with no
-tuning; `other_errors` are failures where only passing faults were made.
+tuning; `other_errors` are failures where only passing faults were made. ``--by-fault`` leaves the first bytes of each
+object alone, so that headers are read well and the fault meets weights.
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import torch
 
-from faults.soak import Soak, load_ours, made_bucket
+from faults.catalogue import Fault
+from faults.server import Asked, FaultServer
+from faults.soak import AUDIBLE, Loaded, Soak, load_ours, made_bucket
 
 HANGS_AFTER_S = 60
+HEADERS_END_BEFORE = 20_000  # the checkpoint's, a few kB each
 
 WORKER = """
 import json, sys
@@ -101,24 +107,69 @@ def rival(name: str) -> Any:
     return load
 
 
-@click.command()
-@click.option("--loads", default=100, show_default=True)
-@click.option("--threads", default=2, show_default=True)
-@click.option("--seed", default=7, show_default=True)
-def main(loads: int, threads: int, seed: int) -> None:
+def soak(loads: int, threads: int, seed: int, bucket: Path) -> None:
     """Print how the loads of each loader ended."""
     head = f"{'loader':22}{'equal':>7}{'right error':>13}{'failed':>8}{'hung':>6}{'WRONG':>7}{'requests':>10}"
     print(f"{head}\n{'-' * len(head)}", flush=True)
+    for name, load in LOADERS.items():
+        tally = Soak(bucket, load).run(loads, threads, seed)
+        hung = sum(count for what, count in tally.other_errors.items() if what.startswith("Hung"))
+        failed = sum(tally.other_errors.values()) - hung
+        print(
+            f"{name:22}{tally.equal:7}{tally.expected_errors:13}{failed:8}{hung:6}{tally.wrong:7}{tally.requests:10}",
+            flush=True,
+        )
+
+
+def by_fault(bucket: Path) -> None:
+    """Print how one load of each loader ended under each fault."""
+    expected = load_file_by_file(bucket / "model")
+    print(f"{'fault':26}" + "".join(f"{name:>22}" for name in LOADERS), flush=True)
+    for fault in AUDIBLE:
+        ends = [_end_under(fault, load, bucket, expected) for load in LOADERS.values()]
+        print(f"{fault.name:26}" + "".join(f"{end:>22}" for end in ends), flush=True)
+
+
+def _end_under(fault: Fault, load: Any, bucket: Path, expected: Loaded) -> str:
+    def script(asked: Asked) -> Fault | None:
+        return fault if asked.begin > HEADERS_END_BEFORE and asked.number % 3 == 1 else None
+
+    with FaultServer(bucket, script) as server:
+        try:
+            loaded = load(server.url("model"), server.storage_options())
+        except HungError:
+            return "hung"
+        except Exception as error:
+            return "error" if isinstance(error, FailedError) else type(error).__name__
+        if not server.faults:
+            return "not met"
+    is_equal = loaded.keys() == expected.keys() and all(torch.equal(loaded[name], expected[name]) for name in expected)
+    return "equal" if is_equal else "WRONG"
+
+
+def load_file_by_file(folder: Path) -> Loaded:
+    """Load from disk with safetensors' own reader, which shares no code with any contestant."""
+    from safetensors.torch import load_file
+
+    return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+
+
+LOADERS = {"streamer": load_ours, "s3fs": rival("s3fs"), "runai": rival("runai")}
+
+
+@click.command()
+@click.option("--loads", default=200, show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--seed", default=7, show_default=True)
+@click.option("--by-fault", "is_by_fault", is_flag=True, help="One load of each loader under each fault instead.")
+def main(loads: int, threads: int, seed: int, is_by_fault: bool) -> None:
+    """Print how the loads of each loader ended."""
     with tempfile.TemporaryDirectory() as folder:
         bucket = made_bucket(Path(folder))
-        for name, load in {"streamer": load_ours, "s3fs": rival("s3fs"), "runai": rival("runai")}.items():
-            tally = Soak(bucket, load).run(loads, threads, seed)
-            hung = sum(count for what, count in tally.other_errors.items() if what.startswith("Hung"))
-            failed = sum(tally.other_errors.values()) - hung
-            print(
-                f"{name:22}{tally.equal:7}{tally.expected_errors:13}{failed:8}{hung:6}{tally.wrong:7}{tally.requests:10}",
-                flush=True,
-            )
+        if is_by_fault:
+            by_fault(bucket)
+        else:
+            soak(loads, threads, seed, bucket)
 
 
 if __name__ == "__main__":
