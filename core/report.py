@@ -25,7 +25,8 @@ class ObjectCheck:
 
     Attributes:
         uri: The object, without secrets.
-        verified_by: What was compared and equal (``"manifest (crc32c)"``, ``"crc64nvme"``, ``"sha256"``), or None.
+        verified_by: What was compared and equal (``"manifest (crc32c)"``, ``"crc64nvme"``, ``"sha256"``;
+            ``"crc64nvme of each answer"``: of all that was read, as the server sent it), or None.
         remark: Why nothing was compared; None where it was.
     """
 

@@ -134,16 +134,21 @@ struct Session::State {
   // HTTP blocks as servers like them, and all blocks such that they fit into the slots of devices.
   SchedulerOptions scheduler_options(bool has_devices) const {
     SchedulerOptions chosen = options.scheduler;
-    if (options.http_blocks_follow_server) {
-      chosen.http_block_bytes = [this](std::uint32_t source) {
-        return objects[source]->target()->endpoint->request_bytes();
-      };
-    }
+    chosen.http_block_bytes = [this](std::uint32_t source) { return request_bytes(source); };
     if (!has_devices) return chosen;
     for (std::uint64_t& bytes : chosen.block_bytes) {
       bytes = std::clamp<std::uint64_t>(options.pinned_bytes / kLeastSlots, 1, bytes);
     }
     return chosen;
+  }
+
+  // At most; the scheduler has a limit of its own.
+  std::uint64_t request_bytes(std::uint32_t source) const {
+    HttpObject& object = *objects[source];
+    const std::optional<AnswerChecksum>& checksum = object.answer_checksum();
+    const std::uint64_t most = checksum ? checksum->max_bytes : UINT64_MAX;
+    if (!options.http_blocks_follow_server) return most;
+    return std::min(most, object.target()->endpoint->request_bytes());
   }
 
   std::size_t slot_bytes() const {
@@ -242,6 +247,12 @@ void Session::add_http(HttpTarget target, std::uint64_t size_bytes, std::string 
   state().add(Lane::kHttp, nullptr, std::move(object), nullptr);
 }
 
+void Session::compare_answers(std::uint32_t source, AnswerChecksum checksum) {
+  State& state = this->state();
+  if (state.scheduler) throw std::logic_error("answers are compared from start() on");
+  state.objects.at(source)->compare_answers(std::move(checksum));
+}
+
 void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version) {
   NfsUrl parsed = parse_nfs_url(url);
   std::vector<std::string>& addresses = state().addresses[parsed.server];
@@ -298,6 +309,11 @@ void Session::provide(std::int32_t device, CudaStreamHandle stream,
 
 std::vector<std::uint32_t> Session::next_to_allocate() {
   return state().scheduler->next_to_allocate();
+}
+
+bool Session::compares_answers(std::uint32_t source) {
+  State& state = this->state();
+  return state.objects.at(source) && state.objects[source]->compares_answers();
 }
 
 std::string Session::version(std::uint32_t source) {

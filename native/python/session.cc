@@ -213,6 +213,18 @@ void register_http_target(py::module_& module) {
            py::arg("expires_at_s"), py::arg("renew_at_s"));
 }
 
+void compare_answers(Session& session, std::uint32_t source, std::string request_header,
+                     std::string answer_header, const std::string& algorithm,
+                     bool is_least_significant_first, std::uint64_t max_bytes) {
+  const std::optional<Crc> code = crc_of_name(algorithm);
+  if (!code || max_bytes == 0) throw std::invalid_argument("no such checksum of answers");
+  using Order = AnswerChecksum::Order;
+  session.compare_answers(source, {std::move(request_header), std::move(answer_header), *code,
+                                   is_least_significant_first ? Order::kLeastSignificantFirst
+                                                              : Order::kMostSignificantFirst,
+                                   max_bytes});
+}
+
 std::shared_ptr<Session> make_session(
     std::uint64_t file_block_bytes, std::uint64_t http_block_bytes,
     std::uint64_t python_block_bytes, std::uint64_t nfs_block_bytes,
@@ -263,6 +275,10 @@ void register_session(py::module_& module) {
            py::arg("version"), py::arg("folder"))
       .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),
            py::arg("version"), py::arg("version_header"), py::arg("can_refresh"))
+      .def("compare_answers", &compare_answers, py::arg("source"), py::kw_only(),
+           py::arg("request_header"), py::arg("answer_header"), py::arg("algorithm"),
+           py::arg("is_least_significant_first"), py::arg("max_bytes"))
+      .def("compares_answers", &Session::compares_answers, py::arg("source"))
       .def("add_nfs", &Session::add_nfs, py::arg("url"), py::arg("size_bytes"), py::arg("version"),
            released())
       .def("add_python", &Session::add_python)

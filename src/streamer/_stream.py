@@ -119,7 +119,7 @@ class Stream:
             peak_held_bytes=stats["peak_held_bytes"],
             readers=count_readers(self._sources),
             remarks=(*remarks_of(self._sources), *self._framework.devices.remarks()),
-            verified=self._verification.checks() if self._verification else (),
+            verified=self._verification.checks(self._session.compares_answers) if self._verification else (),
             device_path=self._device_path(),
             peak_pinned_bytes=stats["peak_pinned_bytes"],
             stages=stages,
