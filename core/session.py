@@ -281,7 +281,7 @@ def _add(engine: _native.Session, known: SourceObject) -> None:
     elif isinstance(source, NfsSource):
         try:
             engine.add_nfs(source.url, known.size_bytes, known.version)
-        except ValueError as error:  # of a URL that a backend checked, only the server's name can still be wrong
+        except ValueError as error:  # our backend checks its URLs; a plug-in's may be malformed
             raise ConnectError(f"no connection to the NFS server: {error}", uri=known.uri) from None
     else:
         assert isinstance(source, PythonSource)

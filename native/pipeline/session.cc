@@ -13,6 +13,7 @@
 #include "base/descriptors.h"
 #include "base/reader_count.h"
 #include "base/thread_name.h"
+#include "net/server_addresses.h"
 
 namespace streamer {
 namespace {
@@ -55,6 +56,7 @@ struct Session::State {
   std::vector<std::unique_ptr<HttpObject>> objects;           // by source, null for others
   std::vector<std::unique_ptr<NfsObject>> nfs_files;          // by source, null for others
   std::map<std::string, std::vector<std::string>> addresses;  // by NFS server
+  std::optional<ReadError> nameless;                          // an NFS server without address
   std::vector<std::unique_ptr<HttpReactor>> reactors;
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
   HttpCounters http_counters;
@@ -253,13 +255,25 @@ void Session::compare_answers(std::uint32_t source, AnswerChecksum checksum) {
   state.objects.at(source)->compare_answers(std::move(checksum));
 }
 
-void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version) {
+void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
+                      const std::function<bool()>& is_interrupted) {
+  State& state = this->state();
   NfsUrl parsed = parse_nfs_url(url);
-  std::vector<std::string>& addresses = state().addresses[parsed.server];
-  if (addresses.empty()) addresses = resolve_server(parsed.server);
+  std::vector<std::string>& addresses = state.addresses[parsed.server];
+  if (addresses.empty() && !state.nameless) {  // one such server ends the load
+    auto found = addresses_of(parsed.server, {.timeout_s = state.options.nfs.connect_timeout_s,
+                                              .retry = state.options.retry,
+                                              .is_interrupted = is_interrupted});
+    if (auto* error = std::get_if<ReadError>(&found)) {
+      error->source = static_cast<std::uint32_t>(state.lane_of_source.size());
+      state.nameless = std::move(*error);
+    } else {
+      addresses = std::get<std::vector<std::string>>(std::move(found));
+    }
+  }
   auto file =
       std::make_unique<NfsObject>(std::move(parsed), addresses, size_bytes, std::move(version));
-  state().add(Lane::kNfs, nullptr, nullptr, std::move(file));
+  state.add(Lane::kNfs, nullptr, nullptr, std::move(file));
 }
 
 void Session::add_python() { state().add(Lane::kPython, nullptr, nullptr, nullptr); }
@@ -272,6 +286,10 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   const DeviceCopiers::Wanted wanted(plan);
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), state.lane_of_source,
                                                 state.scheduler_options(!wanted.targets.empty()));
+  if (state.nameless) {
+    state.scheduler->fail(*state.nameless);
+    return;
+  }
   try {
     state.start_devices(wanted, streams);
   } catch (const DeviceFailure& failure) {

@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -78,9 +79,11 @@ class Session {
   // Of an object added over HTTP; see HttpObject. Its requests are no larger than the checksum
   // allows.
   void compare_answers(std::uint32_t source, AnswerChecksum checksum);
-  // Asks the system's resolver for the server's addresses. Throws std::invalid_argument for a URL
-  // that is none, or a server that has no address.
-  void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version);
+  // Asks for the server's addresses, for as long as a connection may take, or until the caller has
+  // had enough; wait() tells of a server that has none. Throws std::invalid_argument for a URL that
+  // is none.
+  void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
+               const std::function<bool()>& is_interrupted = {});
   void add_python();
 
   using ConsumerStreams = DeviceCopiers::ConsumerStreams;
