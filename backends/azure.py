@@ -17,11 +17,21 @@ from streamer.backends.azure_client import AzureClient
 from streamer.backends.azure_urls import is_blob_url, parse_url
 from streamer.core.digests import HASHES, NoDigest, ObjectDigest, PartDigest
 from streamer.core.errors import ObjectNotFoundError
-from streamer.core.sources import HttpSource, ObjectInfo, Store, hookimpl
+from streamer.core.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
 
 __all__ = ["AzureStore", "is_blob_url", "streamer_open_store", "streamer_source_kind"]
 
 LIST_PAGE_BLOBS = 5000  # Azure's own limit
+
+# Computed by Azure of the bytes it sends, from service version 2019-02-02 on, in ranges of at most 4 MiB.
+# https://learn.microsoft.com/rest/api/storageservices/get-blob
+CRC64 = AnswerChecksum(
+    request_header=("x-ms-range-get-content-crc64", "true"),
+    answer_header="x-ms-content-crc64",
+    algorithm="crc64nvme",
+    byte_order="little",
+    max_bytes=4 << 20,
+)
 
 
 @hookimpl
@@ -125,6 +135,7 @@ class AzureStore:
             refresh=None if grant.expires_at_s is None else partial(self.source, info),
             ca_file=self._client.ca_file,
             proxy=self._client.proxy(grant.url),
+            answer_checksum=CRC64,
         )
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:

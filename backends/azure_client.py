@@ -25,6 +25,7 @@ from fsspec.asyn import sync
 from streamer.backends.azure_errors import Asked, LoginFailedError, is_transient, raise_storage_error
 from streamer.backends.azure_options import filled_options
 from streamer.backends.azure_urls import AzureUrl
+from streamer.backends.metadata_servers import ask_azure_directly
 from streamer.core.errors import OptionError
 from streamer.core.trust import trust_in
 
@@ -95,6 +96,8 @@ class AzureClient:
                 hint="Check connection_string, or account_name and one of account_key, sas_token and credential",
             ) from None  # its text may repeat them
         self._service: Any = self._fs.service_client
+        if options.get("credential") is None and hasattr(self._service.credential, "get_token"):
+            ask_azure_directly(self._service.credential)
         self._known_token: Any = None
         self._one_login = asyncio.Lock()
         _check_account(url, self._service.account_name)

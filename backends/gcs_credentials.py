@@ -17,11 +17,15 @@ from time import time
 from typing import Any
 
 import google.auth
+import google.auth.compute_engine
 import google.oauth2.credentials
+import requests
 from gcsfs.core import GCSFileSystem
 from gcsfs.credentials import GoogleCredentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import Request
+
+from streamer.backends.metadata_servers import is_metadata_url
 
 __all__ = ["EMULATOR", "Bearer", "GcsFileSystem", "bearer_of"]
 
@@ -74,6 +78,8 @@ class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             token, self.why_anonymous = "anon", EMULATOR
         elif token is None or token == "google_default":  # noqa: S105 (the name of a method)
             token, options = self._default_credentials(token or key_file, access, options)
+        elif token == "cloud":  # noqa: S105 (another one)
+            token = google.auth.compute_engine.Credentials()  # type: ignore[no-untyped-call]
         elif isinstance(token, str) and token not in METHODS and not os.path.exists(token):
             token = google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call]
         super().__init__(token=token, access=access, **options)
@@ -135,8 +141,14 @@ def _expiry_s(credentials: Any) -> float | None:
     return expiry.replace(tzinfo=timezone.utc).timestamp() if expiry is not None else None
 
 
+class _TokenSession(requests.Session):
+    def merge_environment_settings(self, url: Any, *settings: Any, **named: Any) -> Any:
+        merged = super().merge_environment_settings(url, *settings, **named)
+        return {**merged, "proxies": {}} if is_metadata_url(str(url)) else merged
+
+
 def _token_request() -> Any:
-    request = Request()
+    request = Request(_TokenSession())
     if os.environ.get("SSL_CERT_FILE"):
         request.session.verify = os.environ["SSL_CERT_FILE"]  # REQUESTS_CA_BUNDLE still wins
     return partial(request, timeout=TOKEN_TIMEOUT_S)

@@ -14,7 +14,7 @@ from typing import Any
 
 from streamer import _native
 from streamer.backends.nfs_url import NfsUrl
-from streamer.core.errors import ConnectError, ObjectNotFoundError, StorageError, UnknownSchemeError
+from streamer.core.errors import ObjectNotFoundError, StorageError, UnknownSchemeError
 from streamer.core.native_errors import error_from_native
 from streamer.core.sources import NfsSource, ObjectInfo, Store, hookimpl
 
@@ -109,10 +109,7 @@ class NfsStore:
         self._client.close()
 
     def _ask(self, question: Any, path: str) -> Any:
-        try:
-            answer = question(os.fsencode(path))
-        except ValueError as error:  # the resolver's
-            raise _unresolved(error, self._uri(path)) from None
+        answer = question(os.fsencode(path))
         if isinstance(answer, _native.ReadError):
             raise error_from_native(answer, uri=self._uri(path), object_size=None, is_http=False)
         return answer
@@ -140,7 +137,3 @@ def _require_client() -> None:
             hint="Mount the export and give the path; or install libnfs (Debian: apt install libnfs-dev) and build "
             "from source: pip install --no-binary streamer streamer",
         )
-
-
-def _unresolved(error: ValueError, uri: str) -> ConnectError:
-    return ConnectError(f"No connection to the NFS server: {error}", uri=uri, hint="Check the name of the server")

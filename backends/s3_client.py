@@ -19,6 +19,7 @@ from fsspec.asyn import sync
 from fsspec.config import apply_config
 from s3fs import S3FileSystem
 
+from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.s3_clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.core.errors import OptionError
 
@@ -47,6 +48,7 @@ class S3Client:
         self.is_anonymous = bool(self._fs.anon)
         self.requester_pays = bool(self._fs.requester_pays)
         self._clock_offset_s = 0.0
+        self._asks_metadata_directly = self.is_anonymous or bool(self._fs.key)
 
     def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the botocore client of that bucket's region; its exceptions pass through.
@@ -111,6 +113,9 @@ class S3Client:
         return await client._request_signer.generate_presigned_url(request, "GetObject", expires_in=lifetime_s)
 
     async def _signing_client(self, bucket: str) -> Any:
+        if not self._asks_metadata_directly:
+            ask_aws_directly(self._fs)
+            self._asks_metadata_directly = True
         await self._fs.set_session()
         client = await self._fs.get_s3(bucket)
         if self._clock_offset_s:  # each region has a client, and so a signer, of its own

@@ -73,7 +73,7 @@ def read_catalog(
     prefixes, pinned = read_ranges(
         shards, [(i, 0, min(known.size_bytes, settings.header_bytes)) for i, known in enumerate(shards)], settings
     )
-    prefixes = _completed(prefixes, pinned, settings)
+    prefixes, pinned = _completed(prefixes, pinned, settings)
     headers = [
         parse_header(data, known.size_bytes, uri=known.uri, max_rank=settings.max_rank)
         for data, known in zip(prefixes, pinned, strict=True)
@@ -89,19 +89,23 @@ def read_catalog(
     return Catalog(pinned, tensors, metadata, [bytes(data[: header.data_begin]) for data, header in begun])
 
 
-def _completed(prefixes: Sequence[memoryview], shards: Sequence[SourceObject], settings: Settings) -> list[memoryview]:
+def _completed(
+    prefixes: Sequence[memoryview], shards: list[SourceObject], settings: Settings
+) -> tuple[list[memoryview], list[SourceObject]]:
     sizes = []
     for prefix, known in zip(prefixes, shards, strict=True):
         sizes.append(header_size_bytes(bytes(prefix[:LENGTH_BYTES]), known.size_bytes, uri=known.uri))
     longer = [i for i, size in enumerate(sizes) if size > len(prefixes[i])]
     whole = list(prefixes)
     if longer:
-        rest, _ = read_ranges(
+        rest, pinned = read_ranges(
             [shards[i] for i in longer], [(n, len(prefixes[i]), sizes[i]) for n, i in enumerate(longer)], settings
         )
-        for i, tail in zip(longer, rest, strict=True):
+        shards = list(shards)
+        for i, tail, again in zip(longer, rest, pinned, strict=True):
             whole[i] = memoryview(bytes(prefixes[i]) + bytes(tail))
-    return whole
+            shards[i] = again
+    return whole, shards
 
 
 def _add_entries(

@@ -13,11 +13,12 @@ Format: https://huggingface.co/docs/safetensors/index#format
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import itemgetter
 
 from streamer.core.errors import HeaderError, TruncatedError
-from streamer.core.header_entries import TensorEntry, read_document
+from streamer.core.header_entries import Entries, Row, TensorEntry, read_document
 from streamer.core.quoting import quoted
 from streamer.core.strict_json import decode_utf8
 
@@ -37,7 +38,7 @@ class Header:
         data_begin: Offset of the data section, that is 8 + N.
     """
 
-    entries: tuple[TensorEntry, ...]
+    entries: Sequence[TensorEntry]
     metadata: dict[str, str] | None
     data_begin: int
 
@@ -103,9 +104,9 @@ def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_ra
     try:
         text = decode_utf8(view[LENGTH_BYTES:data_begin])
         document = read_document(text, data_begin=data_begin, max_rank=max_rank)
-        entries = _in_file_order(document.entries, data_begin)
-        _check_names(entries)
-        _check_end(entries, data_begin, object_size)
+        rows = _in_file_order(document.rows, data_begin)
+        _check_names(rows)
+        _check_end(rows, data_begin, object_size)
     except UnicodeDecodeError as error:
         raise HeaderError(f"the header is not UTF-8: {error.reason} at byte {error.start}", uri=uri) from error
     except MemoryError as error:
@@ -113,7 +114,7 @@ def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_ra
     except (HeaderError, TruncatedError) as error:
         error.uri = uri
         raise
-    return Header(tuple(entries), document.metadata, data_begin)
+    return Header(Entries(rows), document.metadata, data_begin)
 
 
 def _check_read(data: bytes | memoryview, needed_bytes: int, object_size: int, uri: str) -> None:
@@ -134,13 +135,15 @@ def _hint_from_text(prefix: bytes) -> str | None:
     return None
 
 
-def _in_file_order(entries: list[TensorEntry], data_begin: int) -> list[TensorEntry]:
+def _in_file_order(rows: list[Row], data_begin: int) -> list[Row]:
     """Sort, and check that each tensor begins where the one before it ends."""
-    if _first_misplaced(entries, data_begin) is not None:
-        entries = sorted(entries, key=attrgetter("begin", "end"))  # most writers have sorted already
-    index = _first_misplaced(entries, data_begin)
+    if _first_misplaced(rows, data_begin) is None:
+        return rows  # most writers have sorted already
+    rows = sorted(rows, key=itemgetter(3, 4))
+    index = _first_misplaced(rows, data_begin)
     if index is None:
-        return entries
+        return rows
+    entries = Entries(rows)
     position = entries[index - 1].end if index else data_begin
     name, begin = quoted(entries[index].name), entries[index].begin
     if begin > position:
@@ -148,26 +151,26 @@ def _in_file_order(entries: list[TensorEntry], data_begin: int) -> list[TensorEn
     raise HeaderError(f"tensor {name} begins at byte {begin}, inside tensor {quoted(entries[index - 1].name)}")
 
 
-def _first_misplaced(entries: list[TensorEntry], position: int) -> int | None:
-    for index, (_, _, _, begin, end) in enumerate(entries):
+def _first_misplaced(rows: list[Row], position: int) -> int | None:
+    for index, (_, _, _, begin, end) in enumerate(rows):
         if begin != position:
             return index
         position = end
     return None
 
 
-def _check_names(entries: list[TensorEntry]) -> None:
-    if len({entry[0] for entry in entries}) == len(entries):
+def _check_names(rows: list[Row]) -> None:
+    if len(set(map(itemgetter(0), rows))) == len(rows):
         return
     seen: set[str] = set()
-    for entry in entries:
-        if entry.name in seen:
-            raise HeaderError(f"tensor {quoted(entry.name)} occurs twice")
-        seen.add(entry.name)
+    for name, *_ in rows:
+        if name in seen:
+            raise HeaderError(f"tensor {quoted(name)} occurs twice")
+        seen.add(name)
 
 
-def _check_end(entries: list[TensorEntry], data_begin: int, object_size: int) -> None:
-    end = entries[-1].end if entries else data_begin
+def _check_end(rows: list[Row], data_begin: int, object_size: int) -> None:
+    end = rows[-1][4] if rows else data_begin
     if end > object_size:
         raise TruncatedError(
             f"the tensors end at byte {end}, the object has {object_size}",

@@ -41,8 +41,9 @@ class ManifestVerification:
         del data, pieces
         self._awaited[self._wanted[item].shard] -= 1
 
-    def checks(self) -> tuple[ObjectCheck, ...]:
+    def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
         """Tell of each shard whether its tensors were compared."""
+        del compares_answers
         return tuple(self._check(shard, known.uri) for shard, known in enumerate(self._catalog.shards))
 
     def _check(self, shard: int, uri: str) -> ObjectCheck:

@@ -96,13 +96,16 @@ def error_from_native(
 
 
 def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_size: int | None) -> errors.ChecksumError:
-    """Say which tensor is wrong; the engine knows it by number only."""
+    """Say which tensor or range is wrong; the engine knows a tensor by number only."""
     what = f"tensor {quoted(tensor)}" if tensor is not None else "the range"
+    is_of_answer = native.http_status != 0
+    against = "what the server sent a checksum of" if is_of_answer else "what its manifest says"
     return errors.ChecksumError(
-        f"{what} is not what its manifest says, read twice: {native.algorithm} {native.expected} expected,"
-        f" {native.found} found",
+        f"{what} is not {against}, read twice: {native.algorithm} {native.expected} expected, {native.found} found",
         uri=uri,
-        hint="Upload or download this file again; if it was changed on purpose, write the manifest anew",
+        hint="A proxy, a network card or this machine's memory changes bytes; read it from another one"
+        if is_of_answer
+        else "Upload or download this file again; if it was changed on purpose, write the manifest anew",
         byte_range=(native.begin, native.end),
         object_size=object_size,
         tensor=tensor,

@@ -19,7 +19,8 @@ def read_ranges(
 
     Returns:
         The bytes of each range, and the objects with the version their answers told: later reads of them are
-        refused if the object has changed since.
+        refused if the object has changed since. Checksums of answers are asked for further on only where every
+        answer had one.
 
     Raises:
         StorageError: and its kinds, for the first range that cannot be read.
@@ -33,8 +34,10 @@ def read_ranges(
                 memory = session.take(index)
                 if memory is not None:
                     found[index] = memoryview(memory)
-        versions = [session.version(index) for index in range(len(objects))]
+        pinned = [
+            replace(known, version=session.version(index), compares_answers=session.compares_answers(index))
+            for index, known in enumerate(objects)
+        ]
     finally:
         session.close()
-    pinned = [replace(known, version=version) for known, version in zip(objects, versions, strict=True)]
     return found, pinned

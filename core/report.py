@@ -25,7 +25,8 @@ class ObjectCheck:
 
     Attributes:
         uri: The object, without secrets.
-        verified_by: What was compared and equal (``"manifest (crc32c)"``, ``"crc64nvme"``, ``"sha256"``), or None.
+        verified_by: What was compared and equal (``"manifest (crc32c)"``, ``"crc64nvme"``, ``"sha256"``;
+            ``"crc64nvme of each answer"``: of all that was read, as the server sent it), or None.
         remark: Why nothing was compared; None where it was.
     """
 
@@ -46,7 +47,7 @@ class LoadReport:
         seconds: From the call to the last tensor.
         requests: Ranged GETs sent, retries included; 0 where no HTTP was spoken.
         retries: Blocks that were tried again.
-        rereads: Tensors read a second time because their digest was wrong the first time.
+        rereads: Tensors read a second time because their digest, or that of their object, was wrong the first time.
         hedges: Duplicate requests sent against slow ones.
         credential_refreshes: Times an expiring signature was renewed.
         peak_held_bytes: Most bytes read, or being read, and not yet handed over.

@@ -25,7 +25,7 @@ from streamer.core.native_errors import checksum_error, error_from_native
 from streamer.core.plan import ReadPlan
 from streamer.core.python_readers import PythonReaders
 from streamer.core.settings import Settings
-from streamer.core.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
+from streamer.core.sources import AnswerChecksum, FileSource, HttpSource, NfsSource, PythonSource, Source
 from streamer.core.trust import default_ca_file
 
 __all__ = ["ReadSession", "SourceObject"]
@@ -45,12 +45,14 @@ class SourceObject:
         source: Where its bytes live.
         size_bytes: Its size; the engine refuses an object of another size.
         version: What `ReadSession.version` said of it before, or empty.
+        compares_answers: Ask for checksums of its answers, where its source can send them, and compare them.
     """
 
     uri: str
     source: Source
     size_bytes: int
     version: str = ""
+    compares_answers: bool = False
 
 
 class ReadSession:
@@ -137,6 +139,10 @@ class ReadSession:
         """Text that changes when the object's content does, as the answers told; empty where they did not."""
         return self._engine.version(source)
 
+    def compares_answers(self, source: int) -> bool:
+        """Whether every answer about this object so far was compared with a checksum of it."""
+        return self._engine.compares_answers(source)
+
     def stats(self) -> dict[str, int]:
         """Give the engine's counters."""
         return self._engine.stats()
@@ -188,7 +194,8 @@ class ReadSession:
             return raised
         failed = self._objects[native.source]
         if native.code == "checksum":
-            name = self._name_of(native.item) if self._name_of else None
+            is_known = self._name_of is not None and native.item < self._plan.item_count
+            name = self._name_of(native.item) if self._name_of and is_known else None
             return checksum_error(native, name, uri=failed.uri, object_size=failed.size_bytes)
         is_of_all = native.code == "device" and len(self._objects) > 1  # no object's fault
         return error_from_native(
@@ -234,8 +241,10 @@ def _make_engine(
         pinned_bytes=settings.pinned_bytes,
         uses_gpudirect=settings.gpudirect,
     )
-    for known in objects:
+    for number, known in enumerate(objects):
         _add(engine, known, files)
+        if known.compares_answers and isinstance(known.source, HttpSource) and known.source.answer_checksum:
+            _compare_answers(engine, number, known.source.answer_checksum)
     return engine
 
 
@@ -252,11 +261,22 @@ def _add(engine: _native.Session, known: SourceObject, files: FileReading) -> No
     elif isinstance(source, NfsSource):
         try:
             engine.add_nfs(source.url, known.size_bytes, known.version)
-        except ValueError as error:  # of a URL that a backend checked, only the server's name can still be wrong
+        except ValueError as error:  # our backend checks its URLs; a plug-in's may be malformed
             raise ConnectError(f"no connection to the NFS server: {error}", uri=known.uri) from None
     else:
         assert isinstance(source, PythonSource)
         engine.add_python()
+
+
+def _compare_answers(engine: _native.Session, number: int, checksum: AnswerChecksum) -> None:
+    engine.compare_answers(
+        number,
+        request_header=": ".join(checksum.request_header),
+        answer_header=checksum.answer_header,
+        algorithm=checksum.algorithm,
+        is_least_significant_first=checksum.byte_order == "little",
+        max_bytes=checksum.max_bytes,
+    )
 
 
 def _http_target(source: HttpSource) -> _native.HttpTarget:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import pluggy
 
 from streamer.core.digests import NoDigest, ObjectDigest
 
 __all__ = [
+    "AnswerChecksum",
     "FileSource",
     "HttpSource",
     "NfsSource",
@@ -70,6 +71,25 @@ class FileSource:
 
 
 @dataclass(frozen=True)
+class AnswerChecksum:
+    """A checksum that a server sends of each range, where the request asks for one.
+
+    Attributes:
+        request_header: What asks: ``("x-ms-range-get-content-crc64", "true")``.
+        answer_header: Response header that tells it, in base64.
+        algorithm: A key of `streamer.core.digests.CHECKSUMS`.
+        byte_order: Of the value: ``"big"`` has the most significant byte first.
+        max_bytes: Largest range the server does this for; no request asks for more.
+    """
+
+    request_header: tuple[str, str]
+    answer_header: str
+    algorithm: str
+    byte_order: Literal["big", "little"]
+    max_bytes: int
+
+
+@dataclass(frozen=True)
 class HttpSource:
     """An HTTP(S) URL that answers ranged GETs, read by the native reactors.
 
@@ -86,6 +106,8 @@ class HttpSource:
             the same version.
         ca_file: PEM bundle to trust instead of the system's, or None.
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
+        answer_checksum: How the server sends a checksum of each answer, or None; asked for only under
+            ``verify="auto"``.
     """
 
     url: str = field(repr=False)
@@ -96,6 +118,7 @@ class HttpSource:
     refresh: Callable[[], HttpSource] | None = field(default=None, repr=False, compare=False)
     ca_file: str | None = None
     proxy: str | None = field(default=None, repr=False)
+    answer_checksum: AnswerChecksum | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Checksums are combined from what the engine's readers computed, in any order. Hashes (md5, sha1, sha256) want the bytes
 in order: tensors are then handed out in file order, and each goes through the hash before. An object of which only a
-part is read has no digest to be compared with.
+part is read has no digest to be compared with; where its server sends a checksum with each answer, the engine's readers
+compared those.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from streamer.core.digests import CHECKSUMS, NoDigest, ObjectDigest
 from streamer.core.errors import ChecksumError
 from streamer.core.report import ObjectCheck
 from streamer.core.session import SourceObject
+from streamer.core.sources import HttpSource
 from streamer.core.verification import Pieces
 
 __all__ = ["StoreVerification"]
@@ -35,6 +37,7 @@ class StoreVerification:
 
     def __init__(self, catalog: Catalog, wanted: Sequence[Located], offered: Sequence[ObjectDigest | NoDigest]) -> None:
         self._wanted = wanted
+        self._shards = catalog.shards
         self._objects: list[_Summed | _Hashed | ObjectCheck] = []
         items, sizes = Counter[int](), Counter[int]()
         for located in wanted:
@@ -51,6 +54,7 @@ class StoreVerification:
                 self._objects.append(_Summed(known, digest, header, items[shard]))
             else:
                 self._objects.append(_Hashed(known, digest, header, items[shard]))
+        self._left = items  # to be taken, of the shards that have any
         self.needs_order = any(isinstance(each, _Hashed) for each in self._objects)
         self.digests = self._plan()
 
@@ -60,6 +64,7 @@ class StoreVerification:
         Raises:
             ChecksumError: the object's bytes are not those its storage keeps a digest of.
         """
+        self._left[self._wanted[item].shard] -= 1
         awaited = self._objects[self._wanted[item].shard]
         if isinstance(awaited, _Summed):
             awaited.add(pieces(item))
@@ -67,9 +72,21 @@ class StoreVerification:
             entry = self._wanted[item].entry
             awaited.add(data, entry.end - entry.begin)
 
-    def checks(self) -> tuple[ObjectCheck, ...]:
+    def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
         """Tell of each object whether it was compared."""
-        return tuple(each if isinstance(each, ObjectCheck) else each.check() for each in self._objects)
+        return tuple(self._check(shard, compares_answers) for shard in range(len(self._objects)))
+
+    def _check(self, shard: int, compares_answers: Callable[[int], bool]) -> ObjectCheck:
+        each = self._objects[shard]
+        told = each if isinstance(each, ObjectCheck) else each.check()
+        known = self._shards[shard]
+        is_wrong = isinstance(each, _Awaited) and each.is_wrong
+        is_read = shard in self._left and not self._left[shard]
+        if told.verified_by or is_wrong or not is_read or not known.compares_answers or not compares_answers(shard):
+            return told
+        assert isinstance(known.source, HttpSource)
+        assert known.source.answer_checksum is not None
+        return ObjectCheck(known.uri, f"{known.source.answer_checksum.algorithm} of each answer", None)
 
     def _plan(self) -> _native.DigestPlan | None:
         if not any(isinstance(each, _Summed) for each in self._objects):
@@ -91,6 +108,7 @@ class _Awaited:
         self.known, self.digest = known, digest
         self._missing = items
         self._unseen: str | None = None  # why it can no longer be compared
+        self.is_wrong = False
 
     def check(self) -> ObjectCheck:
         if self._unseen or self._missing:
@@ -103,6 +121,7 @@ class _Awaited:
         if found == expected:
             return
         self._unseen = "its digest is another"
+        self.is_wrong = True
         raise ChecksumError(
             f"the bytes are not those the storage keeps a digest of: {self.digest.algorithm} {expected} expected,"
             f" {found} found",

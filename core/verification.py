@@ -63,5 +63,9 @@ class Verification(Protocol):
             ChecksumError: with it an object is complete, and its digest another than the expected one.
         """
 
-    def checks(self) -> tuple[ObjectCheck, ...]:
-        """Tell what was verified so far, object by object."""
+    def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
+        """Tell what was verified so far, object by object.
+
+        Args:
+            compares_answers: Whether every answer about a shard so far was compared with a checksum of it.
+        """

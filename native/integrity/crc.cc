@@ -1,6 +1,7 @@
 #include "integrity/crc.h"
 
 #include <array>
+#include <cstdio>
 
 #include "integrity/crc_code.h"
 
@@ -70,10 +71,24 @@ __attribute__((target("pclmul,sse2"))) std::uint64_t by_folding(const CrcCode& c
 }  // namespace
 
 std::optional<Crc> crc_of_name(std::string_view name) {
-  if (name == "crc32") return Crc::kCrc32;
-  if (name == "crc32c") return Crc::kCrc32c;
-  if (name == "crc64nvme") return Crc::kCrc64Nvme;
+  for (const Crc code : {Crc::kCrc32, Crc::kCrc32c, Crc::kCrc64Nvme}) {
+    if (name == name_of(code)) return code;
+  }
   return std::nullopt;
+}
+
+const char* name_of(Crc code) {
+  constexpr std::array<const char*, 3> kNames = {"crc32", "crc32c", "crc64nvme"};
+  return kNames[static_cast<std::size_t>(code)];
+}
+
+std::size_t bytes_of(Crc code) { return code == Crc::kCrc64Nvme ? 8 : 4; }
+
+std::string hexadecimal(Crc code, std::uint64_t value) {
+  std::array<char, 17> text{};
+  const int digits = static_cast<int>(2 * bytes_of(code));
+  std::snprintf(text.data(), text.size(), "%0*llx", digits, static_cast<unsigned long long>(value));
+  return text.data();
 }
 
 std::uint64_t compute(Crc code, std::span<const std::byte> data, std::uint64_t before) {

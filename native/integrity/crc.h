@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace streamer {
@@ -23,6 +24,11 @@ enum class Crc : std::uint8_t {
 
 // By the names stores give them: "crc32", "crc32c", "crc64nvme".
 std::optional<Crc> crc_of_name(std::string_view name);
+const char* name_of(Crc code);
+
+std::size_t bytes_of(Crc code);
+// As messages show a value: all its hexadecimal digits, the most significant first.
+std::string hexadecimal(Crc code, std::uint64_t value);
 
 // The value of `data`, or of what `before` is the value of with `data` behind it.
 std::uint64_t compute(Crc code, std::span<const std::byte> data, std::uint64_t before = 0);

@@ -1,26 +1,9 @@
 #include "integrity/digest_ledger.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <utility>
 
 namespace streamer {
-namespace {
-
-const char* name_of(Crc code) {
-  constexpr std::array<const char*, 3> kNames = {"crc32", "crc32c", "crc64nvme"};
-  return kNames[static_cast<std::size_t>(code)];
-}
-
-std::string hexadecimal(Crc code, std::uint64_t value) {
-  std::array<char, 17> text{};
-  const int digits = code == Crc::kCrc64Nvme ? 16 : 8;
-  std::snprintf(text.data(), text.size(), "%0*llx", digits, static_cast<unsigned long long>(value));
-  return text.data();
-}
-
-}  // namespace
 
 DigestLedger::DigestLedger(DigestPlan plan)
     : plan_(std::move(plan)),

@@ -17,9 +17,10 @@ namespace streamer {
 
 class Hedge {
  public:
-  // Of what `slow` is still missing.
+  // Of what `slow` is still missing; where its answer is to be compared with a checksum, of that
+  // whole answer: what came of it cannot be compared without the rest.
   explicit Hedge(const Block& slow)
-      : begin_(slow.begin + slow.received),
+      : begin_(slow.first_open()),
         end_(slow.end),
         memory_(std::make_unique_for_overwrite<std::byte[]>(end_ - begin_)) {}
 
@@ -38,6 +39,7 @@ class Hedge {
 
   // The duplicate is complete: gives `slow`, which nobody writes to any more, its missing bytes.
   void complete(Block& slow) const {
+    slow.forget_open();
     SegmentCursor cursor(slow);
     const std::uint64_t known = slow.begin + slow.received - begin_;
     cursor.copy(memory_.get() + known, size() - known);

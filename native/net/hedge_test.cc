@@ -36,6 +36,29 @@ TEST_CASE("a duplicate gives exactly the bytes that are missing when it is compl
   CHECK(second == "hijk");
 }
 
+TEST_CASE("a duplicate replaces an answer that was not compared yet, whole") {
+  std::string text(8, '.');
+  Block slow;
+  slow.begin = 100;
+  slow.end = 108;
+  slow.segments = {{reinterpret_cast<std::byte*>(text.data()), 8, 0}};
+  slow.received = 2;
+  std::memcpy(text.data(), "ab", 2);
+  slow.answer = AnswerCheck{.begin = 102, .expected = 1, .found = 2};
+  slow.received = 5;
+  std::memcpy(text.data() + 2, "XXX", 3);
+
+  Hedge hedge(slow);
+  Block duplicate = hedge.block(slow.source);
+  CHECK(duplicate.begin == 102);
+  CHECK_FALSE(duplicate.answer);
+  std::memcpy(duplicate.segments[0].target, "cdefgh", 6);
+  hedge.complete(slow);
+  CHECK(text == "abcdefgh");
+  CHECK(slow.received == slow.size());
+  CHECK_FALSE(slow.answer);
+}
+
 TEST_CASE("duplicates cost at most their share of what was asked for") {
   HedgeBudget budget(5);
   CHECK_FALSE(budget.try_spend(1));

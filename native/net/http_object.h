@@ -6,13 +6,16 @@
 // caller, and never changes afterwards.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "net/answer_checksum.h"
 #include "net/endpoint.h"
 
 namespace streamer {
@@ -42,6 +45,14 @@ class HttpObject {
   // Empty: no header tells the version of this object, and none is compared.
   const std::string& version_header() const { return version_header_; }
   bool can_refresh() const { return can_refresh_; }
+
+  // Asks for a checksum with each answer, and compares it. Before the first request only.
+  void compare_answers(AnswerChecksum checksum) { answer_checksum_ = std::move(checksum); }
+  const std::optional<AnswerChecksum>& answer_checksum() const { return answer_checksum_; }
+  // Nothing can be said of the whole then: none is asked for any more.
+  void note_answer_without_checksum() { has_bare_answers_ = true; }
+  // Every answer so far was compared.
+  bool compares_answers() const { return answer_checksum_ && !has_bare_answers_; }
 
   std::shared_ptr<const HttpTarget> target() {
     const std::lock_guard lock(mutex_);
@@ -100,6 +111,8 @@ class HttpObject {
   const std::uint64_t size_bytes_;
   const std::string version_header_;
   const bool can_refresh_;
+  std::optional<AnswerChecksum> answer_checksum_;
+  std::atomic<bool> has_bare_answers_{false};
   std::mutex mutex_;
   std::shared_ptr<const HttpTarget> target_;  // guarded by mutex_
   std::string version_;                       // guarded by mutex_

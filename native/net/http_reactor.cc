@@ -192,7 +192,7 @@ void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
   std::shared_ptr<const HttpTarget> target = slow.object().target();
   const auto started_in = target->endpoint->try_start();
   if (!started_in) return;
-  if (!hedge_budget_.try_spend(block.size() - block.received)) {
+  if (!hedge_budget_.try_spend(block.end - block.first_open())) {
     target->endpoint->finish_cancelled();
     return;
   }

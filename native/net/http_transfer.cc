@@ -1,6 +1,7 @@
 #include "net/http_transfer.h"
 
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -63,7 +64,9 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   target_ = std::move(target);
   asked_ = {block_.begin + block_.received, block_.end, object.size_bytes(), object.version(),
             object.version_header()};
-  head_ = ResponseHead(asked_.version_header);
+  asks_for_checksum_ = wants_checksum();
+  head_ = ResponseHead(asked_.version_header,
+                       asks_for_checksum_ ? object.answer_checksum()->answer_header : "");
   cursor_.emplace(block_);
   is_head_checked_ = false;
   refusal_.reset();
@@ -83,6 +86,7 @@ void HttpTransfer::set_headers() {
   };
   for (const std::string& line : target_->headers) add(line);
   add("Accept-Encoding: identity");
+  if (asks_for_checksum_) add(object_->answer_checksum()->request_header);
   const std::string precondition = precondition_of(asked_);
   if (!precondition.empty()) add(precondition);
 }
@@ -155,6 +159,7 @@ bool HttpTransfer::take_body(std::string_view data) {
     if (!refusal_ && !object_->pin_version(head_.version)) {
       refusal_ = error_of(ErrorCode::kChanged, "the object was replaced while it was read");
     }
+    if (!refusal_) expect_checksum();
   }
   if (refusal_) return false;
   if (data.size() > block_.size() - block_.received) {
@@ -166,7 +171,55 @@ bool HttpTransfer::take_body(std::string_view data) {
       cursor_->copy(reinterpret_cast<const std::byte*>(data.data()), data.size());
   block_.received += copied;
   received_bytes_ += copied;
+  if (block_.answer) {
+    block_.answer->found = compute(object_->answer_checksum()->code, std::as_bytes(std::span(data)),
+                                   block_.answer->found);
+  }
   return true;
+}
+
+bool HttpTransfer::wants_checksum() const {
+  return object_->compares_answers() &&
+         asked_.end - asked_.begin <= object_->answer_checksum()->max_bytes;
+}
+
+// An answer that goes on where another was cut has a checksum of its own, of fewer bytes: that of
+// the first covers them all, those that came before the cut included.
+void HttpTransfer::expect_checksum() {
+  if (!object_->answer_checksum() || block_.answer) return;
+  if (head_.checksum.empty()) {
+    object_->note_answer_without_checksum();
+    return;
+  }
+  const auto expected = value_of(*object_->answer_checksum(), head_.checksum);
+  if (!expected) {
+    refusal_ = error_of(ErrorCode::kRangeResponse, "the answer's checksum is malformed (" +
+                                                       head_.checksum.substr(0, 40) + ")");
+    return;
+  }
+  block_.answer = AnswerCheck{.begin = asked_.begin, .expected = *expected, .found = 0};
+}
+
+// Once all bytes are there: what is wrong with them. They are then asked for again, all of them, as
+// nobody knows which it is.
+std::optional<ReadError> HttpTransfer::compare_checksum() {
+  if (!block_.answer) return std::nullopt;
+  const AnswerCheck answer = *block_.answer;
+  if (answer.found == answer.expected) {
+    block_.answer.reset();
+    return std::nullopt;
+  }
+  block_.forget_open();
+  const Crc code = object_->answer_checksum()->code;
+  ReadError error = error_of(ErrorCode::kChecksum,
+                             "the bytes are not those that the server sent with their checksum");
+  error.begin = answer.begin;
+  const std::vector<Segment>& pieces = block_.copies.empty() ? block_.segments : block_.copies;
+  if (pieces.size() == 1) error.item = pieces[0].item;
+  error.algorithm = name_of(code);
+  error.expected = hexadecimal(code, answer.expected);
+  error.found = hexadecimal(code, answer.found);
+  return error;
 }
 
 std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) {
@@ -179,6 +232,11 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
   if (!error && block_.received != block_.size()) {
     error = error_of(ErrorCode::kConnect,
                      "the server closed the connection before the range was complete");
+  }
+  if (!error) error = compare_checksum();
+  if (error && asks_for_checksum_ && means_unknown_header(error->storage_code)) {
+    object_->note_answer_without_checksum();
+    error->code = ErrorCode::kRangeResponse;  // once more, without asking for it
   }
   if (error) complete_error(*error, now);
   return error;

@@ -1,8 +1,9 @@
 // One ranged GET: from a block to its bytes in place, or to a reason why not.
 //
 // The head of the answer is checked before its first body byte is kept, so a wrong answer never
-// reaches a tensor. A transfer is bound to its reactor's thread and is reused for one request after
-// another.
+// reaches a tensor. Where the server sends a checksum of its answers, the bytes are compared with
+// it when the last of them is there; wrong ones are forgotten. A transfer is bound to its reactor's
+// thread and is reused for one request after another.
 #pragma once
 
 #include <curl/curl.h>
@@ -72,6 +73,9 @@ class HttpTransfer {
   static std::size_t on_header(char* data, std::size_t size, std::size_t count, void* self);
   static std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self);
   bool take_body(std::string_view data);
+  bool wants_checksum() const;
+  void expect_checksum();
+  std::optional<ReadError> compare_checksum();
   void set_options();
   void set_headers();
   ReadError error_of(ErrorCode code, std::string detail) const;
@@ -90,6 +94,7 @@ class HttpTransfer {
   RangeRequest asked_;
   ResponseHead head_;
   std::optional<SegmentCursor> cursor_;
+  bool asks_for_checksum_ = false;
   bool is_head_checked_ = false;
   std::optional<ReadError> refusal_;
   std::string error_body_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "net/libnfs.h"
+#include "net/server_addresses.h"
 
 namespace streamer {
 namespace {
@@ -119,11 +120,17 @@ NfsClient::Result<Value> NfsClient::call(const std::string& folder,
   // A kept connection may have died since; a server may have several addresses, not all of them
   // alive.
   Owned connection = take_kept(folder);
+  std::vector<std::string> known;
   for (std::size_t tried = 0;; connection.reset()) {
     result.reset();
     const bool is_fresh = !connection;
     if (is_fresh) {
-      connection = std::make_unique<NfsConnection>(url_, addresses()[tried++], folder, timeouts_);
+      if (known.empty()) {
+        auto found = addresses(is_interrupted);
+        if (auto* error = std::get_if<ReadError>(&found)) return std::move(*error);
+        known = std::get<std::vector<std::string>>(std::move(found));
+      }
+      connection = std::make_unique<NfsConnection>(url_, known[tried++], folder, timeouts_);
     }
     const auto is_ready = [&connection] { return connection->is_ready(); };
     if (drive(*connection, is_interrupted, is_ready)) {
@@ -136,14 +143,22 @@ NfsClient::Result<Value> NfsClient::call(const std::string& folder,
         }
       }
     }
-    const bool has_another = !is_fresh || tried < addresses().size();
+    const bool has_another = !is_fresh || tried < known.size();
     if (!connection->failure() || !has_another) return failure_of(*connection);
   }
 }
 
-const std::vector<std::string>& NfsClient::addresses() {
-  std::call_once(is_resolved_, [this] { addresses_ = resolve_server(url_.server); });
-  return addresses_;
+NfsClient::Result<std::vector<std::string>> NfsClient::addresses(
+    const Interrupted& is_interrupted) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!addresses_.empty()) return addresses_;
+  }
+  auto found = addresses_of(url_.server,
+                            {.timeout_s = timeouts_.connect_s, .is_interrupted = is_interrupted});
+  const std::lock_guard lock(mutex_);
+  if (const auto* known = std::get_if<std::vector<std::string>>(&found)) addresses_ = *known;
+  return found;
 }
 
 NfsClient::Owned NfsClient::take_kept(const std::string& folder) {

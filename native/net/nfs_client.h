@@ -45,15 +45,14 @@ class NfsClient {
 
   template <typename Value, typename Ask>
   Result<Value> call(const std::string& folder, const Interrupted& is_interrupted, Ask ask);
-  const std::vector<std::string>& addresses();
+  Result<std::vector<std::string>> addresses(const Interrupted& is_interrupted);
   Owned take_kept(const std::string& folder);
   void keep(const std::string& folder, Owned connection);
 
   const NfsUrl url_;
   const NfsTimeouts timeouts_;
-  std::once_flag is_resolved_;
-  std::vector<std::string> addresses_;
   std::mutex mutex_;
+  std::vector<std::string> addresses_;              // of the server; guarded by mutex_
   std::map<std::string, std::vector<Owned>> kept_;  // by mounted folder; guarded by mutex_
 };
 

@@ -1,13 +1,8 @@
 #include "net/nfs_object.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
-#include <memory>
-#include <stdexcept>
 #include <string_view>
 
 namespace streamer {
@@ -81,27 +76,6 @@ std::optional<std::string> path_behind_link(const std::string& path, const std::
     }
   }
   return found.empty() ? "/" : found;
-}
-
-std::vector<std::string> resolve_server(const std::string& server) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* answer = nullptr;
-  if (const int failure = getaddrinfo(server.c_str(), nullptr, &hints, &answer); failure != 0) {
-    throw std::invalid_argument("the server's name cannot be resolved: " +
-                                std::string(gai_strerror(failure)));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(answer, &freeaddrinfo);
-  std::vector<std::string> addresses;
-  for (const addrinfo* each = answer; each != nullptr; each = each->ai_next) {
-    std::array<char, NI_MAXHOST> text{};
-    if (getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0,
-                    NI_NUMERICHOST) == 0) {
-      addresses.emplace_back(text.data());
-    }
-  }
-  if (addresses.empty()) throw std::invalid_argument("the server has no address");
-  return addresses;
 }
 
 }  // namespace streamer

@@ -69,8 +69,4 @@ std::optional<ReadError> check_unchanged(const NfsAttributes& opened, const NfsA
 // Where a link at `path` leads that says `target`, or nothing where that is above the root.
 std::optional<std::string> path_behind_link(const std::string& path, const std::string& target);
 
-// The addresses of a server as text. Asks the system's resolver, so it may wait for as long as that
-// does; throws std::invalid_argument where there is no such name.
-std::vector<std::string> resolve_server(const std::string& server);
-
 }  // namespace streamer

@@ -168,7 +168,7 @@ std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseH
 void ResponseHead::take_line(std::string_view line) {
   line = trim(line);
   if (line.substr(0, 5) == "HTTP/") {
-    *this = ResponseHead(std::move(version_header));
+    *this = ResponseHead(std::move(version_header), std::move(checksum_header));
     const std::size_t space = line.find(' ');
     if (space != std::string_view::npos) {
       status = static_cast<int>(parse_number(line.substr(space + 1, 3)).value_or(0));
@@ -185,6 +185,7 @@ void ResponseHead::take_line(std::string_view line) {
   if (is("content-encoding")) content_encoding = value;
   if (is("content-type")) content_type = value.substr(0, 128);
   if (!version_header.empty() && is(version_header)) version = value;
+  if (!checksum_header.empty() && is(checksum_header)) checksum = value.substr(0, 128);
   if (is("x-amz-request-id") || is("x-ms-request-id") || is("x-guploader-uploadid") ||
       is("x-request-id")) {
     request_id = value.substr(0, 128);

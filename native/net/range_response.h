@@ -28,9 +28,11 @@ struct RangeRequest {
 // The status line and the headers that matter, filled in line by line.
 struct ResponseHead {
   ResponseHead() = default;
-  explicit ResponseHead(std::string header) : version_header(std::move(header)) {}
+  explicit ResponseHead(std::string header, std::string other = {})
+      : version_header(std::move(header)), checksum_header(std::move(other)) {}
 
   std::string version_header = "ETag";  // the header whose value goes to `version`
+  std::string checksum_header;          // and to `checksum`
 
   int status = 0;
   std::string content_range;
@@ -38,6 +40,7 @@ struct ResponseHead {
   std::string content_encoding;
   std::string content_type;
   std::string version;
+  std::string checksum;
   std::string request_id;
   double retry_after_s = 0;
 

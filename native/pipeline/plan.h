@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,13 @@ struct Segment {
   static constexpr std::uint32_t kNoItem = UINT32_MAX;
 };
 
+// What a server said of the bytes of an answer that is not complete yet, and what came of them.
+struct AnswerCheck {
+  std::uint64_t begin = 0;     // of the answer, in the object; it ends with the block
+  std::uint64_t expected = 0;  // the checksum of all its bytes
+  std::uint64_t found = 0;     // that of those that came
+};
+
 // The unit of work: one contiguous read, scattered over its segments.
 struct Block {
   std::uint32_t source = 0;
@@ -81,6 +89,8 @@ struct Block {
   std::vector<Segment> copies;
 
   std::uint64_t received = 0;  // good bytes so far; a retry continues behind them
+  // Some of them are good only if the whole answer is.
+  std::optional<AnswerCheck> answer;
   // What became of it so far; see net/retry.h.
   int attempts = 0;  // started
   int wrong_answers = 0;
@@ -89,6 +99,14 @@ struct Block {
   std::string first_failure;  // how the first attempt failed, for the error of the last
 
   std::uint64_t size() const { return end - begin; }
+
+  // The first byte, in the object, that is missing or not known to be good.
+  std::uint64_t first_open() const { return answer ? answer->begin : begin + received; }
+  // Nothing from there on is kept.
+  void forget_open() {
+    received = first_open() - begin;
+    answer.reset();
+  }
 };
 
 // Once it is handed out: its segments are memory of its device, and no slot lies between.

@@ -13,6 +13,7 @@
 #include "base/descriptors.h"
 #include "base/thread_name.h"
 #include "gpu/cuda_runtime.h"
+#include "net/server_addresses.h"
 #include "pipeline/file_lane.h"
 
 namespace streamer {
@@ -53,6 +54,7 @@ struct Session::State {
   std::vector<std::unique_ptr<HttpObject>> objects;           // by source, null for others
   std::vector<std::unique_ptr<NfsObject>> nfs_files;          // by source, null for others
   std::map<std::string, std::vector<std::string>> addresses;  // by NFS server
+  std::optional<ReadError> nameless;                          // an NFS server without address
   std::vector<std::unique_ptr<HttpReactor>> reactors;
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
   HttpCounters http_counters;
@@ -132,16 +134,21 @@ struct Session::State {
   // HTTP blocks as servers like them, and all blocks such that they fit into the slots of devices.
   SchedulerOptions scheduler_options(bool has_devices) const {
     SchedulerOptions chosen = options.scheduler;
-    if (options.http_blocks_follow_server) {
-      chosen.http_block_bytes = [this](std::uint32_t source) {
-        return objects[source]->target()->endpoint->request_bytes();
-      };
-    }
+    chosen.http_block_bytes = [this](std::uint32_t source) { return request_bytes(source); };
     if (!has_devices) return chosen;
     for (std::uint64_t& bytes : chosen.block_bytes) {
       bytes = std::clamp<std::uint64_t>(options.pinned_bytes / kLeastSlots, 1, bytes);
     }
     return chosen;
+  }
+
+  // At most; the scheduler has a limit of its own.
+  std::uint64_t request_bytes(std::uint32_t source) const {
+    HttpObject& object = *objects[source];
+    const std::optional<AnswerChecksum>& checksum = object.answer_checksum();
+    const std::uint64_t most = checksum ? checksum->max_bytes : UINT64_MAX;
+    if (!options.http_blocks_follow_server) return most;
+    return std::min(most, object.target()->endpoint->request_bytes());
   }
 
   std::size_t slot_bytes() const {
@@ -218,13 +225,31 @@ void Session::add_http(HttpTarget target, std::uint64_t size_bytes, std::string 
   state().add(Lane::kHttp, nullptr, std::move(object), nullptr);
 }
 
-void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version) {
+void Session::compare_answers(std::uint32_t source, AnswerChecksum checksum) {
+  State& state = this->state();
+  if (state.scheduler) throw std::logic_error("answers are compared from start() on");
+  state.objects.at(source)->compare_answers(std::move(checksum));
+}
+
+void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
+                      const std::function<bool()>& is_interrupted) {
+  State& state = this->state();
   NfsUrl parsed = parse_nfs_url(url);
-  std::vector<std::string>& addresses = state().addresses[parsed.server];
-  if (addresses.empty()) addresses = resolve_server(parsed.server);
+  std::vector<std::string>& addresses = state.addresses[parsed.server];
+  if (addresses.empty() && !state.nameless) {  // one such server ends the load
+    auto found = addresses_of(parsed.server, {.timeout_s = state.options.nfs.connect_timeout_s,
+                                              .retry = state.options.retry,
+                                              .is_interrupted = is_interrupted});
+    if (auto* error = std::get_if<ReadError>(&found)) {
+      error->source = static_cast<std::uint32_t>(state.lane_of_source.size());
+      state.nameless = std::move(*error);
+    } else {
+      addresses = std::get<std::vector<std::string>>(std::move(found));
+    }
+  }
   auto file =
       std::make_unique<NfsObject>(std::move(parsed), addresses, size_bytes, std::move(version));
-  state().add(Lane::kNfs, nullptr, nullptr, std::move(file));
+  state.add(Lane::kNfs, nullptr, nullptr, std::move(file));
 }
 
 void Session::add_python() { state().add(Lane::kPython, nullptr, nullptr, nullptr); }
@@ -237,6 +262,10 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   const DeviceCopiers::Wanted wanted(plan);
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), state.lane_of_source,
                                                 state.scheduler_options(!wanted.targets.empty()));
+  if (state.nameless) {
+    state.scheduler->fail(*state.nameless);
+    return;
+  }
   try {
     state.start_devices(wanted, streams);
   } catch (const DeviceFailure& failure) {
@@ -274,6 +303,11 @@ void Session::provide(std::int32_t device, CudaStreamHandle stream,
 
 std::vector<std::uint32_t> Session::next_to_allocate() {
   return state().scheduler->next_to_allocate();
+}
+
+bool Session::compares_answers(std::uint32_t source) {
+  State& state = this->state();
+  return state.objects.at(source) && state.objects[source]->compares_answers();
 }
 
 std::string Session::version(std::uint32_t source) {

@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -76,9 +77,14 @@ class Session {
                 FileOptions how = {});
   void add_http(HttpTarget target, std::uint64_t size_bytes, std::string version,
                 std::string version_header, bool can_refresh);
-  // Asks the system's resolver for the server's addresses. Throws std::invalid_argument for a URL
-  // that is none, or a server that has no address.
-  void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version);
+  // Of an object added over HTTP; see HttpObject. Its requests are no larger than the checksum
+  // allows.
+  void compare_answers(std::uint32_t source, AnswerChecksum checksum);
+  // Asks for the server's addresses, for as long as a connection may take, or until the caller has
+  // had enough; wait() tells of a server that has none. Throws std::invalid_argument for a URL that
+  // is none.
+  void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
+               const std::function<bool()>& is_interrupted = {});
   void add_python();
 
   using ConsumerStreams = DeviceCopiers::ConsumerStreams;
@@ -98,6 +104,9 @@ class Session {
   // `stream` was given by now.
   void provide(std::int32_t device, CudaStreamHandle stream,
                const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
+
+  // Every answer about this object so far was compared with a checksum of it.
+  bool compares_answers(std::uint32_t source);
 
   // What was read of an object: text that changes when its content does. Empty where unknown.
   std::string version(std::uint32_t source);

@@ -5,12 +5,12 @@
 
 #include <pybind11/stl.h>
 
-#include <atomic>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "net/nfs_client.h"
+#include "python/interruptible.h"
 
 #endif
 
@@ -21,23 +21,6 @@ namespace streamer {
 #ifdef STREAMER_HAS_NFS
 
 namespace {
-
-// Releases the GIL while it waits, and lets Ctrl-C end the wait.
-template <typename Call>
-auto call_interruptibly(Call call) {
-  std::atomic<bool> has_raised = false;
-  const auto is_interrupted = [&has_raised] {
-    const py::gil_scoped_acquire locked;
-    if (PyErr_CheckSignals() != 0) has_raised = true;
-    return has_raised.load();
-  };
-  auto result = [&] {
-    const py::gil_scoped_release unlocked;
-    return call(is_interrupted);
-  }();
-  if (has_raised) throw py::error_already_set();
-  return result;
-}
 
 std::unique_ptr<NfsClient> make_client(const std::string& url, double connect_timeout_s,
                                        double stall_timeout_s) {

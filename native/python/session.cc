@@ -6,12 +6,14 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "python/interruptible.h"
 #include "python/python_block.h"
 #include "python/registers.h"
 
@@ -214,6 +216,26 @@ void register_http_target(py::module_& module) {
            py::arg("expires_at_s"), py::arg("renew_at_s"));
 }
 
+void compare_answers(Session& session, std::uint32_t source, std::string request_header,
+                     std::string answer_header, const std::string& algorithm,
+                     bool is_least_significant_first, std::uint64_t max_bytes) {
+  const std::optional<Crc> code = crc_of_name(algorithm);
+  if (!code || max_bytes == 0) throw std::invalid_argument("no such checksum of answers");
+  using Order = AnswerChecksum::Order;
+  session.compare_answers(source, {std::move(request_header), std::move(answer_header), *code,
+                                   is_least_significant_first ? Order::kLeastSignificantFirst
+                                                              : Order::kMostSignificantFirst,
+                                   max_bytes});
+}
+
+void add_nfs(Session& session, const std::string& url, std::uint64_t size_bytes,
+             const std::string& version) {
+  call_interruptibly([&](const std::function<bool()>& is_interrupted) {
+    session.add_nfs(url, size_bytes, version, is_interrupted);
+    return true;
+  });
+}
+
 std::shared_ptr<Session> make_session(
     std::uint64_t file_block_bytes, std::uint64_t http_block_bytes,
     std::uint64_t python_block_bytes, std::uint64_t nfs_block_bytes,
@@ -272,8 +294,11 @@ void register_session(py::module_& module) {
           py::arg("is_direct"))
       .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),
            py::arg("version"), py::arg("version_header"), py::arg("can_refresh"))
-      .def("add_nfs", &Session::add_nfs, py::arg("url"), py::arg("size_bytes"), py::arg("version"),
-           released())
+      .def("compare_answers", &compare_answers, py::arg("source"), py::kw_only(),
+           py::arg("request_header"), py::arg("answer_header"), py::arg("algorithm"),
+           py::arg("is_least_significant_first"), py::arg("max_bytes"))
+      .def("compares_answers", &Session::compares_answers, py::arg("source"))
+      .def("add_nfs", &add_nfs, py::arg("url"), py::arg("size_bytes"), py::arg("version"))
       .def("add_python", &Session::add_python)
       .def("digest_pieces", &digest_pieces, py::arg("item"))
       .def("start", &start, py::arg("items"), py::arg("spans"), py::arg("streams"),

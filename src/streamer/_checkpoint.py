@@ -11,6 +11,7 @@ from streamer._opened import Opened, open_checkpoint
 from streamer._progress import ProgressOption
 from streamer._slice import TensorSlice
 from streamer._stream import Stream
+from streamer._whole import WholeRead
 from streamer.core.catalog import Located
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.frameworks import framework_of
@@ -70,7 +71,7 @@ class Checkpoint:
         self._check_open()
         chosen = select(names, list(self._located))
         wanted = [each for name, each in self._located.items() if chosen is None or name in chosen]
-        with Stream(self._opened, wanted, self._framework, progress=progress) as tensors:
+        with WholeRead(self._opened, wanted, self._framework, progress=progress) as tensors:
             loaded: dict[str, Any] = dict.fromkeys(tensors.names)
             loaded.update(tensors)
         return loaded

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from streamer._locate import StorageOptions, UriOption
 from streamer._opened import open_checkpoint, wanted_tensors
 from streamer._progress import ProgressOption
-from streamer._stream import Stream, stream
 from streamer._targets import match_targets, tensors_of
+from streamer._whole import WholeRead
 from streamer.core.frameworks import framework_of
 from streamer.core.options import Options
 from streamer.core.report import LoadReport
@@ -75,20 +75,10 @@ def load(
     Example:
         >>> tensors = streamer.load("s3://bucket/model", names="model.layers.0.*")     # doctest: +SKIP
     """
-    loaded: dict[str, Any] = {}
-    with stream(
-        uri,
-        device=device,
-        names=names,
-        framework=framework,
-        storage_options=storage_options,
-        fs=fs,
-        options=options,
-        progress=progress,
-        dtype=dtype,
-        verify=verify,
-    ) as tensors:
-        loaded = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced or the loop raises
+    made = framework_of(framework, device, dtype)
+    opened = open_checkpoint(uri, storage_options, options, fs, verify)
+    with WholeRead(opened, wanted_tensors(opened, names), made, progress=progress) as tensors:
+        loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced, or it raises
         loaded.update(tensors)
     return loaded
 
@@ -140,7 +130,7 @@ def load_into(
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted, targets = match_targets(wanted_tensors(opened, names), tensors_of(target), made, strict=strict)
     late: list[tuple[Any, Any]] = []
-    with Stream(opened, wanted, made, targets=targets, progress=progress) as tensors:
+    with WholeRead(opened, wanted, made, targets=targets, progress=progress) as tensors:
         for name, tensor in tensors:
             if name in targets.copies:
                 _copy(tensor, targets.copies[name])

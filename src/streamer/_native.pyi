@@ -137,6 +137,17 @@ class Session:
     def add_http(
         self, target: HttpTarget, size_bytes: int, version: str, version_header: str, can_refresh: bool
     ) -> None: ...
+    def compare_answers(
+        self,
+        source: int,
+        *,
+        request_header: str,
+        answer_header: str,
+        algorithm: str,
+        is_least_significant_first: bool,
+        max_bytes: int,
+    ) -> None: ...
+    def compares_answers(self, source: int) -> bool: ...
     def add_nfs(self, url: str, size_bytes: int, version: str) -> None: ...
     def add_python(self) -> None: ...
     def start(

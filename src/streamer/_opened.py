@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamer._locate import Shards, StorageOptions, UriOption, locate
@@ -54,7 +55,9 @@ def open_checkpoint(
     started = time.perf_counter()
     shards = locate(uri, storage_options, settings, fs, mode)
     located = time.perf_counter()
-    catalog = read_catalog(shards.objects, settings, shard_of=shards.shard_of, keeps_headers=mode == "auto")
+    # Only then are answers asked for their checksums, and requests kept as small as those need.
+    objects = [replace(known, compares_answers=mode == "auto") for known in shards.objects]
+    catalog = read_catalog(objects, settings, shard_of=shards.shard_of, keeps_headers=mode == "auto")
     check_fit(catalog, shards.promised)
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
     return Opened(shards, catalog, settings, stages, mode)

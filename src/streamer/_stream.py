@@ -19,7 +19,7 @@ from streamer._targets import Targets, bytes_at
 from streamer.core.catalog import Located
 from streamer.core.device_path import device_path, gpudirect_remarks
 from streamer.core.device_tensors import DeviceTensors
-from streamer.core.errors import EngineError, LoadCancelledError, OptionError
+from streamer.core.errors import ChecksumError, EngineError, LoadCancelledError, OptionError
 from streamer.core.frameworks import Framework, framework_of
 from streamer.core.options import Options
 from streamer.core.plan import Item, plan_reads
@@ -47,6 +47,7 @@ class Stream:
 
     Attributes:
         total_bytes: Bytes of all tensors that will be yielded.
+        wrong_shards: With `has_second_chance`, shards that are not what their storage's digest says; else an error.
     """
 
     def __init__(
@@ -58,8 +59,11 @@ class Stream:
         targets: Targets | None = None,
         order: Order = "completion",
         progress: ProgressOption = None,
+        has_second_chance: bool = False,
     ) -> None:
         self._opened = opened
+        self._has_second_chance = has_second_chance
+        self.wrong_shards: set[int] = set()
         self._wanted = wanted
         self._framework = framework
         for located in wanted:
@@ -125,7 +129,7 @@ class Stream:
                 *self._framework.devices.remarks(),
                 *gpudirect_remarks(path, is_asked=self._opened.settings.gpudirect),
             ),
-            verified=self._verification.checks() if self._verification else (),
+            verified=self._verification.checks(self._session.compares_answers) if self._verification else (),
             device_path=path,
             peak_pinned_bytes=stats["peak_pinned_bytes"],
             stages=stages,
@@ -171,7 +175,10 @@ class Stream:
         data = bytes_at(self._in_place[name], self._wanted[item].entry) if name in self._in_place else memory
         try:
             verification.take(item, None if data is None else memoryview(data), self._session.digest_pieces)
-        except BaseException:
+        except BaseException as error:
+            if self._has_second_chance and isinstance(error, ChecksumError):
+                self.wrong_shards.add(self._wanted[item].shard)
+                return
             self.close()  # nothing more may be handed out
             raise
 

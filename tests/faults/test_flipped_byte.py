@@ -75,6 +75,43 @@ def test_the_storages_own_checksum_finds_it_too(model: Path) -> None:
     assert [each.verified_by for each in report.verified] == ["crc64nvme", "crc64nvme"]
 
 
+def test_a_load_reads_an_object_again_that_its_storages_checksum_finds_wrong(model: Path) -> None:
+    with FaultServer(model.parent, flips_once()) as server:
+        loaded = streamer.load(
+            server.url("model"),
+            storage_options=server.storage_options(),
+            options=OPTIONS,
+            progress=False,
+            verify="auto",
+        )
+        assert server.faults["flipped_byte"] == 1
+    assert list(loaded) == list(streamer.load(model))
+    assert is_equal(loaded, model)
+
+
+def test_targets_are_filled_again_from_an_object_that_was_wrong(model: Path) -> None:
+    expected = streamer.load(model)
+    target = {name: torch.zeros_like(tensor) for name, tensor in expected.items()}
+    copied = next(name for name, tensor in expected.items() if tensor.ndim == 2)
+    target[copied] = torch.zeros_like(expected[copied].T).T  # not contiguous: filled by a copy
+    with FaultServer(model.parent, flips_once()) as server:
+        report = streamer.load_into(
+            server.url("model"), target, storage_options=server.storage_options(), options=OPTIONS, verify="auto"
+        )
+    assert is_equal(target, model)
+    assert [each.verified_by for each in report.verified] == ["crc64nvme", "crc64nvme"]
+    assert 0 < report.rereads < len(expected)
+    assert report.is_complete
+
+
+def test_an_object_that_is_wrong_twice_ends_the_load(model: Path) -> None:
+    with (
+        FaultServer(model.parent, flips_always) as server,
+        pytest.raises(streamer.ChecksumError, match="the storage keeps a digest of"),
+    ):
+        streamer.load(server.url("model"), storage_options=server.storage_options(), options=OPTIONS, verify="auto")
+
+
 def test_other_faults_do_not_disturb_the_digests(model: Path) -> None:
     cut, slow = FAULTS["cut_at_middle"], FAULTS["http_503"]
     loaded, report = load(model, lambda asked: {5: cut, 9: slow, 14: cut}.get(asked.number), "manifest")

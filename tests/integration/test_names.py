@@ -9,7 +9,9 @@ import json
 import os
 import zlib
 
+import numpy
 import pytest
+from safetensors.numpy import save
 from servers.private_names import SERVFAIL, SILENCE, NameServer, missing_for_private_names, run_with_names
 from servers.scripted_http import ScriptedServer
 
@@ -115,6 +117,83 @@ def test_a_retry_asks_for_the_name_anew_and_goes_where_it_leads_now(tmp_path):
         assert second.requests[0].begin == 1000
 
 
+LOAD = """
+import json, sys, time
+import streamer
+
+told, started = {}, time.monotonic()
+try:
+    loaded = streamer.load(sys.argv[1], framework="np", progress=False)
+    told["sums"] = {name: float(array.sum(dtype="f8")) for name, array in loaded.items()}
+except streamer.StreamerError as error:
+    told.update(kind=type(error).__name__, text=str(error), attempts=error.attempts)
+told["elapsed_s"] = time.monotonic() - started
+print(json.dumps(told))
+"""
+
+
+def load(tmp_path, url, hosts=""):
+    done = run_with_names(tmp_path, LOAD, url, hosts=hosts)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_an_nfs_server_whose_name_does_not_exist_is_final_at_once(tmp_path):
+    with NameServer({}) as names:
+        told = load(tmp_path, "nfs://filer.test/export/m.safetensors")
+    assert (told["kind"], told["attempts"]) == ("ConnectError", 1)
+    assert "Check the host's name" in told["text"]
+    assert names.asked["filer.test"] >= 1
+
+
+@pytest.mark.parametrize("answer", [SERVFAIL, SILENCE], ids=["servfail", "silence"])
+def test_the_name_of_an_nfs_server_is_asked_for_again_where_the_name_server_fails(tmp_path, answer):
+    with NameServer({"filer.test": answer}) as names:
+        told = load(tmp_path, "nfs://filer.test/export/m.safetensors")
+    assert told["kind"] == "ConnectError"
+    assert told["attempts"] >= 3
+    assert names.asked["filer.test"] >= 3
+    assert "cannot be resolved" in told["text"]
+
+
+def test_a_load_from_an_nfs_server_survives_a_failure_of_the_name_server(tmp_path, nfs_server):
+    (nfs_server.export / "named.safetensors").write_bytes(save({"w": numpy.arange(1000, dtype=numpy.float32)}))
+    url = nfs_server.url("named.safetensors").replace("127.0.0.1", "filer.test")
+    assert "filer.test" in url
+    with NameServer({"filer.test": SERVFAIL}) as names:
+        # The first question fails; by the next one the name is known.
+        names.on_question = lambda name: (tmp_path / "hosts").write_text("127.0.0.1 filer.test\n")
+        told = load(tmp_path, url)
+    assert told.get("sums") == {"w": 499500.0}, told
+    assert names.asked["filer.test"] >= 1
+
+
+ENGINE_ALONE = """
+import json, sys
+from streamer import Options
+from streamer.core.errors import StreamerError
+from streamer.core.plan import Item, plan_reads
+from streamer.core.session import ReadSession, SourceObject
+from streamer.core.settings import resolve
+from streamer.core.sources import NfsSource
+
+known = SourceObject("nfs://filer.test/x", NfsSource("nfs://filer.test/x"), 1000)
+session = ReadSession([known], plan_reads([Item(0, 0, 1000)], 0), resolve(Options(max_attempts=3)))
+try:
+    session.next_items()
+except StreamerError as error:
+    print(json.dumps({"kind": type(error).__name__, "uri": error.uri, "attempts": error.attempts}))
+"""
+
+
+def test_the_engine_asks_again_for_the_name_of_an_nfs_server_as_often_as_it_is_told(tmp_path):
+    with NameServer({"filer.test": SERVFAIL}) as names:
+        done = run_with_names(tmp_path, ENGINE_ALONE)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"kind": "ConnectError", "uri": "nfs://filer.test/x", "attempts": 3}
+    assert names.asked["filer.test"] >= 3
+
+
 GIVE_UP = """
 import os, signal, sys, threading, time
 from streamer.core.plan import Item, plan_reads
@@ -123,7 +202,6 @@ from streamer.core.settings import resolve
 from streamer.core.sources import HttpSource
 
 known = SourceObject("test://object", HttpSource("http://storage.test/x"), 1000)
-session = ReadSession([known], plan_reads([Item(0, 0, 1000)], 0), resolve(None))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 given_up_at = []
 def give_up():
@@ -132,6 +210,7 @@ def give_up():
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=give_up).start()
 try:
+    session = ReadSession([known], plan_reads([Item(0, 0, 1000)], 0), resolve(None))
     session.next_items()
 except KeyboardInterrupt:
     print(time.monotonic() - given_up_at[0], flush=True)
@@ -143,4 +222,14 @@ def test_ctrl_c_does_not_wait_for_a_silent_name_server(tmp_path):
         done = run_with_names(tmp_path, GIVE_UP)
     assert done.returncode == 0, done.stderr
     assert names.asked["storage.test"] >= 1
+    assert float(done.stdout) < 1.5
+
+
+def test_ctrl_c_does_not_wait_for_the_name_of_an_nfs_server(tmp_path):
+    with NameServer({"filer.test": SILENCE}) as names:
+        done = run_with_names(
+            tmp_path, GIVE_UP.replace("HttpSource", "NfsSource").replace("http://storage", "nfs://filer")
+        )
+    assert done.returncode == 0, done.stderr
+    assert names.asked["filer.test"] >= 1
     assert float(done.stdout) < 1.5

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from aiohttp import web
 from azure.storage.blob import ContentSettings
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from safetensors.torch import save
+from servers.azure_gate import AzureGate, Seen
 from servers.azurite import AzuriteServer
 from servers.ganesha import NfsServer
 from servers.gcs_emulator import GcsServer
@@ -217,6 +218,65 @@ def test_azure_has_an_md5_that_finds_a_flipped_bit(place: Callable[[str], Place]
     with streamer.stream(there.url, storage_options=there.options, verify="auto") as stream:
         dict(stream)
     assert "without a Content-MD5" in str(stream.report.verified[0].remark)
+
+
+@pytest.fixture
+def unsigned(place: Callable[[str], Place], azure_server: AzuriteServer) -> Iterator[tuple[AzureGate, Place]]:
+    """A blob without Content-MD5 behind a gate that sends checksums of ranges."""
+    there = place("az")
+    there.put({NAME: SHARD})
+    blob = azure_server._client.get_blob_client("private", f"{there.url.rpartition('/')[2]}/{NAME}")
+    blob.set_http_headers(ContentSettings())
+    with AzureGate(azure_server) as gate:
+        yield gate, there._replace(options=gate.storage_options())
+
+
+def test_azure_sends_a_crc64_of_each_answer(unsigned: tuple[AzureGate, Place]) -> None:
+    gate, there = unsigned
+    assert [each.verified_by for each in checked(there, "auto").verified] == ["crc64nvme of each answer"]
+    assert all(seen.asks_for_crc64 for seen in gate.seen if "range" in seen.headers)
+    gate.seen.clear()
+    assert checked(there, "off").verified == ()
+    assert not any(seen.asks_for_crc64 for seen in gate.seen)
+
+
+def test_a_part_of_a_blob_is_compared_answer_by_answer_too(unsigned: tuple[AzureGate, Place]) -> None:
+    there = unsigned[1]
+    with streamer.stream(there.url, names="b", storage_options=there.options, verify="auto") as stream:
+        assert [name for name, _ in stream] == ["b"]
+    assert stream.report.is_verified
+
+
+def test_azure_is_asked_for_no_more_than_it_sends_a_crc64_of(
+    place: Callable[[str], Place], azure_server: AzuriteServer
+) -> None:
+    there = place("az")
+    large = {"w": torch.arange(3_000_000.0)}
+    there.put({NAME: save(large)})
+    options = streamer.Options(block_bytes=8 << 20, header_bytes=8 << 20)
+    with AzureGate(azure_server) as gate:
+        loaded = streamer.load(there.url, storage_options=gate.storage_options(), options=options, verify="auto")
+    assert torch.equal(loaded["w"], large["w"])
+    assert max(seen.size_bytes for seen in gate.seen if seen.asks_for_crc64) == 4 << 20
+
+
+def test_a_bit_flipped_on_the_way_from_azure_is_read_again(unsigned: tuple[AzureGate, Place]) -> None:
+    gate, there = unsigned
+    spoilt: list[str] = []
+
+    def spoil_once(seen: Seen, body: bytes) -> bytes:
+        if len(body) < 1000 or spoilt:
+            return body
+        spoilt.append(seen.path)
+        return body[:900] + bytes([body[900] ^ 1]) + body[901:]
+
+    gate.spoil = spoil_once
+    report = checked(there, "auto")
+    assert spoilt
+    assert report.is_verified
+    gate.spoil = lambda seen, body: body[:-1] + bytes([body[-1] ^ 1])
+    with pytest.raises(streamer.ChecksumError, match="the server sent a checksum of, read twice: crc64nvme"):
+        checked(there, "auto")
 
 
 def test_the_hub_has_a_sha256_that_finds_a_flipped_bit(place: Callable[[str], Place], hub_server: HubServer) -> None:

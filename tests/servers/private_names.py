@@ -14,6 +14,7 @@ import sys
 import textwrap
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
@@ -40,6 +41,7 @@ class NameServer:
 
     Attributes:
         asked: How often each name was asked for.
+        on_question: Called with each name before it is answered.
     """
 
     address = "127.0.0.153"
@@ -47,6 +49,7 @@ class NameServer:
     def __init__(self, answers: dict[str, int | None]) -> None:
         self.answers = answers
         self.asked: Counter[str] = Counter()
+        self.on_question: Callable[[str], None] = lambda name: None
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((self.address, 53))
 
@@ -68,6 +71,7 @@ class NameServer:
                 return
             name, end = _name_in(query)
             self.asked[name] += 1
+            self.on_question(name)
             code = self.answers.get(name, NXDOMAIN)
             if code is not SILENCE:
                 head = query[:2] + struct.pack(">HHHHH", 0x8180 | code, 1, 0, 0, 0)

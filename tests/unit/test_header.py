@@ -269,7 +269,7 @@ def test_entries_come_in_file_order_with_absolute_offsets():
     header = parse_header(content, len(content), uri=URI)
     begin = len(content) - 2
     assert header.data_begin == begin
-    assert header.entries == (
+    assert tuple(header.entries) == (
         TensorEntry("c", "U8", (1,), begin, begin + 1),
         TensorEntry("b", "U8", (0,), begin + 1, begin + 1),
         TensorEntry("a", "U8", (1,), begin + 1, begin + 2),

@@ -1,0 +1,72 @@
+"""Metadata servers, which give a cloud's machines their credentials, are never asked through a proxy.
+
+Their addresses mean another machine to a proxy: it cannot answer, or answers with credentials of its own. The libraries
+that ask obey ``HTTP_PROXY`` all the same, unless ``NO_PROXY`` names each address. Their private attributes are the only
+way to tell them: ``tests/integration/test_metadata_servers.py`` says when a new version has others.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+__all__ = ["ask_aws_directly", "ask_azure_directly", "is_metadata_url"]
+
+# Link-local, but for Amazon's of IPv6: machines, and the tasks and pods on them.
+ADDRESSES = (ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("fd00:ec2::23"))
+GOOGLE_HOSTS = ("metadata.google.internal", "metadata")
+
+
+def is_metadata_url(url: str) -> bool:
+    """Tell whether a URL is of a metadata server.
+
+    Example:
+        >>> [is_metadata_url(url) for url in ("http://169.254.169.254/x", "https://oauth2.googleapis.com/token")]
+        [True, False]
+    """
+    host = urlsplit(url).hostname or ""
+    if host.rstrip(".") in GOOGLE_HOSTS:
+        return True
+    named = (os.environ.get(name) for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"))
+    if any(host == urlsplit(f"//{each}").hostname for each in named if each):
+        return True
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        return address.is_link_local or address in ADDRESSES
+    return False
+
+
+def ask_aws_directly(fs: Any) -> None:
+    """Let an s3fs file system, before it makes a client, ask EC2's metadata server itself.
+
+    Those of containers it always asks itself. A session that the caller gave it stays as it is.
+    """
+    from aiobotocore.session import AioSession  # noqa: PLC0415  only who reads S3 has these
+    from botocore.exceptions import UnknownCredentialError  # noqa: PLC0415
+
+    if fs.session is None:
+        # As s3fs makes it, which would make another one for another client.
+        fs.session, fs._session_is_owned = AioSession(**fs.kwargs), False
+    elif not getattr(fs, "_session_is_owned", False):
+        return
+    with suppress(UnknownCredentialError):
+        provider = fs.session.get_component("credential_provider").get_provider("iam-role")
+        fetcher = provider._role_fetcher
+        fetcher._session = type(fetcher._session)(timeout=fetcher._timeout, proxies={})
+
+
+def ask_azure_directly(credential: Any) -> None:
+    """Let azure-identity's chain ask for a managed identity itself; all else of it may need a proxy."""
+    from azure.identity.aio import ManagedIdentityCredential, WorkloadIdentityCredential  # noqa: PLC0415  see above
+
+    for each in getattr(credential, "credentials", ()):
+        of_machine = getattr(each, "_credential", None)
+        if not isinstance(each, ManagedIdentityCredential) or isinstance(of_machine, WorkloadIdentityCredential):
+            continue
+        pipeline = getattr(getattr(of_machine, "_client", None), "_pipeline", None)
+        transport = getattr(pipeline, "_transport", None)
+        if transport is not None:  # has no session before the first request
+            transport._use_env_settings = False

@@ -1,0 +1,114 @@
+"""The fastest way through a large header: many entries at a time, written as the reference writes them.
+
+Entries without spaces, their tensors one behind the other, are what nearly every file holds. Cut at its quotes, such a
+text repeats every ten pieces, so that whole columns of it are compared at once; the offsets follow from the sizes, and
+are compared with what they must be. What is accepted here is right by itself, as `header_entries` guarantees; anything
+unusual is left to it, the telling of errors too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+from streamer.core.errors import FormatError
+
+__all__ = ["CompactReader"]
+
+# A few hundred entries: enough that the work for each chunk does not count, little enough for a processor's cache.
+CHUNK_CHARACTERS = 1 << 16
+# An entry here and there in another form costs nothing. Where many are, reading each chunk twice would.
+MAX_REFUSALS = 8
+# A model has few dtypes and shapes. Where nearly every tensor has its own, this way is no faster.
+MAX_KINDS = 4096
+LARGEST_OFFSET = 10**19 - 1  # of more digits some are beyond 64 bits
+
+_PIECES = 10  # of an entry: name, then what is between its quotes and those of the next one
+_FIXED = ((2, ":{"), (3, "dtype"), (4, ":"), (6, ","), (7, "shape"), (9, "data_offsets"))
+_DTYPE, _SHAPE, _OFFSETS = 5, 8, 10
+_SHAPE_TEXT = re.compile(r":\[((?:(?:0|[1-9][0-9]{0,18})(?:,(?:0|[1-9][0-9]{0,18}))*)?)\],")
+
+Kind = tuple[str, tuple[int, ...], int]
+
+
+class CompactReader:
+    """Reads chunks of entries.
+
+    Args:
+        text: The whole header.
+        kinds: From dtype and shape as written to dtype, shape and bytes; raises `FormatError`.
+    """
+
+    def __init__(self, text: str, kinds: Mapping[tuple[str, str], Kind]) -> None:
+        self._text = text
+        self._kinds = _WrittenKinds(kinds)
+        self._refusals = 0
+
+    def read(self, position: int, begin: int, data_begin: int, rows: list[Any]) -> int:
+        """Append the entries from `position` on, as many as are in order; return the position behind them.
+
+        Args:
+            position: Of the first one's quote.
+            begin: Offset in the object of the first tensor's first byte.
+            data_begin: Offset of the data section.
+            rows: What is read is appended here: name, dtype, shape, begin and end of each.
+        """
+        while self._refusals < MAX_REFUSALS:
+            # No quote is escaped where there is no backslash, so this is the end of an entry, or of a strange name.
+            last = self._text.rfind('},"', position, position + CHUNK_CHARACTERS)
+            if last < 0:
+                return position  # the last few, or a long one
+            found = self._rows_of(self._text[position : last + 2], begin - data_begin, data_begin)
+            if found is None:
+                self._refusals += 1
+                return position
+            rows += found
+            position, begin = last + 2, rows[-1][4]
+        return position
+
+    def _rows_of(self, chunk: str, begin: int, data_begin: int) -> list[Any] | None:
+        pieces = chunk.split('"')
+        count, rest = divmod(len(pieces) - 1, _PIECES)
+        if rest or pieces[0] or any(pieces[at::_PIECES].count(text) != count for at, text in _FIXED):
+            return None
+        names = pieces[1::_PIECES]
+        if not _are_plain(names):
+            return None
+        try:
+            written_kinds = zip(pieces[_DTYPE::_PIECES], pieces[_SHAPE::_PIECES], strict=True)
+            kinds = list(map(self._kinds.__getitem__, written_kinds))
+        except FormatError:
+            return None
+        dtypes, shapes, sizes = zip(*kinds, strict=True)
+        bounds = list(accumulate(sizes, initial=begin))
+        # Every offset but the first and the last is written twice: as an end, and as the next begin.
+        written = (":[%d,%d]}," * count) % tuple(chain.from_iterable(pairwise(bounds)))
+        if bounds[-1] > LARGEST_OFFSET or "".join(pieces[_OFFSETS::_PIECES]) != written:
+            return None
+        bounds = list(accumulate(sizes, initial=begin + data_begin))
+        return list(zip(names, dtypes, shapes, bounds, bounds[1:], strict=False))
+
+
+def _are_plain(names: list[str]) -> bool:
+    """Whether no name holds what JSON escapes or forbids in a string; some that do not are refused too."""
+    together = "".join(names)
+    return "\\" not in together and together.isprintable() and "__metadata__" not in names
+
+
+class _WrittenKinds(dict[tuple[str, str], Kind]):
+    """The same, from the pieces of the text."""
+
+    def __init__(self, kinds: Mapping[tuple[str, str], Kind]) -> None:
+        self._kinds = kinds
+
+    def __missing__(self, written: tuple[str, str]) -> Kind:
+        if len(self) == MAX_KINDS:
+            raise FormatError("too many kinds")
+        dtype, shape_piece = written
+        shape = _SHAPE_TEXT.fullmatch(shape_piece)
+        if shape is None:
+            raise FormatError("not a shape")
+        kind = self[written] = self._kinds[dtype, shape[1]]
+        return kind

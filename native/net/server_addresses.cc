@@ -1,0 +1,132 @@
+#include "net/server_addresses.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/thread_name.h"
+#include "net/name_lookup.h"
+
+namespace streamer {
+namespace {
+
+constexpr double kSliceS = 0.1;  // between two looks at whether the caller has had enough
+
+struct Answer {
+  int code = 0;  // of getaddrinfo(3)
+  std::vector<std::string> addresses;
+};
+
+Answer ask_resolver(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  Answer answer;
+  answer.code = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (answer.code != 0) return answer;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &freeaddrinfo);
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    if (getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      answer.addresses.emplace_back(text.data());
+    }
+  }
+  if (answer.addresses.empty()) answer.code = EAI_NONAME;
+  return answer;
+}
+
+// One question, which its asker may tire of: the thread that waits for the resolver owns its share
+// of it, and nothing else.
+struct Question {
+  std::mutex mutex;
+  std::condition_variable is_answered;
+  std::optional<Answer> answer;  // guarded by mutex
+};
+
+bool is_enough(const NamePatience& patience) {
+  return patience.is_interrupted && patience.is_interrupted();
+}
+
+// Nothing when the caller has had enough, or time is up.
+std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
+                                const NamePatience& patience) {
+  if (Clock::now() >= deadline) return std::nullopt;
+  const auto question = std::make_shared<Question>();
+  try {
+    // getaddrinfo cannot be interrupted, and waits as long as resolv.conf says: this thread is left
+    // to itself, as libcurl's are.
+    std::thread([question, host] {
+      name_this_thread("name", 0);
+      Answer answer = ask_resolver(host);
+      const std::lock_guard lock(question->mutex);
+      question->answer = std::move(answer);
+      question->is_answered.notify_one();
+    }).detach();
+  } catch (const std::system_error&) {
+    return ask_resolver(host);  // no thread is left: wait for the resolver
+  }
+  std::unique_lock lock(question->mutex);
+  while (!question->answer && Clock::now() < deadline) {
+    const TimePoint slice_end = std::min(deadline, after(Clock::now(), kSliceS));
+    question->is_answered.wait_until(lock, slice_end);
+    lock.unlock();
+    const bool has_had_enough = is_enough(patience);
+    lock.lock();
+    if (has_had_enough) break;
+  }
+  return std::move(question->answer);
+}
+
+// False when the caller has had enough.
+bool sleep_until(TimePoint end, const NamePatience& patience) {
+  for (TimePoint now = Clock::now(); now < end; now = Clock::now()) {
+    std::this_thread::sleep_until(std::min(end, after(now, kSliceS)));
+    if (is_enough(patience)) return false;
+  }
+  return true;
+}
+
+ReadError error_of(const std::optional<Answer>& answer) {
+  ReadError error;
+  error.code = answer ? error_of_lookup(answer->code) : ErrorCode::kResolve;
+  const char* why = answer ? gai_strerror(answer->code) : "no name server answered in time";
+  error.detail = std::string("the server's name cannot be resolved: ") + why;
+  return error;
+}
+
+}  // namespace
+
+std::variant<std::vector<std::string>, ReadError> addresses_of(const std::string& host,
+                                                               const NamePatience& patience) {
+  const TimePoint started = Clock::now();
+  const TimePoint deadline = after(started, patience.timeout_s);
+  std::mt19937_64 random{std::random_device{}()};
+  for (int attempts = 1;; ++attempts) {
+    std::optional<Answer> answer = ask_until(host, deadline, patience);
+    if (answer && answer->code == 0) return std::move(answer->addresses);
+    ReadError error = error_of(answer);
+    error.attempts = attempts;
+    error.elapsed_s = seconds_between(started, Clock::now());
+    const AttemptHistory history{.attempts = attempts, .elapsed_s = error.elapsed_s};
+    if (!answer || !is_worth_another_attempt(error, history, patience.retry)) return error;
+    const double drawn = std::uniform_real_distribution<double>(0, 1)(random);
+    const TimePoint next =
+        after(Clock::now(), retry_delay_s(error, attempts, patience.retry, drawn));
+    if (next >= deadline || !sleep_until(next, patience)) return error;
+  }
+}
+
+}  // namespace streamer

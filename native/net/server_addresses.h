@@ -1,0 +1,28 @@
+// The addresses of a host, asked of this machine's resolver.
+//
+// Guarantees: an answer, or an error, within `timeout_s`, or soon after the caller has had enough,
+// however long the name servers are silent. A name that does not exist is an error at once; where
+// no name server answers, or one fails, the question is asked again as net/retry.h has it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/read_error.h"
+#include "net/retry.h"
+
+namespace streamer {
+
+struct NamePatience {
+  double timeout_s = 10;  // all questions together
+  RetryOptions retry = {};
+  std::function<bool()> is_interrupted = {};  // asked ten times a second; empty: never
+};
+
+// Never an empty list. The addresses are text, in the resolver's order.
+std::variant<std::vector<std::string>, ReadError> addresses_of(const std::string& host,
+                                                               const NamePatience& patience);
+
+}  // namespace streamer

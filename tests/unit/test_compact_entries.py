@@ -1,0 +1,142 @@
+"""The fast way through a large header reads what the thorough one reads, and lets it refuse what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import pack
+from typing import Any
+
+import pytest
+
+from streamer.core import compact_entries
+from streamer.core.errors import FormatError
+from streamer.core.header import parse_header
+
+ENTRIES = 3000  # several chunks
+MIDDLE = 1500
+
+
+def member(index: int, *, name: str | None = None, dtype: str = "BF16", shape: str = "2,4", offsets: str = "") -> str:
+    name = f"layers.{index // 100}.weight_{index % 100}" if name is None else name
+    return f'"{name}":{{"dtype":"{dtype}","shape":[{shape}],"data_offsets":[{offsets or bounds(index)}]}}'
+
+
+def bounds(index: int) -> str:
+    return f"{16 * index},{16 * index + 16}"
+
+
+def put(text: str) -> Callable[[list[str]], None]:
+    def change(members: list[str]) -> None:
+        members[MIDDLE] = text
+
+    return change
+
+
+def swap(members: list[str]) -> None:
+    members[MIDDLE], members[MIDDLE + 700] = members[MIDDLE + 700], members[MIDDLE]
+
+
+def insert(text: str) -> Callable[[list[str]], None]:
+    return lambda members: members.insert(MIDDLE, text)
+
+
+def space_out(members: list[str]) -> None:
+    members[:] = [each.replace(":", ": ").replace(",", ", ") for each in members]
+
+
+def outcome(members: list[str]) -> Any:
+    text = ("{" + ",".join(members) + "}").encode()
+    try:
+        return parse_header(pack("<Q", len(text)) + text, 8 + len(text) + 16 * ENTRIES, uri="x")
+    except FormatError as error:
+        return type(error), str(error)
+
+
+RIGHT = {
+    "nothing": lambda members: None,
+    "metadata_first": lambda members: members.insert(0, '"__metadata__":{"format":"pt"}'),
+    "metadata_in_the_middle": insert('"__metadata__":{"format":"pt"}'),
+    "spaces_in_one": put(member(MIDDLE).replace(":", ": ")),
+    "spaces_in_all": space_out,
+    "another_order_of_fields": put(f'"a":{{"shape":[2,4],"data_offsets":[{bounds(MIDDLE)}],"dtype":"BF16"}}'),
+    "an_unknown_field": put(member(MIDDLE)[:-1] + ',"more":{"a":[1]}}'),
+    "an_escape": put(member(MIDDLE, name="a\\u0062")),
+    "a_quote_in_a_name": put(member(MIDDLE, name='a\\"},\\"')),
+    "what_ends_an_entry_in_a_name": put(member(MIDDLE, name="a},")),
+    "a_name_of_no_letters": put(member(MIDDLE, name="")),
+    "letters_of_elsewhere": put(member(MIDDLE, name="wéight\u200b重")),
+    "a_long_name": put(member(MIDDLE, name="a" * 100_000)),
+    "another_shape": put(member(MIDDLE, dtype="U8", shape="16")),
+    "a_scalar_and_its_neighbour": put(
+        member(MIDDLE, name="a", dtype="I64", shape="", offsets=f"{16 * MIDDLE},{16 * MIDDLE + 8}")
+        + ","
+        + member(MIDDLE, name="b", dtype="I64", shape="", offsets=f"{16 * MIDDLE + 8},{16 * MIDDLE + 16}")
+    ),
+    "an_empty_tensor": insert(member(0, name="empty", shape="0,4", offsets=f"{16 * MIDDLE},{16 * MIDDLE}")),
+    "two_out_of_order": swap,
+}
+
+WRONG = {
+    "another_dtype": put(member(MIDDLE, dtype="BF17")),
+    "another_size": put(member(MIDDLE, shape="2,5")),
+    "a_leading_zero_in_an_offset": put(member(MIDDLE, offsets="0" + bounds(MIDDLE))),
+    "a_leading_zero_in_a_shape": put(member(MIDDLE, shape="02,4")),
+    "a_sign": put(member(MIDDLE, offsets="+" + bounds(MIDDLE))),
+    "an_underscore": put(member(MIDDLE, offsets="2_4000,24016")),
+    "digits_of_elsewhere": put(member(MIDDLE, offsets="\uff124000,24016")),
+    "a_digit_of_elsewhere_in_a_shape": put(member(MIDDLE, shape="\uff12,4")),
+    "a_trailing_comma_in_a_shape": put(member(MIDDLE, shape="2,4,")),
+    "a_float": put(member(MIDDLE, offsets="24000.0,24016")),
+    "a_control_character": put(member(MIDDLE, name="a\nb")),
+    "a_lone_surrogate": put(member(MIDDLE, name="\\ud800")),
+    "a_name_twice": put(member(MIDDLE, name="layers.0.weight_0")),
+    "metadata_like_a_tensor": put(member(MIDDLE, name="__metadata__")),
+    "metadata_twice": insert('"__metadata__":{},"__metadata__":{}'),
+    "a_hole": put(member(MIDDLE, dtype="U8", shape="15", offsets=f"{16 * MIDDLE},{16 * MIDDLE + 15}")),
+    "an_overlap": put(member(MIDDLE, offsets=bounds(MIDDLE - 1))),
+    "two_commas": put(member(MIDDLE) + ","),
+    "a_name_without_end": put(member(MIDDLE)[:3]),
+    "a_shape_beyond_64_bits": put(member(MIDDLE, shape="18446744073709551616,0")),
+    "bytes_beyond_64_bits": insert(member(0, name="huge", dtype="U8", shape="18446744073709551000", offsets="0,1")),
+}
+
+
+@pytest.mark.parametrize("change", [*RIGHT.values(), *WRONG.values()], ids=[*RIGHT, *WRONG])
+def test_both_ways_end_the_same(change: Callable[[list[str]], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [member(index) for index in range(ENTRIES)]
+    change(members)
+    found = outcome(members)
+    monkeypatch.setattr(compact_entries, "MAX_REFUSALS", 0)
+    assert found == outcome(members)
+    assert isinstance(found, tuple) == (change in WRONG.values())
+
+
+def test_the_fast_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [member(index) for index in range(ENTRIES)]
+    read: list[int] = []
+    plain = compact_entries.CompactReader._rows_of
+
+    def counted(self: Any, *asked: Any) -> Any:
+        found = plain(self, *asked)
+        read.append(len(found or ()))
+        return found
+
+    monkeypatch.setattr(compact_entries.CompactReader, "_rows_of", counted)
+    outcome(['"__metadata__":{"format":"pt"}', *members])
+    assert sum(read) == ENTRIES - 1  # all but the one before the closing brace
+
+
+def test_a_header_in_another_form_is_not_tried_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+    plain = compact_entries.CompactReader._rows_of
+
+    def counted(self: Any, *asked: Any) -> Any:
+        tries.append(1)
+        return plain(self, *asked)
+
+    monkeypatch.setattr(compact_entries.CompactReader, "_rows_of", counted)
+    foreign = [
+        f'"t{index}":{{"shape":[2,4],"data_offsets":[{bounds(index)}],"dtype":"BF16"}}' for index in range(ENTRIES)
+    ]
+    assert len(outcome(foreign).entries) == ENTRIES
+    assert len(tries) <= compact_entries.MAX_REFUSALS
