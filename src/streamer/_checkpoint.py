@@ -145,7 +145,7 @@ def open(  # noqa: A001  the name users know from files
         options: How to read; see `streamer.Options`.
         progress: Accepted so that calls look alike; opening is one small read per shard.
         verify: As for `streamer.load`, for each read. Rows of a tensor have no digest, and an object that is read in
-            several calls is not compared under ``"auto"``.
+            several calls is not compared under ``"auto"``, but for answers that carry a checksum of their own.
 
     Raises:
         StreamerError: as for `streamer.load`.

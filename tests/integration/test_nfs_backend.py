@@ -177,7 +177,7 @@ def test_a_server_without_an_address_is_a_connect_error():
     with pytest.raises(errors.ConnectError, match="resolved"):
         streamer.load("nfs://no-such-server.invalid/export/model")
     with pytest.raises(errors.ConnectError, match="resolved"):
-        session_over("nfs://no-such-server.invalid/export/model", 10)
+        session_over("nfs://no-such-server.invalid/export/model", 10).next_items()
 
 
 # --- what changes under a load --------------------------------------------------------------------------------------
