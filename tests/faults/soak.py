@@ -34,10 +34,11 @@ PASSING = [fault for fault in AUDIBLE if not fault.is_lasting]
 STAYING = [fault for fault in AUDIBLE if fault.ends and fault.name not in ("stall", "silence")]  # slow to end
 RATE = 0.04  # of requests; above 1 in 15 the retry budget says, rightly, that the server does not work
 STAYING_SHARE = 0.1  # of loads
-# Small blocks: a load asks often. Short time-outs: a stall costs three seconds, not twenty.
+# Small blocks: a load asks often. Short time-outs, so that a stall costs little; long enough for a server in Python that
+# shares two processors with eight loads.
 BLOCK_BYTES = 64 << 10
 OPTIONS = streamer.Options(
-    block_bytes=BLOCK_BYTES, header_bytes=4096, first_byte_timeout_s=3, stall_timeout_s=3, http_reactors=1
+    block_bytes=BLOCK_BYTES, header_bytes=4096, first_byte_timeout_s=8, stall_timeout_s=5, http_reactors=1
 )
 
 Loaded = dict[str, torch.Tensor]
