@@ -34,7 +34,7 @@ PASSING = [fault for fault in AUDIBLE if not fault.is_lasting]
 STAYING = [fault for fault in AUDIBLE if fault.ends and fault.name not in ("stall", "silence")]  # slow to end
 RATE = 0.04  # of requests; above 1 in 15 the retry budget says, rightly, that the server does not work
 STAYING_SHARE = 0.1  # of loads
-# Small blocks: a load asks often. Short time-outs, so that a stall costs little; long enough for a server in Python that
+# Small blocks: a load asks often. Short time-outs: a stall costs little; long enough for a server in Python that
 # shares two processors with eight loads.
 BLOCK_BYTES = 64 << 10
 OPTIONS = streamer.Options(
