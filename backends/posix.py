@@ -38,6 +38,9 @@ REMOTE_FILE_SYSTEMS = {
     0x5346414F: "AFS",
 }
 
+# These read ahead themselves, for which they need the page cache.
+CACHING_FILE_SYSTEMS = {0x65735546: "FUSE", 0x0BD00BD0: "Lustre"}
+
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -89,7 +92,7 @@ class PosixStore:
             raise OptionError(f"symlinks is 'follow' or 'inside', not {symlinks!r}")
         self.root = _absolute_path(uri)
         self._inside = _folder_of(self.root) if symlinks == "inside" else None
-        self._is_remote_folder: dict[str, bool] = {}
+        self._file_systems: dict[str, int | None] = {}
 
     def info(self, path: str) -> ObjectInfo:
         """Describe one regular file.
@@ -120,7 +123,13 @@ class PosixStore:
 
     def source(self, info: ObjectInfo) -> FileSource:
         """Name the file for the native readers, and say whether it lies on another machine."""
-        return FileSource(info.path, is_remote=self._is_remote(info.path), inside=self._inside)
+        kind = self._file_system(info.path)
+        return FileSource(
+            info.path,
+            is_remote=kind in REMOTE_FILE_SYSTEMS,
+            inside=self._inside,
+            needs_cache=kind in REMOTE_FILE_SYSTEMS or kind in CACHING_FILE_SYSTEMS,
+        )
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file under another name, bring it to the disk, and only then give it its name.
@@ -137,13 +146,12 @@ class PosixStore:
     def close(self) -> None:
         """Do nothing: nothing is open."""
 
-    def _is_remote(self, path: str) -> bool:
+    def _file_system(self, path: str) -> int | None:
         """Look at the file system once per folder, behind links: a cache may lie locally and point elsewhere."""
         folder = os.path.dirname(os.path.realpath(path) if os.path.islink(path) else path)
-        if folder not in self._is_remote_folder:
-            kind = _native.file_system_type(os.fsencode(folder))
-            self._is_remote_folder[folder] = kind in REMOTE_FILE_SYSTEMS
-        return self._is_remote_folder[folder]
+        if folder not in self._file_systems:
+            self._file_systems[folder] = _native.file_system_type(os.fsencode(folder))
+        return self._file_systems[folder]
 
 
 def _absolute_path(uri: str) -> str:

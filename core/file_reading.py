@@ -38,16 +38,18 @@ def choose_file_reading(sources: Sequence[tuple[Source, int]], settings: Setting
     """Choose for the files among `sources`, each with its size in bytes, that are read in `blocks` blocks.
 
     Few threads for files in the page cache, many for those on a device, most for those behind a network. Files that are
-    not in the page cache are read past it, unless so little is wanted that it may well be wanted again.
+    not in the page cache are read past it, unless their file system needs it, or so little is wanted that it may well
+    be wanted again.
     """
     files = {source.path: (source, size_bytes) for source, size_bytes in sources if isinstance(source, FileSource)}
     few = len(os.sched_getaffinity(0)) + 1  # one more than processors: one always waits for a fault or a lock
     # A look at the page cache would ask a server for attributes; a few blocks are not worth one.
     looks = blocks > few and not any(source.is_remote for source, _ in files.values())
     cold = {path for path, (_, size) in files.items() if looks and cached_fraction(path, size) < 1 / 2}
+    past_cache = {path for path in cold if not files[path][0].needs_cache}
     if any(source.is_remote for source, _ in files.values()):
         threads = REMOTE_FILE_THREADS
     else:
         threads = max(COLD_FILE_THREADS, few) if len(cold) > len(files) / 2 else few
-    direct = {None: cold, True: set(files), False: set()}[settings.direct_io]
+    direct = {None: past_cache, True: set(files), False: set()}[settings.direct_io]
     return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct))

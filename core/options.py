@@ -38,7 +38,7 @@ class Options:
         file_threads: Threads reading mounted files. Automatic: processors + 1 when they are in the page cache, else
             16 or more; 32 where the file system is on another machine.
         direct_io: Read mounted files past the page cache (``O_DIRECT``), where their file system can. Automatic: those
-            that are on a local disk and not in the page cache, unless little is wanted of them.
+            that are not in the page cache, unless little is wanted, or the file system needs it (NFS, FUSE, Lustre, …).
         http_reactors: Event loops for HTTP, a thread each. Automatic: one per processor, at most 4.
         http_in_flight: Most ranged GETs in flight per reactor; it starts with 4 and doubles while it has to wait.
         nfs_threads: Threads reading ``nfs://`` without a mount, each with a connection of its own. Automatic: 4.

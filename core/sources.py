@@ -63,11 +63,14 @@ class FileSource:
             made at a time.
         inside: Folder, as a path without links, in which the file must lie once it is open; None: links may lead
             anywhere.
+        needs_cache: The file system reads ahead itself (NFS, FUSE, Lustre, …): it is read past the page cache only if
+            the user asks for that.
     """
 
     path: str
     is_remote: bool = False
     inside: str | None = None
+    needs_cache: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ def chosen(monkeypatch):
     """Choose for files named after what the page cache holds of them."""
     monkeypatch.setattr(file_reading, "cached_fraction", lambda path, size_bytes: float(path.removeprefix("/")))
 
-    def choose(*paths, is_remote=False, blocks=MANY, **options):
-        sources = [(FileSource(path, is_remote=is_remote), SIZE) for path in paths]
+    def choose(*paths, is_remote=False, needs_cache=False, blocks=MANY, **options):
+        sources = [(FileSource(path, is_remote=is_remote, needs_cache=needs_cache), SIZE) for path in paths]
         return choose_file_reading(sources, resolve(Options(**options)), blocks)
 
     return choose
@@ -43,6 +43,11 @@ def test_one_cold_file_among_warm_ones_is_read_past_it_alone(chosen):
 
 def test_little_is_read_through_the_page_cache_without_a_look(chosen):
     assert chosen("/0.0", blocks=1) == file_reading.FileReading(1)
+
+
+def test_a_file_system_that_needs_the_page_cache_keeps_it(chosen):
+    assert chosen("/0.0", needs_cache=True) == file_reading.FileReading(COLD_FILE_THREADS)
+    assert chosen("/0.0", needs_cache=True, direct_io=True).direct_paths == {"/0.0"}
 
 
 def test_a_file_server_is_not_asked_and_keeps_its_cache(chosen):

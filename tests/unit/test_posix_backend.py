@@ -174,18 +174,28 @@ def test_what_is_no_folder_holds_no_files(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_remote"),
-    [(0x6969, True), (0xFE534D42, True), (0xFF534D42, True), (0x01021997, True), (0xEF53, False), (None, False)],
-    ids=["nfs", "smb2", "cifs", "9p", "ext4", "unknown"],
+    ("kind", "is_remote", "needs_cache"),
+    [
+        (0x6969, True, True),
+        (0xFE534D42, True, True),
+        (0xFF534D42, True, True),
+        (0x01021997, True, True),
+        (0x65735546, False, True),
+        (0x0BD00BD0, False, True),
+        (0xEF53, False, False),
+        (None, False, False),
+    ],
+    ids=["nfs", "smb2", "cifs", "9p", "fuse", "lustre", "ext4", "unknown"],
 )
-def test_a_file_system_of_another_machine_is_recognised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int | None, is_remote: bool
+def test_a_file_system_of_another_machine_or_that_needs_the_page_cache_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int | None, is_remote: bool, needs_cache: bool
 ) -> None:
     """No such mount can be made in every test environment: the kernel's answer is replaced."""
     monkeypatch.setattr("streamer._native.file_system_type", lambda path: kind)
     path = write(tmp_path / "a.safetensors")
     store = PosixStore(str(path))
-    assert store.source(store.info(str(path))).is_remote is is_remote
+    source = store.source(store.info(str(path)))
+    assert (source.is_remote, source.needs_cache) == (is_remote, needs_cache)
 
 
 @pytest.mark.parametrize("folder", ["/dev/shm", "/proc", "/"])
