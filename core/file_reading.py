@@ -43,13 +43,18 @@ def choose_file_reading(sources: Sequence[tuple[Source, int]], settings: Setting
     """
     files = {source.path: (source, size_bytes) for source, size_bytes in sources if isinstance(source, FileSource)}
     few = len(os.sched_getaffinity(0)) + 1  # one more than processors: one always waits for a fault or a lock
+    is_remote = any(source.is_remote for source, _ in files.values())
+    is_all_set = settings.file_threads is not None and settings.direct_io is not None
     # A look at the page cache would ask a server for attributes; a few blocks are not worth one.
-    looks = blocks > few and not any(source.is_remote for source, _ in files.values())
+    looks = blocks > few and not is_remote and not is_all_set
     cold = {path for path, (_, size) in files.items() if looks and cached_fraction(path, size) < 1 / 2}
-    past_cache = {path for path in cold if not files[path][0].needs_cache}
-    if any(source.is_remote for source, _ in files.values()):
+    threads = few
+    if is_remote:
         threads = REMOTE_FILE_THREADS
+    elif len(cold) > len(files) / 2:
+        threads = max(COLD_FILE_THREADS, few)
+    if settings.direct_io is None:
+        direct = {path for path in cold if not files[path][0].needs_cache}
     else:
-        threads = max(COLD_FILE_THREADS, few) if len(cold) > len(files) / 2 else few
-    direct = {None: past_cache, True: set(files), False: set()}[settings.direct_io]
+        direct = set(files) if settings.direct_io else set()
     return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct))

@@ -194,8 +194,8 @@ class ReadSession:
             return raised
         failed = self._objects[native.source]
         if native.code == "checksum":
-            is_known = self._name_of is not None and native.item < self._plan.item_count
-            name = self._name_of(native.item) if self._name_of and is_known else None
+            is_of_one = native.item < self._plan.item_count  # and not of an answer with several
+            name = self._name_of(native.item) if self._name_of and is_of_one else None
             return checksum_error(native, name, uri=failed.uri, object_size=failed.size_bytes)
         is_of_all = native.code == "device" and len(self._objects) > 1  # no object's fault
         return error_from_native(

@@ -60,6 +60,10 @@ def test_what_the_user_set_is_taken(chosen):
     assert chosen("/0.0", is_remote=True, direct_io=True).direct_paths == {"/0.0"}
 
 
+def test_where_all_is_set_nobody_looks(chosen):
+    assert chosen("/not a fraction", direct_io=True, file_threads=5).threads == 5
+
+
 def test_objects_that_are_no_files_do_not_count():
     sources = [(HttpSource(url="http://example.com/x"), SIZE)]
     assert choose_file_reading(sources, resolve(None), MANY).direct_paths == frozenset()
