@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from comparison import tensors_of
 from make_checkpoint import make_checkpoint
-from safetensors.torch import load_file
 from servers.azurite import AzuriteServer
 from servers.ganesha import NfsServer, missing_for_ganesha
 from servers.gcs_emulator import GcsServer
@@ -97,7 +97,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reference(checkpoint: Path) -> dict[str, torch.Tensor]:
     """The tensors of `checkpoint` as the reference reads them."""
-    return {name: tensor for path in checkpoint.glob("*.safetensors") for name, tensor in load_file(path).items()}
+    return tensors_of(checkpoint)
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "gpu/cuda_runtime.h"
+#include "gpu/fake_driver.h"
 #include "pipeline/session.h"
 #include "pipeline/session_fixture.h"
 
@@ -63,10 +66,15 @@ class Consumer {
     return !delivery.is_finished;
   }
 
-  void load(const Plan& plan, const std::string& data) {
-    session_.start(plan);
+  // Looks until nothing more is to come, or something failed.
+  void read_all() {
     while (look()) {
     }
+  }
+
+  void load(const Plan& plan, const std::string& data) {
+    session_.start(plan);
+    read_all();
     REQUIRE_MESSAGE(!error, error->detail);
     CHECK(delivered.size() == plan_.items.size());
     for (std::size_t i = 0; i < memory_.size(); ++i) {
@@ -84,6 +92,40 @@ class Consumer {
   Session& session_;
   const Plan plan_;
   std::vector<std::unique_ptr<std::string>> memory_;
+};
+
+// Memory of device 0 that a stream of the consumer's still fills, with something else, for a while.
+class BusyTarget {
+ public:
+  BusyTarget(const FakeDriver& driver, std::size_t size, int microseconds)
+      : bytes_(size, '?'),
+        device_(CudaRuntime::instance().ring(0)->device()),
+        current_(*device_),
+        stream_(*device_) {
+    driver.enqueue_fill(stream_.handle(), bytes_.data(), size, 'k', microseconds);
+  }
+
+  // One item, to be read into it.
+  Plan plan() {
+    Plan plan = plan_of(bytes_.size(), 0);
+    plan.items[0].target = reinterpret_cast<std::byte*>(bytes_.data());
+    return plan;
+  }
+  DeviceCopiers::ConsumerStreams streams() const { return {{0, stream_.handle()}}; }
+
+  // What is there once the stream is done: whoever did not wait for it is overwritten.
+  const std::string& settled() const {
+    while (device_->driver().stream_query(stream_.handle()) == kCudaNotReady) {
+      std::this_thread::yield();
+    }
+    return bytes_;
+  }
+
+ private:
+  std::string bytes_;
+  const std::shared_ptr<const CudaDevice> device_;
+  const CurrentContext current_;
+  const CudaStream stream_;
 };
 
 }  // namespace streamer

@@ -27,8 +27,7 @@ ReadError error_of_load(const std::function<void(FakeDriver&)>& arrange) {
   session.add_file(file.path(), data.size(), "");
   Consumer consumer(session, plan);
   session.start(plan);
-  while (consumer.look()) {
-  }
+  consumer.read_all();
   session.close();
   REQUIRE(consumer.error);
   CHECK(consumer.error->code == ErrorCode::kDevice);
@@ -86,8 +85,7 @@ TEST_CASE("the caller's own memory on two devices and on the host is filled in o
   }
   session.start(plan, {{0, nullptr}, {1, nullptr}});
   Consumer consumer(session, plan);
-  while (consumer.look()) {
-  }
+  consumer.read_all();
   REQUIRE(!consumer.error);
   CHECK(consumer.delivered.size() == 3);
   CHECK(targets == data);
@@ -129,8 +127,7 @@ std::optional<ReadError> load_tiny_items() {
   session.add_file(file.path(), data.size(), "");
   Consumer consumer(session, plan);
   session.start(plan);
-  while (consumer.look()) {
-  }
+  consumer.read_all();
   session.close();
   CHECK((consumer.error || targets == data));
   return consumer.error;
@@ -169,24 +166,15 @@ TEST_CASE("copies wait for what the consumer's stream was given before") {
   FakeDriver fake;
   const std::string data = random_data(kItemBytes, 5);
   const TemporaryFile file(data);
-  std::string target(data.size(), '?');
-  const auto device = CudaRuntime::instance().ring(0)->device();
-  const CurrentContext current(*device);
-  const CudaStream stream(*device);
-  fake.enqueue_fill(stream.handle(), target.data(), target.size(), 'k', 100'000);
+  BusyTarget target(fake, data.size(), 100'000);
   Session session(options_with(1 << 20));
   session.add_file(file.path(), data.size(), "");
-  Plan plan = plan_of(data.size(), 0);
-  plan.items[0].target = reinterpret_cast<std::byte*>(target.data());
-  session.start(plan, {{0, stream.handle()}});
+  const Plan plan = target.plan();
+  session.start(plan, target.streams());
   Consumer consumer(session, plan);
-  while (consumer.look()) {
-  }
+  consumer.read_all();
   REQUIRE(!consumer.error);
-  while (device->driver().stream_query(stream.handle()) == kCudaNotReady) {
-    std::this_thread::yield();  // a copy that did not wait would be overwritten only now
-  }
-  CHECK(target == data);
+  CHECK(target.settled() == data);
 }
 
 TEST_CASE("sessions at once share the ring of a device, and none starves") {
@@ -343,8 +331,7 @@ TEST_CASE("a read that fails ends a load to a device as any other") {
   const Plan plan = plan_of(data.size(), 0);
   Consumer consumer(session, plan);
   session.start(plan);
-  while (consumer.look()) {
-  }
+  consumer.read_all();
   REQUIRE(consumer.error);
   CHECK(consumer.error->http_status == 503);
   session.close();

@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <string>
-#include <thread>
 
 #include "gpu/cuda_runtime.h"
 #include "gpu/device_session_fixture.h"
@@ -152,24 +151,15 @@ TEST_CASE("nothing is read into memory that the consumer's stream may still use"
   const FakeCuFile library;
   const std::string data = random_data(kItemBytes, 23);
   const TemporaryFile file(data);
-  std::string target(data.size(), '?');
-  const auto device = CudaRuntime::instance().ring(0)->device();
-  const CurrentContext current(*device);
-  const CudaStream stream(*device);
-  driver.enqueue_fill(stream.handle(), target.data(), target.size(), 'k', 100'000);
+  BusyTarget target(driver, data.size(), 100'000);
   Session session(straight_options());
   session.add_file(file.path(), data.size(), "", {.is_direct = true});
-  Plan plan = plan_of(data.size(), 0);
-  plan.items[0].target = reinterpret_cast<std::byte*>(target.data());
-  session.start(plan, {{0, stream.handle()}});
+  const Plan plan = target.plan();
+  session.start(plan, target.streams());
   Consumer consumer(session, plan);
-  while (consumer.look()) {
-  }
+  consumer.read_all();
   REQUIRE(!consumer.error);
-  while (device->driver().stream_query(stream.handle()) == kCudaNotReady) {
-    std::this_thread::yield();  // a read that did not wait would be overwritten only now
-  }
-  CHECK(target == data);
+  CHECK(target.settled() == data);
   CHECK(session.stats().scheduler.bytes_straight == data.size());
 }
 
@@ -178,16 +168,11 @@ TEST_CASE("a load that is closed while it waits for the consumer's stream ends")
   const FakeCuFile library;
   const std::string data = random_data(kItemBytes, 24);
   const TemporaryFile file(data);
-  std::string target(data.size(), '?');
-  const auto device = CudaRuntime::instance().ring(0)->device();
-  const CurrentContext current(*device);
-  const CudaStream stream(*device);
-  driver.enqueue_fill(stream.handle(), target.data(), target.size(), 'k', 600'000);
+  BusyTarget target(driver, data.size(), 600'000);
   Session session(straight_options());
   session.add_file(file.path(), data.size(), "", {.is_direct = true});
-  Plan plan = plan_of(data.size(), 0);
-  plan.items[0].target = reinterpret_cast<std::byte*>(target.data());
-  session.start(plan, {{0, stream.handle()}});
+  const Plan plan = target.plan();
+  session.start(plan, target.streams());
   const TimePoint began = Clock::now();
   session.close();
   CHECK(seconds_between(began, Clock::now()) < 1);
@@ -205,8 +190,7 @@ TEST_CASE("a device that fails ends a straight load with the driver's name for i
   session.add_file(file.path(), data.size(), "", {.is_direct = true});
   Consumer consumer(session, plan);
   session.start(plan);
-  while (consumer.look()) {
-  }
+  consumer.read_all();
   session.close();  // before the consumer frees what is read into
   REQUIRE(consumer.error);
   CHECK(consumer.error->storage_code == "CUDA_ERROR_ILLEGAL_ADDRESS");

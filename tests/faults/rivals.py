@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
+from comparison import tensors_of
 
 from faults.catalogue import Fault
 from faults.server import Asked, FaultServer
-from faults.soak import AUDIBLE, Loaded, Soak, load_ours, made_bucket
+from faults.soak import AUDIBLE, Loaded, Soak, is_equal, load_ours, made_bucket
 
 HANGS_AFTER_S = 60
 HEADERS_END_BEFORE = 20_000  # the checkpoint's, a few kB each
@@ -123,7 +123,7 @@ def soak(loads: int, threads: int, seed: int, bucket: Path) -> None:
 
 def by_fault(bucket: Path) -> None:
     """Print how one load of each loader ended under each fault."""
-    expected = load_file_by_file(bucket / "model")
+    expected = tensors_of(bucket / "model")
     print(f"{'fault':26}" + "".join(f"{name:>22}" for name in LOADERS), flush=True)
     for fault in AUDIBLE:
         ends = [_end_under(fault, load, bucket, expected) for load in LOADERS.values()]
@@ -143,15 +143,7 @@ def _end_under(fault: Fault, load: Any, bucket: Path, expected: Loaded) -> str:
             return "error" if isinstance(error, FailedError) else type(error).__name__
         if not server.faults:
             return "not met"
-    is_equal = loaded.keys() == expected.keys() and all(torch.equal(loaded[name], expected[name]) for name in expected)
-    return "equal" if is_equal else "WRONG"
-
-
-def load_file_by_file(folder: Path) -> Loaded:
-    """Load from disk with safetensors' own reader, which shares no code with any contestant."""
-    from safetensors.torch import load_file
-
-    return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+    return "equal" if is_equal(loaded, expected) else "WRONG"
 
 
 LOADERS = {"streamer": load_ours, "s3fs": rival("s3fs"), "runai": rival("runai")}

@@ -126,10 +126,12 @@ class Soak:
             met = {FAULTS[name].ends for name in server.faults} | {"TransferTimeoutError"}
             is_expected = staying is not None and type(error).__name__ in met
             return "expected_errors" if is_expected else f"{error!r} (staying: {staying and staying.name})"
-        is_equal = loaded.keys() == self._expected.keys() and all(
-            torch.equal(tensor, self._expected[name]) for name, tensor in loaded.items()
-        )
-        return "equal" if is_equal else "wrong"
+        return "equal" if is_equal(loaded, self._expected) else "wrong"
+
+
+def is_equal(loaded: Loaded, expected: Loaded) -> bool:
+    """Tell whether every tensor is there and right."""
+    return loaded.keys() == expected.keys() and all(torch.equal(loaded[name], expected[name]) for name in expected)
 
 
 def load_ours(url: str, storage_options: dict[str, Any]) -> Loaded:

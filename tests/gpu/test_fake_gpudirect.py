@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from comparison import assert_same
-from safetensors.torch import load_file
+from comparison import assert_same, tensors_of
 
 import streamer
 from gpu.fake_devices import FakeGpu, compile_fake
@@ -39,10 +39,6 @@ def fake_cufile(fake_library: Path, fake_gpu: FakeGpu) -> Iterator[ctypes.CDLL]:
         _native.cuda_use_cufile_for_tests("libcufile.so.0", "/proc/driver/nvidia-fs/version")
 
 
-def expected_of(folder: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()}
-
-
 def loaded(checkpoint: Path, **kwargs: object) -> tuple[dict[str, torch.Tensor], streamer.LoadReport]:
     with streamer.stream(checkpoint, device="cuda", progress=False, **({"options": STRAIGHT} | kwargs)) as stream:
         tensors = dict(stream)
@@ -51,7 +47,7 @@ def loaded(checkpoint: Path, **kwargs: object) -> tuple[dict[str, torch.Tensor],
 
 def test_files_go_straight_to_the_device(fake_cufile: ctypes.CDLL, checkpoint: Path) -> None:
     tensors, report = loaded(checkpoint)
-    assert_same(tensors, expected_of(checkpoint))
+    assert_same(tensors, tensors_of(checkpoint))
     assert report.device_path == "gpudirect"
     assert not report.remarks
     assert fake_cufile.fake_cufile_reads() > 0
@@ -60,19 +56,16 @@ def test_files_go_straight_to_the_device(fake_cufile: ctypes.CDLL, checkpoint: P
 def test_a_file_it_does_not_support_goes_through_the_ring(fake_cufile: ctypes.CDLL, checkpoint: Path) -> None:
     fake_cufile.fake_cufile_refuse_files()
     tensors, report = loaded(checkpoint)
-    assert_same(tensors, expected_of(checkpoint))
+    assert_same(tensors, tensors_of(checkpoint))
     assert report.device_path == "ring"
     assert "none that it supports" in report.remarks[0]
 
 
 def test_what_is_verified_goes_through_the_ring(fake_cufile: ctypes.CDLL, checkpoint: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "model"
-    copy.mkdir()
-    for file in checkpoint.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
+    copy = Path(shutil.copytree(checkpoint, tmp_path / "model"))
     streamer.write_manifest(copy)
     tensors, report = loaded(copy, verify="manifest")
-    assert_same(tensors, expected_of(checkpoint))
+    assert_same(tensors, tensors_of(checkpoint))
     assert report.is_verified
     assert report.device_path == "ring"
 

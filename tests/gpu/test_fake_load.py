@@ -9,8 +9,8 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
-from comparison import assert_same
-from safetensors.torch import load_file, save_file
+from comparison import assert_same, tensors_of
+from safetensors.torch import save_file
 from servers.nginx import NginxServer
 
 import streamer
@@ -23,10 +23,6 @@ from streamer.core.header import TensorEntry
 SMALL = streamer.Options(block_bytes=64 << 10, pinned_bytes=1 << 20)
 
 
-def expected_of(folder: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()}
-
-
 def bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.flatten().view(torch.uint8).numpy().tobytes()
 
@@ -37,7 +33,7 @@ def test_a_checkpoint_reaches_the_device_whole(fake_gpu: FakeGpu, checkpoint: Pa
     index = torch.device(device).index or 0
     fake_gpu.place_everything(index)
     loaded = streamer.load(checkpoint, device=device, options=SMALL, progress=False)
-    assert_same(loaded, expected_of(checkpoint))
+    assert_same(loaded, tensors_of(checkpoint))
     assert all(
         FakeTorchCuda.placed[tensor.data_ptr()] == (torch.device(device).index or 0) for tensor in loaded.values()
     )
@@ -47,11 +43,11 @@ def test_a_checkpoint_over_http_reaches_the_device(
     fake_gpu: FakeGpu, http_server: NginxServer, checkpoint: Path
 ) -> None:
     url = f"{http_server.http_url}/open/model"
-    assert_same(streamer.load(url, device="cuda", options=SMALL, progress=False), expected_of(checkpoint))
+    assert_same(streamer.load(url, device="cuda", options=SMALL, progress=False), tensors_of(checkpoint))
 
 
 def test_a_checkpoint_over_nfs_reaches_the_device(fake_gpu: FakeGpu, nfs_checkpoint: str, checkpoint: Path) -> None:
-    assert_same(streamer.load(nfs_checkpoint, device="cuda", options=SMALL, progress=False), expected_of(checkpoint))
+    assert_same(streamer.load(nfs_checkpoint, device="cuda", options=SMALL, progress=False), tensors_of(checkpoint))
 
 
 def test_a_checkpoint_read_by_python_reaches_the_device(fake_gpu: FakeGpu, checkpoint: Path) -> None:
@@ -59,7 +55,7 @@ def test_a_checkpoint_read_by_python_reaches_the_device(fake_gpu: FakeGpu, check
     memory.put(str(checkpoint), "/gpu-model", recursive=True)
     try:
         loaded = streamer.load("memory://gpu-model", device="cuda", options=SMALL, progress=False)
-        assert_same(loaded, expected_of(checkpoint))
+        assert_same(loaded, tensors_of(checkpoint))
     finally:
         memory.rm("/gpu-model", recursive=True)
 
@@ -84,7 +80,7 @@ def test_a_consumer_that_drops_tensors_never_holds_the_model_on_the_device(fake_
         for _ in tensors:
             pass
     assert tensors.total_bytes > 4 * limit
-    largest = max(tensor.nbytes for tensor in expected_of(checkpoint).values())
+    largest = max(tensor.nbytes for tensor in tensors_of(checkpoint).values())
     assert tensors.report.peak_held_bytes <= limit + largest
 
 
@@ -175,7 +171,7 @@ def test_leaving_a_stream_early_waits_for_copies_and_ends_within_a_second(fake_g
 def test_a_stream_closed_early_hands_out_nothing_more(fake_gpu: FakeGpu, checkpoint: Path) -> None:
     tensors = streamer.stream(checkpoint, device="cuda", options=SMALL, progress=False)
     name, tensor = next(tensors)
-    assert bytes_of(tensor) == bytes_of(expected_of(checkpoint)[name])
+    assert bytes_of(tensor) == bytes_of(tensors_of(checkpoint)[name])
     tensors.close()
     with pytest.raises(streamer.LoadCancelledError):
         next(tensors)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from comparison import assert_same
+from comparison import assert_same, tensors_of
 from faults.flips import flips_always, flips_once
 from faults.server import FaultServer
 from make_checkpoint import make_checkpoint
-from safetensors.torch import load_file
 
 import streamer
 from gpu.fake_devices import FakeGpu
@@ -29,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(model: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor for file in model.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    return tensors_of(model)
 
 
 def streamed(server: FaultServer) -> streamer.Stream:

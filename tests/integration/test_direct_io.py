@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from cold_files import drop_from_page_cache
 from comparison import assert_same
 from safetensors.torch import save_file
 
@@ -31,14 +32,8 @@ def tensors():
 def path(tensors, tmp_path):
     path = tmp_path / "model.safetensors"
     save_file(tensors, path)
-    drop(path)
+    drop_from_page_cache(path)
     return path
-
-
-def drop(path):
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import sys
 import textwrap
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
 from safetensors.torch import save, save_file
+from servers.background import served
 
 import streamer
 
@@ -128,10 +128,6 @@ class WithoutSize(BaseHTTPRequestHandler):
 
 def test_a_cache_tells_the_size_that_a_server_does_not(tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), WithoutSize)
-    Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     url = f"simplecache::http://127.0.0.1:{server.server_port}/a.safetensors"
-    try:
+    with served(server):
         assert_right(streamer.load(url, storage_options={"simplecache": {"cache_storage": str(tmp_path)}}))
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -8,13 +8,13 @@ that Azure answered (``native/net/answer_checksum_test.cc``).
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from servers.azurite import AzuriteServer
+from servers.background import served
 from streamer import _native
 
 MAX_RANGE_BYTES = 4 << 20
@@ -51,17 +51,14 @@ class AzureGate:
         self._azurite = azurite
         self._authority = azurite.host.partition("/")[0]
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._served = served(self._server)
 
     def __enter__(self) -> AzureGate:
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        self._served.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._served.__exit__(None, None, None)
 
     def storage_options(self) -> dict[str, str]:
         """Give the options under which adlfs reaches Azurite through the gate."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from servers.background import served
 
 __all__ = ["HubServer", "Repository"]
 
@@ -74,7 +75,7 @@ class HubServer:
         self.honours_ranges = True
         self._hub = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._answer_hub))
         self._cdn = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._answer_cdn))
-        self._threads: list[threading.Thread] = []
+        self._served = served(self._hub, self._cdn)
         self._digests: dict[int, str] = {}
 
     @property
@@ -86,21 +87,13 @@ class HubServer:
         return self._given_cdn_url or f"http://127.0.0.1:{self._cdn.server_port}"
 
     def __enter__(self) -> HubServer:
-        for server in (self._hub, self._cdn):
-            server.daemon_threads = True
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._served.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for server in (self._hub, self._cdn):
-            server.shutdown()
-            server.server_close()
-        for thread in self._threads:
-            thread.join()
+        self._served.__exit__(None, None, None)
 
     def make(self, name: str, *, kind: str = "model", gated: bool = False, private: bool = False) -> Repository:
         """Make an empty repository."""

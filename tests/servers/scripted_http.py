@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import trustme
 
+from servers.background import served
+
 
 @dataclass(frozen=True)
 class Request:
@@ -75,7 +77,7 @@ class ScriptedServer:
         self.stopping = threading.Event()  # a script that stalls waits on it, so that no test leaves a thread
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(address, self._handler())
-        self._server.daemon_threads = True
+        self._served = served(self._server)
         self.authority = trustme.CA() if with_tls else None
         if self.authority is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -95,15 +97,12 @@ class ScriptedServer:
         return self._server.server_port
 
     def __enter__(self) -> ScriptedServer:
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        self._served.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._served.__exit__(None, None, None)
 
     def _record(self, handler: BaseHTTPRequestHandler) -> Request:
         headers = {name.lower(): value for name, value in handler.headers.items()}

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cold_files import drop_from_page_cache
 
 from streamer.core.page_cache import cached_fraction
 
@@ -19,14 +20,8 @@ def file(tmp_path):
     return path
 
 
-def drop(path):
-    with path.open("rb") as opened:
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def test_a_file_just_read_is_warm_and_a_dropped_one_is_not(file):
-    drop(file)
+    drop_from_page_cache(file)
     cold = cached_fraction(str(file), SIZE)
     file.read_bytes()
     warm = cached_fraction(str(file), SIZE)
@@ -37,7 +32,7 @@ def test_a_file_just_read_is_warm_and_a_dropped_one_is_not(file):
 
 
 def test_a_look_does_not_make_a_file_look_warm(file):
-    drop(file)
+    drop_from_page_cache(file)
     looks = [cached_fraction(str(file), SIZE) for _ in range(3)]
     assert max(looks) < 1 / 2 or is_memory_backed(file)
 

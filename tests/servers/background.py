@@ -1,0 +1,31 @@
+"""HTTP servers of the tests' own, served by threads of this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
+
+__all__ = ["served"]
+
+POLL_S = 0.05  # between two looks at whether to stop
+
+
+@contextmanager
+def served(*servers: ThreadingHTTPServer) -> Iterator[None]:
+    """Serve inside the block; behind it they are closed, and their threads are gone."""
+    threads = []
+    for server in servers:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True)
+        thread.start()
+        threads.append(thread)
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+        for thread in threads:
+            thread.join()
