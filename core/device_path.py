@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 from streamer import _native
 
 __all__ = ["device_path", "gpudirect_remarks"]
+
+FIRST_CUFILE_CODE = 5000  # CUFILEOP_BASE_ERR: what is below is of errno
 
 
 def device_path(ways: Iterable[str], stats: Mapping[str, int]) -> str:
@@ -28,9 +31,15 @@ def device_path(ways: Iterable[str], stats: Mapping[str, int]) -> str:
     return "+".join(sorted(taken))
 
 
-def gpudirect_remarks(path: str, *, is_asked: bool) -> list[str]:
+def gpudirect_remarks(path: str, stats: Mapping[str, int], *, is_asked: bool) -> list[str]:
     """Say why GPUDirect Storage was not used although it was asked for."""
     if not is_asked or "ring" not in path or "gpudirect" in path:
         return []
-    reason = _native.cuda_gpudirect_problem() or "no file was read past the page cache, or none that it supports"
-    return [f"GPUDirect Storage was not used: {reason}"]
+    reason = _native.cuda_gpudirect_problem() or _refusal(stats["gpudirect_refusal"])
+    return [f"GPUDirect Storage was not used: {reason or 'no file was read past the page cache'}"]
+
+
+def _refusal(code: int) -> str:
+    if code >= FIRST_CUFILE_CODE:
+        return f"libcufile refused a file with its code {code} (see CUfileOpError in NVIDIA's cufile.h)"
+    return f"libcufile failed to read a file: {os.strerror(code)}" if code else ""

@@ -8,9 +8,6 @@
 namespace streamer {
 namespace {
 
-constexpr unsigned kStreamNonBlocking = 1;         // CU_STREAM_NON_BLOCKING
-constexpr unsigned kEventDisableTiming = 2;        // CU_EVENT_DISABLE_TIMING: cheaper, and unused
-constexpr int kPointerAttributeDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 constexpr const char* kInvalidDevice = "CUDA_ERROR_INVALID_DEVICE";
 
 // What sysfs says of the device at this PCI address; -1 there means that it does not know.

@@ -26,8 +26,7 @@ void require(void* library, const char* symbol, Function*& function) {
 // is asked for this one.
 void find_copy_batch(CudaDriver& driver) {
   constexpr int kVersion = 12080;
-  int (*find_version)(const char* symbol, void** function, int version, std::uint64_t flags,
-                      int* status) = nullptr;
+  CudaFindVersion* find_version = nullptr;
   find(driver.library, "cuGetProcAddress_v2", find_version);
   if (find_version == nullptr) return;
   void* found = nullptr;

@@ -1,14 +1,12 @@
 // NVIDIA's driver as a table of functions found at run time, so that one build serves machines with
 // and without a GPU.
 //
-// Every refusal becomes a DeviceFailure that carries the driver's own name for it. Types are those
-// of the driver's documented binary interface; the names ending in _v2 are what its header maps the
-// plain ones to.
+// Every refusal becomes a DeviceFailure that carries the driver's own name for it. The names ending
+// in _v2 are what NVIDIA's header maps the plain ones to.
 #pragma once
 
 #include <sys/types.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,28 +14,9 @@
 #include <string>
 
 #include "base/read_error.h"
+#include "gpu/cuda_abi.h"
 
 namespace streamer {
-
-inline constexpr int kCudaSuccess = 0;
-inline constexpr int kCudaInvalidValue = 1;
-inline constexpr int kCudaNotReady = 600;  // CUDA_ERROR_NOT_READY: not an error, but "not yet"
-inline constexpr int kCudaNotSupported = 801;
-
-// Opaque to us, pointers to the driver.
-using CudaContextHandle = void*;
-using CudaStreamHandle = void*;
-using CudaEventHandle = void*;
-using CudaAddress = std::uint64_t;
-
-// cuda.h's CUmemcpyAttributes: how copies of a batch are made. Sources are read in stream order;
-// where memory lies is hinted for managed memory alone.
-struct CudaCopyAttributes {
-  int source_order = 1;
-  std::array<int, 2> source_hint{};
-  std::array<int, 2> target_hint{};
-  unsigned flags = 0;
-};
 
 class DeviceFailure : public std::runtime_error {
  public:

@@ -25,12 +25,15 @@ std::string CuFile::start(const CuFilePaths& paths) {
     function = reinterpret_cast<Function*>(dlsym(library_, name));
     return function != nullptr;
   };
-  const bool is_complete = find("cuFileDriverOpen", driver_open_) &&
-                           find("cuFileHandleRegister", add_) &&
-                           find("cuFileHandleDeregister", remove_) && find("cuFileRead", read_);
+  const bool is_complete = find("cuFileDriverOpen", functions_.driver_open) &&
+                           find("cuFileHandleRegister", functions_.add) &&
+                           find("cuFileHandleDeregister", functions_.remove) &&
+                           find("cuFileRead", functions_.read);
   if (!is_complete) return paths.library + " lacks a function";
-  if (!find("cuFileDriverClose_v2", driver_close_)) find("cuFileDriverClose", driver_close_);
-  if (const CuFileStatus status = driver_open_(); status.code != 0) {
+  if (!find("cuFileDriverClose_v2", functions_.driver_close)) {
+    find("cuFileDriverClose", functions_.driver_close);
+  }
+  if (const CuFileStatus status = functions_.driver_open(); status.code != 0) {
     return "libcufile cannot start: its code is " + std::to_string(status.code);
   }
   is_started_ = true;
@@ -38,17 +41,19 @@ std::string CuFile::start(const CuFilePaths& paths) {
 }
 
 CuFile::~CuFile() {
-  if (is_started_ && driver_close_ != nullptr) driver_close_();
+  if (is_started_ && functions_.driver_close != nullptr) functions_.driver_close();
   if (library_ != nullptr) dlclose(library_);
 }
 
-std::shared_ptr<void> CuFile::add(int descriptor) const {
+std::shared_ptr<void> CuFile::add(int descriptor, int& code) const {
+  code = 0;
   if ((fcntl(descriptor, F_GETFL) & O_DIRECT) == 0) return nullptr;  // its file system has no such
   CuFileDescription description;
   description.handle.descriptor = descriptor;
   void* file = nullptr;
-  if (add_(&file, &description).code != 0) return nullptr;
-  return {file, [library = shared_from_this()](void* added) { library->remove_(added); }};
+  code = functions_.add(&file, &description).code;
+  if (code != 0) return nullptr;
+  return {file, [library = shared_from_this()](void* added) { library->functions_.remove(added); }};
 }
 
 }  // namespace streamer

@@ -2,7 +2,8 @@
 // device's memory, past this machine's.
 //
 // It is used only where its kernel module is loaded. Without that the library copies through memory
-// of its own, which the pinned ring does better.
+// of its own, which the pinned ring does better, and where /proc/modules is missing it never
+// returns from its start (1.14, 1.15).
 #pragma once
 
 #include <sys/types.h>
@@ -11,27 +12,22 @@
 #include <memory>
 #include <string>
 
+#include "gpu/cuda_abi.h"
+
 namespace streamer {
-
-// cufile.h's CUfileError_t, returned by value: a code of the library, and of CUDA.
-struct CuFileStatus {
-  int code = 0;
-  int cuda_code = 0;
-};
-
-// cufile.h's CUfileDescr_t.
-struct CuFileDescription {
-  int kind = 1;  // a file descriptor
-  union {
-    int descriptor;
-    void* pointer;
-  } handle{};
-  const void* operations = nullptr;
-};
 
 struct CuFilePaths {
   std::string library = "libcufile.so.0";
   std::string kernel_module = "/proc/driver/nvidia-fs/version";
+};
+
+struct CuFileFunctions {
+  CuFileStatus (*driver_open)() = nullptr;
+  CuFileStatus (*driver_close)() = nullptr;
+  CuFileStatus (*add)(void** file, CuFileDescription* description) = nullptr;
+  void (*remove)(void* file) = nullptr;
+  ssize_t (*read)(void* file, void* base, std::size_t bytes, off_t file_offset,
+                  off_t base_offset) = nullptr;
 };
 
 class CuFile : public std::enable_shared_from_this<CuFile> {
@@ -42,14 +38,14 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
   CuFile(const CuFile&) = delete;
   CuFile& operator=(const CuFile&) = delete;
 
-  // Makes a file known. Null where it could not be opened with O_DIRECT, or the library does not
-  // support it. To be freed before the descriptor is closed.
-  std::shared_ptr<void> add(int descriptor) const;
+  // Makes a file known. Null where it could not be opened with O_DIRECT (code 0), or where the
+  // library refuses it with that code. To be freed before the descriptor is closed.
+  std::shared_ptr<void> add(int descriptor, int& code) const;
 
   // Waits until so many bytes from `offset` on are at `target`, on the current device. Returns how
-  // many are, or a negative number.
+  // many are; or, negative, a code of the library's, or -1 with errno.
   ssize_t read(void* file, std::byte* target, std::size_t bytes, off_t offset) const {
-    return read_(file, target, bytes, offset, 0);
+    return functions_.read(file, target, bytes, offset, 0);
   }
 
  private:
@@ -58,12 +54,7 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
 
   void* library_ = nullptr;
   bool is_started_ = false;
-  CuFileStatus (*driver_open_)() = nullptr;
-  CuFileStatus (*driver_close_)() = nullptr;
-  CuFileStatus (*add_)(void** file, CuFileDescription* description) = nullptr;
-  void (*remove_)(void* file) = nullptr;
-  ssize_t (*read_)(void* file, void* base, std::size_t bytes, off_t file_offset,
-                   off_t base_offset) = nullptr;
+  CuFileFunctions functions_;
 };
 
 }  // namespace streamer

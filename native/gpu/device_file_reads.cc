@@ -12,7 +12,7 @@ constexpr std::uint64_t kBytesPerRead = std::uint64_t{16} << 20;
 }  // namespace
 
 std::optional<ReadError> DeviceFileReads::read(FileReader& file, Block& block, DeviceCopier& copier,
-                                               const std::function<bool()>& is_cancelled) const {
+                                               const std::function<bool()>& is_cancelled) {
   try {
     if (!copier.wait_until_free(is_cancelled)) return std::nullopt;
     const CurrentContext current(copier.device());
@@ -25,15 +25,23 @@ std::optional<ReadError> DeviceFileReads::read(FileReader& file, Block& block, D
   }
 }
 
-ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor,
-                                   off_t offset) const {
+ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor, off_t offset) {
   const Segment piece = cursor.piece();
   const std::uint64_t bytes = std::min(piece.size, kBytesPerRead);
   if (piece.target == nullptr) return static_cast<ssize_t>(bytes);  // a gap need not be read
-  const auto known = file.attachment([this](int descriptor) { return library_->add(descriptor); });
-  const ssize_t got = known ? library_->read(known.get(), piece.target, bytes, offset) : -1;
-  if (got < 0) errno = ENOTSUP;
-  return std::max<ssize_t>(got, -1);
+  const auto known = file.attachment([this](int descriptor) {
+    int code = 0;
+    auto added = library_->add(descriptor, code);
+    if (code != 0) refusal_ = code;
+    return added;
+  });
+  if (known) {
+    const ssize_t got = library_->read(known.get(), piece.target, bytes, offset);
+    if (got >= 0) return got;
+    refusal_ = got == -1 ? errno : static_cast<int>(-got);
+  }
+  errno = ENOTSUP;
+  return -1;
 }
 
 }  // namespace streamer

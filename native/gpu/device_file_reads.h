@@ -6,6 +6,7 @@
 // Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,12 +23,17 @@ class DeviceFileReads {
 
   // As FileReader::read, of a block whose segments are memory of the copier's device.
   std::optional<ReadError> read(FileReader& file, Block& block, DeviceCopier& copier,
-                                const std::function<bool()>& is_cancelled) const;
+                                const std::function<bool()>& is_cancelled);
+
+  // With what the library last refused a file or failed to read one: its own code, or that of
+  // errno, which is below 5000. 0 when it never did.
+  int refusal() const { return refusal_; }
 
  private:
-  ssize_t read_some(OpenFile& file, const SegmentCursor& cursor, off_t offset) const;
+  ssize_t read_some(OpenFile& file, const SegmentCursor& cursor, off_t offset);
 
   const std::shared_ptr<const CuFile> library_;
+  std::atomic<int> refusal_{0};
 };
 
 }  // namespace streamer

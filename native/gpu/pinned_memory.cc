@@ -13,8 +13,6 @@
 namespace streamer {
 namespace {
 
-constexpr unsigned kHostAllocPortable = 1;     // CU_MEMHOSTALLOC_PORTABLE: for every device
-constexpr unsigned kHostRegisterPortable = 1;  // CU_MEMHOSTREGISTER_PORTABLE
 constexpr std::size_t kSmallPageBytes = 4096;
 constexpr int kPreferNode = 1;  // MPOL_PREFERRED: elsewhere when that node is full
 

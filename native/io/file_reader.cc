@@ -75,10 +75,9 @@ FileOptions with_read_call(FileOptions options) {
   return options;
 }
 
-// The rest of the file is read through the page cache.
-void stop_direct(int descriptor) {
+void clear_flag(int descriptor, int flag) {
   const int flags = fcntl(descriptor, F_GETFL);
-  if (flags >= 0) fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
+  if (flags >= 0) fcntl(descriptor, F_SETFL, flags & ~flag);
 }
 
 std::optional<ReadError> check_unchanged(int descriptor, const struct stat& opened) {
@@ -141,7 +140,7 @@ std::optional<ReadError> FileReader::open_file(std::shared_ptr<Opened>& file,
 
 // Null with errno.
 std::shared_ptr<FileReader::Opened> FileReader::open_path() const {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer. It changes nothing for regular files.
+  // O_NONBLOCK: opening a FIFO must not wait for a writer.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   if (options_.is_direct) {
     const int descriptor = open(path_.c_str(), kFlags | O_DIRECT);
@@ -161,6 +160,7 @@ std::optional<ReadError> FileReader::check_opened(Opened& file) {
     return error_of_errno("cannot stat the file", errno);
   }
   if (!S_ISREG(file.status.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
+  clear_flag(file.descriptor, O_NONBLOCK);  // libcufile takes no file that has it
   if (!options_.folder.empty()) {
     if (auto error = check_inside(file.descriptor, options_.folder)) return error;
   }
@@ -206,7 +206,7 @@ ssize_t FileReader::read_some(Opened& file, const SegmentCursor& cursor, off_t o
     const ssize_t got = read_direct(options_.read_call, file.descriptor, cursor, offset);
     if (got >= 0 || (errno != EINVAL && errno != EOPNOTSUPP)) return got;
     file.is_direct = false;
-    stop_direct(file.descriptor);
+    clear_flag(file.descriptor, O_DIRECT);  // the rest is read through the page cache
   }
   std::array<iovec, kVectorsPerCall> vectors;
   const std::size_t count = next_vectors(cursor, vectors);

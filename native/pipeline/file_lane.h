@@ -29,6 +29,9 @@ class FileLane {
   // Some could not be started.
   void remove(unsigned threads) { readers_.remove(threads); }
 
+  // See DeviceFileReads::refusal().
+  int gpudirect_refusal() const { return straight_ ? straight_->refusal() : 0; }
+
   // Reads block by block until there are no more, or until there are fewer descriptors than
   // threads.
   void run();

@@ -340,6 +340,7 @@ SessionStats Session::stats() {
   stats.credential_refreshes = state.http_counters.refreshes;
   stats.hedges = state.http_counters.hedges;
   stats.peak_pinned_bytes = state.copiers.peak_pinned_bytes();
+  if (state.file_lane) stats.gpudirect_refusal = state.file_lane->gpudirect_refusal();
   return stats;
 }
 

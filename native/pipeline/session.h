@@ -56,6 +56,7 @@ struct SessionStats {
   std::uint64_t credential_refreshes = 0;
   std::uint64_t hedges = 0;
   std::uint64_t peak_pinned_bytes = 0;  // of all devices, each at its own peak
+  int gpudirect_refusal = 0;            // see DeviceFileReads::refusal()
 };
 
 class ForkedError : public std::logic_error {

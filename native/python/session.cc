@@ -166,6 +166,7 @@ py::dict stats_of(Session& session) {
   result["rereads"] = stats.scheduler.rereads;
   result["bytes_landed"] = stats.scheduler.bytes_landed;
   result["bytes_straight"] = stats.scheduler.bytes_straight;
+  result["gpudirect_refusal"] = stats.gpudirect_refusal;
   result["bytes_delivered"] = stats.scheduler.bytes_delivered;
   result["items_delivered"] = stats.scheduler.items_delivered;
   result["peak_held_bytes"] = stats.scheduler.peak_held_bytes;

@@ -26,13 +26,19 @@ FOLDER = Path(__file__).parent / "fake_driver"
 DEVICES = 2
 
 
-def compile_fake(name: str, folder: Path) -> Path:
-    """Compile a fake library; raises when there is no compiler, as a test that is left out proves nothing."""
+def compile_fake(name: str, folder: Path, *, soname: str = "") -> Path:
+    """Compile a fake library."""
     source, library = FOLDER / f"{name}.cc", folder / f"lib{name}.so"
+    options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", *([f"-Wl,-soname,{soname}"] if soname else [])]
+    subprocess.run([cxx_compiler(), *options, source, "-o", library], check=True)
+    return library
+
+
+def cxx_compiler() -> str:
+    """Find one; raises when there is none, as a test that is left out proves nothing."""
     compiler = shutil.which("c++") or shutil.which("g++")
     assert compiler, "the fakes of NVIDIA's libraries need a C++ compiler"
-    subprocess.run([compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", source, "-o", library], check=True)
-    return library
+    return compiler
 
 
 @contextmanager

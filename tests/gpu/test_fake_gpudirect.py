@@ -58,7 +58,15 @@ def test_a_file_it_does_not_support_goes_through_the_ring(fake_cufile: ctypes.CD
     tensors, report = loaded(checkpoint)
     assert_same(tensors, tensors_of(checkpoint))
     assert report.device_path == "ring"
-    assert "none that it supports" in report.remarks[0]
+    assert report.remarks[0].startswith("GPUDirect Storage was not used: libcufile refused a file with its code 5008")
+
+
+def test_a_file_it_cannot_read_goes_through_the_ring(fake_cufile: ctypes.CDLL, checkpoint: Path) -> None:
+    fake_cufile.fake_cufile_fail_reads(0, 0)
+    tensors, report = loaded(checkpoint)
+    assert_same(tensors, tensors_of(checkpoint))
+    assert report.device_path == "ring"
+    assert report.remarks == ("GPUDirect Storage was not used: libcufile failed to read a file: Input/output error",)
 
 
 def test_what_is_verified_goes_through_the_ring(fake_cufile: ctypes.CDLL, checkpoint: Path, tmp_path: Path) -> None:

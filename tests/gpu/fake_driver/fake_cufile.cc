@@ -12,7 +12,11 @@
 
 namespace {
 
-constexpr int kInvalidFile = 5008;
+// CU_FILE_IO_NOT_SUPPORTED, CU_FILE_INVALID_FILE_OPEN_FLAG
+constexpr int kUnsupported = 5008;
+constexpr int kInvalidFlags = 5019;
+// With the flag that 64-bit systems add unasked; the real library (1.14) refuses O_NONBLOCK.
+constexpr int kFlags = O_RDONLY | O_DIRECT | 0100000;
 
 struct State {
   std::mutex mutex;
@@ -70,9 +74,10 @@ Status cuFileDriverClose_v2() {
 Status cuFileHandleRegister(void** file, Description* description) {
   const int given = description->handle.descriptor;
   const std::lock_guard lock(state().mutex);
-  const bool is_direct = (fcntl(given, F_GETFL) & O_DIRECT) != 0;
-  if (description->kind != 1 || !is_direct) ++state().violations;
-  if (state().refuses_files) return {kInvalidFile, 0};
+  const int flags = fcntl(given, F_GETFL);
+  if (description->kind != 1 || (flags & O_DIRECT) == 0) ++state().violations;
+  if ((flags & ~kFlags) != 0) return {kInvalidFlags, 0};
+  if (state().refuses_files) return {kUnsupported, 0};
   const int own = open(("/proc/self/fd/" + std::to_string(given)).c_str(), O_RDONLY | O_CLOEXEC);
   *file = new FakeFile{own};
   state().files.insert(*file);
@@ -98,7 +103,7 @@ ssize_t cuFileRead(void* file, void* base, std::size_t bytes, off_t file_offset,
     ++state().reads;
     if (!state().files.contains(file)) {
       ++state().violations;
-      return -kInvalidFile;
+      return -kUnsupported;
     }
     if (state().fails_after-- <= 0) {
       errno = EIO;
