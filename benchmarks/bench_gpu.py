@@ -30,13 +30,14 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from checkpoint import expected_tensors, make_or_reuse  # noqa: E402  its folder is not a package
-from gpu_contestants import CONTESTANTS, IMPORTS, OVER_HTTP  # noqa: E402
+from gpu_contestants import CONTESTANTS, OVER_HTTP  # noqa: E402
 from gpu_limits import page_cache_gb_per_s, pinned_copy_gb_per_s  # noqa: E402
 from measure import MASK, Measurement, bring_into_page_cache, drop_from_page_cache, tensor_digest  # noqa: E402
 
 NOT_INSTALLED = 3
 SECTIONS = ("tmpfs", "warm", "cold", "http")
 TIMEOUT_S = 600
+OTHERS_SETTINGS = ("STREAMER_", "RUNAI_", "FASTSAFETENSORS_", "INSTANTTENSOR_")  # of the shell, for nobody
 
 
 def main() -> None:
@@ -117,9 +118,10 @@ def _section(
 
 def _run_once(name: str, paths: list[str], device: str) -> dict[str, Any]:
     command = [sys.executable, str(Path(__file__).resolve()), "--device", device, "--child", name, *paths]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("STREAMER_", "RUNAI_"))}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(OTHERS_SETTINGS)}
+    environment = kept | CONTESTANTS[name].environment
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=kept, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return {"error": f"not done after {TIMEOUT_S} s"}
     if done.returncode == NOT_INSTALLED:
@@ -136,9 +138,11 @@ def _child(name: str, paths: list[str], device: str) -> None:
 
     _prepare(torch, device)
     try:
-        _import(name)
+        contestant = CONTESTANTS[name]
+        for module in contestant.imports:
+            importlib.import_module(module)
         with Measurement() as measured:
-            tensors = list(CONTESTANTS[name](paths, device))
+            tensors = list(contestant.load(paths, device))
             if device.startswith("cuda"):
                 torch.cuda.synchronize()
     except ImportError as error:
@@ -153,12 +157,6 @@ def _child(name: str, paths: list[str], device: str) -> None:
         found["digest"] = (found["digest"] + value) & MASK
     peak_device = torch.cuda.max_memory_allocated() if device.startswith("cuda") else 0
     print(json.dumps(found | measured.to_dict() | {"peak_device_bytes": peak_device} | _details(name, paths, device)))
-
-
-def _import(name: str) -> None:
-    """Import what the contestant needs, so that no import is measured."""
-    for module in IMPORTS[name]:
-        importlib.import_module(module)
 
 
 def _prepare(torch: Any, device: str) -> None:
