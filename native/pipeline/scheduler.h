@@ -2,16 +2,14 @@
 //
 // Contract
 //  - One queue per lane (files, HTTP, Python, NFS) over all blocks of all objects, cut on demand in
-//  item order; a
-//    block that must be tried again comes back to the same queue.
+//    item order; a block that must be tried again comes back to the same queue.
 //  - An item is delivered exactly once, when its last byte landed.
 //  - Bytes held (reserved and not yet taken by the consumer) stay below the limit, except that an
-//  item that
-//    finds nothing else held may be reserved (a tensor larger than the limit is read alone), and so
-//    may the first item that is not taken (delivery in item order cannot deadlock when lanes share
-//    the limit).
+//    item that finds nothing else held may be reserved (a tensor larger than the limit is read
+//    alone), and so may the first item that is not taken (delivery in item order cannot deadlock
+//    when lanes share the limit).
 //  - Where the plan wants digests, they are computed by finish(), on the reader's thread; an item
-//  with another than the expected one is read once more before it is delivered.
+//    with another than the expected one is read once more before it is delivered.
 //  - A block for a device is handed out with a slot of pinned memory, when one is free, and goes to
 //    the device's sink when it is read; its bytes count as landed once the sink says so. A block
 //    that waits for its retry keeps its slot only while that holds received bytes, and never while
@@ -19,7 +17,7 @@
 //    Blocks of sources that are read straight into a device's memory have no slot, and land at
 //    once.
 //  - Memory on a device, or of the consumer's own on this machine, is asked of the consumer, in
-//  item order, as far as the limit allows.
+//    item order, as far as the limit allows.
 //  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
 //
 // Thread-safe. Every wait ends on stop().
@@ -98,8 +96,7 @@ class Scheduler {
   // to be read straight into their targets. Not with digests, which need the bytes on the host.
   void set_straight(std::uint32_t source, bool is_straight);
 
-  // --- readers
-  // -------------------------------------------------------------------------------------------
+  // --- readers ---
   // Waits for a block; nothing when the lane is finished or everything was stopped.
   std::optional<Block> take(Lane lane);
   // Never waits. A reactor that gets nothing is woken through its waker when that changes.
@@ -118,15 +115,13 @@ class Scheduler {
   // After the lanes' readers are gone.
   void remove_wakers();
 
-  // --- the sinks of devices
-  // ------------------------------------------------------------------------------
+  // --- the sinks of devices ---
   // The block's bytes are on its device, and its slot was given back.
   void land(Lane lane, const Block& block);
   // A slot may be had.
   void wake_starved();
 
-  // --- the consumer
-  // --------------------------------------------------------------------------------------
+  // --- the consumer ---
   Delivery wait(double timeout_s);
   // What wait() would give as `to_allocate`; nothing after an error.
   std::vector<std::uint32_t> next_to_allocate();
@@ -201,8 +196,8 @@ class Scheduler {
   std::vector<bool> is_asked_;     // by item: asked of the consumer and counted as held; else empty
   std::uint32_t next_to_ask_ = 0;  // first item whose memory was not asked for
   std::uint32_t front_ = 0;        // first item that is not taken
-  std::uint32_t next_in_order_ =
-      0;  // first item that is not in ready_ yet, when delivering in item order
+  // First item that is not in ready_ yet, when delivering in item order.
+  std::uint32_t next_in_order_ = 0;
   std::uint64_t held_bytes_ = 0;
   std::optional<ReadError> error_;
   bool is_stopped_ = false;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -13,8 +12,8 @@
 #include "base/descriptors.h"
 #include "base/thread_name.h"
 #include "gpu/cuda_runtime.h"
-#include "net/server_addresses.h"
 #include "pipeline/file_lane.h"
+#include "pipeline/sources.h"
 
 namespace streamer {
 namespace {
@@ -43,18 +42,13 @@ constexpr std::uint64_t kLeastSlots = 4;
 
 }  // namespace
 
-// Readers and objects outlive the scheduler (its wakers point at reactors); threads are joined
+// Reactors and sources outlive the scheduler (its wakers point at reactors); threads are joined
 // before either.
 struct Session::State {
   explicit State(SessionOptions given) : options(std::move(given)) {}
 
   const SessionOptions options;
-  std::vector<Lane> lane_of_source;
-  std::vector<std::unique_ptr<FileReader>> files;             // by source, null for others
-  std::vector<std::unique_ptr<HttpObject>> objects;           // by source, null for others
-  std::vector<std::unique_ptr<NfsObject>> nfs_files;          // by source, null for others
-  std::map<std::string, std::vector<std::string>> addresses;  // by NFS server
-  std::optional<ReadError> nameless;                          // an NFS server without address
+  Sources sources;
   std::vector<std::unique_ptr<HttpReactor>> reactors;
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
   HttpCounters http_counters;
@@ -64,13 +58,9 @@ struct Session::State {
   std::mutex join_mutex;  // close() may be called by several threads
   std::vector<std::thread> threads;
 
-  void add(Lane lane, std::unique_ptr<FileReader> file, std::unique_ptr<HttpObject> object,
-           std::unique_ptr<NfsObject> nfs_file) {
+  Sources& sources_before_start() {
     if (scheduler) throw std::logic_error("objects are added before start()");
-    lane_of_source.push_back(lane);
-    files.push_back(std::move(file));
-    objects.push_back(std::move(object));
-    nfs_files.push_back(std::move(nfs_file));
+    return sources;
   }
 
   // As many as the system has memory and descriptors for; at least one, or the load fails.
@@ -110,9 +100,9 @@ struct Session::State {
 
   void start_http() {
     make_reactors(Lane::kHttp, reactors, options.http_reactors, [this] {
-      return std::make_unique<HttpReactor>(*scheduler, objects, options.http, options.retry,
-                                           options.hedge_percent, options.http_in_flight,
-                                           http_counters);
+      return std::make_unique<HttpReactor>(*scheduler, sources.objects(), options.http,
+                                           options.retry, options.hedge_percent,
+                                           options.http_in_flight, http_counters);
     });
     http_counters.reactors.start(static_cast<unsigned>(reactors.size()));
     for (unsigned i = 0; i < reactors.size(); ++i) {
@@ -124,7 +114,8 @@ struct Session::State {
 
   void start_nfs() {
     make_reactors(Lane::kNfs, nfs_reactors, options.nfs_threads, [this] {
-      return std::make_unique<NfsReactor>(*scheduler, nfs_files, options.nfs, options.retry);
+      return std::make_unique<NfsReactor>(*scheduler, sources.nfs_files(), options.nfs,
+                                          options.retry);
     });
     for (unsigned i = 0; i < nfs_reactors.size(); ++i) {
       if (!start_thread("nfs", i, [reactor = nfs_reactors[i].get()] { reactor->run(); })) return;
@@ -144,7 +135,7 @@ struct Session::State {
 
   // At most; the scheduler has a limit of its own.
   std::uint64_t request_bytes(std::uint32_t source) const {
-    HttpObject& object = *objects[source];
+    HttpObject& object = *sources.objects()[source];
     const std::optional<AnswerChecksum>& checksum = object.answer_checksum();
     const std::uint64_t most = checksum ? checksum->max_bytes : UINT64_MAX;
     if (!options.http_blocks_follow_server) return most;
@@ -154,7 +145,7 @@ struct Session::State {
   std::size_t slot_bytes() const {
     const SchedulerOptions chosen = scheduler_options(true);
     std::uint64_t largest = 0;
-    for (const Lane lane : lane_of_source) {
+    for (const Lane lane : sources.lanes()) {
       largest = std::max(largest, chosen.block_bytes[static_cast<std::size_t>(lane)]);
     }
     return largest;
@@ -171,7 +162,7 @@ struct Session::State {
   }
 
   void start_files(const std::vector<Span>& spans) {
-    file_lane.emplace(*scheduler, files, copiers);
+    file_lane.emplace(*scheduler, sources.files(), copiers);
     if (options.uses_gpudirect && !copiers.by_device().empty()) {
       if (auto library = CudaRuntime::instance().file_storage().library) {
         file_lane->use(std::move(library));
@@ -183,10 +174,6 @@ struct Session::State {
       file_lane->remove(options.file_threads - i);
       return;
     }
-  }
-
-  bool has(Lane lane) const {
-    return std::find(lane_of_source.begin(), lane_of_source.end(), lane) != lane_of_source.end();
   }
 };
 
@@ -213,57 +200,42 @@ Session::State& Session::state() const {
 
 void Session::add_file(std::string path, std::uint64_t size_bytes, std::string version,
                        FileOptions how) {
-  auto file =
-      std::make_unique<FileReader>(std::move(path), size_bytes, std::move(version), std::move(how));
-  state().add(Lane::kFile, std::move(file), nullptr, nullptr);
+  state().sources_before_start().add_file(std::make_unique<FileReader>(
+      std::move(path), size_bytes, std::move(version), std::move(how)));
 }
 
 void Session::add_http(HttpTarget target, std::uint64_t size_bytes, std::string version,
                        std::string version_header, bool can_refresh) {
-  auto object = std::make_unique<HttpObject>(std::move(target), size_bytes, std::move(version),
-                                             std::move(version_header), can_refresh);
-  state().add(Lane::kHttp, nullptr, std::move(object), nullptr);
+  state().sources_before_start().add_http(std::make_unique<HttpObject>(
+      std::move(target), size_bytes, std::move(version), std::move(version_header), can_refresh));
 }
 
 void Session::compare_answers(std::uint32_t source, AnswerChecksum checksum) {
-  State& state = this->state();
-  if (state.scheduler) throw std::logic_error("answers are compared from start() on");
-  state.objects.at(source)->compare_answers(std::move(checksum));
+  state().sources_before_start().objects().at(source)->compare_answers(std::move(checksum));
 }
 
 void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
                       const std::function<bool()>& is_interrupted) {
-  State& state = this->state();
-  NfsUrl parsed = parse_nfs_url(url);
-  std::vector<std::string>& addresses = state.addresses[parsed.server];
-  if (addresses.empty() && !state.nameless) {  // one such server ends the load
-    auto found = addresses_of(parsed.server, {.timeout_s = state.options.nfs.connect_timeout_s,
-                                              .retry = state.options.retry,
-                                              .is_interrupted = is_interrupted});
-    if (auto* error = std::get_if<ReadError>(&found)) {
-      error->source = static_cast<std::uint32_t>(state.lane_of_source.size());
-      state.nameless = std::move(*error);
-    } else {
-      addresses = std::get<std::vector<std::string>>(std::move(found));
-    }
-  }
-  auto file =
-      std::make_unique<NfsObject>(std::move(parsed), addresses, size_bytes, std::move(version));
-  state.add(Lane::kNfs, nullptr, nullptr, std::move(file));
+  const SessionOptions& options = state().options;
+  const NamePatience patience{.timeout_s = options.nfs.connect_timeout_s,
+                              .retry = options.retry,
+                              .is_interrupted = is_interrupted};
+  state().sources_before_start().add_nfs(url, size_bytes, std::move(version), patience);
 }
 
-void Session::add_python() { state().add(Lane::kPython, nullptr, nullptr, nullptr); }
+void Session::add_python() { state().sources_before_start().add_python(); }
 
 void Session::start(Plan plan, const ConsumerStreams& streams) {
   State& state = this->state();
   if (state.scheduler) throw std::logic_error("a session starts once");
-  check_plan(plan, static_cast<std::uint32_t>(state.lane_of_source.size()));
+  const std::vector<Lane>& lanes = state.sources.lanes();
+  check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
   const std::vector<Span> spans = plan.spans;
   const DeviceCopiers::Wanted wanted(plan);
-  state.scheduler = std::make_unique<Scheduler>(std::move(plan), state.lane_of_source,
+  state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
                                                 state.scheduler_options(!wanted.targets.empty()));
-  if (state.nameless) {
-    state.scheduler->fail(*state.nameless);
+  if (const auto& error = state.sources.nameless()) {
+    state.scheduler->fail(*error);
     return;
   }
   try {
@@ -273,9 +245,9 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
     return;
   }
   if (spans.empty()) return;
-  if (state.has(Lane::kHttp)) state.start_http();
-  if (state.has(Lane::kNfs)) state.start_nfs();
-  if (state.has(Lane::kFile)) state.start_files(spans);
+  if (state.sources.has(Lane::kHttp)) state.start_http();
+  if (state.sources.has(Lane::kNfs)) state.start_nfs();
+  if (state.sources.has(Lane::kFile)) state.start_files(spans);
 }
 
 Delivery Session::wait(double timeout_s) { return state().scheduler->wait(timeout_s); }
@@ -287,7 +259,7 @@ std::vector<Piece> Session::digest_pieces(std::uint32_t item) {
 }
 
 void Session::renew(std::uint32_t source, HttpTarget target) {
-  state().objects.at(source)->renew(std::move(target));
+  state().sources.objects().at(source)->renew(std::move(target));
 }
 
 void Session::provide(std::int32_t device, CudaStreamHandle stream,
@@ -306,17 +278,11 @@ std::vector<std::uint32_t> Session::next_to_allocate() {
 }
 
 bool Session::compares_answers(std::uint32_t source) {
-  State& state = this->state();
-  return state.objects.at(source) && state.objects[source]->compares_answers();
+  const auto& object = state().sources.objects().at(source);
+  return object && object->compares_answers();
 }
 
-std::string Session::version(std::uint32_t source) {
-  State& state = this->state();
-  if (state.files.at(source)) return state.files[source]->version();
-  if (state.objects[source]) return state.objects[source]->version();
-  if (state.nfs_files[source]) return state.nfs_files[source]->version();
-  return {};
-}
+std::string Session::version(std::uint32_t source) { return state().sources.version(source); }
 
 std::optional<Block> Session::take_python_block() { return state().scheduler->take(Lane::kPython); }
 
