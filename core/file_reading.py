@@ -5,16 +5,19 @@ Guarantees: nothing here asks a file server for anything; what the user set is t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamer.core.machine import processors
 from streamer.core.page_cache import cached_fraction
 from streamer.core.settings import Settings
 from streamer.core.sources import FileSource, Source
 
 __all__ = ["FileReading", "choose_file_reading"]
 
+# Some ten of them copy from the page cache as fast as a socket's memory goes; more of them wait for each other, and a
+# machine with eight devices runs eight loads.
+MOST_WARM_FILE_THREADS = 32
 COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
 # Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
 # 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
@@ -42,7 +45,8 @@ def choose_file_reading(sources: Sequence[tuple[Source, int]], settings: Setting
     be wanted again.
     """
     files = {source.path: (source, size_bytes) for source, size_bytes in sources if isinstance(source, FileSource)}
-    few = len(os.sched_getaffinity(0)) + 1  # one more than processors: one always waits for a fault or a lock
+    # One more than processors: one always waits for a fault or a lock.
+    few = min(processors() + 1, MOST_WARM_FILE_THREADS)
     is_remote = any(source.is_remote for source, _ in files.values())
     is_all_set = settings.file_threads is not None and settings.direct_io is not None
     # A look at the page cache would ask a server for attributes; a few blocks are not worth one.

@@ -35,12 +35,15 @@ class Options:
     Attributes:
         block_bytes: Size of one read or one ranged GET. Automatic: 8 MiB from files, 4 MiB over NFS; over
             HTTP from 1 MiB up to 8, while the server brings more per second with larger ones.
-        file_threads: Threads reading mounted files. Automatic: processors + 1 when they are in the page cache, else
-            16 or more; 32 where the file system is on another machine.
+        file_threads: Threads reading mounted files. Automatic: processors + 1, at most 32, when they are in the page
+            cache, else 16 or more; 32 where the file system is on another machine. A container's quota counts as its
+            processors, here and below.
         direct_io: Read mounted files past the page cache (``O_DIRECT``), where their file system can. Automatic: those
             that are not in the page cache, unless little is wanted, or the file system needs it (NFS, FUSE, Lustre, …).
-        http_reactors: Event loops for HTTP, a thread each. Automatic: one per processor, at most 4.
+        http_reactors: Event loops for HTTP, a thread each. Automatic: one per processor, at most 16, and at most 4 for
+            less than some gigabytes.
         http_in_flight: Most ranged GETs in flight per reactor; it starts with 4 and doubles while it has to wait.
+            Automatic: 32, and 256 for all reactors together.
         nfs_threads: Threads reading ``nfs://`` without a mount, each with a connection of its own. Automatic: 4.
         python_threads: Threads calling ``read_into`` of a `PythonSource`.
         memory_limit_bytes: Most bytes read, or being read, and not yet handed to the consumer. A tensor

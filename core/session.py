@@ -21,6 +21,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 from streamer.core.file_reading import FileReading, choose_file_reading
+from streamer.core.http_reading import choose_http_reading
 from streamer.core.native_errors import checksum_error, error_from_native
 from streamer.core.plan import ReadPlan
 from streamer.core.python_readers import PythonReaders
@@ -218,7 +219,9 @@ def _make_engine(
     kinds = {type(known.source) for known in objects}
     block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
     blocks = max(1, plan.span_bytes // block_bytes + len(plan.spans) // 5)  # a row of a span has 5 numbers
+    # No thread without work: reading one tensor must not start thirty.
     files = choose_file_reading([(known.source, known.size_bytes) for known in objects], settings, blocks)
+    http = choose_http_reading(settings, plan.span_bytes, blocks)
     engine = _native.Session(
         file_block_bytes=settings.file_block_bytes,
         http_block_bytes=settings.http_block_bytes,
@@ -226,10 +229,9 @@ def _make_engine(
         python_block_bytes=settings.python_block_bytes,
         memory_limit_bytes=settings.memory_limit_bytes,
         in_item_order=in_item_order,
-        # No thread without work: reading one tensor must not start thirty.
         file_threads=files.threads,
-        http_reactors=min(settings.http_reactors, blocks),
-        http_in_flight=min(settings.http_in_flight, blocks),
+        http_reactors=http.reactors,
+        http_in_flight=http.in_flight,
         http_blocks_follow_server=settings.http_first_block_bytes < settings.http_block_bytes,
         nfs_threads=min(settings.nfs_threads, blocks),
         connect_timeout_s=settings.connect_timeout_s,

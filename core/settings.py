@@ -1,10 +1,10 @@
-"""What the engine runs with: the user's options, the rest chosen for this machine. Pure, but for reading /proc."""
+"""What the engine runs with: the user's options, the rest chosen for this machine."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
+from streamer.core.machine import memory_bytes
 from streamer.core.options import GIB, MIB, Options
 
 __all__ = ["Settings", "resolve"]
@@ -16,16 +16,16 @@ DEFAULT_NFS_BLOCK_BYTES = 4 * MIB  # four reads of the usual 1 MiB, so that one 
 DEFAULT_PYTHON_BLOCK_BYTES = 8 * MIB  # a request of a Python file system is dear
 DEFAULT_NFS_THREADS = 4
 DEFAULT_PYTHON_THREADS = 8
-MAX_IN_FLIGHT = 32  # at S3's 90 MB/s a connection, more than a thread can empty; reached only while it waits
 LARGEST_DEFAULT_LIMIT_BYTES = 2 * GIB
 SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`Options` without an open question, but for two; units as there.
+    """`Options` without an open question, but for those that depend on what is read; units as there.
 
-    `file_threads` and `direct_io` may be None: they depend on the files, see `streamer.core.file_reading`.
+    `file_threads` and `direct_io` may be None, see `streamer.core.file_reading`; `http_reactors` and `http_in_flight`,
+    see `streamer.core.http_reading`.
     """
 
     file_block_bytes: int
@@ -35,8 +35,8 @@ class Settings:
     python_block_bytes: int
     file_threads: int | None
     direct_io: bool | None
-    http_reactors: int
-    http_in_flight: int
+    http_reactors: int | None
+    http_in_flight: int | None
     nfs_threads: int
     python_threads: int
     memory_limit_bytes: int
@@ -61,7 +61,6 @@ def resolve(options: Options | None) -> Settings:
         OptionError: a ``STREAMER_*`` variable is not a number or out of its bounds.
     """
     given = (options or Options()).filled_from_environment()
-    processors = len(os.sched_getaffinity(0))
     return Settings(
         file_block_bytes=given.block_bytes or DEFAULT_FILE_BLOCK_BYTES,
         http_block_bytes=given.block_bytes or LARGEST_HTTP_BLOCK_BYTES,
@@ -70,8 +69,8 @@ def resolve(options: Options | None) -> Settings:
         python_block_bytes=given.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
         file_threads=given.file_threads,
         direct_io=given.direct_io,
-        http_reactors=given.http_reactors or min(4, processors),
-        http_in_flight=given.http_in_flight or MAX_IN_FLIGHT,
+        http_reactors=given.http_reactors,
+        http_in_flight=given.http_in_flight,
         nfs_threads=given.nfs_threads or DEFAULT_NFS_THREADS,
         python_threads=given.python_threads or DEFAULT_PYTHON_THREADS,
         memory_limit_bytes=given.memory_limit_bytes or _default_memory_limit_bytes(),
@@ -91,15 +90,4 @@ def resolve(options: Options | None) -> Settings:
 
 
 def _default_memory_limit_bytes() -> int:
-    eighth = _available_memory_bytes() // 8
-    return max(SMALLEST_DEFAULT_LIMIT_BYTES, min(LARGEST_DEFAULT_LIMIT_BYTES, eighth))
-
-
-def _available_memory_bytes() -> int:
-    """Memory of the machine or of this container's cgroup (v2), whichever is less."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            return min(machine, int(file.read()))
-    except (OSError, ValueError):  # no cgroup v2 here, or "max": unlimited
-        return machine
+    return max(SMALLEST_DEFAULT_LIMIT_BYTES, min(LARGEST_DEFAULT_LIMIT_BYTES, memory_bytes() // 8))

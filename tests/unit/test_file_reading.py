@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from streamer import Options
 from streamer.core import file_reading
-from streamer.core.file_reading import COLD_FILE_THREADS, REMOTE_FILE_THREADS, choose_file_reading
+from streamer.core.file_reading import (
+    COLD_FILE_THREADS,
+    MOST_WARM_FILE_THREADS,
+    REMOTE_FILE_THREADS,
+    choose_file_reading,
+)
+from streamer.core.machine import processors
 from streamer.core.settings import resolve
 from streamer.core.sources import FileSource, HttpSource
 
 SIZE = 1 << 30
 MANY = 128
-FEW = len(os.sched_getaffinity(0)) + 1
+FEW = processors() + 1
 
 
 @pytest.fixture
@@ -31,6 +35,12 @@ def chosen(monkeypatch):
 
 def test_what_is_in_the_page_cache_is_read_from_there_by_few_threads(chosen):
     assert chosen("/1.0", "/0.5") == file_reading.FileReading(FEW)
+
+
+def test_a_machine_of_many_processors_is_not_filled_with_threads(chosen, monkeypatch):
+    monkeypatch.setattr(file_reading, "processors", lambda: 192)
+    assert chosen("/1.0", blocks=10_000) == file_reading.FileReading(MOST_WARM_FILE_THREADS)
+    assert chosen("/0.0", blocks=10_000).threads == MOST_WARM_FILE_THREADS
 
 
 def test_what_is_not_is_read_past_it_by_many(chosen):

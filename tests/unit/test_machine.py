@@ -1,0 +1,103 @@
+"""How many processors and how much memory a container leaves to this process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamer.core import machine
+
+ALL = len(os.sched_getaffinity(0))
+GIB = 1 << 30
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A tree of control groups, as the kernel mounts it; this process is in `unified` or `legacy` groups of it."""
+    monkeypatch.setattr(machine, "GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "MEMBERSHIP", tmp_path / "self")
+    # More than any machine of today has: what is found is the limit.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1024)))
+    return tmp_path
+
+
+def put(root: Path, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text + "\n")
+
+
+def test_without_groups_the_machine_is_the_limit(groups: Path) -> None:
+    assert machine.processors() == 1024
+    assert machine.memory_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_container_with_a_namespace_sees_its_limits_at_the_top(groups: Path) -> None:
+    put(groups, {"self": "0::/", "cpu.max": "400000 100000", "memory.max": str(GIB)})
+    assert machine.processors() == 4
+    assert machine.memory_bytes() == GIB
+
+
+def test_the_lowest_limit_on_the_way_up_counts(groups: Path) -> None:
+    put(groups, {"self": "0::/kube/pod/me", "kube/cpu.max": "max 100000", "kube/pod/cpu.max": "250000 100000"})
+    put(groups, {"kube/pod/me/cpu.max": "800000 100000", "kube/memory.max": "max"})
+    assert machine.processors() == 3
+
+
+def test_a_part_of_a_processor_counts_as_one(groups: Path) -> None:
+    put(groups, {"self": "0::/", "cpu.max": "20000 100000"})
+    assert machine.processors() == 1
+
+
+def test_the_first_version_of_groups_tells_too(groups: Path) -> None:
+    put(groups, {"self": "4:memory:/docker/me\n3:cpu,cpuacct:/docker/me\n1:name=systemd:/"})
+    put(groups, {"cpu/cpu.cfs_quota_us": "600000", "cpu/cpu.cfs_period_us": "100000"})
+    put(groups, {"memory/docker/me/memory.limit_in_bytes": str(GIB)})
+    assert machine.processors() == 6
+    assert machine.memory_bytes() == GIB
+
+
+@pytest.mark.parametrize("text", ["-1", "", "max", "nonsense", "0"])
+def test_what_is_no_number_is_no_limit(groups: Path, text: str) -> None:
+    put(groups, {"self": "0::/\n3:cpu:/", "cpu.max": f"{text} 100000"})
+    put(groups, {"cpu/cpu.cfs_quota_us": text, "cpu/cpu.cfs_period_us": "100000"})
+    assert machine.processors() == 1024
+
+
+def test_a_membership_that_is_nothing_of_the_kind_is_no_limit(groups: Path) -> None:
+    put(groups, {"self": "what is this", "cpu.max": "200000 100000"})
+    assert machine.processors() == 1024
+
+
+@pytest.fixture
+def half_a_processor() -> Iterator[Path]:
+    """A real group, of the kernel's, with a quota of 50 ms in each 100 ms."""
+    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    group = Path("/sys/fs/cgroup") / ("" if unified else "cpu") / f"streamer-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        quota = group / ("cpu.max" if unified else "cpu.cfs_quota_us")
+        if not quota.exists():
+            pytest.skip("the processor controller is not given to groups here")
+        quota.write_text("50000 100000" if unified else "50000")
+        yield group
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.skipif(ALL == 1, reason="one processor is one with a quota and without")
+def test_a_quota_of_the_kernels_is_seen(half_a_processor: Path) -> None:
+    program = (
+        "import os, pathlib, sys; from streamer.core import machine;"
+        "pathlib.Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid())); print(machine.processors())"
+    )
+    done = subprocess.run([sys.executable, "-c", program, half_a_processor], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
