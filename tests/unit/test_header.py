@@ -354,6 +354,9 @@ def test_nesting_is_refused_without_recursion_whatever_the_limit(recursion_limit
 def test_a_nearly_exhausted_stack_is_no_recursion_error(recursion_limit):
     content = one(more=',"x":' + "[" * 125 + "]" * 125)
     recursion_limit(len(inspect.stack()) + 100)
+    if sys.version_info >= (3, 12):  # json's own recursion no longer counts
+        assert ours(content)
+        return
     with pytest.raises(HeaderError, match="the stack that is left"):
         ours(content)
 

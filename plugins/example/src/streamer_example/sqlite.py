@@ -32,7 +32,8 @@ class SqliteStore:
     def find(self, prefix):
         folder = f"{prefix}/" if prefix else ""
         rows = self._rows(
-            "SELECT name, length(data), version FROM objects WHERE substr(name, 1, length(?1)) = ?1 ORDER BY name",
+            "SELECT name, length(data), version FROM objects WHERE substr(name, 1, length(?)) = ? ORDER BY name",
+            folder,
             folder,
         )
         return [self._described(*row) for row in rows if "/" not in row[0][len(folder) :]]
@@ -56,7 +57,7 @@ class SqliteStore:
     def _piece(self, info, offset, length):
         # SQLite counts from 1. `data` and `version` come from one statement, so from one version of the row.
         rows = self._rows(
-            "SELECT substr(data, ?2, ?3), version FROM objects WHERE name = ?1", info.path, offset + 1, length
+            "SELECT substr(data, ?, ?), version FROM objects WHERE name = ?", offset + 1, length, info.path
         )
         if not rows:
             raise ObjectNotFoundError("The object was deleted while it was read", uri=info.uri)
