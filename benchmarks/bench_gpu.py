@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ sys.path.insert(0, str(HERE))
 from checkpoint import expected_tensors, make_or_reuse  # noqa: E402  its folder is not a package
 from gpu_contestants import CONTESTANTS, OVER_HTTP  # noqa: E402
 from gpu_limits import page_cache_gb_per_s, pinned_copy_gb_per_s  # noqa: E402
+from gpu_report import print_report  # noqa: E402
 from measure import MASK, Measurement, bring_into_page_cache, drop_from_page_cache, tensor_digest  # noqa: E402
 
 NOT_INSTALLED = 3
@@ -58,7 +58,7 @@ def main() -> None:
         parser.error(f"unknown sections: {', '.join(sorted(unknown))}")
     _check_device(arguments.device)
     results = _run(arguments)
-    _print(results)
+    print_report(results)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
     if any(
@@ -216,30 +216,6 @@ def _machine(device: str) -> dict[str, Any]:
         "processors": len(os.sched_getaffinity(0)),
         "system": platform.platform(),
     }
-
-
-def _print(results: dict[str, Any]) -> None:
-    size = results["bytes"]
-    print(f"{results['machine']['device']}, torch {results['machine']['torch']}, {size / 1e9:.2f} GB")
-    for name, rate in results["limits"].items():
-        print(f"  limit, {name:40}{rate:8.2f} GB/s")
-    for section, rows in results["sections"].items():
-        print(f"{section}:")
-        for row in sorted(rows, key=_median_s):
-            if row.get("error"):
-                print(f"  {row['name']:28}{row['error']}")
-                continue
-            seconds = sorted(run["seconds"] for run in row["runs"])
-            median = _median_s(row)
-            print(
-                f"  {row['name']:28}{size / median / 1e9:8.2f} GB/s  ({size / seconds[-1] / 1e9:.2f}.."
-                f"{size / seconds[0] / 1e9:.2f})  {row['runs'][-1]['cpu_seconds'] / size * 1e9:.2f} CPU-s/GB"
-                f"  host +{max(run['peak_rss_bytes'] for run in row['runs']) / 1e6:.0f} MB"
-            )
-
-
-def _median_s(row: dict[str, Any]) -> float:
-    return statistics.median(run["seconds"] for run in row["runs"]) if row["runs"] else float("inf")
 
 
 if __name__ == "__main__":
