@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from empty_targets import empty_targets
+
 Named = Iterable[tuple[str, Any]]
 
 
@@ -89,6 +91,26 @@ def streamer_stream(target: Target) -> Named:
         yield from stream
 
 
+def streamer_load_into(target: Target) -> Named:
+    """Into tensors that were just made, as a model's parameters are."""
+    import streamer
+
+    tensors = empty_targets(target.paths, "cpu")
+    streamer.load_into(target.paths, tensors, progress=False)
+    return tensors.items()
+
+
+def safetensors_copy(target: Target) -> Named:
+    """What `load_model` and transformers do with a model that was just made: map the file, copy each tensor."""
+    from safetensors.torch import load_file
+
+    tensors = empty_targets(target.paths, "cpu")
+    for path in target.paths:
+        for name, tensor in load_file(path).items():
+            tensors[name].copy_(tensor)
+    return tensors.items()
+
+
 def safetensors_clone(target: Target) -> Named:
     """`get_tensor` of the mmap backend is a lazy view that reads nothing: the clone reads and owns."""
     from safetensors import safe_open
@@ -159,6 +181,8 @@ CONTESTANTS = {
     for each in (
         Contestant("streamer load", streamer_load, STREAMER, FILE + S3),
         Contestant("streamer stream (discard)", streamer_stream, STREAMER, FILE + S3, keeps=False),
+        Contestant("streamer load_into", streamer_load_into, (*STREAMER, "streamer:load_into", "safetensors"), FILE),
+        Contestant("safetensors copy_", safetensors_copy, ("torch", "safetensors.torch"), FILE, huge_pages=False),
         Contestant("safetensors clone", safetensors_clone, ("torch", "safetensors.torch"), FILE, huge_pages=False),
         Contestant("safetensors pread", safetensors_pread, ("torch", "safetensors.torch"), FILE, huge_pages=False),
         _runai_file(None),

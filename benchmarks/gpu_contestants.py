@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Of the checkpoint that these benchmarks make.
-_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F8_E4M3": "float8_e4m3fn", "I64": "int64"}
+from empty_targets import empty_targets
 
 Named = Iterable[tuple[str, Any]]
 
@@ -29,16 +28,9 @@ def streamer_load(paths: list[str], device: str) -> Named:
 
 def streamer_load_into(paths: list[str], device: str) -> Named:
     """Into tensors that exist, as a model's parameters do; the clock counts making them too."""
-    import torch
-
     import streamer
 
-    with streamer.open(paths) as opened:
-        parts = {name: opened.get_slice(name) for name in opened}
-    targets = {
-        name: torch.empty(part.get_shape(), dtype=getattr(torch, _DTYPES[part.get_dtype()]), device=device)
-        for name, part in parts.items()
-    }
+    targets = empty_targets(paths, device)
     streamer.load_into(paths, targets, progress=False)
     return targets.items()
 
@@ -101,7 +93,7 @@ class Contestant:
 # Rivals that read past the page cache unless told otherwise compete both ways: their best counts.
 CONTESTANTS = {
     "streamer load": Contestant(streamer_load, ("streamer._load",)),
-    "streamer load_into": Contestant(streamer_load_into, ("streamer._load", "streamer._checkpoint")),
+    "streamer load_into": Contestant(streamer_load_into, ("streamer._load", "safetensors")),
     "safetensors load_file": Contestant(safetensors_load_file, ("safetensors.torch",)),
     "safetensors prefetch": Contestant(safetensors_prefetch, ("safetensors",)),
     "fastsafetensors": Contestant(fastsafetensors_loader, _FASTSAFETENSORS),

@@ -12,6 +12,7 @@
 #include "base/descriptors.h"
 #include "base/thread_name.h"
 #include "gpu/cuda_runtime.h"
+#include "io/huge_pages.h"
 #include "pipeline/file_lane.h"
 #include "pipeline/sources.h"
 
@@ -35,6 +36,15 @@ void run_guarded(Scheduler& scheduler, Work work) {
   } catch (const std::exception& failure) {
     scheduler.fail(error_of(ErrorCode::kIo, std::string("the engine failed: ") + failure.what()));
   }
+}
+
+std::vector<MemoryRange> targets_on_host(const Plan& plan) {
+  std::vector<MemoryRange> targets;
+  for (const Item& item : plan.items) {
+    if (item.target != nullptr && item.device == kHost)
+      targets.push_back({item.target, item.size()});
+  }
+  return targets;
 }
 
 // Some are read into while others are copied.
@@ -230,6 +240,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   if (state.scheduler) throw std::logic_error("a session starts once");
   const std::vector<Lane>& lanes = state.sources.lanes();
   check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
+  advise_huge_pages(targets_on_host(plan));
   const std::vector<Span> spans = plan.spans;
   const DeviceCopiers::Wanted wanted(plan);
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,

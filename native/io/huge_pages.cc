@@ -1,0 +1,43 @@
+#include "io/huge_pages.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "io/arena.h"
+
+namespace streamer {
+namespace {
+
+// Between tensors that malloc mapped one after the other: its header, and the rest of a page.
+constexpr std::size_t kLargestGap = 2 * kPageBytes;
+
+void advise(const MemoryRange& range) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(range.begin);
+  const std::size_t head = (kHugePageBytes - begin % kHugePageBytes) % kHugePageBytes;
+  if (range.bytes < head + kHugePageBytes) return;
+  madvise(range.begin + head, (range.bytes - head) / kHugePageBytes * kHugePageBytes,
+          MADV_HUGEPAGE);
+}
+
+}  // namespace
+
+void advise_huge_pages(std::vector<MemoryRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const MemoryRange& a, const MemoryRange& b) { return a.begin < b.begin; });
+  MemoryRange joined;
+  for (const MemoryRange& range : ranges) {
+    const std::byte* const end = joined.begin + joined.bytes;
+    if (joined.bytes > 0 && range.begin <= end + kLargestGap) {
+      const auto reach = static_cast<std::size_t>(range.begin - joined.begin) + range.bytes;
+      joined.bytes = std::max(joined.bytes, reach);
+    } else {
+      advise(joined);
+      joined = range;
+    }
+  }
+  advise(joined);
+}
+
+}  // namespace streamer

@@ -1,0 +1,94 @@
+#include "io/huge_pages.h"
+
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "io/arena.h"
+
+namespace streamer {
+namespace {
+
+constexpr std::size_t kBytes = 16 * kHugePageBytes;
+
+// Untouched memory that begins on a huge page.
+class Mapping {
+ public:
+  Mapping()
+      : raw_(mmap(nullptr, kBytes + kHugePageBytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    REQUIRE(raw_ != MAP_FAILED);
+  }
+  ~Mapping() { munmap(raw_, kBytes + kHugePageBytes); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::byte* at(std::size_t offset) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(raw_);
+    return static_cast<std::byte*>(raw_) + (kHugePageBytes - address % kHugePageBytes) + offset;
+  }
+
+  // How many of its bytes the kernel holds to be advised ("hg" in /proc/self/smaps).
+  std::size_t advised_bytes() const {
+    std::ifstream file("/proc/self/smaps");
+    std::size_t advised = 0;
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("VmFlags:") && line.find(" hg") != std::string::npos) {
+        const auto first = reinterpret_cast<std::uintptr_t>(at(0));
+        if (begin >= first && end <= first + kBytes) advised += end - begin;
+      }
+      if (line.find('-') > 16) continue;
+      std::istringstream words(line);
+      char dash = 0;
+      words >> std::hex >> begin >> dash >> end;
+    }
+    return advised;
+  }
+
+ private:
+  void* raw_;
+};
+
+// A kernel without huge pages takes no such advice.
+bool kernel_has_huge_pages() {
+  return std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled").good();
+}
+
+TEST_CASE("the huge pages that lie wholly in a range are advised") {
+  if (!kernel_has_huge_pages()) return;
+  const Mapping memory;
+  advise_huge_pages({{memory.at(100), 3 * kHugePageBytes}});
+  CHECK(memory.advised_bytes() == 2 * kHugePageBytes);
+}
+
+TEST_CASE("neighbours share the huge page in which they meet") {
+  if (!kernel_has_huge_pages()) return;
+  const Mapping memory;
+  const std::size_t half = kHugePageBytes / 2;
+  advise_huge_pages({{memory.at(3 * half + 64), 5 * half}, {memory.at(0), 3 * half}});
+  CHECK(memory.advised_bytes() == 4 * kHugePageBytes);
+}
+
+TEST_CASE("what lies between ranges far apart is not advised") {
+  if (!kernel_has_huge_pages()) return;
+  const Mapping memory;
+  advise_huge_pages(
+      {{memory.at(0), kHugePageBytes}, {memory.at(8 * kHugePageBytes), kHugePageBytes}});
+  CHECK(memory.advised_bytes() == 2 * kHugePageBytes);
+}
+
+TEST_CASE("small ranges, ranges in one another, and none at all are fine") {
+  const Mapping memory;
+  advise_huge_pages({});
+  advise_huge_pages({{memory.at(0), 10}, {memory.at(4), 2}, {nullptr, 0}});
+  CHECK(memory.advised_bytes() == 0);
+}
+
+}  // namespace
+}  // namespace streamer
