@@ -18,6 +18,7 @@ __all__ = ["FileReading", "choose_file_reading"]
 # Some ten of them copy from the page cache as fast as a socket's memory goes; more of them wait for each other, and a
 # machine with eight devices runs eight loads.
 MOST_WARM_FILE_THREADS = 32
+LEAST_BYTES_TO_LOOK = 32 << 20  # a twentieth of a second from a disk
 COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
 # Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
 # 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
@@ -37,8 +38,10 @@ class FileReading:
     direct_paths: frozenset[str] = frozenset()
 
 
-def choose_file_reading(sources: Sequence[tuple[Source, int]], settings: Settings, blocks: int) -> FileReading:
-    """Choose for the files among `sources`, each with its size in bytes, that are read in `blocks` blocks.
+def choose_file_reading(
+    sources: Sequence[tuple[Source, int]], settings: Settings, wanted_bytes: int, blocks: int
+) -> FileReading:
+    """Choose for the files among `sources`, each with its size in bytes, of which so many are read in so many blocks.
 
     Few threads for files in the page cache, many for those on a device, most for those behind a network. Files that are
     not in the page cache are read past it, unless their file system needs it, or so little is wanted that it may well
@@ -49,8 +52,8 @@ def choose_file_reading(sources: Sequence[tuple[Source, int]], settings: Setting
     few = min(processors() + 1, MOST_WARM_FILE_THREADS)
     is_remote = any(source.is_remote for source, _ in files.values())
     is_all_set = settings.file_threads is not None and settings.direct_io is not None
-    # A look at the page cache would ask a server for attributes; a few blocks are not worth one.
-    looks = blocks > few and not is_remote and not is_all_set
+    # A look at the page cache would ask a server for attributes; headers and a few tensors are not worth one.
+    looks = wanted_bytes >= LEAST_BYTES_TO_LOOK and not is_remote and not is_all_set
     cold = {path for path, (_, size) in files.items() if looks and cached_fraction(path, size) < 1 / 2}
     threads = few
     if is_remote:

@@ -3,7 +3,7 @@
 A container that was given 4 of 192 processors by a quota still sees all of them; as many threads would only be stopped
 for the rest of each period. Limits are those of the process's control group and of all above it, in either version
 (https://docs.kernel.org/admin-guide/cgroup-v2.html: ``cpu.max``, ``memory.max``; cgroup-v1/: ``cpu.cfs_quota_us``,
-``memory.limit_in_bytes``). Guarantees: what cannot be read is no limit; nothing here raises.
+``memory.limit_in_bytes``), read once. Guarantees: what cannot be read is no limit; nothing here raises.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 __all__ = ["memory_bytes", "processors"]
@@ -21,15 +22,20 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 def processors() -> int:
     """Count the processors whose time this process may use; at least 1, a fraction counts as one."""
-    limits = [quota / period for quota, period in _quotas() if quota > 0 and period > 0]
-    return max(1, min([len(os.sched_getaffinity(0)), *(math.ceil(limit) for limit in limits)]))
+    return max(1, min([len(os.sched_getaffinity(0)), *_processor_limits()]))
 
 
+@lru_cache(maxsize=1)
 def memory_bytes() -> int:
     """Size the memory this process may use, in bytes; what others use of it is not considered."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [int(text) for text in _texts("memory", "memory.max", "memory.limit_in_bytes") if text.isdecimal()]
     return min([machine, *limits])
+
+
+@lru_cache(maxsize=1)
+def _processor_limits() -> list[int]:
+    return [math.ceil(quota / period) for quota, period in _quotas() if quota > 0 and period > 0]
 
 
 def _quotas() -> Iterator[tuple[int, int]]:

@@ -220,7 +220,8 @@ def _make_engine(
     block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
     blocks = max(1, plan.span_bytes // block_bytes + len(plan.spans) // 5)  # a row of a span has 5 numbers
     # No thread without work: reading one tensor must not start thirty.
-    files = choose_file_reading([(known.source, known.size_bytes) for known in objects], settings, blocks)
+    sizes = [(known.source, known.size_bytes) for known in objects]
+    files = choose_file_reading(sizes, settings, plan.span_bytes, blocks)
     http = choose_http_reading(settings, plan.span_bytes, blocks)
     engine = _native.Session(
         file_block_bytes=settings.file_block_bytes,

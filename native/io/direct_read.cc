@@ -1,10 +1,12 @@
 #include "io/direct_read.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <vector>
 
 #include "io/arena.h"
 
@@ -14,8 +16,9 @@ namespace {
 // As a huge page: what lies in one goes through the buffer anyway, because smaller tensors are not
 // aligned.
 constexpr std::uint64_t kBufferBytes = std::uint64_t{1} << 20;
-// A run that is shorter is not worth a call of its own.
+// A run that is shorter is not worth a part of its own.
 constexpr std::uint64_t kLeastInPlace = 64 << 10;
+constexpr std::size_t kMostParts = 32;
 
 std::uint64_t round_down(std::uint64_t value) { return value / kPageBytes * kPageBytes; }
 std::uint64_t round_up(std::uint64_t value) { return round_down(value + kPageBytes - 1); }
@@ -31,9 +34,8 @@ bool fits_in_place(const Segment& piece, std::uint64_t offset) {
          piece.size >= kLeastInPlace + kPageBytes;
 }
 
-// How many bytes from `offset` on must pass through the buffer, as far as it goes.
-std::uint64_t bytes_to_buffer(SegmentCursor cursor, std::uint64_t offset) {
-  const std::uint64_t room = kBufferBytes - offset % kPageBytes;
+// How many bytes from `offset` on must pass through the buffer; no more than `room`.
+std::uint64_t bytes_to_buffer(SegmentCursor cursor, std::uint64_t offset, std::uint64_t room) {
   std::uint64_t bytes = 0;
   while (!cursor.is_at_end() && bytes < room) {
     const Segment piece = cursor.piece();
@@ -56,29 +58,78 @@ std::byte* buffer() {
   return memory.get();
 }
 
+// A run of whole pages of one call.
+struct Part {
+  SegmentCursor cursor;  // at its first wanted byte
+  std::byte* memory;
+  std::uint64_t bytes;
+  std::uint64_t ahead;   // bytes read before the first wanted one
+  std::uint64_t wanted;  // bytes from there on
+  bool is_buffered;
+};
+
+// What one call reads: ends of tensors through the buffer, and what lies between them into place.
+// A call of its own for each end would wait as long as one for megabytes where a disk has a queue.
+std::vector<Part> plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) {
+  std::vector<Part> parts;
+  std::uint64_t planned = 0;
+  std::uint64_t buffered = 0;
+  while (!cursor.is_at_end() && planned < kBytesPerCall && parts.size() < kMostParts) {
+    const Segment piece = cursor.piece();
+    const std::uint64_t ahead = position % kPageBytes;
+    const std::uint64_t room = kBytesPerCall - planned;
+    if (ahead == 0 && fits_in_place(piece, position)) {
+      const std::uint64_t bytes = round_down(std::min(piece.size, room));
+      parts.push_back({cursor, piece.target, bytes, 0, bytes, false});
+    } else if (buffered < kBufferBytes) {
+      const std::uint64_t most = std::min(room, kBufferBytes - buffered) - ahead;
+      const std::uint64_t wanted = bytes_to_buffer(cursor, position, most);
+      const std::uint64_t bytes = round_up(ahead + wanted);
+      parts.push_back({cursor, memory + buffered, bytes, ahead, wanted, true});
+      buffered += bytes;
+    } else {
+      break;
+    }
+    const Part& part = parts.back();
+    planned += part.bytes;
+    position += part.wanted;
+    if (position % kPageBytes != 0) break;  // nothing more of this page is wanted
+    cursor.skip(part.wanted);
+  }
+  return parts;
+}
+
+// Copies what went through the buffer to its place; returns how many wanted bytes were read.
+std::uint64_t settle(std::vector<Part>& parts, std::uint64_t read) {
+  std::uint64_t settled = 0;
+  for (Part& part : parts) {
+    const std::uint64_t here = std::min(read, part.bytes);
+    const std::uint64_t found = here < part.ahead ? 0 : std::min(here - part.ahead, part.wanted);
+    if (part.is_buffered) part.cursor.copy(part.memory + part.ahead, found);
+    settled += found;
+    if (found < part.wanted) break;
+    read -= here;
+  }
+  return settled;
+}
+
 }  // namespace
 
 ssize_t read_direct(const ReadCall& read_call, int descriptor, SegmentCursor cursor, off_t offset) {
-  const auto begin = static_cast<std::uint64_t>(offset);
-  const Segment piece = cursor.piece();
-  if (begin % kPageBytes == 0 && fits_in_place(piece, begin)) {
-    const iovec vector{piece.target, round_down(std::min(piece.size, kBytesPerCall))};
-    return read_call(descriptor, &vector, 1, offset);
-  }
   std::byte* const memory = buffer();
   if (memory == nullptr) {
     errno = ENOMEM;
     return -1;
   }
-  const std::uint64_t page = round_down(begin);
-  const std::uint64_t ahead = begin - page;  // read, and not wanted
-  const std::uint64_t wanted = bytes_to_buffer(cursor, begin);
-  const iovec vector{memory, round_up(ahead + wanted)};
-  const ssize_t got = read_call(descriptor, &vector, 1, static_cast<off_t>(page));
+  const auto begin = static_cast<std::uint64_t>(offset);
+  std::vector<Part> parts = plan_call(cursor, begin, memory);
+  std::array<iovec, kMostParts> vectors;
+  std::transform(parts.begin(), parts.end(), vectors.begin(),
+                 [](const Part& part) { return iovec{part.memory, part.bytes}; });
+  const ssize_t got = read_call(descriptor, vectors.data(), static_cast<int>(parts.size()),
+                                static_cast<off_t>(round_down(begin)));
   if (got < 0) return got;
-  const auto size = static_cast<std::uint64_t>(got);
-  if (size <= ahead) return 0;
-  return static_cast<ssize_t>(cursor.copy(memory + ahead, std::min(size - ahead, wanted)));
+  return static_cast<ssize_t>(settle(parts, static_cast<std::uint64_t>(got)));
 }
 
 }  // namespace streamer

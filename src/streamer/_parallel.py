@@ -17,6 +17,7 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 MAX_THREADS = 16  # a store answers many at a time; more would only wait for each other here
+AT_ONCE_S = 0.001  # local files need no second thread, and starting sixteen takes longer than asking them
 
 
 def in_parallel(ask: Callable[[Question], Answer], questions: Sequence[Question], *, role: str) -> list[Answer]:
@@ -61,7 +62,7 @@ class _Asking(Generic[Question, Answer]):
         return [self._answers[index] for index in range(len(self._questions))]
 
     def _start(self, role: str) -> list[threading.Thread]:
-        threads = []
+        threads: list[threading.Thread] = []
         for number in range(min(MAX_THREADS, len(self._questions))):
             thread = threading.Thread(target=self._work, name=f"streamer-{role}{number}", daemon=True)
             try:
@@ -69,6 +70,10 @@ class _Asking(Generic[Question, Answer]):
             except RuntimeError:  # the system has no thread left
                 break
             threads.append(thread)
+            if number == 0:
+                thread.join(AT_ONCE_S)
+            if not thread.is_alive():
+                break
         return threads
 
     def _work(self) -> None:

@@ -26,9 +26,9 @@ def chosen(monkeypatch):
     """Choose for files named after what the page cache holds of them."""
     monkeypatch.setattr(file_reading, "cached_fraction", lambda path, size_bytes: float(path.removeprefix("/")))
 
-    def choose(*paths, is_remote=False, needs_cache=False, blocks=MANY, **options):
+    def choose(*paths, is_remote=False, needs_cache=False, wanted_bytes=SIZE, blocks=MANY, **options):
         sources = [(FileSource(path, is_remote=is_remote, needs_cache=needs_cache), SIZE) for path in paths]
-        return choose_file_reading(sources, resolve(Options(**options)), blocks)
+        return choose_file_reading(sources, resolve(Options(**options)), wanted_bytes, blocks)
 
     return choose
 
@@ -52,7 +52,8 @@ def test_one_cold_file_among_warm_ones_is_read_past_it_alone(chosen):
 
 
 def test_little_is_read_through_the_page_cache_without_a_look(chosen):
-    assert chosen("/0.0", blocks=1) == file_reading.FileReading(1)
+    assert chosen("/0.0", wanted_bytes=1 << 20, blocks=1) == file_reading.FileReading(1)
+    assert chosen("/0.0", wanted_bytes=1 << 20, blocks=100) == file_reading.FileReading(FEW)
 
 
 def test_a_file_system_that_needs_the_page_cache_keeps_it(chosen):
@@ -76,4 +77,4 @@ def test_where_all_is_set_nobody_looks(chosen):
 
 def test_objects_that_are_no_files_do_not_count():
     sources = [(HttpSource(url="http://example.com/x"), SIZE)]
-    assert choose_file_reading(sources, resolve(None), MANY).direct_paths == frozenset()
+    assert choose_file_reading(sources, resolve(None), SIZE, MANY).direct_paths == frozenset()

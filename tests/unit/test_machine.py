@@ -23,7 +23,14 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(machine, "MEMBERSHIP", tmp_path / "self")
     # More than any machine of today has: what is found is the limit.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1024)))
-    return tmp_path
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    machine.memory_bytes.cache_clear()
+    machine._processor_limits.cache_clear()
 
 
 def put(root: Path, files: dict[str, str]) -> None:
