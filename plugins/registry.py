@@ -107,11 +107,13 @@ def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
         PluginError: two other distributions claim it.
     """
     claims = [point for point in candidates if point.name.lower() == scheme]
+    if len(claims) <= 1:  # whose it is need not be read from its metadata
+        return next(iter(claims), None)
     foreign = [point for point in claims if not is_builtin(point)]
     if len(foreign) > 1:
         names = " and ".join(sorted(distribution_of(point) for point in foreign))
         raise PluginError(f"{names} both claim {scheme}://", hint=f"Uninstall one, or name it in {DISABLED}")
-    if foreign and len(claims) > 1:
+    if foreign:
         _logger.warning("%s:// is served by %s instead of %s", scheme, distribution_of(foreign[0]), PROJECT_NAME)
     return next(iter(foreign or claims), None)
 
