@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint64_t kBufferBytes = std::uint64_t{1} << 20;
 // A run that is shorter is not worth a part of its own.
 constexpr std::uint64_t kLeastInPlace = 64 << 10;
-constexpr std::size_t kMostParts = 32;
+constexpr std::size_t kMostParts = 32;  // as many as 2 MiB hold of the shortest of them
 
 std::uint64_t round_down(std::uint64_t value) { return value / kPageBytes * kPageBytes; }
 std::uint64_t round_up(std::uint64_t value) { return round_down(value + kPageBytes - 1); }
