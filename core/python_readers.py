@@ -19,7 +19,7 @@ from streamer.core.sources import PythonSource
 
 if TYPE_CHECKING:
     from streamer import _native
-    from streamer.core.session import SourceObject
+    from streamer.core.engine import SourceObject
 
 __all__ = ["PythonReaders"]
 

@@ -1,0 +1,131 @@
+"""From objects, a plan and settings to a native session that is ready to start.
+
+Guarantees: nothing is asked of a storage but the addresses of an NFS server; no thread is made without work for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamer import _native
+from streamer.core.errors import ConnectError
+from streamer.core.file_reading import FileReading, choose_file_reading
+from streamer.core.http_reading import choose_http_reading
+from streamer.core.plan import ReadPlan
+from streamer.core.settings import Settings
+from streamer.core.sources import AnswerChecksum, FileSource, HttpSource, NfsSource, PythonSource, Source
+from streamer.core.trust import default_ca_file
+
+__all__ = ["SourceObject", "http_target", "make_engine"]
+
+RENEW_AFTER = 0.8  # of a signature's lifetime: leaves a fifth of it for a slow answer
+
+
+@dataclass(frozen=True)
+class SourceObject:
+    """One object as the engine reads it.
+
+    Attributes:
+        uri: For messages, without secrets.
+        source: Where its bytes live.
+        size_bytes: Its size; the engine refuses an object of another size.
+        version: What `ReadSession.version` said of it before, or empty.
+        compares_answers: Ask for checksums of its answers, where its source can send them, and compare them.
+    """
+
+    uri: str
+    source: Source
+    size_bytes: int
+    version: str = ""
+    compares_answers: bool = False
+
+
+def make_engine(
+    objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool
+) -> _native.Session:
+    """Make the native session, with every object added in the order the plan numbers them.
+
+    Raises:
+        ConnectError: a plug-in gave an NFS source whose URL is none.
+    """
+    kinds = {type(known.source) for known in objects}
+    block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
+    blocks = max(1, plan.span_bytes // block_bytes + len(plan.spans) // 5)  # a row of a span has 5 numbers
+    # No thread without work: reading one tensor must not start thirty.
+    sizes = [(known.source, known.size_bytes) for known in objects]
+    files = choose_file_reading(sizes, settings, plan.span_bytes, blocks)
+    http = choose_http_reading(settings, plan.span_bytes, blocks)
+    engine = _native.Session(
+        file_block_bytes=settings.file_block_bytes,
+        http_block_bytes=settings.http_block_bytes,
+        nfs_block_bytes=settings.nfs_block_bytes,
+        python_block_bytes=settings.python_block_bytes,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        in_item_order=in_item_order,
+        file_threads=files.threads,
+        http_reactors=http.reactors,
+        http_in_flight=http.in_flight,
+        http_blocks_follow_server=settings.http_first_block_bytes < settings.http_block_bytes,
+        nfs_threads=min(settings.nfs_threads, blocks),
+        connect_timeout_s=settings.connect_timeout_s,
+        first_byte_timeout_s=settings.first_byte_timeout_s,
+        stall_timeout_s=settings.stall_timeout_s,
+        max_attempts=settings.max_attempts,
+        block_deadline_s=settings.block_deadline_s,
+        hedge_percent=settings.hedge_percent,
+        pinned_bytes=settings.pinned_bytes,
+        uses_gpudirect=settings.gpudirect,
+    )
+    for number, known in enumerate(objects):
+        _add(engine, known, files)
+        if known.compares_answers and isinstance(known.source, HttpSource) and known.source.answer_checksum:
+            _compare_answers(engine, number, known.source.answer_checksum)
+    return engine
+
+
+def _add(engine: _native.Session, known: SourceObject, files: FileReading) -> None:
+    source = known.source
+    if isinstance(source, FileSource):
+        is_direct = source.path in files.direct_paths
+        engine.add_file(source.path, known.size_bytes, known.version, source.inside or "", is_direct)
+    elif isinstance(source, HttpSource):
+        version_header = source.version_header or ""
+        version = (known.version or source.version or "") if version_header else ""
+        target = http_target(source)
+        engine.add_http(target, known.size_bytes, version, version_header, source.refresh is not None)
+    elif isinstance(source, NfsSource):
+        try:
+            engine.add_nfs(source.url, known.size_bytes, known.version)
+        except ValueError as error:  # our backend checks its URLs; a plug-in's may be malformed
+            raise ConnectError(f"no connection to the NFS server: {error}", uri=known.uri) from None
+    else:
+        assert isinstance(source, PythonSource)
+        engine.add_python()
+
+
+def _compare_answers(engine: _native.Session, number: int, checksum: AnswerChecksum) -> None:
+    engine.compare_answers(
+        number,
+        request_header=": ".join(checksum.request_header),
+        answer_header=checksum.answer_header,
+        algorithm=checksum.algorithm,
+        is_least_significant_first=checksum.byte_order == "little",
+        max_bytes=checksum.max_bytes,
+    )
+
+
+def http_target(source: HttpSource) -> _native.HttpTarget:
+    """Say where the bytes of an HTTP source are asked for, and when its credentials are to be renewed."""
+    now_s = time.time()
+    expires_at_s = source.expires_at_s or 0.0
+    renew_at_s = now_s + (expires_at_s - now_s) * RENEW_AFTER if expires_at_s and source.refresh else 0.0
+    return _native.HttpTarget(
+        url=source.url,
+        headers=[f"{name}: {value}" for name, value in source.headers.items()],
+        ca_file=source.ca_file or default_ca_file(),
+        proxy=source.proxy or "",
+        expires_at_s=expires_at_s,
+        renew_at_s=renew_at_s,
+    )
