@@ -33,11 +33,11 @@ def _described(row: dict[str, Any], size_bytes: int) -> str:
         return str(row["error"])
     seconds = sorted(run["seconds"] for run in row["runs"])
     median, slowest, fastest = (size_bytes / value / 1e9 for value in (_median_s(row), seconds[-1], seconds[0]))
-    cpu = statistics.median(run["cpu_seconds"] for run in row["runs"]) / size_bytes * 1e9
+    cpu = _median_of(row, "cpu_seconds") / size_bytes * 1e9
     host = max(run["peak_rss_bytes"] for run in row["runs"]) / 1e6
     text = f"{median:8.2f} GB/s  ({slowest:.2f}..{fastest:.2f})  {cpu:.2f} CPU-s/GB  host +{host:.0f} MB"
     if "first_tensor_s" in row["runs"][0]:
-        first_ms = statistics.median(run["first_tensor_s"] for run in row["runs"]) * 1e3
+        first_ms = _median_of(row, "first_tensor_s") * 1e3
         pinned = max(run["peak_pinned_bytes"] for run in row["runs"]) / 1e6
         text += (
             f"  first tensor {first_ms:.0f} ms  pinned {pinned:.0f} MB  by {row['runs'][0]['device_path'] or 'none'}"
@@ -62,9 +62,14 @@ def _goals(results: dict[str, Any]) -> Iterator[tuple[str, bool]]:
             yield f"{section}: {part:.2f} of {best}, {LEAST_OF_RIVALS} wanted", part >= LEAST_OF_RIVALS
     for row in results["sections"].get("warm", []):
         if row["name"] == OURS and row["runs"]:
-            first_s = statistics.median(run["first_tensor_s"] for run in row["runs"])
-            yield f"warm: first tensor after {first_s * 1e3:.0f} ms, 50 wanted", first_s < MOST_TO_FIRST_TENSOR_S
+            first_s = _median_of(row, "first_tensor_s")
+            wanted = f"{MOST_TO_FIRST_TENSOR_S * 1e3:.0f} wanted"
+            yield f"warm: first tensor after {first_s * 1e3:.0f} ms, {wanted}", first_s < MOST_TO_FIRST_TENSOR_S
 
 
 def _median_s(row: dict[str, Any]) -> float:
-    return statistics.median(run["seconds"] for run in row["runs"]) if row["runs"] else float("inf")
+    return _median_of(row, "seconds") if row["runs"] else float("inf")
+
+
+def _median_of(row: dict[str, Any], figure: str) -> float:
+    return statistics.median(run[figure] for run in row["runs"])

@@ -28,49 +28,37 @@ def processors() -> int:
 @lru_cache(maxsize=1)
 def memory_bytes() -> int:
     """Size the memory this process may use, in bytes; what others use of it is not considered."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [int(text) for text in _texts("memory", "memory.max", "memory.limit_in_bytes") if text.isdecimal()]
-    return min([machine, *limits])
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for group, is_unified in _groups("memory"):
+        text = _text(group / ("memory.max" if is_unified else "memory.limit_in_bytes"))
+        if text.isdecimal():
+            limits.append(int(text))
+    return min(limits)
 
 
 @lru_cache(maxsize=1)
 def _processor_limits() -> list[int]:
-    return [math.ceil(quota / period) for quota, period in _quotas() if quota > 0 and period > 0]
-
-
-def _quotas() -> Iterator[tuple[int, int]]:
-    """Give microseconds of processor time in each period, and the period's."""
-    for text in _texts("cpu", "cpu.max", None):
+    limits = []
+    for group, is_unified in _groups("cpu"):
+        legacy_names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # microseconds; a quota of -1 is none
+        text = _text(group / "cpu.max") if is_unified else " ".join(_text(group / name) for name in legacy_names)
         quota, _, period = text.partition(" ")
-        if quota.isdecimal() and period.isdecimal():
-            yield int(quota), int(period)
-    quotas = _texts("cpu", None, "cpu.cfs_quota_us")  # -1: none
-    periods = _texts("cpu", None, "cpu.cfs_period_us")
-    for quota, period in zip(quotas, periods, strict=True):
-        if quota.isdecimal() and period.isdecimal():
-            yield int(quota), int(period)
+        if quota.isdecimal() and period.isdecimal() and int(quota) > 0 and int(period) > 0:
+            limits.append(math.ceil(int(quota) / int(period)))
+    return limits
 
 
-def _texts(controller: str, unified_name: str | None, legacy_name: str | None) -> list[str]:
-    """Read a file of each of this process's groups, from its own upwards; "" where there is none."""
-    return [
-        _text(folder / name)
-        for mount, path in _memberships(controller)
-        if (name := unified_name if mount == GROUPS else legacy_name)
-        # In a container the path may be the host's, and the mount the container's own: then only its top is there.
-        for folder in (mount / path, *(mount / path).parents)
-        if folder.is_relative_to(mount)
-    ]
-
-
-def _memberships(controller: str) -> Iterator[tuple[Path, str]]:
-    """Give where the controller is mounted and the group's path there; the unified hierarchy at `GROUPS` itself."""
+def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
+    """Give the folders of this process's groups, from its own upwards, and whether each is of the unified version."""
     lines = [line.split(":", 2) for line in _text(MEMBERSHIP).splitlines()]
     for _, controllers, path in (line for line in lines if len(line) == 3):
-        if not controllers:
-            yield GROUPS, path.lstrip("/")
-        elif controller in controllers.split(","):
-            yield GROUPS / controller, path.lstrip("/")
+        is_unified = not controllers
+        if not is_unified and controller not in controllers.split(","):
+            continue
+        mount = GROUPS if is_unified else GROUPS / controller
+        # In a container the path may be the host's, and the mount the container's own: then only its top is there.
+        own = mount / path.lstrip("/")
+        yield from ((folder, is_unified) for folder in (own, *own.parents) if folder.is_relative_to(mount))
 
 
 def _text(path: Path) -> str:

@@ -56,27 +56,23 @@ class Mapping {
 };
 
 // A kernel without huge pages takes no such advice.
-bool kernel_has_huge_pages() {
-  return std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled").good();
-}
+const bool kHasNoHugePages = !std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled").good();
 
-TEST_CASE("the huge pages that lie wholly in a range are advised") {
-  if (!kernel_has_huge_pages()) return;
+TEST_CASE("the huge pages that lie wholly in a range are advised" *
+          doctest::skip(kHasNoHugePages)) {
   const Mapping memory;
   advise_huge_pages({{memory.at(100), 3 * kHugePageBytes}});
   CHECK(memory.advised_bytes() == 2 * kHugePageBytes);
 }
 
-TEST_CASE("neighbours share the huge page in which they meet") {
-  if (!kernel_has_huge_pages()) return;
+TEST_CASE("neighbours share the huge page in which they meet" * doctest::skip(kHasNoHugePages)) {
   const Mapping memory;
   const std::size_t half = kHugePageBytes / 2;
   advise_huge_pages({{memory.at(3 * half + 64), 5 * half}, {memory.at(0), 3 * half}});
   CHECK(memory.advised_bytes() == 4 * kHugePageBytes);
 }
 
-TEST_CASE("what lies between ranges far apart is not advised") {
-  if (!kernel_has_huge_pages()) return;
+TEST_CASE("what lies between ranges far apart is not advised" * doctest::skip(kHasNoHugePages)) {
   const Mapping memory;
   advise_huge_pages(
       {{memory.at(0), kHugePageBytes}, {memory.at(8 * kHugePageBytes), kHugePageBytes}});

@@ -41,8 +41,8 @@ void run_guarded(Scheduler& scheduler, Work work) {
 std::vector<MemoryRange> targets_on_host(const Plan& plan) {
   std::vector<MemoryRange> targets;
   for (const Item& item : plan.items) {
-    if (item.target != nullptr && item.device == kHost)
-      targets.push_back({item.target, item.size()});
+    const bool is_on_host = item.target != nullptr && item.device == kHost;
+    if (is_on_host) targets.push_back({item.target, item.size()});
   }
   return targets;
 }

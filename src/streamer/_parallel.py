@@ -62,7 +62,7 @@ class _Asking(Generic[Question, Answer]):
         return [self._answers[index] for index in range(len(self._questions))]
 
     def _start(self, role: str) -> list[threading.Thread]:
-        threads: list[threading.Thread] = []
+        threads = []
         for number in range(min(MAX_THREADS, len(self._questions))):
             thread = threading.Thread(target=self._work, name=f"streamer-{role}{number}", daemon=True)
             try:
