@@ -1,37 +1,37 @@
 """A static nginx on 127.0.0.1, plain and TLS: a server cheap enough not to hide its clients.
 
-Guarantees: inside ``with NginxOrigin(folder) as origin`` both ports answer; afterwards the process is gone and its
-files are removed; if this process is killed, nginx still ends and only its folder stays. It runs as the current user,
-from its own temporary folder, and reads nothing of the system's nginx configuration. Signatures are ignored and there
-is no ListObjects: it measures speed and never correctness. `sendfile off` with large output buffers is the faster
-choice on loopback, which is why it is used.
+Guarantees: inside ``with NginxOrigin(folder) as origin`` both ports answer; afterwards, and also after the death of
+this process by any signal, nginx and its folder are gone. It runs as the current user, from its own temporary folder,
+and reads nothing of the system's nginx configuration. Signatures are ignored and there is no ListObjects: it measures
+speed and never correctness. `sendfile off` with large output buffers is the faster choice on loopback, which is why it
+is used.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pwd
 import shutil
-import signal
-import socket
-import subprocess
+import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import trustme
 
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "tests")]
+
+from servers.server_process import LoopbackServer, ServerProcess, free_ports, is_open  # noqa: E402
+
 START_TIMEOUT_S = 10.0
-LIBC = ctypes.CDLL(None)  # loaded here, because little may be done between fork and exec
 
 CONFIG = """
 daemon off;
 {user}
 worker_processes 2;
 pid {work}/nginx.pid;
-error_log {work}/error.log warn;
+error_log stderr warn;
 events {{ worker_connections 1024; }}
 http {{
   access_log off;
@@ -64,54 +64,40 @@ def _binary() -> str:
     return found
 
 
-def _end_with_parent() -> None:
-    """Ask the kernel to end nginx if this process is killed before it can."""
-    pr_set_pdeathsig = 1
-    LIBC.prctl(pr_set_pdeathsig, signal.SIGTERM)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-class NginxOrigin:
+class NginxOrigin(LoopbackServer):
     """Serve `root` at ``/``; lay files out as ``root/BUCKET/KEY`` to look like an object store with path addressing."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).resolve()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ServerProcess | None = None
 
-    def __enter__(self) -> NginxOrigin:
+    def start(self) -> None:
+        """Start it and wait until both ports answer.
+
+        Raises:
+            FileNotFoundError: nginx is not installed.
+            RuntimeError: it ended, or did not answer in time; the message shows its log.
+        """
         binary = _binary()
         self._work = Path(tempfile.mkdtemp(prefix="nginx-origin-"))
         try:
-            self.plain_port, self.tls_port = _free_ports(2)
+            self.plain_port, self.tls_port = free_ports(2)
             self._write_certificates()
             self._write_config()
-            command = [binary, "-p", str(self._work), "-c", str(self._work / "nginx.conf")]
-            command += ["-e", str(self._work / "error.log")]
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - only calls prctl, which takes no lock
-            )
-            self._wait_until_it_answers()
+            command = [binary, "-p", str(self._work), "-c", "nginx.conf", "-e", "stderr"]
+            self._process = ServerProcess("nginx", command, self._work)
+            for port in (self.plain_port, self.tls_port):
+                self._process.wait_for(partial(is_open, port), START_TIMEOUT_S)
         except BaseException:
-            self._stop()
+            self.stop()
             raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+    def stop(self) -> None:
+        """End it and remove its folder. May be called twice."""
+        if self._process is not None:
+            self._process.end()
+        self._process = None
+        shutil.rmtree(self._work, ignore_errors=True)
 
     @property
     def http_url(self) -> str:
@@ -143,29 +129,3 @@ class NginxOrigin:
             user=user, work=self._work, root=self._root, plain_port=self.plain_port, tls_port=self.tls_port
         )
         (self._work / "nginx.conf").write_text(text)
-
-    def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        for port in (self.plain_port, self.tls_port):
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                    break
-                except OSError:
-                    self._raise_if_it_cannot_start(deadline)
-                    time.sleep(0.02)
-
-    def _raise_if_it_cannot_start(self, deadline: float) -> None:
-        if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
-            log = self._work / "error.log"
-            raise RuntimeError(f"nginx did not start: {log.read_text() if log.exists() else 'no log'}")
-
-    def _stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(START_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        shutil.rmtree(self._work, ignore_errors=True)

@@ -13,30 +13,26 @@ import os
 import re
 import secrets
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import trustme
 from azure.core.credentials import AccessToken
 from azure.storage.blob import BlobServiceClient, generate_blob_sas, generate_container_sas
 
+from servers.server_process import LoopbackServer, ServerProcess
+
 __all__ = ["AzuriteServer", "Login", "find_azurite", "token"]
 
 START_TIMEOUT_S = 60.0  # measured: 1 s on two idle cores
-LOG_TAIL_BYTES = 4000
 LISTENING = re.compile(rb"successfully listens on https?://127\.0\.0\.1:(\d+)")
 AUDIENCE = "https://storage.azure.com"
 ISSUER = "https://sts.windows.net/00000000-0000-0000-0000-000000000000/"
-
-# Waits for a line from us, or for the end of its input when we die, whatever kills us.
-WATCHDOG = 'read -r line; kill -KILL "-$1"; shift; rm -rf -- "$@" || { sleep 1; rm -rf -- "$@"; }'
 
 
 def find_azurite() -> list[str]:
@@ -81,7 +77,7 @@ class Login:
         """Do nothing."""
 
 
-class AzuriteServer:
+class AzuriteServer(LoopbackServer):
     """A context manager around one running server.
 
     Args:
@@ -100,17 +96,7 @@ class AzuriteServer:
         self.ca_file: str | None = None
         self._tls = tls
         self._client: Any = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> AzuriteServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        self._process: ServerProcess | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -126,8 +112,10 @@ class AzuriteServer:
         try:
             if self._tls:
                 self._write_certificates()
-            self._launch(command)
-            self.host = f"127.0.0.1:{self._wait_for_port()}/{self.account}"
+            accounts = {"AZURITE_ACCOUNTS": f"{self.account}:{self.key}"}
+            self._process = ServerProcess("Azurite", [*command, *self._flags()], self.folder, environment=accounts)
+            port = self._process.wait_for(self._port, START_TIMEOUT_S)
+            self.host = f"127.0.0.1:{port}/{self.account}"
             self._client = BlobServiceClient(
                 self.account_url,
                 credential={"account_name": self.account, "account_key": self.key},
@@ -142,34 +130,10 @@ class AzuriteServer:
         """Kill the server and remove its folder. May be called twice."""
         if self._client is not None:
             self._client.close()
-        if self._watchdog is not None and self._process is not None:
-            self._watchdog.communicate(b"\n")  # not only the end: a forked child may hold the pipe open too
-            self._process.wait()
-        self._process = self._watchdog = self._client = None
+        if self._process is not None:
+            self._process.end()
+        self._process = self._client = None
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _launch(self, command: list[str]) -> None:
-        with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, *self._flags()],
-                cwd=self.folder,
-                env={
-                    "PATH": os.defpath,
-                    "HOME": str(self.folder),
-                    "AZURITE_ACCOUNTS": f"{self.account}:{self.key}",
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # an interrupt in the terminal is ours to handle
-            )
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, "watchdog", str(self._process.pid), str(self.folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
 
     def _flags(self) -> list[str]:
         flags = ["--blobHost", "127.0.0.1", "--blobPort", "0", "--silent", "--disableTelemetry"]
@@ -185,20 +149,10 @@ class AzuriteServer:
         certificate.cert_chain_pems[0].write_to_path(str(self.folder / "cert.pem"))
         certificate.private_key_pem.write_to_path(str(self.folder / "key.pem"))
 
-    def _wait_for_port(self) -> int:
-        """Wait until it says that it listens, and on which port."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while (said := LISTENING.search((self.folder / "log").read_bytes())) is None:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                raise RuntimeError(f"Azurite ended with status {self._process.returncode}:\n{self._log_tail()}")
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"Azurite gave no answer in {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}")
-            time.sleep(0.02)
-        return int(said[1])
-
-    def _log_tail(self) -> str:
-        return (self.folder / "log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+    def _port(self) -> int | None:
+        """Give the port it says that it listens on."""
+        said = LISTENING.search((self.folder / "log").read_bytes())
+        return int(said[1]) if said else None
 
     # --- credentials --------------------------------------------------------------------------------------------
 

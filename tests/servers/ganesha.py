@@ -11,25 +11,21 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import tempfile
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from servers.server_process import LoopbackServer, ServerProcess, is_open
 from streamer.backends.nfs import NfsStore
 from streamer.core.errors import StorageError
+from streamer.core.sources import ObjectInfo
 
 __all__ = ["NfsServer", "missing_for_ganesha"]
 
 START_TIMEOUT_S = 30.0  # measured: 1 s
-LOG_TAIL_BYTES = 4000
 STATE_FOLDERS = ("/var/lib/nfs/ganesha", "/run/ganesha")  # compiled into the server
 # Below Linux's ephemeral ports, so that no outgoing connection takes it between our look and the server's start.
 LOWEST_PORT, HIGHEST_PORT = 22_000, 30_000
-
-WATCHDOG = 'read -r line; kill -KILL "-$1"; rm -rf -- "$2" || { sleep 1; rm -rf -- "$2"; }'
 
 CONFIGURATION = """
 NFS_CORE_PARAM {{
@@ -68,7 +64,7 @@ def missing_for_ganesha() -> str | None:
     return None
 
 
-class NfsServer:
+class NfsServer(LoopbackServer):
     """A context manager around one running server.
 
     Attributes:
@@ -77,17 +73,7 @@ class NfsServer:
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> NfsServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        self._process: ServerProcess | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -106,7 +92,6 @@ class NfsServer:
             Path(state).mkdir(parents=True, exist_ok=True)
         try:
             self._launch()
-            self._wait_until_ready()
         except BaseException:
             self.stop()
             raise
@@ -114,20 +99,17 @@ class NfsServer:
     def kill(self) -> None:
         """End the server as a crash would; the export stays."""
         assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        self._process.crash()
+        self._process = None
 
     def restart(self) -> None:
         """Start it again on the same port, after `kill`."""
-        self._end_watchdog()
         self._launch()
-        self._wait_until_ready()
 
     def stop(self) -> None:
         """Kill the server and remove its folder. May be called twice."""
         if self._process is not None:
-            self.kill()
-        self._end_watchdog()
+            self._process.end()
         self._process = None
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -135,54 +117,19 @@ class NfsServer:
         configuration = self.folder / "ganesha.conf"
         configuration.write_text(CONFIGURATION.format(port=self.port, export=self.export))
         files = ["-f", str(configuration), "-L", str(self.folder / "log"), "-p", str(self.folder / "pid")]
-        self._process = subprocess.Popen(
-            ["ganesha.nfsd", "-F", *files],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, "watchdog", str(self._process.pid), str(self.folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._process = ServerProcess("nfs-ganesha", ["ganesha.nfsd", "-F", *files], self.folder)
+        self._process.wait_for(self._listing, START_TIMEOUT_S)
 
-    def _end_watchdog(self) -> None:
-        """Let go of the watchdog without its bite: the server it watches is dead, its folder is still ours."""
-        if self._watchdog is not None:
-            self._watchdog.kill()
-            self._watchdog.communicate()
-        self._watchdog = None
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            assert self._process is not None
-            if self._process.poll() is not None:
-                raise RuntimeError(f"nfs-ganesha ended with status {self._process.returncode}:\n{self._log_tail()}")
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"nfs-ganesha gave no answer in {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}")
-            time.sleep(0.05)
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:  # a quick look first: a client would wait longer
-            if probe.connect_ex(("127.0.0.1", self.port)) != 0:
-                return False
+    def _listing(self) -> list[ObjectInfo] | None:
+        if not is_open(self.port):  # a quick look first: a client would wait longer
+            return None
         store = NfsStore(self.url(), {})
         try:
-            store.find(store.root)
+            return list(store.find(store.root))
         except StorageError:
-            return False
+            return None
         finally:
             store.close()
-        return True
-
-    def _log_tail(self) -> str:
-        log = self.folder / "log"
-        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace") if log.exists() else "(no log)"
 
     # --- use ----------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from servers.gcs_gate import PROJECTS, Gate, Interference, Seen
+from servers.server_process import LoopbackServer
 
 __all__ = ["GcsServer", "Seen"]
 
@@ -46,7 +46,7 @@ sys.stdin.read()
 BOUNDARY = "between-the-parts-of-an-upload-5f0c"
 
 
-class GcsServer:
+class GcsServer(LoopbackServer):
     """A context manager around one running server.
 
     Args:
@@ -63,15 +63,6 @@ class GcsServer:
     def __init__(self, *, public_buckets: Sequence[str] = ("public",), paying_buckets: Sequence[str] = ()) -> None:
         self._public_buckets, self._paying_buckets = public_buckets, paying_buckets
         self.project = PROJECTS[0]
-
-    def __enter__(self) -> GcsServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # --- life ---------------------------------------------------------------------------------------------------
 

@@ -17,29 +17,26 @@ import json
 import os
 import secrets
 import shutil
-import socket
-import subprocess
 import tempfile
-import time
 from base64 import b64encode
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import trustme
+
+from servers.server_process import LoopbackServer, ServerProcess, free_ports, is_open
 
 __all__ = ["NginxServer", "Seen"]
 
 START_TIMEOUT_S = 30.0
-# Waits for a line from us, or for the end of its input when we die, whatever kills us.
-WATCHDOG = 'read -r line; kill -TERM "$1"; shift; sleep 0.1; rm -rf -- "$@"'
 
 CONFIG = """
 daemon off;
 {user}
 worker_processes 1;
 pid {work}/nginx.pid;
-error_log {work}/error.log warn;
+error_log stderr warn;
 events {{ worker_connections 1024; }}
 http {{
   log_format seen escape=json '{{"method":"$request_method","uri":"$request_uri","status":"$status",'
@@ -99,7 +96,7 @@ class Seen:
     custom: str
 
 
-class NginxServer:
+class NginxServer(LoopbackServer):
     """A context manager around one running server of the files below `root`.
 
     Attributes:
@@ -114,17 +111,7 @@ class NginxServer:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).resolve()
         self.user, self.password, self.token = "ada", secrets.token_urlsafe(12), secrets.token_urlsafe(20)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> NginxServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        self._process: ServerProcess | None = None
 
     @property
     def basic(self) -> str:
@@ -143,43 +130,31 @@ class NginxServer:
             raise FileNotFoundError("nginx is not installed: apt-get install -y --no-install-recommends nginx-light")
         self._work = Path(tempfile.mkdtemp(prefix="nginx-"))
         self._work.chmod(0o711)  # its workers may run as another user
-        http_port, https_port = _free_ports(2)
+        http_port, https_port = free_ports(2)
         self.http_url, self.https_url = f"http://127.0.0.1:{http_port}", f"https://127.0.0.1:{https_port}"
         self.other_url = f"http://localhost:{http_port}"
         self.ca_file = str(self._work / "ca.pem")
         try:
             self._write_files(http_port, https_port)
-            self._launch(binary)
-            self._wait_until_ready((http_port, https_port))
+            command = [binary, "-p", str(self._work), "-c", "nginx.conf", "-e", "stderr"]
+            self._process = ServerProcess("nginx", command, self._work)
+            for port in (http_port, https_port):
+                self._process.wait_for(partial(is_open, port), START_TIMEOUT_S)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
         """End it and remove its folder. May be called twice."""
-        if self._watchdog is not None and self._process is not None:
-            self._watchdog.communicate(b"\n")
-            self._process.wait()
-        self._process = self._watchdog = None
+        if self._process is not None:
+            self._process.end()
+        self._process = None
         shutil.rmtree(self._work, ignore_errors=True)
 
     def requests(self, fragment: str = "") -> list[Seen]:
         """Give the requests so far whose URI holds `fragment`; nginx logs a request when it ends."""
         lines = (self._work / "access.log").read_text().splitlines()
         return [seen for seen in (Seen(**json.loads(line)) for line in lines) if fragment in seen.uri]
-
-    def _launch(self, binary: str) -> None:
-        command = [binary, "-p", str(self._work), "-c", "nginx.conf", "-e", "error.log"]
-        self._process = subprocess.Popen(
-            command, cwd=self._work, stdin=subprocess.DEVNULL, start_new_session=True, env={"PATH": os.defpath}
-        )
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, "watchdog", str(self._process.pid), str(self._work)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
 
     def _write_files(self, http_port: int, https_port: int) -> None:
         authority = trustme.CA()
@@ -201,28 +176,3 @@ class NginxServer:
             chunked=CHUNKED,
         )
         (self._work / "nginx.conf").write_text(text)
-
-    def _wait_until_ready(self, ports: tuple[int, ...]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        for port in ports:
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                    break
-                except OSError:
-                    if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
-                        log = self._work / "error.log"
-                        said = log.read_text() if log.exists() else "nothing"
-                        raise RuntimeError(f"nginx did not start: {said}") from None
-                    time.sleep(0.02)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -13,21 +13,20 @@ import secrets
 import shutil
 import socket
 import ssl
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import botocore.session
 import trustme
 from botocore.config import Config
+
+from servers.server_process import LoopbackServer, ServerProcess
 
 __all__ = ["Identity", "SeaweedServer", "find_weed"]
 
@@ -36,11 +35,6 @@ LOWEST_PORT, HIGHEST_PORT = 12_000, 22_000
 GRPC_OFFSET = 10_000  # SeaweedFS serves gRPC at every service's port + 10000
 SERVICES = ("master", "volume", "filer", "s3", "admin", "https")
 START_TIMEOUT_S = 30.0  # measured: 1 s on two idle cores
-LOG_TAIL_BYTES = 4000
-
-# Waits for a line from us, or for the end of its input when we die, whatever kills us. Removing is tried twice, as
-# the last threads of the server may still write while they are being killed.
-WATCHDOG = 'read -r line; kill -KILL "-$1"; shift; rm -rf -- "$@" || { sleep 1; rm -rf -- "$@"; }'
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ def find_weed() -> str:
     return found
 
 
-class SeaweedServer:
+class SeaweedServer(LoopbackServer):
     """A context manager around one running server.
 
     Args:
@@ -89,17 +83,7 @@ class SeaweedServer:
         self._tls = tls
         self._limited_buckets, self._public_buckets = limited_buckets, public_buckets
         self._full_client: Any = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> SeaweedServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        self._process: ServerProcess | None = None
 
     @property
     def access_key(self) -> str:
@@ -128,8 +112,9 @@ class SeaweedServer:
             self._write_identities()
             if self._tls:
                 self._write_certificates()
-            self._launch(weed)
-            self._wait_until_ready()
+            command = [weed, "-logtostderr", "mini", *self._flags()]
+            self._process = ServerProcess("SeaweedFS", command, self.folder, leftovers=self._sockets())
+            self._process.wait_for(self._is_well, START_TIMEOUT_S)
             self._full_client = self.client()  # making one takes a quarter of a second; threads may share it
         except BaseException:
             self.stop()
@@ -139,31 +124,11 @@ class SeaweedServer:
         """Kill the server, without its 15 s of good-byes, and remove its folder. May be called twice."""
         if self._full_client is not None:
             self._full_client.close()
-        if self._watchdog is not None and self._process is not None:
-            self._watchdog.communicate(b"\n")  # not only the end: a forked child may hold the pipe open too
-            self._process.wait()
-        self._process = self._watchdog = self._full_client = None
+        if self._process is not None:
+            self._process.end()
+        self._process = self._full_client = None
         shutil.rmtree(self.folder, ignore_errors=True)
         self._claim.close()
-
-    def _launch(self, weed: str) -> None:
-        with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [weed, "-logtostderr", "mini", *self._flags()],
-                cwd=self.folder,  # it looks for configuration here and in the home
-                env={"PATH": os.defpath, "HOME": str(self.folder)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # an interrupt in the terminal is ours to handle
-            )
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, "watchdog", str(self._process.pid), str(self.folder), *self._sockets()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
 
     def _flags(self) -> list[str]:
         ports = self._ports
@@ -204,19 +169,16 @@ class SeaweedServer:
         certificate.cert_chain_pems[0].write_to_path(str(self.folder / "cert.pem"))
         certificate.private_key_pem.write_to_path(str(self.folder / "key.pem"))
 
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+    def _is_well(self) -> bool | None:
+        """Ask S3; None until it says so."""
         trust = ssl.create_default_context(cafile=self.ca_file) if self._tls else None
-        while not _answers(f"{self.endpoint_url}/healthz", trust):
-            assert self._process is not None
-            if self._process.poll() is not None:
-                raise RuntimeError(f"SeaweedFS ended with status {self._process.returncode}:\n{self._log_tail()}")
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"SeaweedFS gave no answer in {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}")
-            time.sleep(0.02)
-
-    def _log_tail(self) -> str:
-        return (self.folder / "log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        no_proxy = urllib.request.ProxyHandler({})  # a proxy would not reach our loopback
+        opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=trust))
+        try:
+            with opener.open(f"{self.endpoint_url}/healthz", timeout=2) as answer:
+                return answer.status == 200 or None
+        except OSError:  # an HTTP error too
+            return None
 
     # --- use ----------------------------------------------------------------------------------------------------
 
@@ -280,16 +242,6 @@ class SeaweedServer:
 
 def _reading(buckets: Sequence[str]) -> list[str]:
     return [f"{action}:{bucket}" for bucket in buckets for action in ("Read", "List")]
-
-
-def _answers(url: str, trust: ssl.SSLContext | None) -> bool:
-    no_proxy = urllib.request.ProxyHandler({})  # a proxy would not reach our loopback
-    opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=trust))
-    try:
-        with opener.open(url, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def _claim_ports() -> tuple[dict[str, int], socket.socket]:
