@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace streamer {
 
@@ -52,5 +53,13 @@ struct ReadError {
   int attempts = 1;
   double elapsed_s = 0;
 };
+
+inline ReadError error_of(ErrorCode code, std::string detail, int os_error = 0) {
+  ReadError error;
+  error.code = code;
+  error.detail = std::move(detail);
+  error.os_error = os_error;
+  return error;
+}
 
 }  // namespace streamer

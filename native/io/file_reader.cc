@@ -31,14 +31,6 @@ bool is_same(const timespec& a, const timespec& b) {
   return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
-ReadError error_of(ErrorCode code, std::string detail, int os_error = 0) {
-  ReadError error;
-  error.code = code;
-  error.detail = std::move(detail);
-  error.os_error = os_error;
-  return error;
-}
-
 ReadError error_of_errno(const std::string& action, int os_error) {
   ErrorCode code = ErrorCode::kIo;
   if (os_error == ENOENT || os_error == ENOTDIR) code = ErrorCode::kNotFound;

@@ -64,9 +64,7 @@ bool drive(NfsConnection& connection, const NfsClient::Interrupted& is_interrupt
 
 ReadError failure_of(const NfsConnection& connection) {
   if (connection.failure()) return *connection.failure();
-  ReadError error;
-  error.detail = "interrupted";
-  return error;
+  return error_of(ErrorCode::kIo, "interrupted");
 }
 
 }  // namespace

@@ -6,16 +6,6 @@
 #include <string_view>
 
 namespace streamer {
-namespace {
-
-ReadError error_of(ErrorCode code, std::string detail) {
-  ReadError error;
-  error.code = code;
-  error.detail = std::move(detail);
-  return error;
-}
-
-}  // namespace
 
 bool NfsAttributes::is_file() const { return S_ISREG(mode); }
 bool NfsAttributes::is_folder() const { return S_ISDIR(mode); }

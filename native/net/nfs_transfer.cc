@@ -53,10 +53,7 @@ void NfsTransfer::ask(Piece& piece) {
 void NfsTransfer::land(Piece& piece, NfsConnection::Bytes bytes, const std::byte* in_place) {
   if (is_done_) return;
   if (bytes.size == 0) {
-    ReadError error;
-    error.code = ErrorCode::kTruncated;
-    error.detail = "the file ends early";
-    return fail(std::move(error));
+    return fail(error_of(ErrorCode::kTruncated, "the file ends early"));
   }
   if (bytes.data != in_place) {
     SegmentCursor cursor(block_);

@@ -100,11 +100,9 @@ bool sleep_until(TimePoint end, const NamePatience& patience) {
 }
 
 ReadError error_of(const std::optional<Answer>& answer) {
-  ReadError error;
-  error.code = answer ? error_of_lookup(answer->code) : ErrorCode::kResolve;
+  const ErrorCode code = answer ? error_of_lookup(answer->code) : ErrorCode::kResolve;
   const char* why = answer ? gai_strerror(answer->code) : "no name server answered in time";
-  error.detail = std::string("the server's name cannot be resolved: ") + why;
-  return error;
+  return error_of(code, std::string("the server's name cannot be resolved: ") + why);
 }
 
 }  // namespace
