@@ -140,4 +140,4 @@ fuzz-packages:
 	$(call require_packages,clang libclang-rt-dev)
 
 bench-packages:
-	$(call require_packages,nginx-light)
+	$(call require_packages,nginx-light liburing-dev)

@@ -1,7 +1,7 @@
-"""The limits: the two C++ readers, compiled on demand, as rows beside the contestants.
+"""The limits: C++ readers, compiled on demand, as rows beside the contestants.
 
-Guarantees: a program is compiled again whenever its source, or the header both share, is newer. They are given the
-sizes of the objects, so they make no request that carries no data.
+Guarantees: a program is compiled again whenever its source, or a header they share, is newer. They are given the sizes
+of the objects, so they make no request that carries no data.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from contestants import Target
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent / "build" / "benchmarks"
 FLAGS = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-pthread"]
+# Each with the package of Debian's and Ubuntu's that has it.
+LIBRARIES = {
+    "raw_http_reader": ("-lcurl", "libcurl4-openssl-dev"),
+    "raw_nfs_reader": ("-lnfs", "libnfs-dev"),
+    "raw_ring_reader": ("-luring", "liburing-dev"),
+}
 
 
 def compiled(name: str) -> str:
@@ -25,21 +31,21 @@ def compiled(name: str) -> str:
 
     Raises:
         FileNotFoundError: there is no C++ compiler.
-        RuntimeError: it does not compile, most likely because libcurl's headers are missing.
+        RuntimeError: it does not compile, most likely because its library's headers are missing.
     """
     source, program = HERE / f"{name}.cc", BUILD / name
-    newest = max(source.stat().st_mtime, (HERE / "measured.h").stat().st_mtime)
+    newest = max(file.stat().st_mtime for file in (source, *HERE.glob("*.h")))
     if program.exists() and program.stat().st_mtime > newest:
         return str(program)
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if compiler is None:
-        raise FileNotFoundError("no C++ compiler: apt-get install -y g++ libcurl4-openssl-dev")
+        raise FileNotFoundError("no C++ compiler: apt-get install -y g++")
     BUILD.mkdir(parents=True, exist_ok=True)
-    libraries = ["-lcurl"] if "http" in name else ["-lnfs"] if "nfs" in name else []
-    command = [compiler, *FLAGS, str(source), "-o", str(program), *libraries]
+    library, package = LIBRARIES.get(name, ("", ""))
+    command = [compiler, *FLAGS, str(source), "-o", str(program), *filter(None, [library])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}\nneeds: apt-get install -y g++ libcurl4-openssl-dev")
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}\nneeds: apt-get install -y g++ {package}")
     return str(program)
 
 
@@ -52,8 +58,12 @@ class RawRow:
     sections: tuple[str, ...]
 
 
-def _file_reader(name: str, sections: tuple[str, ...], *options: str) -> RawRow:
-    return RawRow(name, lambda target, _: [compiled("raw_file_reader"), *options, *target.paths], sections)
+def _file_reader(name: str, sections: tuple[str, ...], *options: str, program: str = "raw_file_reader") -> RawRow:
+    return RawRow(name, lambda target, _: [compiled(program), *options, *target.paths], sections)
+
+
+def _direct_reader(name: str, *options: str, program: str = "raw_file_reader") -> RawRow:
+    return _file_reader(name, ("file-cold",), "--direct", *options, program=program)
 
 
 def _http_reader(name: str, *options: str) -> RawRow:
@@ -70,7 +80,12 @@ def _http_reader(name: str, *options: str) -> RawRow:
 RAW_ROWS = (
     _file_reader("raw buffered 2 x 8 MiB", ("file-warm", "file-cold"), "--threads", "2", "--block", str(8 << 20)),
     _file_reader("raw buffered 4 x 4 MiB", ("file-warm", "file-cold"), "--threads", "4", "--block", str(4 << 20)),
-    _file_reader("raw direct 16 x 4 MiB", ("file-cold",), "--direct", "--threads", "16", "--block", str(4 << 20)),
+    _direct_reader("raw direct 16 x 4 MiB", "--threads", "16", "--block", str(4 << 20)),
+    _direct_reader("raw direct 16 x 512 KiB", "--threads", "16", "--block", str(512 << 10)),
+    _direct_reader("raw io_uring 16 x 4 MiB", "--in-flight", "16", "--block", str(4 << 20), program="raw_ring_reader"),
+    _direct_reader(
+        "raw io_uring 64 x 512 KiB", "--in-flight", "64", "--block", str(512 << 10), program="raw_ring_reader"
+    ),
     _http_reader("raw curl 2 x 8 x 2 MiB", "--reactors", "2", "--in-flight", "8", "--block", str(2 << 20)),
     _http_reader("raw curl 2 x 8 x 8 MiB", "--reactors", "2", "--in-flight", "8", "--block", str(8 << 20)),
 )

@@ -1,8 +1,8 @@
 // Reading past the page cache (O_DIRECT), whose offsets, addresses and lengths must be multiples of
 // a page: into place where the bytes lie so, else through a buffer of the thread's own.
 //
-// The arena gives large tensors addresses that equal their offset in the file modulo a page, and
-// slots of pinned memory begin on one, so of such a tensor only the ends pass through the buffer.
+// The arena gives large tensors addresses that equal their offset in the file modulo a page, and a
+// block lies so in its slot of pinned memory: only the ends pass through the buffer.
 #pragma once
 
 #include <sys/types.h>
