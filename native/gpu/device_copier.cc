@@ -133,7 +133,7 @@ void DeviceCopier::start(Submitted submitted) {
   in_flight_.push_back(
       {submitted.lane, std::move(submitted.block), std::move(event), Clock::now()});
   const Block& flying = in_flight_.back().block;
-  const std::byte* from = flying.slot->data();
+  const std::byte* from = flying.segments.front().target;  // in its slot
   for (const Segment& segment : flying.copies) {
     if (segment.target != nullptr) copies_.add(from, segment.target, segment.size);
     from += segment.size;

@@ -44,14 +44,16 @@ std::shared_ptr<PinnedSlot> PinnedRing::try_acquire(const std::shared_ptr<RingUs
   return slot;
 }
 
-// The smallest free slot that is large enough, and within what the user may hold.
+// The smallest free slot that is large enough, and within what the user may hold; of equal ones
+// that which was given back last, as it is likeliest to lie in the processor's cache: filling a few
+// slots again and again is a seventh faster than going round 256 MiB (decision 0007).
 bool PinnedRing::take_free(PinnedSlot& slot) {
   const RingUser& user = *slot.user_;
   auto best = free_.end();
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const bool fits =
         it->size() >= user.slot_bytes && user.held_bytes + it->size() <= user.limit_bytes;
-    if (fits && (best == free_.end() || it->size() < best->size())) best = it;
+    if (fits && (best == free_.end() || it->size() <= best->size())) best = it;
   }
   if (best == free_.end()) return false;
   slot.capacity_ = best->size();

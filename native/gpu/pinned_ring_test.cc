@@ -43,6 +43,24 @@ TEST_CASE("a slot that comes back is used again without pinning") {
   ring->leave(user);
 }
 
+TEST_CASE("of equal slots the one given back last is used again") {
+  const FakeDriver fake;
+  const auto ring = CudaRuntime::instance().ring(0);
+  const auto user = user_of(*ring, 8 * kMiB, 2 * kMiB);
+  auto one = ring->try_acquire(user);
+  auto two = ring->try_acquire(user);
+  one->pin();
+  two->pin();
+  const std::byte* last = one->data();
+  two.reset();
+  one.reset();
+  one = ring->try_acquire(user);
+  one->pin();
+  CHECK(one->data() == last);
+  one.reset();
+  ring->leave(user);
+}
+
 TEST_CASE("no user gets more than its limit, and is woken when a slot comes back") {
   const FakeDriver fake;
   const auto ring = CudaRuntime::instance().ring(0);

@@ -3,10 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu/cuda_runtime.h"
 #include "gpu/fake_driver.h"
+#include "pipeline/device_lane.h"
 #include "pipeline/scheduler.h"
 
 namespace streamer {
@@ -110,6 +112,22 @@ TEST_CASE("a block reads into its slot and knows where its bytes go") {
   CHECK(block->segments[0].target == block->slot->data());
   REQUIRE(block->copies.size() == 1);
   CHECK(block->copies[0].target == reinterpret_cast<std::byte*>(desk.targets[0].data()));
+}
+
+TEST_CASE("bytes lie in a slot as in their pages of the file, where there is room for that") {
+  const FakeDriver fake;
+  const auto ring = CudaRuntime::instance().ring(0);
+  const auto user = std::make_shared<RingUser>();
+  user->limit_bytes = user->slot_bytes = 8'192;
+  for (const auto& [size, ahead] : {std::pair{3'192u, 5'000u % 4'096u}, std::pair{8'192u, 0u}}) {
+    Block block;
+    block.begin = 5'000;
+    block.end = 5'000 + size;
+    block.slot = ring->try_acquire(user);
+    direct_to_slot(block);
+    CHECK(block.segments[0].target == block.slot->data() + ahead);
+    CHECK(block.segments[0].size == size);
+  }
 }
 
 TEST_CASE("a block that failed keeps its slot only for bytes it received") {
