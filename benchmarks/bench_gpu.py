@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from checkpoint import expected_tensors, make_or_reuse  # noqa: E402  its folder is not a package
-from gpu_contestants import CONTESTANTS, OVER_HTTP  # noqa: E402
+from gpu_contestants import COLD_BY_RING, CONTESTANTS, OVER_HTTP  # noqa: E402
 from gpu_limits import page_cache_gb_per_s, pinned_copy_gb_per_s  # noqa: E402
 from gpu_report import print_report  # noqa: E402
 from measure import MASK, Measurement, bring_into_page_cache, drop_from_page_cache, tensor_digest  # noqa: E402
@@ -94,12 +94,12 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
 def _section(
     section: str, paths: list[Path], expected: dict[str, int], arguments: argparse.Namespace, stack: ExitStack
 ) -> list[dict[str, Any]]:
-    names = list(OVER_HTTP if section == "http" else CONTESTANTS)
     where = [str(path) for path in paths]
     if section == "tmpfs":
         where = stack.enter_context(_on_tmpfs(paths))
     if section == "http":
         where = stack.enter_context(_served(paths[0].parent, [path.name for path in paths]))
+    names = _names_of(section)
     rows: dict[str, dict[str, Any]] = {name: {"name": name, "runs": []} for name in names}
     for _ in range(arguments.rounds):
         for name in random.sample(names, len(names)):
@@ -114,6 +114,12 @@ def _section(
             else:
                 rows[name]["runs"].append(found)
     return list(rows.values())
+
+
+def _names_of(section: str) -> list[str]:
+    if section == "http":
+        return list(OVER_HTTP)
+    return [name for name in CONTESTANTS if section == "cold" or name != COLD_BY_RING]
 
 
 def _run_once(name: str, paths: list[str], device: str) -> dict[str, Any]:

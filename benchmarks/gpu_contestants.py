@@ -17,7 +17,7 @@ Named = Iterable[tuple[str, Any]]
 
 _FASTSAFETENSORS = ("fastsafetensors.parallel_loader",)
 
-__all__ = ["CONTESTANTS", "OVER_HTTP", "Contestant"]
+__all__ = ["COLD_BY_RING", "CONTESTANTS", "OVER_HTTP", "Contestant"]
 
 
 def streamer_load(paths: list[str], device: str) -> Named:
@@ -90,9 +90,11 @@ class Contestant:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+COLD_BY_RING = "streamer load by the ring"  # beside "streamer load", which may use GPUDirect Storage for cold files
 # Rivals that read past the page cache unless told otherwise compete both ways: their best counts.
 CONTESTANTS = {
     "streamer load": Contestant(streamer_load, ("streamer._load",)),
+    COLD_BY_RING: Contestant(streamer_load, ("streamer._load",), {"STREAMER_GPUDIRECT": "0"}),
     "streamer load_into": Contestant(streamer_load_into, ("streamer._load", "safetensors")),
     "safetensors load_file": Contestant(safetensors_load_file, ("safetensors.torch",)),
     "safetensors prefetch": Contestant(safetensors_prefetch, ("safetensors",)),

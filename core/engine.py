@@ -76,7 +76,7 @@ def make_engine(
         block_deadline_s=settings.block_deadline_s,
         hedge_percent=settings.hedge_percent,
         pinned_bytes=settings.pinned_bytes,
-        uses_gpudirect=settings.gpudirect,
+        gpudirect=files.gpudirect,
     )
     for number, known in enumerate(objects):
         _add(engine, known, files)

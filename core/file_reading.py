@@ -19,6 +19,8 @@ __all__ = ["FileReading", "choose_file_reading"]
 # machine with eight devices runs eight loads.
 MOST_WARM_FILE_THREADS = 32
 LEAST_BYTES_TO_LOOK = 32 << 20  # a twentieth of a second from a disk
+# Starting the library costs 0.1 s without a device, and was never timed with one: little beside what this takes.
+LEAST_BYTES_FOR_GPUDIRECT = 4 << 30
 COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
 # Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
 # 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
@@ -32,10 +34,12 @@ class FileReading:
     Attributes:
         threads: For all files together.
         direct_paths: Files to be read with ``O_DIRECT``, where their file system can.
+        gpudirect: Whether these go straight to CUDA devices; None: where that is really without a copy.
     """
 
     threads: int
     direct_paths: frozenset[str] = frozenset()
+    gpudirect: bool | None = False
 
 
 def choose_file_reading(
@@ -64,4 +68,7 @@ def choose_file_reading(
         direct = {path for path in cold if not files[path][0].needs_cache}
     else:
         direct = set(files) if settings.direct_io else set()
-    return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct))
+    gpudirect = settings.gpudirect
+    if gpudirect is None and wanted_bytes < LEAST_BYTES_FOR_GPUDIRECT:
+        gpudirect = False
+    return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct), gpudirect)

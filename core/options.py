@@ -51,8 +51,8 @@ class Options:
         pinned_bytes: Most page-locked host memory that one load uses on its way to one CUDA device. It stays locked
             for the next load until `streamer.release_pinned_memory`.
         gpudirect: Let NVIDIA's GPUDirect Storage read local files that are not in the page cache straight into a CUDA
-            device, where its kernel module (nvidia-fs) and library are there and support the file system; the pinned
-            ring otherwise. Automatic: no, because this was never run on such a machine.
+            device, where its kernel module (nvidia-fs) and library are there; the pinned ring otherwise. Automatic: for
+            loads of 4 GiB and more, and only where the library itself makes no copy.
         coalesce_gap_bytes: Unwanted bytes up to this many between two wanted tensors are read and dropped
             rather than asked for separately.
         header_bytes: First read of a shard, hoped to hold its whole header.

@@ -24,8 +24,8 @@ SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
 class Settings:
     """`Options` without an open question, but for those that depend on what is read; units as there.
 
-    `file_threads` and `direct_io` may be None, see `streamer.core.file_reading`; `http_reactors` and `http_in_flight`,
-    see `streamer.core.http_reading`.
+    `file_threads`, `direct_io` and `gpudirect` may be None, see `streamer.core.file_reading`; `http_reactors` and
+    `http_in_flight`, see `streamer.core.http_reading`.
     """
 
     file_block_bytes: int
@@ -41,7 +41,7 @@ class Settings:
     python_threads: int
     memory_limit_bytes: int
     pinned_bytes: int
-    gpudirect: bool
+    gpudirect: bool | None
     coalesce_gap_bytes: int
     header_bytes: int
     max_attempts: int
@@ -75,7 +75,7 @@ def resolve(options: Options | None) -> Settings:
         python_threads=given.python_threads or DEFAULT_PYTHON_THREADS,
         memory_limit_bytes=given.memory_limit_bytes or _default_memory_limit_bytes(),
         pinned_bytes=given.pinned_bytes,
-        gpudirect=bool(given.gpudirect),
+        gpudirect=given.gpudirect,
         coalesce_gap_bytes=given.coalesce_gap_bytes,
         header_bytes=given.header_bytes,
         max_attempts=given.max_attempts,

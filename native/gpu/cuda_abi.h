@@ -46,7 +46,8 @@ struct CuFileStatus {
   int cuda_code = 0;
 };
 
-inline constexpr int kCuFileOpaqueDescriptor = 1;  // a file descriptor of the system's
+inline constexpr int kCuFileOpaqueDescriptor = 1;      // a file descriptor of the system's
+inline constexpr unsigned kCuFileAllowCompatMode = 1;  // of CUFileBoolConfigParameter_t
 
 // CUfileDescr_t
 struct CuFileDescription {

@@ -32,15 +32,18 @@ std::shared_ptr<PinnedRing> CudaRuntime::ring(int device) {
   return ring;
 }
 
-CudaRuntime::FileStorage CudaRuntime::file_storage() {
+CudaRuntime::FileStorage CudaRuntime::file_storage(bool may_copy) {
   refuse_in_child();
   const std::lock_guard lock(mutex_);
-  if (!file_storage_) {
-    FileStorage found;
-    found.library = CuFile::open(cufile_paths_, found.reason);
-    file_storage_ = std::move(found);
-  }
-  return *file_storage_;
+  const auto open_once = [this](std::optional<FileStorage>& known, bool copies) {
+    if (known) return *known;
+    FileStorage& opened = known.emplace();
+    opened.library = CuFile::open(cufile_paths_, copies, opened.reason);
+    return opened;
+  };
+  FileStorage straight = open_once(straight_storage_, false);
+  if (straight.library || !may_copy) return straight;
+  return open_once(copying_storage_, true);
 }
 
 std::uint64_t CudaRuntime::release_free() {
@@ -83,7 +86,8 @@ void CudaRuntime::use_library_for_tests(std::string path) {
 
 void CudaRuntime::use_cufile_for_tests(CuFilePaths paths) {
   const std::lock_guard lock(mutex_);
-  file_storage_.reset();
+  straight_storage_.reset();
+  copying_storage_.reset();
   cufile_paths_ = std::move(paths);
 }
 

@@ -24,12 +24,14 @@ class CudaRuntime {
   // The ring of a device, whose context it opens. Throws DeviceFailure.
   std::shared_ptr<PinnedRing> ring(int device);
 
-  // GPUDirect Storage; null where it cannot be used, for a reason that is told.
+  // GPUDirect Storage; null where it cannot be used, for a reason that is told. One that reads
+  // straight, and refuses what it cannot read so, if there is such; one that may copy only where
+  // that was asked for.
   struct FileStorage {
     std::shared_ptr<const CuFile> library;
     std::string reason;
   };
-  FileStorage file_storage();
+  FileStorage file_storage(bool may_copy);
 
   // Unpins what no load uses, on all devices; returns the bytes.
   std::uint64_t release_free();
@@ -38,7 +40,7 @@ class CudaRuntime {
   // For tests alone: forgets every device and takes another library from here on; an empty path is
   // the real driver. Loads that run keep what they have.
   void use_library_for_tests(std::string path);
-  // As well; the kernel module is any file.
+  // As well; the kernel module and its device are any files.
   void use_cufile_for_tests(CuFilePaths paths);
 
  private:
@@ -50,7 +52,9 @@ class CudaRuntime {
   std::shared_ptr<const CudaDriver> driver_;
   std::map<int, std::shared_ptr<PinnedRing>> rings_;
   CuFilePaths cufile_paths_;
-  std::optional<FileStorage> file_storage_;  // asked for once
+  // Asked for once.
+  std::optional<FileStorage> straight_storage_;
+  std::optional<FileStorage> copying_storage_;
 };
 
 }  // namespace streamer

@@ -1,9 +1,8 @@
 // NVIDIA's libcufile (GPUDirect Storage), found at run time: reads a local file straight into a
 // device's memory, past this machine's.
 //
-// It is used only where its kernel module is loaded. Without that the library copies through memory
-// of its own, which the pinned ring does better, and where /proc/modules is missing it never
-// returns from its start (1.14, 1.15).
+// It is used only where its kernel module is loaded. Without that, and for files that it does not
+// support, the library copies through memory of its own, as the pinned ring does.
 #pragma once
 
 #include <sys/types.h>
@@ -19,9 +18,12 @@ namespace streamer {
 struct CuFilePaths {
   std::string library = "libcufile.so.0";
   std::string kernel_module = "/proc/driver/nvidia-fs/version";
+  std::string device = "/dev/nvidia-fs0";  // the module's; a container has it if it was given it
+  std::string modules = "/proc/modules";   // without which it never returns from its start (1.15)
 };
 
 struct CuFileFunctions {
+  CuFileStatus (*set_switch)(unsigned number, bool value) = nullptr;  // since CUDA 12.9
   CuFileStatus (*driver_open)() = nullptr;
   CuFileStatus (*driver_close)() = nullptr;
   CuFileStatus (*add)(void** file, CuFileDescription* description) = nullptr;
@@ -32,8 +34,10 @@ struct CuFileFunctions {
 
 class CuFile : public std::enable_shared_from_this<CuFile> {
  public:
-  // Null, with the reason, where it cannot be used.
-  static std::shared_ptr<const CuFile> open(const CuFilePaths& paths, std::string& reason);
+  // Null, with the reason, where it cannot be used. Unless it `may_copy`, it refuses every file
+  // that it would copy through memory of its own; else that is as its configuration says.
+  static std::shared_ptr<const CuFile> open(const CuFilePaths& paths, bool may_copy,
+                                            std::string& reason);
   ~CuFile();
   CuFile(const CuFile&) = delete;
   CuFile& operator=(const CuFile&) = delete;
@@ -50,7 +54,9 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
 
  private:
   CuFile() = default;
-  std::string start(const CuFilePaths& paths);
+  std::string load(const CuFilePaths& paths);
+  std::string forbid_copies(const CuFilePaths& paths) const;
+  std::string start();
 
   void* library_ = nullptr;
   bool is_started_ = false;

@@ -12,13 +12,16 @@
 namespace streamer {
 namespace {
 
-constexpr const char* kAnyFile = "/proc/self/status";  // stands for that of the kernel module
+// Stand for the file and the device of the kernel module, and for the list of all modules.
+constexpr const char* kAnyFile = "/proc/self/status";
+constexpr const char* kAnyDevice = "/dev/null";
 
 class FakeCuFile {
  public:
   FakeCuFile() : library_(dlopen(STREAMER_FAKE_CUFILE, RTLD_NOW | RTLD_LOCAL)) {
     REQUIRE(library_ != nullptr);
     find("fake_cufile_reset", reset);
+    find("fake_cufile_only_copies", only_copies);
     find("fake_cufile_refuse_files", refuse_files);
     find("fake_cufile_fail_reads", fail_reads);
     find("fake_cufile_limit_reads", limit_reads);
@@ -27,7 +30,8 @@ class FakeCuFile {
     find("fake_cufile_live_drivers", live_drivers);
     find("fake_cufile_violations", violations);
     reset();
-    CudaRuntime::instance().use_cufile_for_tests({STREAMER_FAKE_CUFILE, kAnyFile});
+    CudaRuntime::instance().use_cufile_for_tests(
+        {STREAMER_FAKE_CUFILE, kAnyFile, kAnyDevice, kAnyFile});
   }
   ~FakeCuFile() {
     CudaRuntime::instance().use_cufile_for_tests({});
@@ -37,6 +41,7 @@ class FakeCuFile {
   }
 
   void (*reset)() = nullptr;
+  void (*only_copies)() = nullptr;
   void (*refuse_files)() = nullptr;
   void (*fail_reads)(int after, int code) = nullptr;
   void (*limit_reads)(long bytes) = nullptr;
@@ -56,9 +61,9 @@ class FakeCuFile {
   void* library_;
 };
 
-SessionOptions straight_options() {
+SessionOptions straight_options(std::optional<bool> gpudirect = std::nullopt) {
   SessionOptions options = options_with(4 * kBlockBytes);
-  options.uses_gpudirect = true;
+  options.gpudirect = gpudirect;
   return options;
 }
 
@@ -91,12 +96,44 @@ TEST_CASE("reads that give less than was asked for go on where they ended") {
   CHECK(load_straight() == 2'000'000);
 }
 
-TEST_CASE("a file in the page cache, or one that was not asked for, goes through the ring") {
+TEST_CASE("a file in the page cache goes through the ring, and where it is off, every file") {
   const FakeDriver driver;
   const FakeCuFile library;
   CHECK(load_straight(straight_options(), false) == 0);
-  CHECK(load_straight(options_with(4 * kBlockBytes)) == 0);
+  CHECK(load_straight(straight_options(false)) == 0);
   CHECK(library.reads() == 0);
+}
+
+TEST_CASE("a library that would only copy by itself is used where it was asked for") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  library.only_copies();
+  CHECK(load_straight() == 0);
+  CHECK(library.live_drivers() == 0);
+  CHECK(CudaRuntime::instance().file_storage(false).reason ==
+        "libcufile cannot start: its code is 5001");
+  CHECK(load_straight(straight_options(true)) == 2'000'000);
+  CHECK(load_straight() == 0);
+}
+
+TEST_CASE("one that reads straight is also taken where it was asked for") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  CHECK(load_straight(straight_options(true)) == 2'000'000);
+  CHECK(load_straight() == 2'000'000);
+  CHECK(library.live_drivers() == 1);
+}
+
+TEST_CASE("one that somebody else started may copy: it is used where it was asked for") {
+  const FakeDriver driver;
+  const FakeCuFile library;
+  std::string reason;
+  const auto others =
+      CuFile::open({STREAMER_FAKE_CUFILE, kAnyFile, kAnyDevice, kAnyFile}, true, reason);
+  CHECK(load_straight() == 0);
+  CHECK(CudaRuntime::instance().file_storage(false).reason ==
+        "libcufile cannot be told not to copy: its code is 5026");
+  CHECK(load_straight(straight_options(true)) == 2'000'000);
 }
 
 TEST_CASE("a file that the library does not support goes through the ring") {
@@ -118,17 +155,23 @@ TEST_CASE("what the library fails to read is read through the ring") {
   }
 }
 
-TEST_CASE("without the kernel module, or the library, everything goes through the ring") {
+TEST_CASE("without the kernel module, its device, or the library the ring is taken") {
   const FakeDriver driver;
   CudaRuntime& runtime = CudaRuntime::instance();
-  runtime.use_cufile_for_tests({STREAMER_FAKE_CUFILE, "/nonexistent"});
-  CHECK(runtime.file_storage().reason == "the kernel module nvidia-fs is not loaded");
-  CHECK(load_straight() == 0);
-  runtime.use_cufile_for_tests({"libcufile-that-nobody-has.so.0", kAnyFile});
-  CHECK(runtime.file_storage().reason == "libcufile-that-nobody-has.so.0 is not installed");
-  runtime.use_cufile_for_tests({"libc.so.6", kAnyFile});
-  CHECK(runtime.file_storage().reason == "libc.so.6 lacks a function");
-  CHECK(load_straight() == 0);
+  const auto problem_of = [&runtime](CuFilePaths paths) {
+    runtime.use_cufile_for_tests(std::move(paths));
+    CHECK(load_straight() == 0);
+    return runtime.file_storage(false).reason;
+  };
+  CHECK(problem_of({STREAMER_FAKE_CUFILE, "/nonexistent", kAnyDevice, kAnyFile}) ==
+        "the kernel module nvidia-fs is not loaded");
+  CHECK(problem_of({STREAMER_FAKE_CUFILE, kAnyFile, "/nonexistent", kAnyFile}) ==
+        "/nonexistent cannot be used: No such file or directory");
+  CHECK(problem_of({STREAMER_FAKE_CUFILE, kAnyFile, kAnyDevice, "/nonexistent"}) ==
+        "/nonexistent cannot be read, without which libcufile does not start");
+  CHECK(problem_of({"libcufile-that-nobody-has.so.0", kAnyFile, kAnyDevice, kAnyFile}) ==
+        "libcufile-that-nobody-has.so.0 is not installed");
+  CHECK(problem_of({"libc.so.6", kAnyFile, kAnyDevice, kAnyFile}) == "libc.so.6 lacks a function");
   runtime.use_cufile_for_tests({});
 }
 

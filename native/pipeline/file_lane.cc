@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/descriptors.h"
+#include "gpu/cuda_runtime.h"
 
 namespace streamer {
 namespace {
@@ -13,11 +14,16 @@ constexpr double kDescriptorWaitS = 0.02;
 
 }  // namespace
 
-void FileLane::use(std::shared_ptr<const CuFile> library) {
-  straight_.emplace(std::move(library));
+void FileLane::use_gpudirect(bool may_copy) {
+  std::vector<std::uint32_t> direct;
   for (std::uint32_t source = 0; source < files_.size(); ++source) {
-    if (files_[source] && files_[source]->is_direct()) scheduler_.set_straight(source, true);
+    if (files_[source] && files_[source]->is_direct()) direct.push_back(source);
   }
+  if (direct.empty() || copiers_.by_device().empty()) return;
+  auto library = CudaRuntime::instance().file_storage(may_copy).library;
+  if (!library) return;
+  straight_.emplace(std::move(library));
+  for (const std::uint32_t source : direct) scheduler_.set_straight(source, true);
 }
 
 void FileLane::start(unsigned threads, const std::vector<Span>& spans) {

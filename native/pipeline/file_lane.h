@@ -20,9 +20,9 @@ class FileLane {
            const DeviceCopiers& copiers)
       : scheduler_(scheduler), files_(files), copiers_(copiers) {}
 
-  // From here on files that are read past the page cache go straight to their devices. Before
-  // start().
-  void use(std::shared_ptr<const CuFile> library);
+  // From here on files that are read past the page cache go straight to their devices, if there are
+  // such and the library is there (see CudaRuntime::file_storage). Before start().
+  void use_gpudirect(bool may_copy);
 
   // How many threads will call run(), and what of each file they will read.
   void start(unsigned threads, const std::vector<Span>& spans);

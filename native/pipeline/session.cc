@@ -5,38 +5,15 @@
 
 #include <algorithm>
 #include <mutex>
-#include <new>
-#include <system_error>
+#include <optional>
 #include <utility>
 
-#include "base/descriptors.h"
-#include "base/thread_name.h"
-#include "gpu/cuda_runtime.h"
 #include "io/huge_pages.h"
-#include "pipeline/file_lane.h"
 #include "pipeline/sources.h"
+#include "pipeline/workers.h"
 
 namespace streamer {
 namespace {
-
-ReadError error_of(ErrorCode code, std::string detail) {
-  ReadError error;
-  error.code = code;
-  error.detail = std::move(detail);
-  return error;
-}
-
-// A thread that throws would end the process; this one ends the load.
-template <typename Work>
-void run_guarded(Scheduler& scheduler, Work work) {
-  try {
-    work();
-  } catch (const std::bad_alloc&) {
-    scheduler.fail(error_of(ErrorCode::kOutOfMemory, "no memory for the engine"));
-  } catch (const std::exception& failure) {
-    scheduler.fail(error_of(ErrorCode::kIo, std::string("the engine failed: ") + failure.what()));
-  }
-}
 
 std::vector<MemoryRange> targets_on_host(const Plan& plan) {
   std::vector<MemoryRange> targets;
@@ -52,84 +29,21 @@ constexpr std::uint64_t kLeastSlots = 4;
 
 }  // namespace
 
-// Reactors and sources outlive the scheduler (its wakers point at reactors); threads are joined
+// Workers and sources outlive the scheduler, whose wakers point at reactors; threads are joined
 // before either.
 struct Session::State {
   explicit State(SessionOptions given) : options(std::move(given)) {}
 
   const SessionOptions options;
   Sources sources;
-  std::vector<std::unique_ptr<HttpReactor>> reactors;
-  std::vector<std::unique_ptr<NfsReactor>> nfs_reactors;
-  HttpCounters http_counters;
+  std::optional<Workers> workers;
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
-  std::optional<FileLane> file_lane;
   std::mutex join_mutex;  // close() may be called by several threads
-  std::vector<std::thread> threads;
 
   Sources& sources_before_start() {
     if (scheduler) throw std::logic_error("objects are added before start()");
     return sources;
-  }
-
-  // As many as the system has memory and descriptors for; at least one, or the load fails.
-  template <typename Reactor, typename Make>
-  void make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& made, unsigned count,
-                     Make make) {
-    try {
-      while (made.size() < count) {
-        made.push_back(make());
-        scheduler->add_waker(lane, [reactor = made.back().get()] { reactor->wake(); });
-      }
-    } catch (const std::exception& failure) {
-      if (!made.empty()) return;
-      ReadError error = error_of(ErrorCode::kIo, std::string("the engine: ") + failure.what());
-      error.os_error = descriptor_shortage();
-      scheduler->fail(std::move(error));
-    }
-  }
-
-  // False when the system gives no further thread: those there are do the work of all.
-  template <typename Work>
-  bool start_thread(const char* role, unsigned index, Work work) {
-    try {
-      threads.emplace_back([this, role, index, work] {
-        name_this_thread(role, index);
-        run_guarded(*scheduler, work);
-      });
-    } catch (const std::system_error& failure) {
-      if (index == 0) {  // nobody would read this lane
-        scheduler->fail(error_of(ErrorCode::kOutOfMemory,
-                                 std::string("the system gives no thread: ") + failure.what()));
-      }
-      return false;
-    }
-    return true;
-  }
-
-  void start_http() {
-    make_reactors(Lane::kHttp, reactors, options.http_reactors, [this] {
-      return std::make_unique<HttpReactor>(*scheduler, sources.objects(), options.http,
-                                           options.retry, options.hedge_percent,
-                                           options.http_in_flight, http_counters);
-    });
-    http_counters.reactors.start(static_cast<unsigned>(reactors.size()));
-    for (unsigned i = 0; i < reactors.size(); ++i) {
-      if (start_thread("http", i, [reactor = reactors[i].get()] { reactor->run(); })) continue;
-      http_counters.reactors.remove(static_cast<unsigned>(reactors.size()) - i);
-      return;
-    }
-  }
-
-  void start_nfs() {
-    make_reactors(Lane::kNfs, nfs_reactors, options.nfs_threads, [this] {
-      return std::make_unique<NfsReactor>(*scheduler, sources.nfs_files(), options.nfs,
-                                          options.retry);
-    });
-    for (unsigned i = 0; i < nfs_reactors.size(); ++i) {
-      if (!start_thread("nfs", i, [reactor = nfs_reactors[i].get()] { reactor->run(); })) return;
-    }
   }
 
   // HTTP blocks as servers like them, and all blocks such that they fit into the slots of devices.
@@ -159,31 +73,6 @@ struct Session::State {
       largest = std::max(largest, chosen.block_bytes[static_cast<std::size_t>(lane)]);
     }
     return largest;
-  }
-
-  void start_devices(const DeviceCopiers::Wanted& wanted, const ConsumerStreams& streams) {
-    copiers.start(wanted, *scheduler, options.pinned_bytes, slot_bytes(), streams);
-    for (const auto& [device, copier] : copiers.by_device()) {
-      const auto number = static_cast<unsigned>(device);
-      if (start_thread("gpu", number, [made = copier.get()] { made->run(); })) continue;
-      scheduler->fail(error_of(ErrorCode::kOutOfMemory, "the system gives no thread for a device"));
-      return;
-    }
-  }
-
-  void start_files(const std::vector<Span>& spans) {
-    file_lane.emplace(*scheduler, sources.files(), copiers);
-    if (options.uses_gpudirect && !copiers.by_device().empty()) {
-      if (auto library = CudaRuntime::instance().file_storage().library) {
-        file_lane->use(std::move(library));
-      }
-    }
-    file_lane->start(options.file_threads, spans);
-    for (unsigned i = 0; i < options.file_threads; ++i) {
-      if (start_thread("file", i, [this] { file_lane->run(); })) continue;
-      file_lane->remove(options.file_threads - i);
-      return;
-    }
   }
 };
 
@@ -249,16 +138,16 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
     state.scheduler->fail(*error);
     return;
   }
+  state.workers.emplace(state.options, state.sources, state.copiers, *state.scheduler);
   try {
-    state.start_devices(wanted, streams);
+    state.copiers.start(wanted, *state.scheduler, state.options.pinned_bytes, state.slot_bytes(),
+                        streams);
+    state.workers->start_copiers();
   } catch (const DeviceFailure& failure) {
     state.scheduler->fail(failure.error());
     return;
   }
-  if (spans.empty()) return;
-  if (state.sources.has(Lane::kHttp)) state.start_http();
-  if (state.sources.has(Lane::kNfs)) state.start_nfs();
-  if (state.sources.has(Lane::kFile)) state.start_files(spans);
+  if (!spans.empty()) state.workers->start_readers(spans);
 }
 
 Delivery Session::wait(double timeout_s) { return state().scheduler->wait(timeout_s); }
@@ -313,11 +202,13 @@ SessionStats Session::stats() {
   State& state = this->state();
   SessionStats stats;
   if (state.scheduler) stats.scheduler = state.scheduler->stats();
-  stats.http_requests = state.http_counters.requests;
-  stats.credential_refreshes = state.http_counters.refreshes;
-  stats.hedges = state.http_counters.hedges;
   stats.peak_pinned_bytes = state.copiers.peak_pinned_bytes();
-  if (state.file_lane) stats.gpudirect_refusal = state.file_lane->gpudirect_refusal();
+  if (!state.workers) return stats;
+  const HttpCounters& http = state.workers->http_counters();
+  stats.http_requests = http.requests;
+  stats.credential_refreshes = http.refreshes;
+  stats.hedges = http.hedges;
+  stats.gpudirect_refusal = state.workers->gpudirect_refusal();
   return stats;
 }
 
@@ -328,14 +219,11 @@ void Session::close() {
   if (state_->scheduler) state_->scheduler->stop();
   const std::lock_guard lock(state_->join_mutex);
   state_->copiers.stop();
-  for (std::thread& thread : state_->threads) thread.join();
-  state_->threads.clear();
+  if (state_->workers) state_->workers->join();
   if (!state_->scheduler) return;
   state_->scheduler->release();
-  // The blocks of requests that were cancelled hold pinned slots.
   state_->scheduler->remove_wakers();
-  state_->reactors.clear();
-  state_->nfs_reactors.clear();
+  if (state_->workers) state_->workers->release();
 }
 
 }  // namespace streamer

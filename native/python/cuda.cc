@@ -52,7 +52,7 @@ py::dict pinned_stats() {
 // Why not; empty where it can be used.
 std::string gpudirect_problem() {
   try {
-    return CudaRuntime::instance().file_storage().reason;
+    return CudaRuntime::instance().file_storage(true).reason;
   } catch (const DeviceFailure& failure) {
     return failure.error().detail;
   }
@@ -71,11 +71,14 @@ void register_cuda(py::module_& module) {
              "Why GPUDirect Storage cannot be used here; \"\" where it can.");
   module.def(
       "cuda_use_cufile_for_tests",
-      [](std::string library, std::string kernel_module) {
+      [](std::string library, std::string kernel_module, std::string device, std::string modules) {
         CudaRuntime::instance().use_cufile_for_tests(
-            {std::move(library), std::move(kernel_module)});
+            {std::move(library), std::move(kernel_module), std::move(device), std::move(modules)});
       },
-      py::arg("library"), py::arg("kernel_module"), "As cuda_use_library_for_tests, of libcufile.");
+      py::arg("library") = CuFilePaths().library,
+      py::arg("kernel_module") = CuFilePaths().kernel_module,
+      py::arg("device") = CuFilePaths().device, py::arg("modules") = CuFilePaths().modules,
+      "As cuda_use_library_for_tests, of libcufile; without arguments that ends.");
   module.def(
       "cuda_use_library_for_tests",
       [](std::string path) { CudaRuntime::instance().use_library_for_tests(std::move(path)); },

@@ -244,7 +244,7 @@ std::shared_ptr<Session> make_session(
     unsigned http_reactors, unsigned http_in_flight, bool http_blocks_follow_server,
     unsigned nfs_threads, double connect_timeout_s, double first_byte_timeout_s,
     double stall_timeout_s, int max_attempts, double block_deadline_s, double hedge_percent,
-    std::uint64_t pinned_bytes, bool uses_gpudirect) {
+    std::uint64_t pinned_bytes, std::optional<bool> gpudirect) {
   SessionOptions options;
   options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes,
                                    nfs_block_bytes};
@@ -261,7 +261,7 @@ std::shared_ptr<Session> make_session(
   options.retry.block_deadline_s = block_deadline_s;
   options.hedge_percent = hedge_percent;
   options.pinned_bytes = pinned_bytes;
-  options.uses_gpudirect = uses_gpudirect;
+  options.gpudirect = gpudirect;
   return std::make_shared<Session>(std::move(options));
 }
 
@@ -283,7 +283,7 @@ void register_session(py::module_& module) {
            py::arg("http_blocks_follow_server"), py::arg("nfs_threads"),
            py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"),
            py::arg("stall_timeout_s"), py::arg("max_attempts"), py::arg("block_deadline_s"),
-           py::arg("hedge_percent"), py::arg("pinned_bytes"), py::arg("uses_gpudirect"))
+           py::arg("hedge_percent"), py::arg("pinned_bytes"), py::arg("gpudirect"))
       .def(
           "add_file",
           [](Session& session, std::string path, std::uint64_t size_bytes, std::string version,

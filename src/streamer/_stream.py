@@ -127,7 +127,7 @@ class Stream:
             remarks=(
                 *remarks_of(self._sources),
                 *self._framework.devices.remarks(),
-                *gpudirect_remarks(path, stats, is_asked=self._opened.settings.gpudirect),
+                *gpudirect_remarks(path, stats, is_asked=bool(self._opened.settings.gpudirect)),
             ),
             verified=self._verification.checks(self._session.compares_answers) if self._verification else (),
             device_path=path,

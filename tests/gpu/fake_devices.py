@@ -62,6 +62,17 @@ def attached_fake_gpu(library: Path) -> Iterator[FakeGpu]:
     assert gpu.violations() == 0
 
 
+@contextmanager
+def attached_cufile(library: Path) -> Iterator[None]:
+    """Put a libcufile in its place, and any files in those of what a system shows of the kernel module."""
+    file, device, modules = "/proc/self/status", "/dev/null", "/proc/self/status"
+    _native.cuda_use_cufile_for_tests(str(library), file, device, modules)
+    try:
+        yield
+    finally:
+        _native.cuda_use_cufile_for_tests()
+
+
 class FakeTorchCuda(torch_cuda.TorchCuda):
     """Stands in for torch built for CUDA: its tensors are on the CPU."""
 

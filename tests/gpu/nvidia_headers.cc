@@ -100,12 +100,14 @@ static_assert(offsetof(CudaCopyAttributes, target_hint) ==
               offsetof(CUmemcpyAttributes, dstLocHint));
 static_assert(offsetof(CudaCopyAttributes, flags) == offsetof(CUmemcpyAttributes, flags));
 
+SAME_CUFILE(set_switch, cuFileSetParameterBool);
 SAME_CUFILE(driver_open, cuFileDriverOpen);
 SAME_CUFILE(driver_close, cuFileDriverClose_v2);
 SAME_CUFILE(add, cuFileHandleRegister);
 SAME_CUFILE(remove, cuFileHandleDeregister);
 SAME_CUFILE(read, cuFileRead);
 
+static_assert(kCuFileAllowCompatMode == CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE);
 static_assert(kCuFileOpaqueDescriptor == CU_FILE_HANDLE_TYPE_OPAQUE_FD);
 static_assert(sizeof(CuFileDescription) == sizeof(CUfileDescr_t));
 static_assert(offsetof(CuFileDescription, kind) == offsetof(CUfileDescr_t, type));

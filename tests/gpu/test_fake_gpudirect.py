@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,10 @@ import torch
 from comparison import assert_same, tensors_of
 
 import streamer
-from gpu.fake_devices import FakeGpu, compile_fake
-from streamer import _native
+from gpu.fake_devices import FakeGpu, attached_cufile, compile_fake
 
 # `direct_io`: the files of a test are in the page cache.
 STRAIGHT = streamer.Options(gpudirect=True, direct_io=True, block_bytes=64 << 10, pinned_bytes=1 << 20)
-MODULE = "/proc/self/status"  # any file stands for that of the kernel module
 
 
 @pytest.fixture(scope="session")
@@ -30,13 +29,10 @@ def fake_cufile(fake_library: Path, fake_gpu: FakeGpu) -> Iterator[ctypes.CDLL]:
     fake_gpu.place_everything(0)
     library = ctypes.CDLL(str(fake_library))
     library.fake_cufile_reset()
-    _native.cuda_use_cufile_for_tests(str(fake_library), MODULE)
-    try:
+    with attached_cufile(fake_library):
         yield library
         assert library.fake_cufile_live_files() == 0
         assert library.fake_cufile_violations() == 0
-    finally:
-        _native.cuda_use_cufile_for_tests("libcufile.so.0", "/proc/driver/nvidia-fs/version")
 
 
 def loaded(checkpoint: Path, **kwargs: object) -> tuple[dict[str, torch.Tensor], streamer.LoadReport]:
@@ -51,6 +47,29 @@ def test_files_go_straight_to_the_device(fake_cufile: ctypes.CDLL, checkpoint: P
     assert report.device_path == "gpudirect"
     assert not report.remarks
     assert fake_cufile.fake_cufile_reads() > 0
+
+
+def test_large_loads_go_that_way_by_themselves(
+    fake_cufile: ctypes.CDLL, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automatic = replace(STRAIGHT, gpudirect=None)
+    assert loaded(checkpoint, options=automatic)[1].device_path == "ring"
+    monkeypatch.setattr("streamer.core.file_reading.LEAST_BYTES_FOR_GPUDIRECT", 1)
+    tensors, report = loaded(checkpoint, options=automatic)
+    assert_same(tensors, tensors_of(checkpoint))
+    assert report.device_path == "gpudirect"
+    assert loaded(checkpoint, options=replace(STRAIGHT, gpudirect=False))[1].device_path == "ring"
+
+
+def test_by_itself_nothing_is_copied_by_the_library_and_nothing_said(
+    fake_cufile: ctypes.CDLL, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_cufile.fake_cufile_only_copies()
+    monkeypatch.setattr("streamer.core.file_reading.LEAST_BYTES_FOR_GPUDIRECT", 1)
+    _, report = loaded(checkpoint, options=replace(STRAIGHT, gpudirect=None))
+    assert report.device_path == "ring"
+    assert not report.remarks
+    assert loaded(checkpoint)[1].device_path == "gpudirect"
 
 
 def test_a_file_it_does_not_support_goes_through_the_ring(fake_cufile: ctypes.CDLL, checkpoint: Path) -> None:

@@ -32,7 +32,15 @@ def driver_below(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_fake("cuda_for_cufile", tmp_path_factory.mktemp("driver_below"), soname="libcuda.so.1")
 
 
-def load(libcufile: Path, driver_below: Path, fake_driver: Path, checkpoint: Path, folder: Path, **config: bool) -> Any:
+def load(
+    libcufile: Path,
+    driver_below: Path,
+    fake_driver: Path,
+    checkpoint: Path,
+    folder: Path,
+    how: str = "asked",
+    **config: bool,
+) -> Any:
     """In a process of its own, whose folder the library writes its log to."""
     settings = folder / "cufile.json"
     settings.write_text(json.dumps({"properties": config}))
@@ -42,7 +50,7 @@ def load(libcufile: Path, driver_below: Path, fake_driver: Path, checkpoint: Pat
         "PYTHONPATH": str(TESTS),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "gpu.load_with_libcufile", libcufile, fake_driver, checkpoint],
+        [sys.executable, "-m", "gpu.load_with_libcufile", libcufile, fake_driver, checkpoint, how],
         cwd=folder, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     log = folder / "cufile.log"
@@ -65,3 +73,10 @@ def test_where_it_cannot_start_the_ring_is_taken_and_its_code_told(
     assert report["path"] == "ring"
     assert report["different"] == []
     assert report["remarks"] == ["GPUDirect Storage was not used: libcufile cannot start: its code is 5001"]
+
+
+def test_unasked_it_is_told_not_to_copy_by_itself(
+    libcufile: Path, driver_below: Path, fake_driver: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    report = load(libcufile, driver_below, fake_driver, checkpoint, tmp_path, "automatic", allow_compat_mode=True)
+    assert report == {"path": "ring", "remarks": [], "tensors": len(tensors_of(checkpoint)), "different": []}

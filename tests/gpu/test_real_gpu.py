@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import streamer
+from streamer import _native
 
 HAS_GPU = bool(torch.version.cuda) and torch.cuda.is_available()
 pytestmark = [
@@ -53,6 +54,24 @@ def test_every_tensor_arrives_equal_through_the_ring(stored: tuple[Path, dict[st
     assert_equal(loaded, expected)
     assert tensors.report.device_path == "ring"
     assert 0 < tensors.report.peak_pinned_bytes <= 256 * MIB
+
+
+def test_files_that_are_read_past_the_page_cache_arrive_equal(stored: tuple[Path, dict[str, Any]]) -> None:
+    path, expected = stored
+    options = streamer.Options(direct_io=True, gpudirect=False)
+    assert_equal(streamer.load(path, device="cuda", options=options, progress=False), expected)
+
+
+def test_files_that_go_straight_by_gpudirect_arrive_equal(stored: tuple[Path, dict[str, Any]]) -> None:
+    if why := _native.cuda_gpudirect_problem():
+        pytest.skip(f"NO GPUDIRECT STORAGE ({why}): nothing of this was checked")
+    path, expected = stored
+    options = streamer.Options(direct_io=True, gpudirect=True)
+    with streamer.stream(path, device="cuda", options=options, progress=False) as tensors:
+        loaded = dict(tensors)
+    assert_equal(loaded, expected)
+    report = tensors.report
+    assert "gpudirect" in report.device_path or "GPUDirect Storage was not used" in report.remarks[0]
 
 
 def test_a_tiny_ring_and_tiny_blocks_arrive_equal_too(stored: tuple[Path, dict[str, Any]]) -> None:

@@ -78,3 +78,11 @@ def test_where_all_is_set_nobody_looks(chosen):
 def test_objects_that_are_no_files_do_not_count():
     sources = [(HttpSource(url="http://example.com/x"), SIZE)]
     assert choose_file_reading(sources, resolve(None), SIZE, MANY).direct_paths == frozenset()
+
+
+def test_gpudirect_is_left_to_the_library_where_much_is_wanted(chosen):
+    much = file_reading.LEAST_BYTES_FOR_GPUDIRECT
+    assert chosen("/0.0", wanted_bytes=much).gpudirect is None
+    assert chosen("/0.0", wanted_bytes=much - 1).gpudirect is False
+    assert chosen("/0.0", wanted_bytes=1, gpudirect=True).gpudirect is True
+    assert chosen("/0.0", wanted_bytes=much, gpudirect=False).gpudirect is False

@@ -9,12 +9,17 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace {
 
-// CU_FILE_IO_NOT_SUPPORTED, CU_FILE_INVALID_FILE_OPEN_FLAG
+// CU_FILE_DRIVER_NOT_INITIALIZED, CU_FILE_IO_NOT_SUPPORTED, CU_FILE_INVALID_FILE_OPEN_FLAG,
+// CU_FILE_DRIVER_ALREADY_OPEN; and the number of the switch that allows copies.
+constexpr int kNotInitialized = 5001;
 constexpr int kUnsupported = 5008;
 constexpr int kInvalidFlags = 5019;
+constexpr int kAlreadyOpen = 5026;
+constexpr unsigned kAllowCompatMode = 1;
 // With the flag that 64-bit systems add unasked; the real library (1.14) refuses O_NONBLOCK.
 constexpr int kFlags = O_RDONLY | O_DIRECT | 0100000;
 
@@ -22,6 +27,8 @@ struct State {
   std::mutex mutex;
   std::set<void*> files;
   int drivers = 0;
+  bool may_copy = true;
+  bool only_copies = false;
   bool refuses_files = false;
   int fails_after = INT_MAX;
   int fail_code = 0;
@@ -58,8 +65,19 @@ struct Description {
   const void* operations;
 };
 
+// For the next start alone, as the real library (1.14) has it.
+Status cuFileSetParameterBool(unsigned number, bool value) {
+  const std::lock_guard lock(state().mutex);
+  if (state().drivers > 0) return {kAlreadyOpen, 0};
+  if (number != kAllowCompatMode) ++state().violations;
+  state().may_copy = value;
+  return {0, 0};
+}
+
 Status cuFileDriverOpen() {
   const std::lock_guard lock(state().mutex);
+  const bool may_copy = std::exchange(state().may_copy, true);
+  if (state().only_copies && !may_copy) return {kNotInitialized, 0};
   ++state().drivers;
   return {0, 0};
 }
@@ -117,12 +135,18 @@ ssize_t cuFileRead(void* file, void* base, std::size_t bytes, off_t file_offset,
 
 void fake_cufile_reset() {
   const std::lock_guard lock(state().mutex);
+  state().only_copies = false;
   state().refuses_files = false;
   state().fails_after = INT_MAX;
   state().fail_code = 0;
   state().most_bytes = LONG_MAX;
   state().reads = 0;
   state().violations = 0;
+}
+
+void fake_cufile_only_copies() {
+  const std::lock_guard lock(state().mutex);
+  state().only_copies = true;
 }
 
 void fake_cufile_refuse_files() {

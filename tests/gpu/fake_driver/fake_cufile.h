@@ -9,6 +9,8 @@ extern "C" {
 
 // Back to: nothing fails, nothing counted.
 void fake_cufile_reset();
+// As the library would without its kernel module: it starts only where it may copy.
+void fake_cufile_only_copies();
 // Files cannot be registered any more.
 void fake_cufile_refuse_files();
 // Reads fail after so many more: -1 with EIO (`code` 0), or with this code of the library.
