@@ -16,12 +16,13 @@ std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// An anonymous mapping that starts on a huge page: map one huge page more, then cut both ends.
+// An anonymous mapping that starts on a huge page: map one huge page more, then cut both ends. Null
+// when the system refuses.
 std::byte* map_huge(std::size_t bytes) {
   const std::size_t reserved = bytes + kHugePageBytes;
   void* raw = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (raw == MAP_FAILED) throw std::bad_alloc();
+  if (raw == MAP_FAILED) return nullptr;
   auto* start = static_cast<std::byte*>(raw);
   const auto address = reinterpret_cast<std::uintptr_t>(start);
   const std::size_t head = round_up(address, kHugePageBytes) - address;
@@ -78,13 +79,25 @@ void Arena::leave(std::size_t limit_bytes) {
   for (const Mapping& mapping : evicted) munmap(mapping.base, mapping.bytes);
 }
 
+template <typename Make>
+std::byte* Arena::without_cache_if_short(Make make) {
+  std::byte* made = make();
+  if (made == nullptr) {
+    give_back_cached();
+    made = make();
+  }
+  if (made == nullptr) throw std::bad_alloc();
+  return made;
+}
+
 Memory Arena::allocate(std::size_t size, std::uint64_t file_offset) {
   Memory memory;
   if (size == 0) return memory;
   if (size < kHugePageBytes) {
-    memory.data_ = static_cast<std::byte*>(
-        std::aligned_alloc(kMallocAlignment, round_up(size, kMallocAlignment)));
-    if (memory.data_ == nullptr) throw std::bad_alloc();
+    memory.data_ = without_cache_if_short([size] {
+      return static_cast<std::byte*>(
+          std::aligned_alloc(kMallocAlignment, round_up(size, kMallocAlignment)));
+    });
   } else {
     const std::size_t residue = file_offset % 8 == 0 ? file_offset % kPageBytes : 0;
     const Mapping mapping = take_mapping(round_up(residue + size, kPageBytes));
@@ -121,7 +134,7 @@ Arena::Mapping Arena::take_mapping(std::size_t bytes) {
     evicted = evict_down_to(budget_bytes_ > wanted ? budget_bytes_ - wanted : 0);
   }
   for (const Mapping& mapping : evicted) munmap(mapping.base, mapping.bytes);
-  return {map_huge(bytes), bytes};
+  return {without_cache_if_short([bytes] { return map_huge(bytes); }), bytes};
 }
 
 void Arena::release(Memory& memory) {
@@ -144,6 +157,15 @@ void Arena::release(Memory& memory) {
 void Arena::no_longer_held(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   held_bytes_ -= bytes;
+}
+
+void Arena::give_back_cached() {
+  std::vector<Mapping> evicted;
+  {
+    const std::lock_guard lock(mutex_);
+    evicted = evict_down_to(0);
+  }
+  for (const Mapping& mapping : evicted) munmap(mapping.base, mapping.bytes);
 }
 
 std::vector<Arena::Mapping> Arena::evict_down_to(std::size_t keep_bytes) {

@@ -8,7 +8,8 @@
 //
 // Mappings that come back while a session runs are kept for the next tensor of that session, so a
 // consumer that drops what it gets never faults again. What is kept and what sessions hold never
-// exceeds the sum of the limits of the sessions that run; without a session nothing is kept.
+// exceeds the sum of the limits of the sessions that run; without a session nothing is kept. Where
+// the system gives no more memory, what is kept is given back before an allocation fails.
 //
 // Thread-safe. The arena outlives every Memory (it is never destroyed).
 #pragma once
@@ -91,6 +92,10 @@ class Arena {
   };
 
   Mapping take_mapping(std::size_t bytes);
+  // What `make` gives; where that is null, what it gives once nothing is kept any more.
+  template <typename Make>
+  std::byte* without_cache_if_short(Make make);
+  void give_back_cached();
   void release(Memory& memory);
   void no_longer_held(std::size_t bytes);
   // Gives back cached mappings until at most `keep_bytes` are left. Called with the mutex held.

@@ -70,6 +70,17 @@ TEST_CASE("nothing is kept without a session, and never more than the limit") {
   arena.leave(kLarge / 2);
 }
 
+TEST_CASE("what is kept is given back before an allocation fails") {
+  Arena& arena = Arena::instance();
+  constexpr std::size_t kTooLarge = std::size_t{1} << 60;
+  arena.join(2 * kTooLarge);
+  { const Memory memory = arena.allocate(kLarge, 0); }
+  CHECK(arena.stats().cached_bytes > 0);
+  CHECK_THROWS_AS(arena.allocate(kTooLarge, 0), std::bad_alloc);
+  CHECK(arena.stats().cached_bytes == 0);
+  arena.leave(2 * kTooLarge);
+}
+
 TEST_CASE("memory in the consumer's hands is never given to another tensor") {
   Arena& arena = Arena::instance();
   arena.join(8 * kLarge);

@@ -131,24 +131,6 @@ std::optional<Block> Scheduler::cut_next(LaneState& lane) {
   return block;
 }
 
-bool Scheduler::reserve(std::uint32_t index) {
-  Item& item = plan_.items[index];
-  if (item.target != nullptr || item.size() == 0) return true;  // costs no memory of ours
-  if (item.device != kHost) return false;                       // asked for, and not there yet
-  const bool fits = held_bytes_ + item.size() <= options_.memory_limit_bytes;
-  if (!fits && held_bytes_ > 0 && index != front_) return false;
-  try {
-    memory_[index] = arena_.allocate(item.size(), item.begin);
-  } catch (const std::bad_alloc&) {
-    if (held_bytes_ > 0 && index != front_) return false;  // what is held may come back
-    throw;
-  }
-  item.target = memory_[index].data();
-  held_bytes_ += item.size();
-  stats_.peak_held_bytes = std::max(stats_.peak_held_bytes, held_bytes_);
-  return true;
-}
-
 void Scheduler::finish(Lane which, Block block) {
   const bool is_straight = goes_straight(block);
   if (!is_straight) ledger_.add(block);  // before the lock: it reads every byte
@@ -266,6 +248,9 @@ void Scheduler::wake_lane(LaneState& lane) {
 
 Delivery Scheduler::wait(double timeout_s) {
   std::unique_lock lock(mutex_);
+  is_consumer_back_ = true;
+  if (is_memory_short_) wake_starved_locked();
+  is_memory_short_ = false;
   const auto has_news = [this] {
     return is_stopped_ || !ready_.empty() || !to_refresh_.empty() || !to_allocate_.empty() ||
            has_delivered_all();
@@ -288,21 +273,6 @@ Delivery Scheduler::wait(double timeout_s) {
   return delivery;
 }
 
-Memory Scheduler::take_item(std::uint32_t item) {
-  const std::lock_guard lock(mutex_);
-  if (item >= memory_.size() || state_[item] != ItemState::kDelivered) return {};
-  Memory memory = std::move(memory_[item]);
-  if (is_released_) return {};
-  memory.hand_over();
-  held_bytes_ -= memory.size();
-  if (!is_asked_.empty() && is_asked_[item]) held_bytes_ -= plan_.items[item].size();
-  state_[item] = ItemState::kTaken;
-  while (front_ < state_.size() && state_[front_] == ItemState::kTaken) ++front_;
-  ask_for_memory();
-  wake_starved_locked();
-  return memory;
-}
-
 void Scheduler::wake_starved_locked() {
   for (LaneState& lane : lanes_) {
     if (lane.is_starved) wake_lane(lane);
@@ -321,20 +291,6 @@ void Scheduler::stop_locked() {
     wake_lane(lane);
   }
   has_delivery_.notify_all();
-}
-
-void Scheduler::release() {
-  const std::lock_guard lock(mutex_);
-  is_release_asked_ = true;
-  release_locked();
-}
-
-void Scheduler::release_locked() {
-  if (is_released_ || lane_state(Lane::kPython).in_flight > 0) return;
-  is_released_ = true;
-  for (Memory& memory : memory_) memory = Memory();
-  held_bytes_ = 0;
-  arena_.leave(options_.memory_limit_bytes);
 }
 
 bool Scheduler::is_stopped() {

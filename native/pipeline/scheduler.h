@@ -8,6 +8,8 @@
 //    item that finds nothing else held may be reserved (a tensor larger than the limit is read
 //    alone), and so may the first item that is not taken (delivery in item order cannot deadlock
 //    when lanes share the limit).
+//  - Where the system gives no memory for an item, that waits while memory may come back: until the
+//    consumer has let go of what it took and asks for more, and until what is held is delivered.
 //  - Where the plan wants digests, they are computed by finish(), on the reader's thread; an item
 //    with another than the expected one is read once more before it is delivered.
 //  - A block for a device is handed out with a slot of pinned memory, when one is free, and goes to
@@ -165,6 +167,7 @@ class Scheduler {
   void ask_for_memory();
   std::vector<std::uint32_t> take_asked();
   bool reserve(std::uint32_t item);
+  bool may_get_memory_back(std::uint32_t item) const;
   void settle(Lane lane, std::uint32_t item);
   void read_again(Lane lane, std::uint32_t item);
   void complete(std::uint32_t item);
@@ -199,6 +202,8 @@ class Scheduler {
   // First item that is not in ready_ yet, when delivering in item order.
   std::uint32_t next_in_order_ = 0;
   std::uint64_t held_bytes_ = 0;
+  bool is_memory_short_ = false;   // the system gave none, and may give some later
+  bool is_consumer_back_ = false;  // it took nothing since it last waited
   std::optional<ReadError> error_;
   bool is_stopped_ = false;
   bool is_release_asked_ = false;

@@ -95,6 +95,48 @@ TEST_CASE("item order cannot deadlock when two lanes share a small limit") {
   CHECK(scheduler.wait(0).items == std::vector<std::uint32_t>{0, 1});
 }
 
+constexpr std::uint64_t kTooLarge = std::uint64_t{1} << 60;  // no system gives so much
+
+TEST_CASE("an item without memory waits until the consumer has let go of what it took") {
+  Plan plan = plan_of(1, 64);
+  plan.items.push_back({0, 64, 64 + kTooLarge});
+  plan.spans = {{0, 0, 64 + kTooLarge, 0, 2}};
+  Scheduler scheduler(std::move(plan), {Lane::kFile}, options_of(4 * kTooLarge));
+  scheduler.finish(Lane::kFile, *scheduler.try_take(Lane::kFile, Clock::now()).block);
+  CHECK(scheduler.wait(0).items == std::vector<std::uint32_t>{0});
+  const Memory taken = scheduler.take_item(0);
+  const TakeResult short_of_memory = scheduler.try_take(Lane::kFile, Clock::now());
+  CHECK(!short_of_memory.block);
+  CHECK(!short_of_memory.is_finished);
+  bool is_woken = false;
+  scheduler.add_waker(Lane::kFile, [&is_woken] { is_woken = true; });
+  CHECK(!scheduler.wait(0).error);
+  CHECK(is_woken);
+  CHECK(scheduler.try_take(Lane::kFile, Clock::now()).is_finished);
+  CHECK(scheduler.wait(0).error.value().code == ErrorCode::kOutOfMemory);
+  scheduler.remove_wakers();
+}
+
+TEST_CASE("an item without memory waits for what another lane holds, unless that comes after it") {
+  for (const bool in_item_order : {false, true}) {
+    Plan plan;
+    plan.items = {{0, 0, kTooLarge}, {1, 0, 64}};
+    plan.spans = {{0, 0, kTooLarge, 0, 1}, {1, 0, 64, 1, 1}};
+    Scheduler scheduler(std::move(plan), {Lane::kFile, Lane::kHttp},
+                        options_of(4 * kTooLarge, in_item_order));
+    Block other = *scheduler.try_take(Lane::kHttp, Clock::now()).block;
+    CHECK(scheduler.wait(0).items.empty());
+    CHECK(scheduler.try_take(Lane::kFile, Clock::now()).is_finished == in_item_order);
+    if (in_item_order) continue;
+    scheduler.finish(Lane::kHttp, std::move(other));
+    CHECK(scheduler.wait(0).items == std::vector<std::uint32_t>{1});
+    scheduler.take_item(1);
+    scheduler.wait(0);
+    CHECK(scheduler.try_take(Lane::kFile, Clock::now()).is_finished);
+    CHECK(scheduler.wait(0).error.value().code == ErrorCode::kOutOfMemory);
+  }
+}
+
 TEST_CASE("a block to be tried again comes back when it is due, and not before") {
   Scheduler scheduler(plan_of(1, 64), {Lane::kHttp}, options_of(1000));
   const TimePoint now = Clock::now();

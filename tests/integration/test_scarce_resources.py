@@ -150,6 +150,23 @@ def test_a_consumer_that_lets_go_is_served_with_little_memory(large):
     assert run(script, str(large)) == {"right": 40}
 
 
+def test_memory_kept_for_the_next_tensor_never_stands_in_the_way_of_a_larger_one(tmp_path):
+    path = tmp_path / "growing.safetensors"
+    sizes = [1_000_000 + number * 100_000 for number in range(30)]  # 294 MB; none fits where one before it lay
+    save_file({f"t{number:02}": torch.full((size,), float(number)) for number, size in enumerate(sizes)}, path)
+    script = """
+    streamer.load(sys.argv[1], names="t00", progress=False)
+    limit(resource.RLIMIT_AS, used_address_space() + (160 << 20))
+    right = 0
+    with streamer.stream(sys.argv[1], progress=False) as tensors:
+        for name, tensor in tensors:
+            right += bool(tensor[0] == float(name[1:]) and tensor[-1] == tensor[0])
+            del tensor
+    tell(right=right)
+    """
+    assert run(script, str(path)) == {"right": len(sizes)}
+
+
 def test_too_few_threads_are_enough_and_none_is_an_error(shards):
     script = """
     limit(resource.RLIMIT_AS, used_address_space() + (int(sys.argv[2]) << 20))
