@@ -131,7 +131,7 @@ define require_packages
 endef
 
 build-packages:
-	$(call require_packages,g++ pkg-config libcurl4-openssl-dev libnfs-dev $(PYTHON_PACKAGES))
+	$(call require_packages,g++ pkg-config libcurl4-openssl-dev libnfs-dev liburing-dev $(PYTHON_PACKAGES))
 
 test-packages:
 	$(call require_packages,doctest-dev nginx-light nfs-ganesha nfs-ganesha-vfs)
@@ -140,4 +140,4 @@ fuzz-packages:
 	$(call require_packages,clang libclang-rt-dev)
 
 bench-packages:
-	$(call require_packages,nginx-light liburing-dev)
+	$(call require_packages,nginx-light)

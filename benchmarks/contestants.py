@@ -180,6 +180,7 @@ CONTESTANTS = {
     each.name: each
     for each in (
         Contestant("streamer load", streamer_load, STREAMER, FILE + S3),
+        Contestant("streamer load, no ring", streamer_load, STREAMER, ("file-cold",), {"STREAMER_IO_URING": "0"}),
         Contestant("streamer stream (discard)", streamer_stream, STREAMER, FILE + S3, keeps=False),
         Contestant("streamer load_into", streamer_load_into, (*STREAMER, "streamer:load_into", "safetensors"), FILE),
         Contestant("safetensors copy_", safetensors_copy, ("torch", "safetensors.torch"), FILE, huge_pages=False),

@@ -89,7 +89,7 @@ def _add(engine: _native.Session, known: SourceObject, files: FileReading) -> No
     source = known.source
     if isinstance(source, FileSource):
         is_direct = source.path in files.direct_paths
-        engine.add_file(source.path, known.size_bytes, known.version, source.inside or "", is_direct)
+        engine.add_file(source.path, known.size_bytes, known.version, source.inside or "", is_direct, files.uses_ring)
     elif isinstance(source, HttpSource):
         version_header = source.version_header or ""
         version = (known.version or source.version or "") if version_header else ""

@@ -40,6 +40,8 @@ class Options:
             processors, here and below.
         direct_io: Read mounted files past the page cache (``O_DIRECT``), where their file system can. Automatic: those
             that are not in the page cache, unless little is wanted, or the file system needs it (NFS, FUSE, Lustre, …).
+        io_uring: Keep four reads past the page cache in flight from each of these threads, where the system has
+            io_uring and allows it; one otherwise. Automatic: yes.
         http_reactors: Event loops for HTTP, a thread each. Automatic: one per processor, at most 16, and at most 4 for
             less than some gigabytes.
         http_in_flight: Most ranged GETs in flight per reactor; it starts with 4 and doubles while it has to wait.
@@ -78,6 +80,7 @@ class Options:
     block_bytes: int | None = _knob(64 * KIB, GIB, "bytes", "below, per-request cost dominates; above, balance is lost")
     file_threads: int | None = _knob(1, 256, "threads", "more than the device's queue only adds switches")
     direct_io: bool | None = _switch("a copy less, and nothing else is driven from memory; the next load reads again")
+    io_uring: bool | None = _switch("a disk has more reads to choose from, without further threads")
     http_reactors: int | None = _knob(1, 64, "threads", "one saturates one processor at 2-4 GB/s")
     http_in_flight: int | None = _knob(1, 256, "requests", "bandwidth x latency / block size, S3 gives 90 MB/s each")
     nfs_threads: int | None = _knob(1, 64, "threads", "a server gives one connection a part of what it has")

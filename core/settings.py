@@ -24,8 +24,8 @@ SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
 class Settings:
     """`Options` without an open question, but for those that depend on what is read; units as there.
 
-    `file_threads`, `direct_io` and `gpudirect` may be None, see `streamer.core.file_reading`; `http_reactors` and
-    `http_in_flight`, see `streamer.core.http_reading`.
+    `file_threads`, `direct_io`, `io_uring` and `gpudirect` may be None, see `streamer.core.file_reading`;
+    `http_reactors` and `http_in_flight`, see `streamer.core.http_reading`.
     """
 
     file_block_bytes: int
@@ -35,6 +35,7 @@ class Settings:
     python_block_bytes: int
     file_threads: int | None
     direct_io: bool | None
+    io_uring: bool | None
     http_reactors: int | None
     http_in_flight: int | None
     nfs_threads: int
@@ -69,6 +70,7 @@ def resolve(options: Options | None) -> Settings:
         python_block_bytes=given.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
         file_threads=given.file_threads,
         direct_io=given.direct_io,
+        io_uring=given.io_uring,
         http_reactors=given.http_reactors,
         http_in_flight=given.http_in_flight,
         nfs_threads=given.nfs_threads or DEFAULT_NFS_THREADS,

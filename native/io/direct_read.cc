@@ -1,7 +1,6 @@
 #include "io/direct_read.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -17,6 +16,7 @@ namespace {
 // 2 MiB, 256 KiB no more than that, for more of the processor's time (decision 0011).
 constexpr std::uint64_t kBytesPerDirectCall = std::uint64_t{512} << 10;
 static_assert(kBytesPerDirectCall <= kBytesPerCall);
+constexpr std::size_t kBufferBytes = ReadRing::kMostReads * kBytesPerDirectCall;
 // A run that is shorter is not worth a part of its own.
 constexpr std::uint64_t kLeastInPlace = 64 << 10;
 constexpr std::size_t kMostParts = 16;  // as many as a call holds of the shortest of them
@@ -56,7 +56,7 @@ std::byte* buffer() {
   };
   static thread_local std::unique_ptr<std::byte, Free> memory;
   if (!memory) {
-    memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kBytesPerDirectCall)));
+    memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kBufferBytes)));
   }
   return memory.get();
 }
@@ -71,32 +71,74 @@ struct Part {
   bool is_buffered;
 };
 
+struct Call {
+  std::vector<Part> parts;
+  std::vector<iovec> vectors;
+  off_t offset = 0;
+  std::uint64_t wanted = 0;
+  std::uint64_t buffered = 0;
+};
+
 // What one call reads: ends of tensors through the buffer, and what lies between them into place.
 // A call of its own for each end would wait as long as one for megabytes where a disk has a queue.
-std::vector<Part> plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) {
-  std::vector<Part> parts;
+Call plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) {
+  Call call;
+  call.offset = static_cast<off_t>(round_down(position));
   std::uint64_t planned = 0;
-  std::uint64_t buffered = 0;
-  while (!cursor.is_at_end() && planned < kBytesPerDirectCall && parts.size() < kMostParts) {
+  while (!cursor.is_at_end() && planned < kBytesPerDirectCall && call.parts.size() < kMostParts) {
     const Segment piece = cursor.piece();
     const std::uint64_t ahead = position % kPageBytes;
     const std::uint64_t room = kBytesPerDirectCall - planned;
     if (ahead == 0 && fits_in_place(piece, position)) {
       const std::uint64_t bytes = round_down(std::min(piece.size, room));
-      parts.push_back({cursor, piece.target, bytes, 0, bytes, false});
+      call.parts.push_back({cursor, piece.target, bytes, 0, bytes, false});
     } else {
       const std::uint64_t wanted = bytes_to_buffer(cursor, position, room - ahead);
       const std::uint64_t bytes = round_up(ahead + wanted);
-      parts.push_back({cursor, memory + buffered, bytes, ahead, wanted, true});
-      buffered += bytes;
+      call.parts.push_back({cursor, memory + call.buffered, bytes, ahead, wanted, true});
+      call.buffered += bytes;
     }
-    const Part& part = parts.back();
+    const Part& part = call.parts.back();
+    call.vectors.push_back({part.memory, part.bytes});
+    call.wanted += part.wanted;
     planned += part.bytes;
     position += part.wanted;
     if (position % kPageBytes != 0) break;  // nothing more of this page is wanted
     cursor.skip(part.wanted);
   }
-  return parts;
+  return call;
+}
+
+// At most `most` calls, one behind the other.
+std::vector<Call> plan_calls(SegmentCursor cursor, std::uint64_t position, std::byte* memory,
+                             std::size_t most) {
+  std::vector<Call> calls;
+  while (!cursor.is_at_end() && calls.size() < most) {
+    calls.push_back(plan_call(cursor, position, memory));
+    memory += calls.back().buffered;
+    position += calls.back().wanted;
+    cursor.skip(calls.back().wanted);
+  }
+  return calls;
+}
+
+std::vector<RingRead> make_reads(const ReadCall& read_call, ReadRing* ring, int descriptor,
+                                 const std::vector<Call>& calls) {
+  std::vector<RingRead> reads;
+  for (const Call& call : calls) {
+    const auto count = static_cast<unsigned>(call.vectors.size());
+    reads.push_back({descriptor, call.vectors.data(), count, call.offset});
+  }
+  if (ring != nullptr) {
+    ring->read(reads);
+    return reads;
+  }
+  for (RingRead& read : reads) {
+    const auto count = static_cast<int>(read.vector_count);
+    read.result = read_call(descriptor, read.vectors, count, read.offset);
+    if (read.result < 0) read.result = -errno;
+  }
+  return reads;
 }
 
 // Copies what went through the buffer to its place; returns how many wanted bytes were read.
@@ -115,21 +157,28 @@ std::uint64_t settle(std::vector<Part>& parts, std::uint64_t read) {
 
 }  // namespace
 
-ssize_t read_direct(const ReadCall& read_call, int descriptor, SegmentCursor cursor, off_t offset) {
+ssize_t read_direct(const ReadCall& read_call, ReadRing* ring, int descriptor, SegmentCursor cursor,
+                    off_t offset) {
   std::byte* const memory = buffer();
   if (memory == nullptr) {
     errno = ENOMEM;
     return -1;
   }
-  const auto begin = static_cast<std::uint64_t>(offset);
-  std::vector<Part> parts = plan_call(cursor, begin, memory);
-  std::array<iovec, kMostParts> vectors;
-  std::transform(parts.begin(), parts.end(), vectors.begin(),
-                 [](const Part& part) { return iovec{part.memory, part.bytes}; });
-  const ssize_t got = read_call(descriptor, vectors.data(), static_cast<int>(parts.size()),
-                                static_cast<off_t>(round_down(begin)));
-  if (got < 0) return got;
-  return static_cast<ssize_t>(settle(parts, static_cast<std::uint64_t>(got)));
+  const std::size_t most = ring == nullptr ? 1 : ReadRing::kMostReads;
+  std::vector<Call> calls = plan_calls(cursor, static_cast<std::uint64_t>(offset), memory, most);
+  const std::vector<RingRead> reads = make_reads(read_call, ring, descriptor, calls);
+  std::uint64_t settled = 0;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (reads[i].result < 0 && settled == 0) {
+      errno = ring == nullptr ? static_cast<int>(-reads[i].result) : EAGAIN;
+      return -1;
+    }
+    const auto read = static_cast<std::uint64_t>(std::max<ssize_t>(reads[i].result, 0));
+    const std::uint64_t found = settle(calls[i].parts, read);
+    settled += found;
+    if (found < calls[i].wanted) break;  // the next step tells why, if that lasts
+  }
+  return static_cast<ssize_t>(settled);
 }
 
 }  // namespace streamer

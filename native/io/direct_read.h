@@ -8,13 +8,16 @@
 #include <sys/types.h>
 
 #include "io/read_call.h"
+#include "io/read_ring.h"
 #include "pipeline/segment_cursor.h"
 
 namespace streamer {
 
-// One system call: reads bytes of the file from `offset` on to where the cursor points.
+// Reads bytes of the file from `offset` on to where the cursor points: by one system call, or by
+// several at a time where there is a ring.
 // Returns how many are there now, 0 at the end of the file, or -1 with errno: EINVAL where the file
-// system wants something else.
-ssize_t read_direct(const ReadCall& read_call, int descriptor, SegmentCursor cursor, off_t offset);
+// system wants something else, EAGAIN where the ring failed, which the thread has no longer.
+ssize_t read_direct(const ReadCall& read_call, ReadRing* ring, int descriptor, SegmentCursor cursor,
+                    off_t offset);
 
 }  // namespace streamer

@@ -14,6 +14,8 @@
 
 #include "io/arena.h"
 #include "io/file_reader.h"
+#include "io/open_file.h"
+#include "io/read_ring.h"
 #include "pipeline/session_fixture.h"
 
 namespace streamer {
@@ -77,9 +79,28 @@ class Target {
   char* data_;
 };
 
+// Reads the whole block, and returns how often that took a step.
+int read_whole(const ReadCall& read_call, ReadRing* ring, int descriptor, Block& block) {
+  SegmentCursor cursor(block);
+  int steps = 0;
+  for (; block.received < block.size(); ++steps) {
+    const ssize_t got = read_direct(read_call, ring, descriptor, cursor,
+                                    static_cast<off_t>(block.begin + block.received));
+    REQUIRE(got > 0);
+    cursor.skip(static_cast<std::uint64_t>(got));
+    block.received += static_cast<std::uint64_t>(got);
+  }
+  return steps;
+}
+
 TEST_CASE("whatever lies in a block, only whole pages are asked for, and every byte arrives") {
   std::mt19937_64 random(5);
   const std::string data = random_data(9'000'001, 5);
+  const TemporaryFile temporary(data);
+  const OpenFile file(open(temporary.path().c_str(), O_RDONLY | O_DIRECT));
+  REQUIRE(file.descriptor >= 0);
+  const bool has_ring = ReadRing::of_this_thread() != nullptr;
+  if (!has_ring) MESSAGE("NO IO_URING here: reads through a ring were not checked");
   for (int round = 0; round < 60; ++round) {
     CAPTURE(round);
     Block block;
@@ -99,18 +120,13 @@ TEST_CASE("whatever lies in a block, only whole pages are asked for, and every b
       block.end += size;
     }
     StrictDisk disk{data};
-    const ReadCall read_call = disk.read_call();
-    SegmentCursor cursor(block);
-    while (block.received < block.size()) {
-      const ssize_t got =
-          read_direct(read_call, 0, cursor, static_cast<off_t>(block.begin + block.received));
-      REQUIRE(got > 0);
-      cursor.skip(static_cast<std::uint64_t>(got));
-      block.received += static_cast<std::uint64_t>(got);
-    }
+    ReadRing* const ring = round % 2 == 0 ? nullptr : ReadRing::of_this_thread();
+    read_whole(disk.read_call(), ring, file.descriptor, block);
     CHECK(disk.refused == 0);
+    CHECK((disk.calls == 0) == (ring != nullptr));
     for (const Target& target : targets) CHECK(target.holds(data));
   }
+  CHECK((ReadRing::of_this_thread() != nullptr) == has_ring);
 }
 
 TEST_CASE("a large tensor is read into place but for its ends, which take no calls of their own") {
@@ -121,15 +137,7 @@ TEST_CASE("a large tensor is read into place but for its ends, which take no cal
   block.end = 3'501'000;
   block.segments = {target.segment()};
   StrictDisk disk{data};
-  const ReadCall read_call = disk.read_call();
-  SegmentCursor cursor(block);
-  while (!cursor.is_at_end()) {
-    const ssize_t got =
-        read_direct(read_call, 0, cursor, static_cast<off_t>(block.begin + block.received));
-    REQUIRE(got > 0);
-    cursor.skip(static_cast<std::uint64_t>(got));
-    block.received += static_cast<std::uint64_t>(got);
-  }
+  read_whole(disk.read_call(), nullptr, 0, block);
   CHECK(target.holds(data));
   CHECK(disk.calls == 7);  // of 512 KiB: the first page goes with what follows it
 }
@@ -143,9 +151,9 @@ TEST_CASE("a file that ends early is told as its end") {
   block.segments = {{memory.data(), memory.size(), 0}};
   StrictDisk disk{data};
   SegmentCursor cursor(block);
-  CHECK(read_direct(disk.read_call(), 0, cursor, 4'900) == 100);
+  CHECK(read_direct(disk.read_call(), nullptr, 0, cursor, 4'900) == 100);
   cursor.skip(100);
-  CHECK(read_direct(disk.read_call(), 0, cursor, 5'000) == 0);
+  CHECK(read_direct(disk.read_call(), nullptr, 0, cursor, 5'000) == 0);
 }
 
 TEST_CASE("a file is read past the page cache and compared as any other") {

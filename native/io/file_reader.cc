@@ -195,7 +195,8 @@ void FileReader::count(const Block& block) {
 
 ssize_t FileReader::read_some(Opened& file, const SegmentCursor& cursor, off_t offset) const {
   if (file.is_direct) {
-    const ssize_t got = read_direct(options_.read_call, file.descriptor, cursor, offset);
+    ReadRing* const ring = options_.uses_ring ? ReadRing::of_this_thread() : nullptr;
+    const ssize_t got = read_direct(options_.read_call, ring, file.descriptor, cursor, offset);
     if (got >= 0 || (errno != EINVAL && errno != EOPNOTSUPP)) return got;
     file.is_direct = false;
     clear_flag(file.descriptor, O_DIRECT);  // the rest is read through the page cache

@@ -35,6 +35,7 @@ struct FileOptions {
   // links led there.
   std::string folder = {};
   bool is_direct = false;   // past the page cache
+  bool uses_ring = false;   // of that, several reads at a time from each thread that has a ReadRing
   ReadCall read_call = {};  // empty: the system's
 };
 

@@ -48,9 +48,10 @@ def reads_direct(path):
         pytest.skip("this file system is in memory")
 
 
+@pytest.mark.parametrize("io_uring", [True, False])
 @pytest.mark.parametrize("direct_io", [True, False, None])
-def test_every_byte_is_right(path, tensors, direct_io):
-    assert_same(streamer.load(path, options=Options(direct_io=direct_io)), tensors)
+def test_every_byte_is_right(path, tensors, direct_io, io_uring):
+    assert_same(streamer.load(path, options=Options(direct_io=direct_io, io_uring=io_uring)), tensors)
 
 
 @pytest.mark.parametrize("block_bytes", [64 << 10, (1 << 20) + 3])

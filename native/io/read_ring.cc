@@ -1,0 +1,72 @@
+#include "io/read_ring.h"
+
+#include <liburing.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+namespace streamer {
+namespace {
+
+// How many of the queued reads the system took.
+std::size_t submit(io_uring& ring, std::size_t queued) {
+  std::size_t taken = 0;
+  while (taken < queued) {
+    const int count = io_uring_submit(&ring);
+    if (count == -EINTR) continue;
+    if (count <= 0) break;
+    taken += static_cast<std::size_t>(count);
+  }
+  return taken;
+}
+
+// Never gives up: the system writes to the memory of a read until that has ended.
+io_uring_cqe* wait_for_one(io_uring& ring) {
+  io_uring_cqe* ended = nullptr;
+  for (int code = -1; code != 0;) {
+    code = io_uring_wait_cqe(&ring, &ended);
+    if (code != 0 && code != -EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return ended;
+}
+
+}  // namespace
+
+struct ReadRing::State {
+  io_uring ring{};
+};
+
+ReadRing::ReadRing() : state_(std::make_unique<State>()) {
+  is_usable_ = io_uring_queue_init(kMostReads, &state_->ring, 0) == 0;
+  if (!is_usable_) state_->ring.ring_fd = -1;
+}
+
+ReadRing::~ReadRing() {
+  if (state_->ring.ring_fd >= 0) io_uring_queue_exit(&state_->ring);
+}
+
+ReadRing* ReadRing::of_this_thread() {
+  static thread_local ReadRing ring;
+  return ring.is_usable_ ? &ring : nullptr;
+}
+
+void ReadRing::read(std::span<RingRead> reads) {
+  for (RingRead& read : reads) {
+    read.result = -EAGAIN;
+    io_uring_sqe* const entry = io_uring_get_sqe(&state_->ring);
+    io_uring_prep_readv(entry, read.descriptor, read.vectors, read.vector_count,
+                        static_cast<std::uint64_t>(read.offset));
+    io_uring_sqe_set_data(entry, &read);
+  }
+  for (std::size_t left = submit(state_->ring, reads.size()); left > 0; --left) {
+    io_uring_cqe* const ended = wait_for_one(state_->ring);
+    static_cast<RingRead*>(io_uring_cqe_get_data(ended))->result = ended->res;
+    io_uring_cqe_seen(&state_->ring, ended);
+  }
+  is_usable_ = std::all_of(reads.begin(), reads.end(),
+                           [](const RingRead& read) { return read.result >= 0; });
+}
+
+}  // namespace streamer

@@ -1,0 +1,14 @@
+// Stands in for the ring in a build without liburing.
+#include "io/read_ring.h"
+
+namespace streamer {
+
+struct ReadRing::State {};
+
+ReadRing::~ReadRing() = default;
+
+ReadRing* ReadRing::of_this_thread() { return nullptr; }
+
+void ReadRing::read(std::span<RingRead>) {}  // nobody has one
+
+}  // namespace streamer
