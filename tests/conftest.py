@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from comparison import tensors_of
+from hypothesis import HealthCheck, settings
 from make_checkpoint import make_checkpoint
 from servers.azurite import AzuriteServer
 from servers.ganesha import NfsServer, missing_for_ganesha
@@ -22,6 +23,10 @@ from servers.gcs_emulator import GcsServer
 from servers.hub import HubServer
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer, find_weed
+
+# A machine may be busy: no test fails because an example took long to make or to run.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 THREAD_GRACE_S = 2.0  # a stopped thread may take a moment to leave the process's table
 FOREIGN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "STORAGE_EMULATOR_", "STREAMER_")

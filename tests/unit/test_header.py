@@ -380,7 +380,6 @@ def saved_files(draw):
     return save(draw(st.dictionaries(names, arrays, max_size=6)), draw(metadata))
 
 
-@settings(deadline=None)
 @given(saved_files())
 def test_what_the_reference_saves_is_read_as_the_reference_reads_it(content):
     assert ours(content) == reference(content)
@@ -389,7 +388,6 @@ def test_what_the_reference_saves_is_read_as_the_reference_reads_it(content):
 LAYOUTS = [{"separators": (",", ":")}, {}, {"indent": 1}, {"ensure_ascii": False}]
 
 
-@settings(deadline=None)
 @given(saved_files(), st.lists(st.sampled_from(LAYOUTS), min_size=7, max_size=7), st.sampled_from([",", ", ", " ,\n"]))
 def test_layout_does_not_change_the_meaning(content, layouts, separator):
     saved = parse_header(content, len(content), uri=URI)
@@ -422,7 +420,7 @@ PIECES = [
 PIECES += [b"\0", b"\xff", b"0", b"99999999999999999999", b"null", b'"a":', b"__metadata__", ONE.encode(), b'"x":1,']
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     st.one_of(saved_files(), st.sampled_from(list(READ_BY_BOTH.values())).filter(lambda content: len(content) < 500)),
     st.lists(

@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamer.core.errors import ShardIndexError
@@ -151,7 +151,6 @@ def test_a_malformed_index_is_refused(document, reason):
     assert caught.value.uri == URI
 
 
-@settings(deadline=None)
 @given(st.text())
 @example("a/../b.safetensors")
 @example("a/..\\b.safetensors")
@@ -165,7 +164,6 @@ def test_an_accepted_name_stays_in_its_folder(name):
     assert not {"", ".", ".."} & set(shard.split("/"))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 60))
 def test_any_bytes_are_accepted_or_refused_with_one_error(noise, position):
     text = b'{"metadata": {"total_size": 1}, "weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'
