@@ -79,17 +79,17 @@ def make_engine(
         gpudirect=files.gpudirect,
     )
     for number, known in enumerate(objects):
-        _add(engine, known, files)
+        _add(engine, known, files, uses_ring=settings.io_uring is not False)
         if known.compares_answers and isinstance(known.source, HttpSource) and known.source.answer_checksum:
             _compare_answers(engine, number, known.source.answer_checksum)
     return engine
 
 
-def _add(engine: _native.Session, known: SourceObject, files: FileReading) -> None:
+def _add(engine: _native.Session, known: SourceObject, files: FileReading, *, uses_ring: bool) -> None:
     source = known.source
     if isinstance(source, FileSource):
         is_direct = source.path in files.direct_paths
-        engine.add_file(source.path, known.size_bytes, known.version, source.inside or "", is_direct, files.uses_ring)
+        engine.add_file(source.path, known.size_bytes, known.version, source.inside or "", is_direct, uses_ring)
     elif isinstance(source, HttpSource):
         version_header = source.version_header or ""
         version = (known.version or source.version or "") if version_header else ""

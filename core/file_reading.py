@@ -34,13 +34,11 @@ class FileReading:
     Attributes:
         threads: For all files together.
         direct_paths: Files to be read with ``O_DIRECT``, where their file system can.
-        uses_ring: Whether each thread keeps several reads of these in flight, where it can have an io_uring.
         gpudirect: Whether these go straight to CUDA devices; None: where that is really without a copy.
     """
 
     threads: int
     direct_paths: frozenset[str] = frozenset()
-    uses_ring: bool = True
     gpudirect: bool | None = False
 
 
@@ -73,5 +71,4 @@ def choose_file_reading(
     gpudirect = settings.gpudirect
     if gpudirect is None and wanted_bytes < LEAST_BYTES_FOR_GPUDIRECT:
         gpudirect = False
-    uses_ring = settings.io_uring is not False
-    return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct), uses_ring, gpudirect)
+    return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct), gpudirect)

@@ -24,8 +24,8 @@ SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
 class Settings:
     """`Options` without an open question, but for those that depend on what is read; units as there.
 
-    `file_threads`, `direct_io`, `io_uring` and `gpudirect` may be None, see `streamer.core.file_reading`;
-    `http_reactors` and `http_in_flight`, see `streamer.core.http_reading`.
+    `file_threads`, `direct_io` and `gpudirect` may be None, see `streamer.core.file_reading`; `http_reactors` and
+    `http_in_flight`, see `streamer.core.http_reading`. `io_uring` too: the engine finds out whether it can have one.
     """
 
     file_block_bytes: int

@@ -33,13 +33,13 @@ def test_a_file_just_read_is_warm_and_a_dropped_one_is_not(file):
 
 def test_a_disk_that_answers_at_once_does_not_make_a_file_look_warm(file, monkeypatch):
     """The look has the kernel read the page; a fast disk has done so before the look is told that it is not there."""
+    preadv = os.preadv
 
     def wait_for_the_disk(descriptor, buffers, offset, flags):
         assert flags == os.RWF_NOWAIT
         return preadv(descriptor, buffers, offset)
 
     drop_from_page_cache(file)
-    preadv = os.preadv
     monkeypatch.setattr(os, "preadv", wait_for_the_disk)
     assert cached_fraction(str(file), SIZE) == 0 or is_memory_backed(file)
     file.read_bytes()
