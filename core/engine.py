@@ -72,6 +72,7 @@ def make_engine(
         connect_timeout_s=settings.connect_timeout_s,
         first_byte_timeout_s=settings.first_byte_timeout_s,
         stall_timeout_s=settings.stall_timeout_s,
+        stall_bytes_per_s=settings.stall_bytes_per_s,
         max_attempts=settings.max_attempts,
         block_deadline_s=settings.block_deadline_s,
         hedge_percent=settings.hedge_percent,

@@ -58,15 +58,19 @@ class Options:
         coalesce_gap_bytes: Unwanted bytes up to this many between two wanted tensors are read and dropped
             rather than asked for separately.
         header_bytes: First read of a shard, hoped to hold its whole header.
-        max_attempts: Attempts at one block before the load fails.
-        block_deadline_s: Longest time from the first attempt at a block to the last.
+        max_attempts: Attempts at one block before the load fails, those not counted that fell into an outage of its
+            server.
+        block_deadline_s: Longest time from the first attempt at a block to its last byte; so long a server that is away
+            is waited for.
         hedge_percent: Most extra bytes, in percent, that may be asked for a second time because their request is
             slower than 95 in 100; whichever answer is complete first counts. 0 turns this off.
         deadline_s: Longest time from asking for the first tensor to the last, the consumer's own included. Automatic:
             none.
         connect_timeout_s: Longest wait for a connection, TLS handshake included.
         first_byte_timeout_s: Longest wait from sending a request to the first byte of its answer.
-        stall_timeout_s: Longest time a transfer may stay below 1 KiB/s.
+        stall_timeout_s: Longest time a transfer may stay below `stall_bytes_per_s` before it is made anew.
+        stall_bytes_per_s: Speed below which a transfer has stalled. Where all transfers together bring as much, the
+            line is slow and not the server: then below a quarter of what each would get if they shared alike.
         max_rank: Most dimensions a tensor may have.
 
     Raises:
@@ -90,13 +94,14 @@ class Options:
     gpudirect: bool | None = _switch("saves memory's bandwidth, costs a registration of each file")
     coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)
     header_bytes: int = _knob(8, 128 * MIB, "bytes", "holds the header of nearly every shard", 256 * KIB)
-    max_attempts: int = _knob(1, 100, "attempts", "outlasts a short outage, ends a long one", 8)
+    max_attempts: int = _knob(1, 100, "attempts", "a server that works seldom fails the same request twice", 8)
     block_deadline_s: float = _knob(0.01, 86400, "s", "outlasts the restart of a server", 120.0)
     hedge_percent: float = _knob(0, 100, "percent", "what the slowest twentieth weighs", 5.0)
     deadline_s: float | None = _knob(0.01, 1e7, "s", "only the caller knows how long is too long")
     connect_timeout_s: float = _knob(0.01, 3600, "s", "three SYN retransmissions", 10.0)
     first_byte_timeout_s: float = _knob(0.01, 3600, "s", "object stores answer within 1 s, throttled ones later", 30.0)
-    stall_timeout_s: float = _knob(0.01, 3600, "s", "longer than a TCP retransmission storm", 20.0)
+    stall_timeout_s: float = _knob(0.01, 3600, "s", "longer than a TCP retransmission storm", 10.0)
+    stall_bytes_per_s: float = _knob(1, GIB, "bytes/s", "a hundredth of what a store gives a connection", 256 * KIB)
     max_rank: int = _knob(1, 64, "dimensions", "numpy's own limit", 64)
 
     def __post_init__(self) -> None:

@@ -47,6 +47,9 @@ class LoadReport:
         seconds: From the call to the last tensor.
         requests: Ranged GETs sent, retries included; 0 where no HTTP was spoken.
         retries: Blocks that were tried again.
+        outages: Times a server failed as a whole, or asked for patience, and was waited for.
+        waited_s: Seconds during which a server was waited for, all servers together.
+        probes: Requests sent meanwhile to see whether it is back.
         rereads: Tensors read a second time because their digest, or that of their object, was wrong the first time.
         hedges: Duplicate requests sent against slow ones.
         credential_refreshes: Times an expiring signature was renewed.
@@ -69,6 +72,9 @@ class LoadReport:
     seconds: float = 0.0
     requests: int = 0
     retries: int = 0
+    outages: int = 0
+    waited_s: float = 0.0
+    probes: int = 0
     rereads: int = 0
     hedges: int = 0
     credential_refreshes: int = 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from streamer import _native
 from streamer.core.device_tensors import DeviceTensors
-from streamer.core.engine import SourceObject, http_target, make_engine
+from streamer.core.engine import SourceObject, make_engine
 from streamer.core.errors import (
     EngineError,
     LoadCancelledError,
@@ -20,8 +20,10 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 from streamer.core.native_errors import checksum_error, error_from_native
+from streamer.core.outage_news import OutageNews
 from streamer.core.plan import ReadPlan
 from streamer.core.python_readers import PythonReaders
+from streamer.core.renewals import Renewals
 from streamer.core.settings import Settings
 from streamer.core.sources import HttpSource
 
@@ -42,6 +44,7 @@ class ReadSession:
         in_item_order: Hand items out in plan order instead of completion order.
         keep_alive: Kept until the last reader is gone: owners of the plan's target addresses.
         on_progress: Called with the bytes landed so far, on the consumer's thread.
+        on_wait: Called with a line to show while a server is waited for, and with "" afterwards.
         digests: What to compute of the items on the way, and what is expected of them.
         name_of: Gives the name of an item, for messages.
         device_tensors: Gives memory for items on CUDA devices, on the consumer's thread.
@@ -56,6 +59,7 @@ class ReadSession:
         in_item_order: bool = False,
         keep_alive: object = None,
         on_progress: Callable[[int], None] | None = None,
+        on_wait: Callable[[str], None] | None = None,
         digests: _native.DigestPlan | None = None,
         name_of: Callable[[int], str] | None = None,
         device_tensors: DeviceTensors | None = None,
@@ -69,6 +73,8 @@ class ReadSession:
         self._deadline_s = settings.deadline_s
         self._began = time.monotonic()
         self._engine = make_engine(objects, plan, settings, in_item_order)
+        self._news = OutageNews(self._engine, on_wait)
+        self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
         self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive, plan.spans)
         self.close = weakref.finalize(self, _close, self._engine, self._readers, (keep_alive, device_tensors))
         try:
@@ -132,11 +138,11 @@ class ReadSession:
                 raise EngineError(str(error)) from None
             if self._on_progress:
                 self._on_progress(self._engine.stats()["bytes_landed"])
+            self._news.look()
             if delivery.error is not None:
                 raise self._error(delivery.error)
             self._provide(delivery.to_allocate)
-            for source in delivery.to_refresh:
-                self._refresh(source)
+            self._renewals.renew(delivery.to_refresh)
             if delivery.items:
                 return delivery
             self._check_deadline()
@@ -181,12 +187,6 @@ class ReadSession:
             object_size=failed.size_bytes,
             is_http=isinstance(failed.source, HttpSource),
         )
-
-    def _refresh(self, source: int) -> None:
-        known = self._objects[source].source
-        assert isinstance(known, HttpSource)
-        assert known.refresh is not None
-        self._engine.renew(source, http_target(known.refresh()))
 
 
 def _close(engine: _native.Session, readers: PythonReaders, targets: object) -> None:

@@ -52,6 +52,7 @@ class Settings:
     connect_timeout_s: float
     first_byte_timeout_s: float
     stall_timeout_s: float
+    stall_bytes_per_s: float
     max_rank: int
 
 
@@ -87,6 +88,7 @@ def resolve(options: Options | None) -> Settings:
         connect_timeout_s=given.connect_timeout_s,
         first_byte_timeout_s=given.first_byte_timeout_s,
         stall_timeout_s=given.stall_timeout_s,
+        stall_bytes_per_s=given.stall_bytes_per_s,
         max_rank=given.max_rank,
     )
 

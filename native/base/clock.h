@@ -12,6 +12,11 @@ using Seconds = std::chrono::duration<double>;
 
 inline double seconds_between(TimePoint from, TimePoint to) { return Seconds(to - from).count(); }
 
+// Of the wall clock: what credentials and servers count with.
+inline double unix_time_s() {
+  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 inline TimePoint after(TimePoint start, double seconds) {
   return start + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
 }

@@ -326,7 +326,9 @@ TEST_CASE("a read that fails ends a load to a device as any other") {
   FakeDriver fake;
   const std::string data = random_data(1'000'000, 9);
   const LoopbackServer server(data, [](int) { return LoopbackFault::kUnavailable; });
-  Session session(options_with(4 * kBlockBytes));
+  SessionOptions options = options_with(4 * kBlockBytes);
+  options.retry.block_deadline_s = 0.3;
+  Session session(options);
   session.add_http(target_of(server), data.size(), "", "ETag", false);
   const Plan plan = plan_of(data.size(), 0);
   Consumer consumer(session, plan);

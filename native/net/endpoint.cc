@@ -1,20 +1,35 @@
 #include "net/endpoint.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <map>
+#include <set>
+#include <utility>
 
 namespace streamer {
 namespace {
 
-// Every endpoint some load uses. Never destroyed: reactors may outlive static
-// objects at exit.
+// When to look again whether a server that has enough to do, or that is being probed, has room.
+constexpr double kRoomPollS = 0.02;
+// Names of servers that answered, in a process that speaks to ever new ones.
+constexpr std::size_t kMostRemembered = 10'000;
+
+// Every endpoint some load uses. Never destroyed: reactors may outlive static objects at exit.
 struct Table {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<Endpoint>> endpoints;  // guarded by mutex
+  std::set<std::string> answered;                            // names; guarded by mutex
 
   static Table& instance() {
-    static Table* const table = new Table;
+    static std::atomic<Table*> table = new Table;
+    // The parent's threads do not exist in a child: what they held there, this lock included, would
+    // never be given back.
+    static const int is_forgotten_in_child =
+        pthread_atfork(nullptr, nullptr, [] { table = new Table; });
+    (void)is_forgotten_in_child;
     return *table;
   }
 };
@@ -35,27 +50,46 @@ std::string endpoint_key(std::string_view url) {
   return key;
 }
 
-std::shared_ptr<Endpoint> Endpoint::of(std::string_view url) {
+std::shared_ptr<Endpoint> Endpoint::of(std::string_view url) { return named(endpoint_key(url)); }
+
+std::shared_ptr<Endpoint> Endpoint::named(const std::string& name) {
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);
   std::erase_if(table.endpoints, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<Endpoint>& known = table.endpoints[endpoint_key(url)];
+  std::weak_ptr<Endpoint>& known = table.endpoints[name];
   std::shared_ptr<Endpoint> endpoint = known.lock();
-  if (!endpoint) known = endpoint = std::make_shared<Endpoint>();
+  if (!endpoint) {
+    known = endpoint = std::make_shared<Endpoint>(name, table.answered.contains(name));
+  }
   return endpoint;
 }
 
-std::optional<ThrottleWindow::Epoch> Endpoint::try_start() {
+std::optional<TimePoint> Endpoint::closed_until(TimePoint now) {
   const std::lock_guard lock(mutex_);
-  if (!window_.has_room()) return std::nullopt;
-  return window_.start();
+  return closed_until_locked(now);
 }
 
-void Endpoint::finish_well(double seconds, bool is_full_size) {
+std::optional<TimePoint> Endpoint::closed_until_locked(TimePoint now) const {
+  const bool is_open = outage_.is_open() ? outage_.may_probe(now) : window_.has_room();
+  if (is_open) return std::nullopt;
+  const TimePoint soon = after(now, kRoomPollS);
+  return outage_.is_open() ? std::max(outage_.probe_at(), soon) : soon;
+}
+
+std::optional<OutageTicket> Endpoint::try_start(TimePoint now) {
   const std::lock_guard lock(mutex_);
+  if (closed_until_locked(now)) return std::nullopt;
+  window_.start();
+  return outage_.start();
+}
+
+void Endpoint::finish_well(const OutageTicket& ticket, double seconds, bool is_full_size,
+                           TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  note_answer();
   if (is_full_size) latency_.add(seconds);
+  outage_.finish_well(ticket, now);
   window_.finish_well();
-  tokens_ = std::min(kTokens, tokens_ + kSuccessGain);
 }
 
 void Endpoint::record_answer(std::uint64_t bytes, double seconds) {
@@ -64,17 +98,26 @@ void Endpoint::record_answer(std::uint64_t bytes, double seconds) {
   if (is_changed) latency_ = {};  // of requests of another size
 }
 
-void Endpoint::finish(ThrottleWindow::Epoch started_in, FailureKind kind) {
+bool Endpoint::finish_badly(const OutageTicket& ticket, const ReadError& error, TimePoint now) {
+  const FailureKind kind = classify(error);
   const std::lock_guard lock(mutex_);
-  if (kind == FailureKind::kThrottle) {
-    window_.finish_throttled(started_in);
-  } else {
-    window_.finish_otherwise();
+  if (error.http_status != 0 || !error.storage_code.empty()) note_answer();
+  bool is_of_outage = false;
+  if (kind != FailureKind::kTransient && kind != FailureKind::kThrottle) {
+    outage_.finish_well(ticket, now);  // it works; what was asked of it was wrong
+  } else if (has_answered_) {          // else the address is wrong, or nobody is there
+    const bool was_open = outage_.is_open();
+    const double drawn = std::uniform_real_distribution<double>(0, 1)(random_);
+    is_of_outage = outage_.finish_badly(ticket, kind, error, window_.in_flight(), now, drawn);
+    if (outage_.is_open() && !was_open) window_.halve();
   }
+  window_.finish_otherwise();
+  return is_of_outage;
 }
 
-void Endpoint::finish_cancelled() {
+void Endpoint::cancel(const OutageTicket& ticket) {
   const std::lock_guard lock(mutex_);
+  outage_.cancel(ticket);
   window_.finish_otherwise();
 }
 
@@ -88,13 +131,28 @@ std::uint64_t Endpoint::request_bytes() {
   return size_.bytes();
 }
 
-bool Endpoint::try_retry(FailureKind kind) {
-  if (kind == FailureKind::kStale) return true;  // the server works; the credentials did not
-  const int cost = kind == FailureKind::kThrottle ? kThrottleCost : kTransientCost;
+bool Endpoint::has_answered() {
   const std::lock_guard lock(mutex_);
-  if (tokens_ < cost) return false;
-  tokens_ -= cost;
-  return true;
+  return has_answered_;
+}
+
+std::optional<OutageStory> Endpoint::outage() {
+  const std::lock_guard lock(mutex_);
+  if (!outage_.is_open()) return std::nullopt;
+  return outage_.story();
+}
+
+OutageTotals Endpoint::totals(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  return outage_.totals(now);
+}
+
+// Its lock is held; the table's is taken inside, by nobody the other way round.
+void Endpoint::note_answer() {
+  if (std::exchange(has_answered_, true)) return;
+  Table& table = Table::instance();
+  const std::lock_guard lock(table.mutex);
+  if (table.answered.size() < kMostRemembered) table.answered.insert(name_);
 }
 
 }  // namespace streamer

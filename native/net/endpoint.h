@@ -1,24 +1,25 @@
 // What all loads of the process know of one server: how hard it may be pressed.
 //
-// How large a request should be, and two brakes. A budget of retry tokens (botocore's "standard"
-// mode has the same idea): a failure costs more than a success gives back, so a server that keeps
-// failing is soon left alone instead of being asked eight times for every
-// block. And the throttle window. An endpoint lives as long as an object of
-// some load points at it.
+// How large a request should be, how long one usually takes, how many may be in flight after an
+// outage, and whether there is an outage now. All requests to the server are announced here, so
+// that its failure is one event for all threads and loads, and another server's business goes on.
+// An endpoint lives as long as an object of some load points at it; that it answered is remembered
+// until the process ends.
 //
-// Thread-safe.
+// Thread-safe. A forked child starts with none of its parent's endpoints.
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 
 #include "net/latency_record.h"
+#include "net/outage.h"
 #include "net/request_size.h"
-#include "net/retry.h"
-#include "net/throttle_window.h"
+#include "net/request_window.h"
 
 namespace streamer {
 
@@ -26,39 +27,50 @@ class Endpoint {
  public:
   // The endpoint of a URL: the same for all URLs of one scheme, host and port.
   static std::shared_ptr<Endpoint> of(std::string_view url);
+  // The endpoint of that name, where a URL does not tell it.
+  static std::shared_ptr<Endpoint> named(const std::string& name);
 
-  // Takes room for one request; nothing when the window is full. Each must be
-  // finished.
-  std::optional<ThrottleWindow::Epoch> try_start();
+  // `name` is for messages. `has_answered`: in this process, ever.
+  explicit Endpoint(std::string name, bool has_answered = false)
+      : name_(std::move(name)), has_answered_(has_answered) {}
+
+  const std::string& name() const { return name_; }
+
+  // Nothing where a request may be sent now; else when to ask again.
+  std::optional<TimePoint> closed_until(TimePoint now);
+  // Takes room for one request, where there is some. Each must be finished, or cancelled.
+  std::optional<OutageTicket> try_start(TimePoint now);
 
   // The request took so long; `is_full_size` if that can be compared with others.
-  void finish_well(double seconds, bool is_full_size);
+  void finish_well(const OutageTicket& ticket, double seconds, bool is_full_size, TimePoint now);
   // It asked for so many bytes, and its answer took so long. Once it is finished well.
   void record_answer(std::uint64_t bytes, double seconds);
-  // The request failed or was given up.
-  void finish(ThrottleWindow::Epoch started_in, FailureKind kind);
-  void finish_cancelled();
+  // It failed. True when that belongs to an outage, and is no fault of this one request.
+  bool finish_badly(const OutageTicket& ticket, const ReadError& error, TimePoint now);
+  void cancel(const OutageTicket& ticket);
 
   // How long a request may take before it is slower than 95 in 100; nothing while unknown.
   std::optional<double> slow_after_s();
-
   // How many bytes a request should ask for.
   std::uint64_t request_bytes();
 
-  // Pays for another attempt; false when too much failed here lately.
-  bool try_retry(FailureKind kind);
+  bool has_answered();
+  // Nothing where the server works, as far as is known.
+  std::optional<OutageStory> outage();
+  OutageTotals totals(TimePoint now);
 
  private:
-  static constexpr int kTokens = 500;
-  static constexpr int kTransientCost = 14;
-  static constexpr int kThrottleCost = 5;  // a throttling server works; it wants patience
-  static constexpr int kSuccessGain = 1;
+  std::optional<TimePoint> closed_until_locked(TimePoint now) const;
+  void note_answer();
 
+  const std::string name_;
   std::mutex mutex_;
-  ThrottleWindow window_;  // guarded by mutex_
-  LatencyRecord latency_;  // guarded by mutex_
-  RequestSize size_;       // guarded by mutex_
-  int tokens_ = kTokens;   // guarded by mutex_
+  bool has_answered_;                               // guarded by mutex_
+  Outage outage_;                                   // guarded by mutex_
+  RequestWindow window_;                            // guarded by mutex_
+  LatencyRecord latency_;                           // guarded by mutex_
+  RequestSize size_;                                // guarded by mutex_
+  std::mt19937_64 random_{std::random_device{}()};  // guarded by mutex_
 };
 
 // "https://host:port" of a URL, without user, path and query; what is in front

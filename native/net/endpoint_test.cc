@@ -1,9 +1,23 @@
 #include "net/endpoint.h"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vector>
 
 namespace streamer {
 namespace {
+
+const TimePoint kNow = Clock::now();
+
+ReadError refused() { return error_of(ErrorCode::kConnect, "refused"); }
+
+ReadError throttled() {
+  ReadError error = error_of(ErrorCode::kHttpStatus, "slow down");
+  error.http_status = 503;
+  return error;
+}
 
 TEST_CASE("an endpoint is scheme, host and port, and nothing else of the URL") {
   CHECK(endpoint_key("https://Host:9000/bucket/key?X-Amz-Signature=abc") == "https://host:9000");
@@ -12,70 +26,78 @@ TEST_CASE("an endpoint is scheme, host and port, and nothing else of the URL") {
   CHECK(endpoint_key("host/path") == "host");
 }
 
-TEST_CASE("loads of one server share it, and it is forgotten with the last of them") {
-  const auto one = Endpoint::of("http://shared/a");
+TEST_CASE("loads of one server share it, and only that it answered outlasts the last of them") {
+  auto one = Endpoint::of("http://shared/a");
   CHECK(Endpoint::of("http://shared/b?c") == one);
   CHECK(Endpoint::of("http://shared:81/a") != one);
-  for (int i = 0; i < 200; ++i)
-    Endpoint::of("http://forgotten/a")->try_retry(FailureKind::kTransient);
-  CHECK(Endpoint::of("http://forgotten/a")->try_retry(FailureKind::kTransient));
+  CHECK_FALSE(one->has_answered());
+  one->finish_badly(*one->try_start(kNow), throttled(), kNow);
+  CHECK(one->outage());
+  one.reset();
+  CHECK(Endpoint::of("http://shared/a")->has_answered());
+  CHECK_FALSE(Endpoint::of("http://shared/a")->outage());
 }
 
-int count_retries(Endpoint& endpoint, FailureKind kind) {
-  int count = 0;
-  while (count < 1000 && endpoint.try_retry(kind)) ++count;
-  return count;
-}
-
-TEST_CASE("a server that only fails is given up after 500 tokens") {
-  Endpoint transient;
-  CHECK(count_retries(transient, FailureKind::kTransient) == 35);
-  Endpoint throttling;
-  CHECK(count_retries(throttling, FailureKind::kThrottle) == 100);
-}
-
-TEST_CASE("successes earn retries back, up to the full budget") {
-  Endpoint endpoint;
-  count_retries(endpoint, FailureKind::kTransient);
-  for (int i = 0; i < 14; ++i) {
-    endpoint.try_start();
-    endpoint.finish_well(0.1, true);
+TEST_CASE("a server that never answered has no outage: it is not there") {
+  Endpoint endpoint("http://nowhere");
+  for (int i = 0; i < 20; ++i) {
+    CHECK_FALSE(endpoint.finish_badly(*endpoint.try_start(kNow), refused(), kNow));
   }
-  CHECK(count_retries(endpoint, FailureKind::kTransient) == 1);
-  for (int i = 0; i < 5000; ++i) {
-    endpoint.try_start();
-    endpoint.finish_well(0.1, true);
-  }
-  CHECK(count_retries(endpoint, FailureKind::kTransient) == 35);
+  CHECK_FALSE(endpoint.outage());
+}
+
+TEST_CASE("an outage closes the endpoint to all but a probe, and halves what it is sent then") {
+  Endpoint endpoint("http://server", true);
+  std::vector<OutageTicket> started;
+  for (int i = 0; i < 16; ++i) started.push_back(*endpoint.try_start(kNow));
+  for (const OutageTicket& ticket : started) endpoint.finish_badly(ticket, refused(), kNow);
+  CHECK(endpoint.totals(kNow).outages == 1);
+  const TimePoint later = after(kNow, 1);
+  const auto probe = endpoint.try_start(later);
+  REQUIRE(probe);
+  CHECK_FALSE(endpoint.try_start(later));
+  CHECK(endpoint.closed_until(later).value() > later);
+  endpoint.finish_well(*probe, 0.1, true, later);
+  int room = 0;
+  while (endpoint.try_start(later)) ++room;
+  CHECK(room == 8);  // 16 were in flight, less the two that failed before it was an outage
+}
+
+TEST_CASE("an answer that is wrong for one request is no outage, and ends one") {
+  Endpoint endpoint("http://server", true);
+  endpoint.finish_badly(*endpoint.try_start(kNow), throttled(), kNow);
+  const TimePoint later = after(kNow, 1);
+  ReadError missing = error_of(ErrorCode::kNotFound, "gone");
+  missing.http_status = 404;
+  CHECK_FALSE(endpoint.finish_badly(*endpoint.try_start(later), missing, later));
+  CHECK_FALSE(endpoint.outage());
+}
+
+TEST_CASE("a probe that is cancelled makes room for the next") {
+  Endpoint endpoint("http://server", true);
+  endpoint.finish_badly(*endpoint.try_start(kNow), throttled(), kNow);
+  const TimePoint later = after(kNow, 1);
+  endpoint.cancel(*endpoint.try_start(later));
+  CHECK(endpoint.try_start(later));
 }
 
 TEST_CASE("only requests of full size tell what is slow") {
-  Endpoint endpoint;
-  for (int i = 0; i < 100; ++i) {
-    endpoint.try_start();
-    endpoint.finish_well(9, false);
-  }
+  Endpoint endpoint("http://server");
+  for (int i = 0; i < 100; ++i) endpoint.finish_well(*endpoint.try_start(kNow), 9, false, kNow);
   CHECK_FALSE(endpoint.slow_after_s());
-  for (int i = 0; i < 20; ++i) {
-    endpoint.try_start();
-    endpoint.finish_well(0.1, true);
-  }
+  for (int i = 0; i < 20; ++i) endpoint.finish_well(*endpoint.try_start(kNow), 0.1, true, kNow);
   CHECK(endpoint.slow_after_s() == 0.1);
 }
 
-TEST_CASE("new credentials cost nothing") {
-  Endpoint endpoint;
-  CHECK(count_retries(endpoint, FailureKind::kStale) == 1000);
-}
-
-TEST_CASE("a throttled endpoint gives room only as its window allows") {
-  Endpoint endpoint;
-  const auto first = endpoint.try_start();
-  endpoint.try_start();
-  endpoint.finish(*first, FailureKind::kThrottle);
-  CHECK_FALSE(endpoint.try_start());
-  endpoint.finish_cancelled();
-  CHECK(endpoint.try_start());
+TEST_CASE("a forked child has none of its parent's requests in flight (regression)") {
+  const auto endpoint = Endpoint::of("http://forked/a");
+  endpoint->finish_badly(*endpoint->try_start(kNow), throttled(), kNow);
+  REQUIRE_FALSE(endpoint->try_start(kNow));
+  const pid_t child = fork();
+  if (child == 0) _exit(Endpoint::of("http://forked/a")->try_start(kNow) ? 0 : 1);
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 }  // namespace

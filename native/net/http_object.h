@@ -60,11 +60,19 @@ class HttpObject {
   }
 
   // New credentials are here.
-  void renew(HttpTarget target) {
+  void renew(HttpTarget target, double unix_now_s) {
     const std::lock_guard lock(mutex_);
+    const bool is_in_vain = target.expires_at_s > 0 && unix_now_s >= target.expires_at_s;
+    renewals_in_vain_ = is_in_vain ? renewals_in_vain_ + 1 : 0;
     target_ = shared(std::move(target));
     is_refresh_asked_ = false;
     is_refused_ = false;
+  }
+
+  // What is new has expired, every time: this machine's clock is wrong, or the giver's.
+  bool is_renewed_in_vain() {
+    const std::lock_guard lock(mutex_);
+    return renewals_in_vain_ >= kMostRenewalsInVain;
   }
 
   // The server called this target expired: nothing more is asked with it.
@@ -103,6 +111,8 @@ class HttpObject {
   }
 
  private:
+  static constexpr int kMostRenewalsInVain = 3;
+
   static std::shared_ptr<const HttpTarget> shared(HttpTarget target) {
     target.endpoint = Endpoint::of(target.url);
     return std::make_shared<const HttpTarget>(std::move(target));
@@ -118,6 +128,7 @@ class HttpObject {
   std::string version_;                       // guarded by mutex_
   bool is_refresh_asked_ = false;             // guarded by mutex_
   bool is_refused_ = false;                   // guarded by mutex_
+  int renewals_in_vain_ = 0;                  // in a row; guarded by mutex_
 };
 
 }  // namespace streamer

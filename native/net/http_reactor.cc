@@ -15,23 +15,15 @@ constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
 // How soon a block is looked at again whose credentials expired, or whose
 // endpoint has no room.
 constexpr double kRefreshPollS = 0.05;
-constexpr double kThrottlePollS = 0.02;
+constexpr double kRoomPollS = 0.02;
 constexpr double kDescriptorPollS = 0.02;  // or whose connection found no descriptor left
 // A name server that answered libcurl this fast will answer us as fast; one that did not has failed
 // by being slow, and would hold up every other request of this thread.
 constexpr double kPromptLookupS = 0.5;
 
-// For the message of a later failure: what happened, without its bytes and
-// attempts.
-std::string summary_of(const ReadError& error) {
-  std::string text = error.detail;
-  if (error.http_status != 0) text += " (HTTP " + std::to_string(error.http_status) + ")";
-  if (!error.request_id.empty()) text += ", request " + error.request_id;
-  return text;
-}
-
-double unix_time_s() {
-  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+// What libcurl calls so is no fault of a request: ends this thread, and with it the load.
+void check(CURLMcode result) {
+  if (result != CURLM_OK) throw std::runtime_error(curl_multi_strerror(result));
 }
 
 }  // namespace
@@ -42,7 +34,8 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
                          unsigned max_in_flight, HttpCounters& counters)
     : scheduler_(scheduler),
       objects_(objects),
-      retry_(retry),
+      retries_(scheduler, Lane::kHttp, retry),
+      block_deadline_s_(retry.block_deadline_s),
       counters_(counters),
       multi_(curl_multi_init()),
       window_(max_in_flight),
@@ -57,7 +50,7 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
 HttpReactor::~HttpReactor() {
   for (const auto& [transfer, flight] : active_) {
     curl_multi_remove_handle(multi_.get(), transfer->handle());
-    transfer->target()->endpoint->finish_cancelled();
+    transfer->target()->endpoint->cancel(flight.ticket);
   }
 }
 
@@ -66,7 +59,7 @@ void HttpReactor::run() {
     if (!is_leaving_) start_blocks();
     if ((is_lane_finished_ || is_leaving_) && active_.empty()) return;
     int running = 0;
-    curl_multi_perform(multi_.get(), &running);
+    check(curl_multi_perform(multi_.get(), &running));
     collect_finished();
     enforce_deadlines();
     if (has_room() && !is_lane_finished_ && !is_leaving_) start_blocks();
@@ -78,11 +71,10 @@ void HttpReactor::start_blocks() {
   retry_at_.reset();
   while (has_room()) {
     const TimePoint now = Clock::now();
-    if (now < throttled_until_) {
-      retry_at_ = throttled_until_;
-      return;
-    }
-    TakeResult result = scheduler_.try_take(Lane::kHttp, now);
+    const auto admission = [this, now](std::uint32_t source, TimePoint first_started) {
+      return retries_.closed_until(*objects_[source]->target()->endpoint, first_started, now);
+    };
+    TakeResult result = scheduler_.try_take(Lane::kHttp, now, admission);
     is_lane_finished_ = result.is_finished;
     retry_at_ = result.retry_at;
     if (!result.block) return;
@@ -95,7 +87,16 @@ void HttpReactor::start_blocks() {
 // less.
 void HttpReactor::start(Block block, TimePoint now) {
   HttpObject& object = *objects_[block.source];
+  if (retries_.give_up_overdue(block, *object.target()->endpoint, now)) return;
   const double unix_now_s = unix_time_s();
+  if (object.is_renewed_in_vain()) {
+    ReadError error = error_of(ErrorCode::kClockSkew,
+                               "the new credentials were given out already expired, again and "
+                               "again, by this machine's clock");
+    error.source = block.source;
+    scheduler_.fail(std::move(error));
+    return;
+  }
   if (object.can_refresh() && object.is_due_for_renewal(unix_now_s)) {
     ask_refresh(object, block.source);
     if (object.is_expired(unix_now_s)) {
@@ -104,15 +105,14 @@ void HttpReactor::start(Block block, TimePoint now) {
     }
   }
   std::shared_ptr<const HttpTarget> target = object.target();
-  const auto started_in = target->endpoint->try_start();
-  if (!started_in) {
-    throttled_until_ = after(now, kThrottlePollS);
-    scheduler_.put_back(Lane::kHttp, std::move(block), throttled_until_);
+  const auto ticket = target->endpoint->try_start(now);
+  if (!ticket) {  // another thread was faster
+    scheduler_.put_back(Lane::kHttp, std::move(block), after(now, kRoomPollS));
     return;
   }
   hedge_budget_.record_request(block.size() - block.received);
   full_size_bytes_ = std::max(full_size_bytes_, block.size());
-  send(std::move(block), object, std::move(target), {.started_in = *started_in, .started = now});
+  send(std::move(block), object, std::move(target), {.ticket = *ticket, .started = now});
 }
 
 void HttpReactor::send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
@@ -123,7 +123,7 @@ void HttpReactor::send(Block block, HttpObject& object, std::shared_ptr<const Ht
   transfer->prepare(std::move(block), object, std::move(target), flight.started);
   if (flight.partner != nullptr) active_.at(flight.partner).partner = transfer;
   active_.emplace(transfer, std::move(flight));
-  curl_multi_add_handle(multi_.get(), transfer->handle());
+  check(curl_multi_add_handle(multi_.get(), transfer->handle()));
 }
 
 void HttpReactor::collect_finished() {
@@ -166,7 +166,8 @@ void HttpReactor::enforce_deadlines() {
   for (const auto& [transfer, flight] : active_) active.push_back(transfer);
   for (HttpTransfer* transfer : active) {
     if (!active_.contains(transfer)) continue;  // cancelled with its partner
-    if (auto error = transfer->check_deadlines(now)) settle(*transfer, std::move(error));
+    auto error = transfer->check_deadlines(now, active_.size(), block_deadline_s_);
+    if (error) settle(*transfer, std::move(error));
   }
   hedge_slow_ones(now);
 }
@@ -185,15 +186,17 @@ void HttpReactor::hedge_slow_ones(TimePoint now) {
   for (const auto& [elapsed_s, transfer] : slow) hedge(*transfer, active_.at(transfer), now);
 }
 
-// If there is a transfer to spare, room at the server, and the duplicate is within the budget.
+// If there is a transfer to spare, room at the server, which has no outage, and the duplicate is
+// within the budget.
 void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
   const Block& block = slow.block();
   if (idle_.empty() || block.received == block.size()) return;
   std::shared_ptr<const HttpTarget> target = slow.object().target();
-  const auto started_in = target->endpoint->try_start();
-  if (!started_in) return;
+  if (target->endpoint->outage()) return;
+  const auto ticket = target->endpoint->try_start(now);
+  if (!ticket) return;
   if (!hedge_budget_.try_spend(block.end - block.first_open())) {
-    target->endpoint->finish_cancelled();
+    target->endpoint->cancel(*ticket);
     return;
   }
   flight.was_hedged = true;
@@ -201,18 +204,22 @@ void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
   auto hedge = std::make_unique<Hedge>(block);
   Block duplicate = hedge->block(block.source);
   send(std::move(duplicate), slow.object(), std::move(target),
-       {.started_in = *started_in, .started = now, .partner = &slow, .hedge = std::move(hedge)});
+       {.ticket = *ticket, .started = now, .partner = &slow, .hedge = std::move(hedge)});
 }
 
 void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error) {
   Flight flight = release(transfer);
   Endpoint& endpoint = *transfer.target()->endpoint;
-  if (error) {
-    endpoint.finish(flight.started_in, classify(*error));
+  const TimePoint now = Clock::now();
+  bool is_of_outage = false;
+  if (error && means_no_descriptor(error->os_error)) {
+    endpoint.cancel(flight.ticket);  // it was never sent
+  } else if (error) {
+    is_of_outage = endpoint.finish_badly(flight.ticket, *error, now);
   } else {
-    const double seconds = seconds_between(flight.started, Clock::now());
+    const double seconds = seconds_between(flight.started, now);
     const std::uint64_t bytes = transfer.block().size();
-    endpoint.finish_well(seconds, bytes * 2 >= full_size_bytes_);
+    endpoint.finish_well(flight.ticket, seconds, bytes * 2 >= full_size_bytes_, now);
     if (transfer.block().attempts == 1 && !flight.hedge) {
       endpoint.record_answer(bytes, transfer.answered_in_s());
     }
@@ -223,7 +230,7 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
   }
   if (flight.partner != nullptr) cancel(*flight.partner);
   if (error) {
-    try_again(transfer, std::move(*error));
+    try_again(transfer, std::move(*error), is_of_outage);
   } else {
     scheduler_.finish(Lane::kHttp, transfer.take_block());
   }
@@ -243,40 +250,22 @@ void HttpReactor::settle_duplicate(Flight duplicate, bool is_complete) {
 }
 
 void HttpReactor::cancel(HttpTransfer& transfer) {
-  release(transfer);
-  transfer.target()->endpoint->finish_cancelled();
+  const Flight flight = release(transfer);
+  transfer.target()->endpoint->cancel(flight.ticket);
 }
 
-// Or fails the load, with the first failure of this block beside the last.
-void HttpReactor::try_again(HttpTransfer& transfer, ReadError error) {
+void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage) {
   Block block = transfer.take_block();
   if (means_no_descriptor(error.os_error) && wait_for_descriptor(block)) return;
   HttpObject& object = transfer.object();
-  const FailureKind kind = classify(error);
-  const bool is_stale = kind == FailureKind::kStale;
-  block.wrong_answers += kind == FailureKind::kWrongAnswer;
-  block.renewals += is_stale;
-  const AttemptHistory history{block.attempts, block.wrong_answers, block.renewals,
-                               error.elapsed_s};
-  const bool can_be_cured = !is_stale || object.can_refresh();
-  const bool is_worth_it = can_be_cured && is_worth_another_attempt(error, history, retry_);
-  const bool is_our_fault = means_no_descriptor(error.os_error);  // the server pays for its own
-  const bool is_paid =
-      is_worth_it && (is_our_fault || transfer.target()->endpoint->try_retry(kind));
-  if (!is_paid) {
-    if (is_worth_it) error.detail += "; too much failed at this server lately to try it again";
-    const bool is_another = !block.first_failure.starts_with(error.detail);
-    if (is_another && !block.first_failure.empty()) {
-      error.detail += "; at first: " + block.first_failure;
-    }
-    scheduler_.fail(std::move(error));
+  Endpoint& endpoint = *transfer.target()->endpoint;
+  const bool is_stale = classify(error) == FailureKind::kStale;
+  if (is_stale && !object.can_refresh()) {
+    retries_.give_up(block, std::move(error), endpoint);
     return;
   }
-  if (block.first_failure.empty()) block.first_failure = summary_of(error);
   if (is_stale) object.refuse(transfer.target());
-  const double random = std::uniform_real_distribution<double>(0, 1)(random_);
-  const double delay_s = is_stale ? 0 : retry_delay_s(error, block.attempts, retry_, random);
-  scheduler_.retry_at(Lane::kHttp, std::move(block), after(Clock::now(), delay_s));
+  retries_.try_again(std::move(block), std::move(error), endpoint, is_of_outage);
 }
 
 // Puts the block back without counting an attempt, as it was never sent: for this reactor, which

@@ -4,19 +4,20 @@
 // drives all transfers at once. Only wake() may be called from another thread.
 // Python is never called: when an object's credentials need renewing, the
 // consumer is asked through the scheduler and the block waits in the queue
-// meanwhile. How hard a server may be pressed is decided by its Endpoint, which
-// all loads of the process share.
+// meanwhile. How hard a server may be pressed, and whether it has an outage, is
+// decided by its Endpoint, which all loads of the process share: blocks of a
+// server that is paused wait in the queue, those of others go on.
 #pragma once
 
 #include <curl/curl.h>
 
 #include <atomic>
 #include <memory>
-#include <random>
 #include <unordered_map>
 #include <vector>
 
 #include "base/reader_count.h"
+#include "net/block_retries.h"
 #include "net/endpoint.h"
 #include "net/hedge.h"
 #include "net/http_object.h"
@@ -58,7 +59,7 @@ class HttpReactor {
 
   // A request under way.
   struct Flight {
-    ThrottleWindow::Epoch started_in = 0;
+    OutageTicket ticket{};
     TimePoint started{};
     HttpTransfer* partner = nullptr;         // its duplicate, or the one it is a duplicate of
     std::unique_ptr<Hedge> hedge = nullptr;  // what a duplicate fills; null for the others
@@ -77,7 +78,7 @@ class HttpReactor {
   void settle(HttpTransfer& transfer, std::optional<ReadError> error);
   void settle_duplicate(Flight duplicate, bool is_complete);
   void cancel(HttpTransfer& transfer);
-  void try_again(HttpTransfer& transfer, ReadError error);
+  void try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage);
   bool wait_for_descriptor(Block& block);
   void sleep();
   bool has_room() const { return active_.size() < window_.size(); }
@@ -87,7 +88,8 @@ class HttpReactor {
 
   Scheduler& scheduler_;
   const std::vector<std::unique_ptr<HttpObject>>& objects_;
-  const RetryOptions retry_;
+  const BlockRetries retries_;
+  const double block_deadline_s_;
   HttpCounters& counters_;
   std::unique_ptr<CURLM, FreeMulti> multi_;
   std::vector<std::unique_ptr<HttpTransfer>> transfers_;
@@ -97,10 +99,8 @@ class HttpReactor {
   HedgeBudget hedge_budget_;
   std::uint64_t full_size_bytes_ = 0;  // of the largest block so far
   std::uint64_t received_bytes_ = 0;   // by all transfers, since the start
-  std::mt19937_64 random_{std::random_device{}()};
   std::optional<TimePoint> retry_at_;
   TimePoint next_deadline_check_{};
-  TimePoint throttled_until_{};  // the endpoint of the last block had no room
   bool is_lane_finished_ = false;
   bool is_leaving_ = false;  // no connection can be made; other reactors have some
 };

@@ -1,5 +1,6 @@
 #include "net/http_transfer.h"
 
+#include <algorithm>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -9,7 +10,8 @@ namespace streamer {
 namespace {
 
 constexpr std::size_t kErrorBodyBytes = 8 << 10;  // an <Error> document is a few hundred bytes
-constexpr double kStallBytesPerSecond = 1024;
+// Of what each transfer would get if they shared alike: below, it is this one that is slow.
+constexpr double kFairShare = 0.25;
 
 ErrorCode code_of(CURLcode result) {
   switch (result) {
@@ -68,13 +70,14 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   head_ = ResponseHead(asked_.version_header,
                        asks_for_checksum_ ? object.answer_checksum()->answer_header : "");
   cursor_.emplace(block_);
-  is_head_checked_ = false;
+  is_head_checked_ = has_thrown_ = false;
   refusal_.reset();
   error_body_.clear();
   message_[0] = '\0';
   started_ = window_start_ = now;
   received_before_ = block_.received;
   window_received_ = block_.received;
+  window_total_ = received_bytes_;
   set_headers();
   set_options();
 }
@@ -121,6 +124,8 @@ void HttpTransfer::set_options() {
                    0L);  // a signature must not reach another host
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+  // A proxy's answer to CONNECT is not the server's: neither its status nor its headers count.
+  curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
@@ -136,15 +141,27 @@ void HttpTransfer::set_options() {
   if (!target_->proxy.empty()) curl_easy_setopt(easy, CURLOPT_PROXY, target_->proxy.c_str());
 }
 
-std::size_t HttpTransfer::on_header(char* data, std::size_t size, std::size_t count, void* self) {
-  static_cast<HttpTransfer*>(self)->head_.take_line({data, size * count});
-  return size * count;
+std::size_t HttpTransfer::on_header(char* data, std::size_t size, std::size_t count,
+                                    void* self) noexcept {
+  auto& transfer = *static_cast<HttpTransfer*>(self);
+  try {
+    transfer.head_.take_line({data, size * count});
+    return size * count;
+  } catch (...) {
+    transfer.has_thrown_ = true;
+    return 0;  // anything but all bytes makes libcurl give up
+  }
 }
 
-std::size_t HttpTransfer::on_body(char* data, std::size_t size, std::size_t count, void* self) {
-  const std::size_t bytes = size * count;
-  const bool is_taken = static_cast<HttpTransfer*>(self)->take_body({data, bytes});
-  return is_taken ? bytes : 0;  // anything but `bytes` makes libcurl give up
+std::size_t HttpTransfer::on_body(char* data, std::size_t size, std::size_t count,
+                                  void* self) noexcept {
+  auto& transfer = *static_cast<HttpTransfer*>(self);
+  try {
+    return transfer.take_body({data, size * count}) ? size * count : 0;
+  } catch (...) {
+    transfer.has_thrown_ = true;
+    return 0;
+  }
 }
 
 bool HttpTransfer::take_body(std::string_view data) {
@@ -224,6 +241,7 @@ std::optional<ReadError> HttpTransfer::compare_checksum() {
 
 std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) {
   std::optional<ReadError> error = std::move(refusal_);
+  if (has_thrown_) error = error_of(ErrorCode::kOutOfMemory, "no memory for an answer");
   const bool is_answered = head_.status >= 300 || (head_.status > 0 && !is_head_checked_);
   if (!error && is_answered && (result == CURLE_OK || !error_body_.empty())) {
     error = check_range_response(asked_, head_, error_body_);
@@ -242,9 +260,13 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
   return error;
 }
 
-std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now) {
+std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_t active,
+                                                       double block_deadline_s) {
   std::optional<ReadError> error;
-  if (head_.status == 0) {
+  const double window_s = seconds_between(window_start_, now);
+  if (seconds_between(block_.first_started, now) > block_deadline_s) {
+    error = error_of(ErrorCode::kTimeout, "the block's time is up (block_deadline_s)");
+  } else if (head_.status == 0) {
     curl_off_t connected_us = 0;  // connection and TLS handshake; 0 until they are done
     curl_easy_getinfo(easy_.get(), CURLINFO_PRETRANSFER_TIME_T, &connected_us);
     const double limit = static_cast<double>(connected_us) / 1e6 + options_.first_byte_timeout_s;
@@ -252,16 +274,27 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now) {
       error = error_of(ErrorCode::kTimeout, "no answer within the first-byte time-out");
     }
     window_start_ = now;  // a late answer has not stalled yet
-  } else if (seconds_between(window_start_, now) > options_.stall_timeout_s) {
+    window_total_ = received_bytes_;
+  } else if (window_s > options_.stall_timeout_s) {
     const auto progress = static_cast<double>(block_.received - window_received_);
-    if (progress < kStallBytesPerSecond * options_.stall_timeout_s) {
+    if (progress < slowest_bytes_per_s(window_s, active) * window_s) {
       error = error_of(ErrorCode::kTimeout, "the transfer stalled");
     }
     window_start_ = now;
     window_received_ = block_.received;
+    window_total_ = received_bytes_;
   }
   if (error) complete_error(*error, now);
   return error;
+}
+
+// Where all transfers together bring what one must, the line is slow, not the server: then only
+// those that fall far behind the others have stalled.
+double HttpTransfer::slowest_bytes_per_s(double seconds, std::size_t active) const {
+  const double together = static_cast<double>(received_bytes_ - window_total_) / seconds;
+  if (together < options_.stall_bytes_per_s) return options_.stall_bytes_per_s;
+  const double share = together / static_cast<double>(std::max<std::size_t>(active, 1));
+  return std::min(options_.stall_bytes_per_s, share * kFairShare);
 }
 
 double HttpTransfer::answered_in_s() const {
@@ -291,7 +324,17 @@ ReadError HttpTransfer::error_of(ErrorCode code, std::string detail) const {
 
 std::optional<ReadError> HttpTransfer::error_of_curl(CURLcode result) const {
   const char* text = message_[0] != '\0' ? message_.data() : curl_easy_strerror(result);
-  return error_of(code_of(result), text);
+  ReadError error = error_of(code_of(result), text);
+  long tunnel_status = 0;
+  curl_easy_getinfo(easy_.get(), CURLINFO_HTTP_CONNECTCODE, &tunnel_status);
+  if (head_.status == 0 && tunnel_status >= 300) {
+    error.code = ErrorCode::kHttpStatus;
+    error.http_status = static_cast<int>(tunnel_status);
+    error.detail = "the proxy made no tunnel to the server";
+  } else if (result == CURLE_SSL_CONNECT_ERROR && target_->endpoint->has_answered()) {
+    error.code = ErrorCode::kConnect;  // its TLS was right before: the connection was lost
+  }
+  return error;
 }
 
 void HttpTransfer::complete_error(ReadError& error, TimePoint now) const {

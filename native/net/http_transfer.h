@@ -26,7 +26,8 @@ namespace streamer {
 struct HttpOptions {
   double connect_timeout_s = 10;
   double first_byte_timeout_s = 30;  // from the request's last byte to the answer's first
-  double stall_timeout_s = 20;       // longest time below 1 KiB/s
+  double stall_timeout_s = 10;       // longest time below stall_bytes_per_s
+  double stall_bytes_per_s = 256 << 10;
 };
 
 class HttpTransfer {
@@ -46,16 +47,18 @@ class HttpTransfer {
   // What the request came to; nothing when every byte landed.
   std::optional<ReadError> conclude(CURLcode result, TimePoint now);
 
-  // Nothing, or the time-out this transfer has run into.
-  std::optional<ReadError> check_deadlines(TimePoint now);
+  // Nothing, or the time-out this transfer has run into, while its reactor has `active` of them.
+  // `block_deadline_s` counts from the block's first attempt.
+  std::optional<ReadError> check_deadlines(TimePoint now, std::size_t active,
+                                           double block_deadline_s);
 
   // The block, with what it received.
   Block take_block() { return std::move(block_); }
   const Block& block() const { return block_; }
 
-  // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
   // How long the whole answer took, the connection already made.
   double answered_in_s() const;
+  // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
   double remaining_s(double elapsed_s) const;
 
   const std::shared_ptr<const HttpTarget>& target() const { return target_; }
@@ -70,9 +73,12 @@ class HttpTransfer {
     void operator()(curl_slist* list) const { curl_slist_free_all(list); }
   };
 
-  static std::size_t on_header(char* data, std::size_t size, std::size_t count, void* self);
-  static std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self);
+  // libcurl is C: nothing may be thrown through it.
+  static std::size_t on_header(char* data, std::size_t size, std::size_t count,
+                               void* self) noexcept;
+  static std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self) noexcept;
   bool take_body(std::string_view data);
+  double slowest_bytes_per_s(double seconds, std::size_t active) const;
   bool wants_checksum() const;
   void expect_checksum();
   std::optional<ReadError> compare_checksum();
@@ -96,12 +102,14 @@ class HttpTransfer {
   std::optional<SegmentCursor> cursor_;
   bool asks_for_checksum_ = false;
   bool is_head_checked_ = false;
+  bool has_thrown_ = false;  // there was no memory for what a callback wanted to keep
   std::optional<ReadError> refusal_;
   std::string error_body_;
   TimePoint started_{};
   std::uint64_t received_before_ = 0;  // by earlier attempts at the block
   TimePoint window_start_{};           // of the current stall window
   std::uint64_t window_received_ = 0;  // block_.received at its start
+  std::uint64_t window_total_ = 0;     // received_bytes_ at its start
 };
 
 }  // namespace streamer

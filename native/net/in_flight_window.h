@@ -5,7 +5,7 @@
 // spreads the work over more memory at a time, which costs cache misses. A store far away, or one
 // that limits each connection (S3: some 90 MB/s after some 30 ms), wants dozens. The reactor can
 // tell them apart: while it sleeps most of the time although all its requests are under way, and
-// each of them brings little, the window doubles.
+// each of them brings little, the window doubles; not where each brings next to nothing.
 //
 // Not thread-safe; each reactor has its own.
 #pragma once
@@ -31,7 +31,8 @@ class InFlightWindow {
     const double observed_s = seconds_between(observed_since_, after);
     if (observed_s < kObservedS) return;
     const auto bytes = static_cast<double>(received_bytes - received_before_);
-    const bool is_slow = bytes / observed_s / size_ < kFastBytesPerSecond;
+    const double each = bytes / observed_s / size_;
+    const bool is_slow = each < kFastBytesPerSecond && each > kSlowestBytesPerSecond;
     if (is_slow && asleep_s_ > observed_s * kMostly) size_ = std::min(size_ * 2, max_size_);
     restart(after, received_bytes);
   }
@@ -56,6 +57,8 @@ class InFlightWindow {
   static constexpr double kMostly = 0.5;
   static constexpr double kFastBytesPerSecond =
       128e6;  // per request: above what any store gives a connection
+  // Per request: a line this slow is full, and more requests would only wait for it longer.
+  static constexpr double kSlowestBytesPerSecond = 128 << 10;
 
   unsigned max_size_;
   unsigned size_;

@@ -35,6 +35,12 @@ TEST_CASE("a busy reactor keeps its window, and so does one with fast connection
   CHECK(window.size() == 4);
 }
 
+TEST_CASE("a line that is full gets no more requests") {
+  InFlightWindow window(30);
+  run(window, 20, 0.9, 100e3);
+  CHECK(window.size() == 4);
+}
+
 TEST_CASE("a limit learnt later holds, and leaves room for one") {
   InFlightWindow window(64);
   window.limit(3);

@@ -85,6 +85,7 @@ bool LoopbackServer::answer(int connection, const std::string& request) {
   if (fault == LoopbackFault::kUnavailable) {
     return send_all(connection, "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n");
   }
+  if (fault == LoopbackFault::kCutAtOnce) return false;
   unsigned long first = 0;
   unsigned long last = 0;
   const std::size_t at = request.find("Range: bytes=");

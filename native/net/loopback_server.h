@@ -11,7 +11,7 @@
 
 namespace streamer {
 
-enum class LoopbackFault : std::uint8_t { kNone, kUnavailable, kCut, kSlow, kFlip };
+enum class LoopbackFault : std::uint8_t { kNone, kUnavailable, kCut, kCutAtOnce, kSlow, kFlip };
 
 class LoopbackServer {
  public:

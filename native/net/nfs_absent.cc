@@ -6,6 +6,7 @@
 namespace streamer {
 
 class NfsMount {};
+class NfsTransfer {};
 
 NfsReactor::NfsReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<NfsObject>>& objects,
                        const NfsOptions& options, const RetryOptions& retry)
@@ -13,6 +14,7 @@ NfsReactor::NfsReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<N
       objects_(objects),
       options_(options),
       retry_(retry),
+      retries_(scheduler, Lane::kNfs, retry),
       wake_descriptor_(-1) {
   throw std::logic_error("this build has no NFS client");
 }

@@ -25,7 +25,6 @@ namespace {
 constexpr std::uint64_t kLargestReadBytes = std::uint64_t{1} << 20;
 constexpr int kMostLinks = 40;                     // as Linux
 constexpr std::uint64_t kLongestLinkBytes = 4096;  // PATH_MAX
-constexpr double kSlowestBytesPerSecond = 1024;    // as over HTTP
 
 std::int64_t nanoseconds(std::uint64_t seconds, std::uint64_t rest) {
   return static_cast<std::int64_t>(seconds) * 1'000'000'000 + static_cast<std::int64_t>(rest);
@@ -118,7 +117,7 @@ void NfsConnection::enforce_deadlines(TimePoint now) {
   }
   const std::uint64_t received = received_bytes();
   const auto brought = static_cast<double>(received - progress_bytes_);
-  if (is_idle() || brought >= kSlowestBytesPerSecond * timeouts_.stall_s) {
+  if (is_idle() || brought >= timeouts_.stall_bytes_per_s * timeouts_.stall_s) {
     progress_at_ = now;
     progress_bytes_ = received;
   } else if (waited_s > timeouts_.stall_s) {

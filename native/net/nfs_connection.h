@@ -31,7 +31,8 @@ namespace streamer {
 
 struct NfsTimeouts {
   double connect_s = 10;
-  double stall_s = 20;
+  double stall_s = 10;
+  double stall_bytes_per_s = 256 << 10;
 };
 
 class NfsConnection {

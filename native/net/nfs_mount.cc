@@ -36,9 +36,17 @@ std::string NfsMount::name_of(const NfsObject& object) {
          object.url().settings_for_libnfs();
 }
 
-void NfsMount::start(Block block, NfsObject& object, TimePoint now) {
+void NfsMount::start(Block block, const OutageTicket& ticket, NfsObject& object, TimePoint now) {
   files_.try_emplace(block.source, File{&object, nullptr, false, {}});
-  transfers_.push_back(std::make_unique<NfsTransfer>(std::move(block), now));
+  transfers_.push_back(std::make_unique<NfsTransfer>(std::move(block), ticket, now));
+}
+
+void NfsMount::enforce_block_deadline(TimePoint now, double block_deadline_s) {
+  for (const auto& transfer : transfers_) {
+    const bool is_overdue = seconds_between(transfer->first_started(), now) > block_deadline_s;
+    if (!is_overdue || transfer->is_done()) continue;
+    transfer->fail(error_of(ErrorCode::kTimeout, "the block's time is up (block_deadline_s)"));
+  }
 }
 
 void NfsMount::advance() {

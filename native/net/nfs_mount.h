@@ -35,7 +35,9 @@ class NfsMount {
   NfsConnection& connection() { return *connection_; }
   std::size_t transfer_count() const { return transfers_.size(); }
 
-  void start(Block block, NfsObject& object, TimePoint now);
+  void start(Block block, const OutageTicket& ticket, NfsObject& object, TimePoint now);
+  // Fails blocks whose first attempt is so long ago.
+  void enforce_block_deadline(TimePoint now, double block_deadline_s);
   // Opens files and asks for blocks, as far as is possible now.
   void advance();
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/read_error.h"
+#include "net/endpoint.h"
 #include "net/nfs_url.h"
 
 namespace streamer {
@@ -42,10 +44,12 @@ class NfsObject {
       : url_(std::move(url)),
         addresses_(std::move(addresses)),
         size_bytes_(size_bytes),
-        version_(std::move(version)) {}
+        version_(std::move(version)),
+        endpoint_(Endpoint::named(url_.server_name())) {}
 
   const NfsUrl& url() const { return url_; }
   const std::vector<std::string>& addresses() const { return addresses_; }
+  const std::shared_ptr<Endpoint>& endpoint() const { return endpoint_; }
 
   std::string version() {
     const std::lock_guard lock(mutex_);
@@ -61,6 +65,7 @@ class NfsObject {
   const std::uint64_t size_bytes_;
   std::mutex mutex_;
   std::string version_;  // guarded by mutex_
+  const std::shared_ptr<Endpoint> endpoint_;
 };
 
 // Compares a file that was read with what it was when it was opened.

@@ -19,7 +19,8 @@ namespace {
 // time.
 constexpr std::uint64_t kMostInFlightBytes = std::uint64_t{16} << 20;
 constexpr int kDeadlineCheckMs = 100;
-constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
+constexpr double kRoomPollS = 0.02;  // between two looks at a server that has no room
+constexpr int kIdlePollMs = 1000;    // wake() ends it earlier
 
 int make_wake_descriptor() {
   const int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -35,6 +36,7 @@ NfsReactor::NfsReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<N
       objects_(objects),
       options_(options),
       retry_(retry),
+      retries_(scheduler, Lane::kNfs, retry),
       wake_descriptor_(make_wake_descriptor()) {}
 
 NfsReactor::~NfsReactor() { close(wake_descriptor_); }
@@ -62,20 +64,34 @@ void NfsReactor::start_blocks() {
   retry_at_.reset();
   while (in_flight_bytes_ < kMostInFlightBytes) {
     const TimePoint now = Clock::now();
-    TakeResult result = scheduler_.try_take(Lane::kNfs, now);
+    const auto admission = [this, now](std::uint32_t source, TimePoint first_started) {
+      return retries_.closed_until(*objects_[source]->endpoint(), first_started, now);
+    };
+    TakeResult result = scheduler_.try_take(Lane::kNfs, now, admission);
     is_lane_finished_ = result.is_finished;
     retry_at_ = result.retry_at;
     if (!result.block) return;
-    in_flight_bytes_ += result.block->size();
-    NfsObject& object = *objects_[result.block->source];
-    mount_for(object).start(std::move(*result.block), object, now);
+    start(std::move(*result.block), now);
   }
+}
+
+void NfsReactor::start(Block block, TimePoint now) {
+  NfsObject& object = *objects_[block.source];
+  if (retries_.give_up_overdue(block, *object.endpoint(), now)) return;
+  const auto ticket = object.endpoint()->try_start(now);
+  if (!ticket) {  // another thread was faster
+    scheduler_.put_back(Lane::kNfs, std::move(block), after(now, kRoomPollS));
+    return;
+  }
+  in_flight_bytes_ += block.size();
+  mount_for(object).start(std::move(block), *ticket, object, now);
 }
 
 NfsMount& NfsReactor::mount_for(const NfsObject& object) {
   std::unique_ptr<NfsMount>& mount = mounts_[NfsMount::name_of(object)];
   if (!mount) {
-    const NfsTimeouts timeouts{options_.connect_timeout_s, options_.stall_timeout_s};
+    const NfsTimeouts timeouts{options_.connect_timeout_s, options_.stall_timeout_s,
+                               options_.stall_bytes_per_s};
     mount = std::make_unique<NfsMount>(object, mounts_made_++, timeouts);
   }
   return *mount;
@@ -104,30 +120,37 @@ void NfsReactor::wait() {
 void NfsReactor::collect() {
   const TimePoint now = Clock::now();
   for (auto entry = mounts_.begin(); entry != mounts_.end();) {
+    entry->second->enforce_block_deadline(now, retry_.block_deadline_s);
     for (NfsMount::Outcome& outcome : entry->second->collect(now)) {
-      in_flight_bytes_ -= outcome.transfer->size();
-      if (outcome.is_innocent) {
-        scheduler_.put_back(Lane::kNfs, outcome.transfer->give_back(), now);
-      } else if (outcome.error) {
-        settle_broken(outcome.transfer->take_block(), std::move(*outcome.error));
-      } else {
-        scheduler_.finish(Lane::kNfs, outcome.transfer->take_block());
-      }
+      settle(*outcome.transfer, std::move(outcome.error), outcome.is_innocent);
     }
     entry = entry->second->is_broken() ? mounts_.erase(entry) : std::next(entry);
   }
 }
 
-void NfsReactor::settle_broken(Block block, ReadError error) {
-  const AttemptHistory history{.attempts = error.attempts, .elapsed_s = error.elapsed_s};
-  if (error.attempts < std::min(2, retry_.max_attempts) && is_worth_reopening(error)) {
-    scheduler_.retry_at(Lane::kNfs, std::move(block), Clock::now());
-  } else if (is_worth_another_attempt(error, history, retry_)) {
-    const double random = std::uniform_real_distribution<double>(0, 1)(random_);
-    const double delay_s = retry_delay_s(error, error.attempts, retry_, random);
-    scheduler_.retry_at(Lane::kNfs, std::move(block), after(Clock::now(), delay_s));
+void NfsReactor::settle(NfsTransfer& transfer, std::optional<ReadError> error, bool is_innocent) {
+  const TimePoint now = Clock::now();
+  const OutageTicket ticket = transfer.ticket();
+  Endpoint& endpoint = *objects_[transfer.source()]->endpoint();
+  in_flight_bytes_ -= transfer.size();
+  if (is_innocent) {
+    endpoint.cancel(ticket);
+    scheduler_.put_back(Lane::kNfs, transfer.give_back(), now);
+    return;
+  }
+  if (!error) {
+    endpoint.finish_well(ticket, 0, false, now);
+    scheduler_.finish(Lane::kNfs, transfer.take_block());
+    return;
+  }
+  const bool is_of_outage = endpoint.finish_badly(ticket, *error, now);
+  Block block = transfer.take_block();
+  const bool is_first =
+      block.attempts - block.attempts_in_outages < std::min(2, retry_.max_attempts);
+  if (is_first && is_worth_reopening(*error)) {
+    scheduler_.retry_at(Lane::kNfs, std::move(block), now);
   } else {
-    scheduler_.fail(std::move(error));
+    retries_.try_again(std::move(block), std::move(*error), endpoint, is_of_outage);
   }
 }
 

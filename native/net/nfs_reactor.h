@@ -1,18 +1,18 @@
 // One thread, its own connections to NFS servers, many reads in flight on each.
 //
 // The thread takes blocks from the NFS lane while it has room, and drives all connections at once.
-// Only wake() may be called from another thread. A build without libnfs has this class too, but it
-// cannot be made.
+// A server that has an outage is asked as its Endpoint says. Only wake() may be called from another
+// thread. A build without libnfs has this class too, but it cannot be made.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "net/block_retries.h"
 #include "net/nfs_object.h"
 #include "net/retry.h"
 #include "pipeline/scheduler.h"
@@ -20,10 +20,12 @@
 namespace streamer {
 
 class NfsMount;
+class NfsTransfer;
 
 struct NfsOptions {
   double connect_timeout_s = 10;
-  double stall_timeout_s = 20;
+  double stall_timeout_s = 10;  // longest time below stall_bytes_per_s
+  double stall_bytes_per_s = 256 << 10;
 };
 
 class NfsReactor {
@@ -44,21 +46,22 @@ class NfsReactor {
 
  private:
   void start_blocks();
+  void start(Block block, TimePoint now);
   NfsMount& mount_for(const NfsObject& object);
   void wait();
   void collect();
-  void settle_broken(Block block, ReadError error);
+  void settle(NfsTransfer& transfer, std::optional<ReadError> error, bool is_innocent);
   int poll_timeout_ms() const;
 
   Scheduler& scheduler_;
   const std::vector<std::unique_ptr<NfsObject>>& objects_;
   const NfsOptions options_;
   const RetryOptions retry_;
+  const BlockRetries retries_;
   const int wake_descriptor_;
   std::map<std::string, std::unique_ptr<NfsMount>> mounts_;
   unsigned mounts_made_ = 0;
   std::uint64_t in_flight_bytes_ = 0;
-  std::mt19937_64 random_{std::random_device{}()};
   std::optional<TimePoint> retry_at_;
   bool is_lane_finished_ = false;
 };

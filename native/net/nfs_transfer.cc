@@ -7,7 +7,8 @@
 
 namespace streamer {
 
-NfsTransfer::NfsTransfer(Block block, TimePoint now) : block_(std::move(block)) {
+NfsTransfer::NfsTransfer(Block block, const OutageTicket& ticket, TimePoint now)
+    : block_(std::move(block)), ticket_(ticket) {
   if (block_.attempts++ == 0) block_.first_started = now;
 }
 

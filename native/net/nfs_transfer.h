@@ -15,16 +15,19 @@
 #include <vector>
 
 #include "net/nfs_connection.h"
+#include "net/outage.h"
 #include "pipeline/plan.h"
 
 namespace streamer {
 
 class NfsTransfer {
  public:
-  NfsTransfer(Block block, TimePoint now);
+  NfsTransfer(Block block, const OutageTicket& ticket, TimePoint now);
 
   std::uint32_t source() const { return block_.source; }
   std::uint64_t size() const { return block_.size(); }
+  const OutageTicket& ticket() const { return ticket_; }
+  TimePoint first_started() const { return block_.first_started; }
   bool has_begun() const { return has_begun_; }
   // All bytes are there and of one version, or there is an error.
   bool is_done() const { return is_done_; }
@@ -52,6 +55,7 @@ class NfsTransfer {
   void check();
 
   Block block_;
+  const OutageTicket ticket_;
   NfsConnection* connection_ = nullptr;
   nfsfh* file_ = nullptr;
   NfsAttributes opened_;

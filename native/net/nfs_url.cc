@@ -85,6 +85,12 @@ void set_server(NfsUrl& url, std::string_view authority) {
 
 }  // namespace
 
+std::string NfsUrl::server_name() const {
+  std::string name = "nfs://" + server;
+  if (nfs_port != 0) name.append(":").append(std::to_string(nfs_port));
+  return name;
+}
+
 std::string NfsUrl::settings_for_libnfs() const {
   std::string text = "nfs://server/?version=" + std::to_string(version);
   if (nfs_port != 0) text += "&nfsport=" + std::to_string(nfs_port);

@@ -23,6 +23,8 @@ struct NfsUrl {
   std::optional<int> uid;  // empty: this process's own
   std::optional<int> gid;
 
+  // "nfs://server:port", for messages, and to know it again.
+  std::string server_name() const;
   // The same server and options in libnfs's own spelling. The path is left out: libnfs would look
   // for options in it.
   std::string settings_for_libnfs() const;

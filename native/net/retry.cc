@@ -9,7 +9,7 @@
 namespace streamer {
 namespace {
 
-constexpr double kLongestRetryAfterS = 120;
+constexpr double kLongestRetryAfterS = 120;  // in front of the block's deadline
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -72,7 +72,10 @@ FailureKind classify(const ReadError& error) {
 
 bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& history,
                               const RetryOptions& options) {
-  if (history.attempts >= options.max_attempts) return false;
+  const int most = history.has_server_answered
+                       ? options.max_attempts
+                       : std::min(options.max_attempts, options.max_attempts_unanswered);
+  if (history.attempts >= most) return false;
   if (history.elapsed_s >= options.block_deadline_s) return false;
   switch (classify(error)) {
     case FailureKind::kTransient:
@@ -91,9 +94,7 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
 
 double retry_delay_s(const ReadError& error, int attempts, const RetryOptions& options,
                      double random) {
-  const bool is_throttled = classify(error) == FailureKind::kThrottle;
-  const double base = is_throttled ? options.throttle_delay_s : options.base_delay_s;
-  const double grown = base * std::pow(2.0, std::max(0, attempts - 1));
+  const double grown = options.base_delay_s * std::pow(2.0, std::max(0, attempts - 1));
   const double jittered = random * std::min(grown, options.longest_delay_s);
   return std::clamp(std::max(jittered, error.retry_after_s), 0.0, kLongestRetryAfterS);
 }

@@ -21,16 +21,18 @@ struct RetryOptions {
   int max_attempts = 8;
   double block_deadline_s = 120;  // from the first attempt: no further one begins after it
   double base_delay_s = 0.05;  // full jitter over 50 ms * 2^n: the AWS architecture blog's formula
-  double throttle_delay_s = 1.0;  // the same after the server has asked for patience
-  double longest_delay_s = 20.0;
+  double longest_delay_s = 5.0;
+  // A server that never answered in this process: a wrong address, or nobody is there.
+  int max_attempts_unanswered = 3;
 };
 
 // What a block has been through, the failure under judgement included.
 struct AttemptHistory {
-  int attempts = 0;
+  int attempts = 0;  // those that fell into an outage of the server not counted
   int wrong_answers = 0;
   int renewals = 0;      // attempts after which new credentials or a new URL were asked for
   double elapsed_s = 0;  // since the first attempt
+  bool has_server_answered = true;  // ever, in this process
 };
 
 // Whether the block is tried again after `error`.

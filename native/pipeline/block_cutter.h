@@ -30,6 +30,9 @@ class BlockCutter {
   BlockCutter(std::vector<Item>& items, std::vector<Span> spans, BlockBytes block_bytes);
 
   bool is_exhausted() const { return span_ == spans_.size(); }
+  // Of the next block; not when exhausted.
+  std::uint32_t source() const { return spans_[span_].source; }
+  std::uint32_t item() const { return item_; }
 
   // The next block, or nothing when exhausted or when memory is short. With `accept_short` false a
   // block cut short by memory to less than a quarter of its size is held back: more memory will

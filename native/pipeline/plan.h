@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/read_error.h"
 #include "integrity/digest_plan.h"
 
 namespace streamer {
@@ -92,11 +93,13 @@ struct Block {
   // Some of them are good only if the whole answer is.
   std::optional<AnswerCheck> answer;
   // What became of it so far; see net/retry.h.
-  int attempts = 0;  // started
+  int attempts = 0;             // started
+  int attempts_in_outages = 0;  // of these, failed for the server as a whole
   int wrong_answers = 0;
   int renewals = 0;
   TimePoint first_started{};  // of the first attempt
   std::string first_failure;  // how the first attempt failed, for the error of the last
+  std::shared_ptr<const ReadError> last_failure;  // where the block's time is up while it waits
 
   std::uint64_t size() const { return end - begin; }
 

@@ -13,13 +13,16 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
       memory_(plan_.items.size()),
       missing_bytes_(plan_.items.size()),
       state_(plan_.items.size(), ItemState::kWaiting) {
-  std::array<std::vector<Span>, kLaneCount> spans;
+  using Queue = std::pair<std::size_t, std::uint32_t>;  // lane and server
+  std::map<Queue, std::vector<Span>> spans;
   for (const Span& span : plan_.spans) {
-    spans[static_cast<std::size_t>(lane_of_source[span.source])].push_back(span);
+    const std::vector<std::uint32_t>& servers = options_.server_of_source;
+    const std::uint32_t server = servers.empty() ? 0 : servers.at(span.source);
+    spans[{static_cast<std::size_t>(lane_of_source[span.source]), server}].push_back(span);
   }
-  for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
-    if (spans[lane].empty()) continue;
-    lanes_[lane].cutter.emplace(plan_.items, std::move(spans[lane]), block_bytes_of(lane));
+  for (auto& [queue, own] : spans) {
+    const std::size_t lane = queue.first;
+    lanes_[lane].cutters.emplace_back(plan_.items, std::move(own), block_bytes_of(lane));
   }
   arena_.join(options_.memory_limit_bytes);
   const std::lock_guard lock(mutex_);
@@ -51,11 +54,11 @@ Scheduler::~Scheduler() {
   arena_.leave(options_.memory_limit_bytes);
 }
 
-std::optional<Block> Scheduler::take(Lane which) {
+std::optional<Block> Scheduler::take(Lane which, const Admission& admission) {
   LaneState& lane = lane_state(which);
   std::unique_lock lock(mutex_);
   for (;;) {
-    TakeResult result = try_take_locked(lane, Clock::now());
+    TakeResult result = try_take_locked(lane, Clock::now(), admission);
     if (result.block || result.is_finished) {
       lock.unlock();
       return with_slot(std::move(result)).block;
@@ -68,39 +71,51 @@ std::optional<Block> Scheduler::take(Lane which) {
   }
 }
 
-TakeResult Scheduler::try_take(Lane which, TimePoint now) {
+TakeResult Scheduler::try_take(Lane which, TimePoint now, const Admission& admission) {
   std::unique_lock lock(mutex_);
-  TakeResult result = try_take_locked(lane_state(which), now);
+  TakeResult result = try_take_locked(lane_state(which), now, admission);
   lock.unlock();
   return with_slot(std::move(result));
 }
 
-TakeResult Scheduler::try_take_locked(LaneState& lane, TimePoint now) {
+TakeResult Scheduler::try_take_locked(LaneState& lane, TimePoint now, const Admission& admission) {
   TakeResult result;
   if (is_stopped_ || lane.is_finished()) {
     result.is_finished = true;
     return result;
   }
-  result.block = take_due(lane, now);
-  const bool is_waiting_for_slot = !lane.retries.empty() && lane.retries.begin()->first <= now;
-  if (!result.block && !is_waiting_for_slot) result.block = cut_next(lane);
+  Search search{.admission = admission, .now = now};
+  result.block = take_due(lane, search);
+  if (!result.block && !search.lacks_slot) result.block = cut_next(lane, search);
   if (is_stopped_) {  // there was no memory for the next tensor
     result.is_finished = true;
   } else if (result.block) {
     ++lane.in_flight;
     ++stats_.blocks;
   } else {
+    result.retry_at = search.again_at;
     const auto next_due = lane.retries.upper_bound(now);
-    if (next_due != lane.retries.end()) result.retry_at = next_due->first;
+    if (next_due != lane.retries.end()) {
+      result.retry_at = std::min(next_due->first, search.again_at.value_or(TimePoint::max()));
+    }
   }
   return result;
 }
 
-// The first block whose time has come and that has a slot, or needs none.
-std::optional<Block> Scheduler::take_due(LaneState& lane, TimePoint now) {
-  for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= now; ++it) {
+bool Scheduler::Search::may_take(std::uint32_t source, TimePoint first_started) {
+  if (!admission) return true;
+  const std::optional<TimePoint> later = admission(source, first_started);
+  if (later) again_at = std::min(*later, again_at.value_or(TimePoint::max()));
+  return !later;
+}
+
+// The first block whose time has come, whose server may be asked, and that has a slot or needs
+// none.
+std::optional<Block> Scheduler::take_due(LaneState& lane, Search& search) {
+  for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= search.now; ++it) {
+    if (!search.may_take(it->second.source, it->second.first_started)) continue;
     if (!try_give_slot(it->second)) {
-      lane.is_starved = true;
+      lane.is_starved = search.lacks_slot = true;
       continue;
     }
     Block block = std::move(it->second);
@@ -110,12 +125,23 @@ std::optional<Block> Scheduler::take_due(LaneState& lane, TimePoint now) {
   return std::nullopt;
 }
 
-std::optional<Block> Scheduler::cut_next(LaneState& lane) {
-  if (!lane.cutter || lane.cutter->is_exhausted()) return std::nullopt;
+// That of the first item, of all servers that may be asked.
+BlockCutter* Scheduler::next_cutter(LaneState& lane, Search& search) {
+  BlockCutter* next = nullptr;
+  for (BlockCutter& cutter : lane.cutters) {
+    if (cutter.is_exhausted() || !search.may_take(cutter.source())) continue;
+    if (next == nullptr || cutter.item() < next->item()) next = &cutter;
+  }
+  return next;
+}
+
+std::optional<Block> Scheduler::cut_next(LaneState& lane, Search& search) {
+  BlockCutter* const cutter = next_cutter(lane, search);
+  if (cutter == nullptr) return std::nullopt;
   const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
   std::optional<Block> block;
   try {
-    block = lane.cutter->next([this](std::uint32_t item) { return reserve(item); }, is_idle);
+    block = cutter->next([this](std::uint32_t item) { return reserve(item); }, is_idle);
   } catch (const std::bad_alloc&) {
     ReadError error;
     error.code = ErrorCode::kOutOfMemory;

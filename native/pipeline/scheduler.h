@@ -25,6 +25,7 @@
 // Thread-safe. Every wait ends on stop().
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <cstdint>
@@ -47,6 +48,11 @@
 
 namespace streamer {
 
+// Asked before a block is handed out, under the scheduler's lock: nothing where it may go now, else
+// when to ask again. Of a block that was tried before, the time of its first attempt; else none.
+using Admission =
+    std::function<std::optional<TimePoint>(std::uint32_t source, TimePoint first_started)>;
+
 struct SchedulerOptions {
   std::array<std::uint64_t, kLaneCount> block_bytes{};
   // Of the HTTP lane, where it follows the server: what is asked for an object at this moment, at
@@ -54,13 +60,17 @@ struct SchedulerOptions {
   BlockCutter::BlockBytes http_block_bytes = {};
   std::uint64_t memory_limit_bytes = 0;
   bool in_item_order = false;  // deliver in item order instead of completion order
+  // By source: objects of one server have the same number, so that one server's outage keeps no
+  // other waiting. Empty: all the same.
+  std::vector<std::uint32_t> server_of_source = {};
 };
 
 // What a reader that must not block finds.
 struct TakeResult {
   std::optional<Block> block;
-  bool is_finished = false;           // the lane needs nothing more, or everything was stopped
-  std::optional<TimePoint> retry_at;  // when the next block waiting for its retry is due
+  bool is_finished = false;  // the lane needs nothing more, or everything was stopped
+  // When there may be one: the next retry is due, or its server is to be asked again.
+  std::optional<TimePoint> retry_at;
 };
 
 // What the consumer finds.
@@ -100,9 +110,9 @@ class Scheduler {
 
   // --- readers ---
   // Waits for a block; nothing when the lane is finished or everything was stopped.
-  std::optional<Block> take(Lane lane);
+  std::optional<Block> take(Lane lane, const Admission& admission = {});
   // Never waits. A reactor that gets nothing is woken through its waker when that changes.
-  TakeResult try_take(Lane lane, TimePoint now);
+  TakeResult try_take(Lane lane, TimePoint now, const Admission& admission = {});
   void finish(Lane lane, Block block);
   // The block failed and is worth another attempt, once `due`.
   void retry_at(Lane lane, Block block, TimePoint due);
@@ -144,24 +154,37 @@ class Scheduler {
 
  private:
   struct LaneState {
-    std::optional<BlockCutter> cutter;
+    std::vector<BlockCutter> cutters;  // one for each server
     std::multimap<TimePoint, Block> retries;
     std::uint32_t in_flight = 0;
     bool is_starved = false;  // somebody asked and memory was short
     std::condition_variable has_work;
     std::vector<std::function<void()>> wakers;
 
-    bool is_finished() const {
-      return (!cutter || cutter->is_exhausted()) && retries.empty() && in_flight == 0;
+    bool is_cut() const {
+      return std::all_of(cutters.begin(), cutters.end(),
+                         [](const BlockCutter& cutter) { return cutter.is_exhausted(); });
     }
+    bool is_finished() const { return in_flight == 0 && retries.empty() && is_cut(); }
   };
   enum class ItemState : std::uint8_t { kWaiting, kComplete, kDelivered, kTaken };
 
   BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
-  TakeResult try_take_locked(LaneState& lane, TimePoint now);
+  // One look for a block, and what stood in its way.
+  struct Search {
+    const Admission& admission;
+    TimePoint now;
+    std::optional<TimePoint> again_at = {};  // when the first server that was passed over is asked
+    bool lacks_slot = false;                 // a block that is due has no pinned memory
+
+    bool may_take(std::uint32_t source, TimePoint first_started = {});
+  };
+
+  TakeResult try_take_locked(LaneState& lane, TimePoint now, const Admission& admission);
   TakeResult with_slot(TakeResult taken);
-  std::optional<Block> take_due(LaneState& lane, TimePoint now);
-  std::optional<Block> cut_next(LaneState& lane);
+  std::optional<Block> take_due(LaneState& lane, Search& search);
+  std::optional<Block> cut_next(LaneState& lane, Search& search);
+  BlockCutter* next_cutter(LaneState& lane, Search& search);
   bool try_give_slot(Block& block);
   void count_landed(Lane which, const Block& block);
   void ask_for_memory();

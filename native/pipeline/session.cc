@@ -39,7 +39,8 @@ struct Session::State {
   std::optional<Workers> workers;
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
-  std::mutex join_mutex;  // close() may be called by several threads
+  std::optional<OutageWatch> outages;  // from start() on
+  std::mutex join_mutex;               // close() may be called by several threads
 
   Sources& sources_before_start() {
     if (scheduler) throw std::logic_error("objects are added before start()");
@@ -50,6 +51,7 @@ struct Session::State {
   SchedulerOptions scheduler_options(bool has_devices) const {
     SchedulerOptions chosen = options.scheduler;
     chosen.http_block_bytes = [this](std::uint32_t source) { return request_bytes(source); };
+    if (outages) chosen.server_of_source = outages->server_of_source();
     if (!has_devices) return chosen;
     for (std::uint64_t& bytes : chosen.block_bytes) {
       bytes = std::clamp<std::uint64_t>(options.pinned_bytes / kLeastSlots, 1, bytes);
@@ -130,6 +132,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   const std::vector<Lane>& lanes = state.sources.lanes();
   check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
   advise_huge_pages(targets_on_host(plan));
+  state.outages.emplace(state.sources.endpoints());
   const std::vector<Span> spans = plan.spans;
   const DeviceCopiers::Wanted wanted(plan);
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
@@ -159,7 +162,7 @@ std::vector<Piece> Session::digest_pieces(std::uint32_t item) {
 }
 
 void Session::renew(std::uint32_t source, HttpTarget target) {
-  state().sources.objects().at(source)->renew(std::move(target));
+  state().sources.objects().at(source)->renew(std::move(target), unix_time_s());
 }
 
 void Session::provide(std::int32_t device, CudaStreamHandle stream,
@@ -203,6 +206,7 @@ SessionStats Session::stats() {
   SessionStats stats;
   if (state.scheduler) stats.scheduler = state.scheduler->stats();
   stats.peak_pinned_bytes = state.copiers.peak_pinned_bytes();
+  if (state.outages) stats.outages = state.outages->totals(Clock::now());
   if (!state.workers) return stats;
   const HttpCounters& http = state.workers->http_counters();
   stats.http_requests = http.requests;
@@ -210,6 +214,11 @@ SessionStats Session::stats() {
   stats.hedges = http.hedges;
   stats.gpudirect_refusal = state.workers->gpudirect_refusal();
   return stats;
+}
+
+std::vector<OpenOutage> Session::outages() {
+  const State& state = this->state();
+  return state.outages ? state.outages->open(Clock::now()) : std::vector<OpenOutage>();
 }
 
 bool Session::has_abandoned_copies() const { return state().copiers.has_abandoned(); }

@@ -25,6 +25,7 @@
 #include "io/file_reader.h"
 #include "net/http_object.h"
 #include "net/nfs_object.h"
+#include "pipeline/outage_watch.h"
 #include "pipeline/scheduler.h"
 #include "pipeline/session_options.h"
 
@@ -35,6 +36,7 @@ struct SessionStats {
   std::uint64_t http_requests = 0;
   std::uint64_t credential_refreshes = 0;
   std::uint64_t hedges = 0;
+  OutageTotals outages;                 // of all its servers, since the session started
   std::uint64_t peak_pinned_bytes = 0;  // of all devices, each at its own peak
   int gpudirect_refusal = 0;            // see DeviceFileReads::refusal()
 };
@@ -98,6 +100,8 @@ class Session {
   void fail_python_block(const Block& block, std::string detail);
 
   SessionStats stats();
+  // The servers that are waited for now.
+  std::vector<OpenOutage> outages();
   // True where a device was still copying when the session was closed, and did not finish in time:
   // the memory of the items' targets must never be freed.
   bool has_abandoned_copies() const;

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,7 +24,6 @@ SessionOptions options_with(std::uint64_t memory_limit_bytes = 64 << 20) {
   options.scheduler.memory_limit_bytes = memory_limit_bytes;
   options.http.first_byte_timeout_s = 20;
   options.retry.base_delay_s = 0.001;
-  options.retry.throttle_delay_s = 0.001;
   return options;
 }
 
@@ -154,7 +154,9 @@ TEST_CASE(
 TEST_CASE("a server that only fails ends the load") {
   const std::string data = random_data(1'000'000, 7);
   const LoopbackServer server(data, [](int) { return LoopbackFault::kUnavailable; });
-  Session session(options_with());
+  SessionOptions options = options_with();
+  options.retry.block_deadline_s = 0.5;
+  Session session(options);
   session.add_http(target_of(server), data.size(), "", "ETag", false);
   Plan plan;
   add_object(plan, 0, data.size());
@@ -163,6 +165,54 @@ TEST_CASE("a server that only fails ends the load") {
   while (!delivery.error && !delivery.is_finished) delivery = session.wait(30);
   REQUIRE(delivery.error);
   CHECK(delivery.error->http_status == 503);
+  CHECK(delivery.error->detail.find("has answered nothing well for 0.") != std::string::npos);
+  CHECK(server.requests() < 40);
+}
+
+TEST_CASE("an outage of the whole server is waited for, and costs few requests (regression)") {
+  const std::vector<std::string> data = {random_data(4'000'000, 10)};
+  const TimePoint began = Clock::now();
+  const LoopbackServer server(data[0], [began](int number) {
+    const bool is_away = number > 20 && seconds_between(began, Clock::now()) < 1;
+    return is_away ? LoopbackFault::kCutAtOnce : LoopbackFault::kNone;
+  });
+  Session session(options_with());
+  session.add_http(target_of(server), data[0].size(), "", "ETag", false);
+  Plan plan;
+  add_object(plan, 0, data[0].size());
+  const SessionStats stats = check_load(session, plan, data);
+  CHECK(stats.outages.outages >= 1);
+  CHECK(stats.outages.waited_s > 0.3);
+  CHECK(server.requests() < 2 * 62 + static_cast<int>(stats.outages.probes));
+}
+
+TEST_CASE("a server that is away keeps no other waiting (regression)") {
+  const std::vector<std::string> data = {random_data(1'000'000, 11), random_data(1'000'000, 12)};
+  std::atomic<bool> is_back = false;
+  const LoopbackServer sick(data[0], [&is_back](int number) {
+    return number > 2 && !is_back ? LoopbackFault::kCutAtOnce : LoopbackFault::kNone;
+  });
+  const LoopbackServer healthy(data[1]);
+  Session session(options_with());
+  session.add_http(target_of(sick), data[0].size(), "", "ETag", false);
+  session.add_http(target_of(healthy), data[1].size(), "", "ETag", false);
+  Plan plan;
+  add_object(plan, 0, data[0].size());
+  add_object(plan, 1, data[1].size());
+  session.start(plan);
+  std::size_t of_healthy = 0;
+  std::size_t delivered = 0;
+  while (delivered < plan.items.size()) {
+    const Delivery delivery = session.wait(30);
+    REQUIRE_MESSAGE(!delivery.error, delivery.error->detail);
+    for (const std::uint32_t index : delivery.items) {
+      ++delivered;
+      of_healthy += plan.items[index].source;
+      session.take(index);
+    }
+    if (of_healthy == 10) is_back = true;  // not before all of the other is there
+  }
+  CHECK(session.outages().empty());
 }
 
 // Wants the CRC32C of every item of the plan.

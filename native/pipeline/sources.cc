@@ -48,6 +48,15 @@ bool Sources::has(Lane lane) const {
   return std::find(lanes_.begin(), lanes_.end(), lane) != lanes_.end();
 }
 
+std::vector<std::shared_ptr<Endpoint>> Sources::endpoints() const {
+  std::vector<std::shared_ptr<Endpoint>> found(lanes_.size());
+  for (std::size_t source = 0; source < found.size(); ++source) {
+    if (objects_[source]) found[source] = objects_[source]->target()->endpoint;
+    if (nfs_files_[source]) found[source] = nfs_files_[source]->endpoint();
+  }
+  return found;
+}
+
 std::string Sources::version(std::uint32_t source) const {
   if (files_.at(source)) return files_[source]->version();
   if (objects_[source]) return objects_[source]->version();

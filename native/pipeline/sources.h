@@ -35,6 +35,8 @@ class Sources {
   const std::vector<std::unique_ptr<FileReader>>& files() const { return files_; }
   const std::vector<std::unique_ptr<HttpObject>>& objects() const { return objects_; }
   const std::vector<std::unique_ptr<NfsObject>>& nfs_files() const { return nfs_files_; }
+  // Of the server of each source; null where none is asked.
+  std::vector<std::shared_ptr<Endpoint>> endpoints() const;
   // An NFS server without address: it ends the load.
   const std::optional<ReadError>& nameless() const { return nameless_; }
 

@@ -173,6 +173,9 @@ py::dict stats_of(Session& session) {
   result["http_requests"] = stats.http_requests;
   result["credential_refreshes"] = stats.credential_refreshes;
   result["hedges"] = stats.hedges;
+  result["outages"] = stats.outages.outages;
+  result["probes"] = stats.outages.probes;
+  result["waited_us"] = static_cast<std::uint64_t>(stats.outages.waited_s * 1e6);
   result["peak_pinned_bytes"] = stats.peak_pinned_bytes;
   return result;
 }
@@ -195,6 +198,14 @@ void register_read_error(py::module_& module) {
       .def_readonly("found", &ReadError::found)
       .def_readonly("attempts", &ReadError::attempts)
       .def_readonly("elapsed_s", &ReadError::elapsed_s);
+}
+
+void register_open_outage(py::module_& module) {
+  py::class_<OpenOutage>(module, "OpenOutage", "A server that is waited for.")
+      .def_readonly("server", &OpenOutage::server)
+      .def_readonly("waited_s", &OpenOutage::waited_s)
+      .def_readonly("probes", &OpenOutage::probes)
+      .def_readonly("last_failure", &OpenOutage::last_failure);
 }
 
 void register_delivery(py::module_& module) {
@@ -243,8 +254,8 @@ std::shared_ptr<Session> make_session(
     std::uint64_t memory_limit_bytes, bool in_item_order, unsigned file_threads,
     unsigned http_reactors, unsigned http_in_flight, bool http_blocks_follow_server,
     unsigned nfs_threads, double connect_timeout_s, double first_byte_timeout_s,
-    double stall_timeout_s, int max_attempts, double block_deadline_s, double hedge_percent,
-    std::uint64_t pinned_bytes, std::optional<bool> gpudirect) {
+    double stall_timeout_s, double stall_bytes_per_s, int max_attempts, double block_deadline_s,
+    double hedge_percent, std::uint64_t pinned_bytes, std::optional<bool> gpudirect) {
   SessionOptions options;
   options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes,
                                    nfs_block_bytes};
@@ -255,8 +266,8 @@ std::shared_ptr<Session> make_session(
   options.http_in_flight = http_in_flight;
   options.http_blocks_follow_server = http_blocks_follow_server;
   options.nfs_threads = nfs_threads;
-  options.nfs = {connect_timeout_s, stall_timeout_s};
-  options.http = {connect_timeout_s, first_byte_timeout_s, stall_timeout_s};
+  options.nfs = {connect_timeout_s, stall_timeout_s, stall_bytes_per_s};
+  options.http = {connect_timeout_s, first_byte_timeout_s, stall_timeout_s, stall_bytes_per_s};
   options.retry.max_attempts = max_attempts;
   options.retry.block_deadline_s = block_deadline_s;
   options.hedge_percent = hedge_percent;
@@ -269,6 +280,7 @@ std::shared_ptr<Session> make_session(
 
 void register_session(py::module_& module) {
   register_read_error(module);
+  register_open_outage(module);
   register_delivery(module);
   register_http_target(module);
   py::register_exception<ForkedError>(module, "ForkedError", PyExc_RuntimeError);
@@ -282,8 +294,9 @@ void register_session(py::module_& module) {
            py::arg("http_reactors"), py::arg("http_in_flight"),
            py::arg("http_blocks_follow_server"), py::arg("nfs_threads"),
            py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"),
-           py::arg("stall_timeout_s"), py::arg("max_attempts"), py::arg("block_deadline_s"),
-           py::arg("hedge_percent"), py::arg("pinned_bytes"), py::arg("gpudirect"))
+           py::arg("stall_timeout_s"), py::arg("stall_bytes_per_s"), py::arg("max_attempts"),
+           py::arg("block_deadline_s"), py::arg("hedge_percent"), py::arg("pinned_bytes"),
+           py::arg("gpudirect"))
       .def(
           "add_file",
           [](Session& session, std::string path, std::uint64_t size_bytes, std::string version,
@@ -321,6 +334,7 @@ void register_session(py::module_& module) {
              return std::make_unique<PythonBlock>(session, std::move(*block));
            })
       .def("stats", &stats_of)
+      .def("outages", &Session::outages)
       .def("close", &Session::close, released());
 }
 

@@ -40,6 +40,11 @@ class Progress:
             self._bar.update(done_bytes - self._shown_bytes)
         self._shown_bytes = done_bytes
 
+    def note(self, text: str) -> None:
+        """Show what a load waits for, behind the bar; nothing any more where `text` is empty."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(text)
+
     def close(self) -> None:
         """Leave the bar as it is and end its line."""
         if self._bar is not None:

@@ -13,7 +13,9 @@ from faults.catalogue import FAULTS, Fault
 from faults.server import FaultServer, Script
 
 BLOCK_BYTES = 256 << 10
-SHORT = streamer.Options(block_bytes=BLOCK_BYTES, max_attempts=2, first_byte_timeout_s=0.5, stall_timeout_s=0.5)
+SHORT = streamer.Options(
+    block_bytes=BLOCK_BYTES, max_attempts=2, first_byte_timeout_s=0.5, stall_timeout_s=0.5, block_deadline_s=1.5
+)
 PASSING = streamer.Options(block_bytes=BLOCK_BYTES, first_byte_timeout_s=1, stall_timeout_s=1)
 
 

@@ -22,7 +22,9 @@ import streamer
 from streamer.plugins import registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/errors.md"
-FAST = streamer.Options(max_attempts=2, first_byte_timeout_s=0.3, stall_timeout_s=0.3, block_bytes=64 << 10)
+FAST = streamer.Options(
+    max_attempts=2, first_byte_timeout_s=0.3, stall_timeout_s=0.3, block_deadline_s=1.0, block_bytes=64 << 10
+)
 
 
 def normalized(message: str, folder: Path) -> str:

@@ -20,6 +20,7 @@ from streamer.core.sources import HttpSource
 DATA = os.urandom(1_000_003)
 BLOCK = 128 << 10
 PATIENT = {"block_bytes": BLOCK, "connect_timeout_s": 5.0, "first_byte_timeout_s": 10.0, "stall_timeout_s": 10.0}
+BRIEF = {"block_deadline_s": 0.8}  # how long a server that fails as a whole is waited for
 HASTY = {"first_byte_timeout_s": 0.3, "stall_timeout_s": 0.3}
 
 
@@ -99,10 +100,22 @@ def test_a_busy_server_is_asked_again():
 def test_giving_up_says_how_often_and_how_long():
     with (
         ScriptedServer(DATA, lambda _, answer: answer.become(500)) as server,
-        pytest.raises(errors.HttpStatusError, match=r"2 attempts in") as caught,
+        pytest.raises(errors.HttpStatusError, match=r" nothing well for [\d.]+ s, and was asked \d+ times") as caught,
     ):
-        read_from(server, max_attempts=2)
-    assert (caught.value.status, caught.value.attempts, caught.value.uri) == (500, 2, "test://object")
+        read_from(server, **BRIEF)
+    error = caught.value
+    assert (error.status, error.uri) == (500, "test://object")
+    assert 0.7 < error.elapsed_s < 3
+
+
+def test_a_request_that_alone_fails_is_given_up_after_its_attempts():
+    def fail(request, answer):
+        if request.begin == BLOCK:
+            answer.become(500)
+
+    with ScriptedServer(DATA, fail) as server, pytest.raises(errors.HttpStatusError) as caught:
+        read_from(server, max_attempts=2, http_reactors=1, http_in_flight=4)
+    assert caught.value.attempts == 2
 
 
 def test_giving_up_tells_the_first_failure_beside_the_last():

@@ -238,7 +238,7 @@ def test_a_server_that_restarts_is_waited_for(own_server):
     data = os.urandom(16 * MIB)
     own_server.put("again", data)
     cuts = [(i * MIB, (i + 1) * MIB) for i in range(16)]
-    session = session_over(own_server.url("again"), len(data), cuts=cuts, memory_limit_bytes=2 * MIB, max_attempts=50)
+    session = session_over(own_server.url("again"), len(data), cuts=cuts, memory_limit_bytes=2 * MIB)
     found = {index: bytes(memoryview(session.take(index))) for index in session.next_items()}
     own_server.kill()
     own_server.restart()
@@ -251,20 +251,19 @@ def test_a_server_that_goes_away_ends_the_load_with_an_error(own_server):
     own_server.put("gone", SMALL * 8)
     cuts = [(i * MIB, (i + 1) * MIB) for i in range(24)]
     url = own_server.url("gone")
-    session = session_over(url, len(SMALL) * 8, cuts=cuts, memory_limit_bytes=2 * MIB, max_attempts=3)
+    session = session_over(url, len(SMALL) * 8, cuts=cuts, memory_limit_bytes=2 * MIB, block_deadline_s=1.0)
     for item in session.next_items():
         session.take(item)
     own_server.kill()
-    with pytest.raises(errors.ConnectError) as caught:
+    with pytest.raises(errors.ConnectError, match=f"nfs://127.0.0.1:{own_server.port} has answered nothing well for "):
         collect(session)
-    assert caught.value.attempts == 3
 
 
 def test_a_server_that_falls_silent_is_a_time_out(nfs_server):
     nfs_server.put("silent", SMALL * 8)
     with TcpProxy(nfs_server.port) as proxy:
         cuts = [(i * MIB, (i + 1) * MIB) for i in range(24)]
-        patience = {"stall_timeout_s": 0.3, "connect_timeout_s": 0.3, "max_attempts": 2}
+        patience = {"stall_timeout_s": 0.3, "connect_timeout_s": 0.3, "block_deadline_s": 1.5}
         url = nfs_server.url("silent", nfsport=proxy.port)
         session = session_over(url, len(SMALL) * 8, cuts=cuts, memory_limit_bytes=2 * MIB, **patience)
         items = session.next_items()

@@ -7,6 +7,7 @@ import datetime
 import socket
 import threading
 import zlib
+from dataclasses import replace
 
 import pytest
 from servers.scripted_http import ScriptedServer
@@ -22,9 +23,10 @@ DATA = bytes(range(256)) * 2000
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
 
 
-def read(source):
+def read(source, **options):
     plan = plan_reads([Item(0, 0, len(DATA))], 0)
-    session = ReadSession([SourceObject("test://object", source, len(DATA))], plan, resolve(Options(max_attempts=3)))
+    settings = resolve(Options(**{"max_attempts": 3, **options}))
+    session = ReadSession([SourceObject("test://object", source, len(DATA))], plan, settings)
     try:
         assert session.next_items() == [0]
         return zlib.crc32(memoryview(session.take(0)))
@@ -75,8 +77,9 @@ class ConnectProxy:
         heads: What clients sent before the tunnel.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, refusal: bytes | None = None) -> None:
         self.heads: list[str] = []
+        self._refusal = refusal
         self._to = ("127.0.0.1", port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -105,6 +108,9 @@ class ConnectProxy:
             while b"\r\n\r\n" not in head:
                 head += client.recv(4096)
             self.heads.append(head.decode())
+            if self._refusal is not None:
+                client.sendall(self._refusal)
+                return
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             there = threading.Thread(target=_pass_on, args=(client, server), daemon=True)
             there.start()
@@ -132,6 +138,35 @@ def test_https_goes_through_a_tunnel_of_the_proxy(secure, monkeypatch, name):
     assert all("Proxy-Authorization: Basic " in head for head in proxy.heads)
     # What goes to the server goes through the tunnel alone.
     assert not any("proxy-authorization" in request.headers for request in server.requests)
+
+
+@pytest.mark.parametrize(
+    ("status", "attempts"), [("407 Proxy Authentication Required", 1), ("403 Forbidden", 1), ("502 Bad Gateway", 3)]
+)
+def test_a_refusal_of_the_proxy_is_its_own_and_no_answer_of_the_server_regression(secure, status, attempts):
+    """Its status was taken for the server's: a 407 was told as status 200, with the server's time-outs."""
+    server, source = secure()
+    refusal = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nETag: another\r\n\r\n".encode()
+    with ConnectProxy(server.port, refusal) as proxy, pytest.raises(errors.HttpStatusError, match="proxy") as caught:
+        read(replace(source, proxy=proxy.url), block_deadline_s=1)
+    assert caught.value.status == int(status[:3])
+    assert (len(proxy.heads) == 1) == (attempts == 1)
+    assert server.requests == []
+
+
+def test_a_server_that_resets_handshakes_for_a_while_is_waited_for(secure):
+    """A handshake that is cut is a lost connection, once the server's certificate was seen to be good."""
+    server, source = secure()
+    resets = iter(range(4))
+
+    def cut(request, answer):
+        answer.handler.close_connection = True  # so that each request needs a handshake
+        answer.sent_bytes = 1000 if request.number == 0 else None
+
+    server.script = cut
+    server.before_handshake = lambda: server.requests and next(resets, None) is not None
+    assert read(source) == zlib.crc32(DATA)
+    assert next(resets, None) is None
 
 
 @pytest.mark.parametrize("exception", ["127.0.0.1", "*", "storage.test,127.0.0.1"])

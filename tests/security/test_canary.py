@@ -27,7 +27,12 @@ CANARY = "C4n4ryS3cr3tXyz"
 CANARY_KEY = base64.b64encode(CANARY.encode() * 3).decode()  # Azure's keys are written in base64
 FORMS = (CANARY, CANARY_KEY, CANARY_KEY[:24], base64.b64encode(f"user:{CANARY}".encode()).decode())
 HASTY = streamer.Options(
-    max_attempts=2, connect_timeout_s=1.0, first_byte_timeout_s=0.3, stall_timeout_s=0.3, block_bytes=64 << 10
+    max_attempts=2,
+    connect_timeout_s=1.0,
+    first_byte_timeout_s=0.3,
+    stall_timeout_s=0.3,
+    block_deadline_s=1.0,
+    block_bytes=64 << 10,
 )
 CLOSED = "127.0.0.1:9"  # nothing listens on the port of "discard"
 

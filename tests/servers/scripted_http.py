@@ -7,7 +7,9 @@ line or two what goes wrong and when.
 from __future__ import annotations
 
 import re
+import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,14 +78,10 @@ class ScriptedServer:
         self.requests: list[Request] = []
         self.stopping = threading.Event()  # a script that stalls waits on it, so that no test leaves a thread
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(address, self._handler())
-        self._served = served(self._server)
         self.authority = trustme.CA() if with_tls else None
-        if self.authority is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            shown = certificate(self.authority) if certificate else self.authority.issue_cert("127.0.0.1")
-            shown.configure_cert(context)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.before_handshake: Callable[[], bool] = lambda: False  # True resets the connection
+        self._server = self._made_server(address, certificate)
+        self._served = served(self._server)
 
     @property
     def url(self) -> str:
@@ -122,6 +120,27 @@ class ScriptedServer:
             "x-amz-request-id": f"R{request.number}",
         }
         return Answer(handler, 206, headers, body)
+
+    def _made_server(
+        self, address: tuple[str, int], certificate: Callable[[trustme.CA], trustme.LeafCert] | None
+    ) -> ThreadingHTTPServer:
+        if self.authority is None:
+            return ThreadingHTTPServer(address, self._handler())
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        shown = certificate(self.authority) if certificate else self.authority.issue_cert("127.0.0.1")
+        shown.configure_cert(context)
+        outer = self
+
+        class SecureServer(ThreadingHTTPServer):
+            def get_request(self) -> tuple[socket.socket, object]:
+                connection, client = super().get_request()
+                if outer.before_handshake():
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    connection.close()
+                    raise ConnectionResetError("by the test")  # socketserver goes on with the next
+                return context.wrap_socket(connection, server_side=True), client
+
+        return SecureServer(address, self._handler())
 
     def _handler(outer) -> type[BaseHTTPRequestHandler]:  # noqa: N805  `self` is the handler's
         class Handler(BaseHTTPRequestHandler):

@@ -1,0 +1,117 @@
+#include "net/outage.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+namespace streamer {
+namespace {
+
+constexpr int kInARow = 3;  // one or two are bad luck
+constexpr std::uint32_t kShare = 4;
+constexpr double kTogetherS = 1;
+
+// The pause before the n-th probe is drawn from 0 to first * 2^n. A server that refuses or resets
+// may be back at once; one that throttles said that it wants less.
+struct Pauses {
+  double first_s;
+  double longest_s;
+};
+constexpr Pauses kAfterFailure{0.05, 5};
+constexpr Pauses kAfterThrottle{0.25, 10};
+constexpr double kLongestRetryAfterS =
+    86400;  // what a clock can add; the block's deadline is nearer
+
+}  // namespace
+
+std::string summary_of(const ReadError& error) {
+  std::string text = error.detail;
+  if (error.http_status != 0) text += " (HTTP " + std::to_string(error.http_status) + ")";
+  if (!error.request_id.empty()) text += ", request " + error.request_id;
+  return text;
+}
+
+std::string story_of(const std::string& server, const OutageStory& outage, TimePoint now) {
+  std::array<char, 64> numbers{};
+  std::snprintf(numbers.data(), numbers.size(), "%.1f s, and was asked %llu times meanwhile",
+                seconds_between(outage.since, now), static_cast<unsigned long long>(outage.probes));
+  return server + " has answered nothing well for " + numbers.data();
+}
+
+OutageTicket Outage::start() {
+  if (is_open_) {
+    is_probing_ = true;
+    ++story_.probes;
+  }
+  return {epoch_, is_open_};
+}
+
+void Outage::finish_well(const OutageTicket& ticket, TimePoint now) {
+  ++good_;
+  failed_in_a_row_ = 0;
+  const bool is_probe =
+      is_open_ && ticket.epoch == epoch_;  // what is older tells of the time before
+  if (is_probe) close(now);
+}
+
+bool Outage::finish_badly(const OutageTicket& ticket, FailureKind kind, const ReadError& error,
+                          std::uint32_t in_flight, TimePoint now, double random) {
+  if (ticket.epoch != epoch_) return true;
+  if (!is_open_) {
+    ++failed_in_a_row_;
+    failures_.push_back({now, good_});
+    if (kind != FailureKind::kThrottle && !is_too_much(in_flight, now)) return false;
+    open(now);
+    story_.first_failure = summary_of(error);
+  }
+  story_.last_failure = error;
+  pause(kind, error.retry_after_s, now, random);
+  return true;
+}
+
+void Outage::cancel(const OutageTicket& ticket) {
+  if (ticket.is_probe && ticket.epoch == epoch_) is_probing_ = false;
+}
+
+OutageTotals Outage::totals(TimePoint now) const {
+  OutageTotals totals = ended_;
+  if (!is_open_) return totals;
+  ++totals.outages;
+  totals.probes += story_.probes;
+  totals.waited_s += seconds_between(story_.since, now);
+  return totals;
+}
+
+void Outage::open(TimePoint now) {
+  is_open_ = true;
+  ++epoch_;
+  pauses_ = 0;
+  story_ = {.since = now, .probes = 0, .first_failure = {}, .last_failure = {}};
+}
+
+void Outage::close(TimePoint now) {
+  ended_ = totals(now);
+  is_open_ = is_probing_ = false;
+  ++epoch_;
+  failed_in_a_row_ = 0;
+  failures_.clear();
+}
+
+void Outage::pause(FailureKind kind, double retry_after_s, TimePoint now, double random) {
+  is_probing_ = false;
+  const Pauses& pauses = kind == FailureKind::kThrottle ? kAfterThrottle : kAfterFailure;
+  const double longest_s = std::min(pauses.first_s * std::pow(2.0, pauses_++), pauses.longest_s);
+  const double asked_s = std::clamp(retry_after_s, 0.0, kLongestRetryAfterS);
+  probe_at_ = after(now, std::max(random * longest_s, asked_s));
+}
+
+bool Outage::is_too_much(std::uint32_t in_flight, TimePoint now) {
+  while (seconds_between(failures_.front().at, now) > kTogetherS) failures_.pop_front();
+  const std::uint64_t failed = failures_.size();
+  const std::uint64_t good = good_ - failures_.front().good_before;
+  const bool are_many = failed >= std::max<std::uint64_t>(kInARow, in_flight / kShare);
+  return failed_in_a_row_ >= kInARow || (are_many && failed * kShare >= failed + good);
+}
+
+}  // namespace streamer

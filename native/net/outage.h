@@ -1,0 +1,94 @@
+// When a server that fails as a whole is left alone, and when it is asked again.
+//
+// An outage is one event, however many requests it hits. It begins when three requests in a row
+// fail, or within a second as many as a quarter of those in flight, and no fewer than one in four;
+// and at every throttle (429, 503). While it lasts nothing is sent but one probe at a time, after
+// pauses that grow, with full jitter. The first probe that is answered well ends it. What was under
+// way at its beginning and fails too belongs to it, whenever that comes to light.
+// (docs/reliability.md, "Outages")
+//
+// Pure: times and random numbers are arguments. Not thread-safe; Endpoint calls it under its lock.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "base/clock.h"
+#include "base/read_error.h"
+#include "net/retry.h"
+
+namespace streamer {
+
+// When a request was started, as far as outages are concerned; it is finished with this.
+struct OutageTicket {
+  std::uint32_t epoch = 0;
+  bool is_probe = false;
+};
+
+// What happened at one endpoint since its process first used it.
+struct OutageTotals {
+  std::uint64_t outages = 0;
+  std::uint64_t probes = 0;
+  double waited_s = 0;  // while there was an outage, the present one included
+};
+
+// The outage there is.
+struct OutageStory {
+  TimePoint since{};
+  std::uint64_t probes = 0;
+  std::string first_failure;  // in one sentence
+  ReadError last_failure;
+};
+
+class Outage {
+ public:
+  // Whether there is one.
+  bool is_open() const { return is_open_; }
+  bool may_probe(TimePoint now) const { return !is_probing_ && now >= probe_at_; }
+  TimePoint probe_at() const { return probe_at_; }
+
+  // A request is sent; while there is an outage only where may_probe().
+  OutageTicket start();
+  // It was answered well, or by a server that works.
+  void finish_well(const OutageTicket& ticket, TimePoint now);
+  // It failed, as `kind` says, while `in_flight` were under way, itself included. True when that is
+  // no fault of this one request: it belongs to an outage. `random` is uniform in [0, 1).
+  bool finish_badly(const OutageTicket& ticket, FailureKind kind, const ReadError& error,
+                    std::uint32_t in_flight, TimePoint now, double random);
+  // Nobody waits for it any more.
+  void cancel(const OutageTicket& ticket);
+
+  // Only while there is one.
+  const OutageStory& story() const { return story_; }
+  OutageTotals totals(TimePoint now) const;
+
+ private:
+  void open(TimePoint now);
+  void close(TimePoint now);
+  void pause(FailureKind kind, double retry_after_s, TimePoint now, double random);
+  bool is_too_much(std::uint32_t in_flight, TimePoint now);
+
+  std::uint32_t epoch_ = 0;  // a new one when an outage begins, and when it ends
+  bool is_open_ = false;
+  bool is_probing_ = false;
+  int pauses_ = 0;  // of this outage
+  TimePoint probe_at_{};
+  struct Failed {
+    TimePoint at;
+    std::uint64_t good_before;  // good_ at that time
+  };
+  std::uint64_t good_ = 0;  // requests that were answered well
+  int failed_in_a_row_ = 0;
+  std::deque<Failed> failures_;  // of the last second, in this epoch
+  OutageStory story_;
+  OutageTotals ended_;
+};
+
+// In one sentence: how long the server has been away, and how often it was asked meanwhile.
+std::string story_of(const std::string& server, const OutageStory& outage, TimePoint now);
+
+// For the message of a later failure: what happened, without its bytes and attempts.
+std::string summary_of(const ReadError& error);
+
+}  // namespace streamer

@@ -1,0 +1,167 @@
+#include "net/outage.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+namespace streamer {
+namespace {
+
+constexpr double kLongest = 0.999;  // what full jitter may draw
+constexpr std::uint32_t kFew = 4;
+const TimePoint kStart = Clock::now();
+
+TimePoint at(double seconds) { return after(kStart, seconds); }
+
+ReadError failure(double retry_after_s = 0) {
+  ReadError error = error_of(ErrorCode::kConnect, "refused");
+  error.retry_after_s = retry_after_s;
+  return error;
+}
+
+bool fail(Outage& outage, const OutageTicket& ticket, double seconds,
+          std::uint32_t in_flight = kFew, FailureKind kind = FailureKind::kTransient) {
+  return outage.finish_badly(ticket, kind, failure(), in_flight, at(seconds), kLongest);
+}
+
+Outage open_outage() {
+  Outage outage;
+  for (int i = 0; i < 3; ++i) fail(outage, outage.start(), 0);
+  REQUIRE(outage.is_open());
+  return outage;
+}
+
+TEST_CASE("one failure among many good answers is no outage") {
+  Outage outage;
+  for (int i = 0; i < 1000; ++i) {
+    const OutageTicket ticket = outage.start();
+    if (i % 10 == 0) {
+      CHECK_FALSE(fail(outage, ticket, i * 0.001, 64));
+    } else {
+      outage.finish_well(ticket, at(i * 0.001));
+    }
+  }
+  CHECK(outage.totals(at(1)).outages == 0);
+}
+
+TEST_CASE("the third failure in a row opens it, and is no fault of its request") {
+  Outage outage;
+  CHECK_FALSE(fail(outage, outage.start(), 0));
+  CHECK_FALSE(fail(outage, outage.start(), 10));
+  CHECK(fail(outage, outage.start(), 20));
+  CHECK(outage.is_open());
+}
+
+TEST_CASE("a quarter of what is in flight, failing within a second, opens it") {
+  Outage outage;
+  std::vector<OutageTicket> started;
+  for (int i = 0; i < 64; ++i) started.push_back(outage.start());
+  int failed = 0;
+  for (std::size_t i = 0; !outage.is_open(); i += 2) {  // every second one, so never in a row
+    fail(outage, started[i], 0.5, 64);
+    outage.finish_well(started[i + 1], at(0.5));
+    ++failed;
+  }
+  CHECK(failed == 16);
+}
+
+TEST_CASE("as many failures over a longer time do not") {
+  Outage outage;
+  for (int i = 0; i < 64; ++i) {
+    fail(outage, outage.start(), i * 0.5, kFew);
+    outage.finish_well(outage.start(), at(i * 0.5));
+  }
+  CHECK_FALSE(outage.is_open());
+}
+
+TEST_CASE("every throttle opens it") {
+  Outage outage;
+  CHECK(fail(outage, outage.start(), 0, kFew, FailureKind::kThrottle));
+  CHECK(outage.is_open());
+}
+
+TEST_CASE("what was under way when it began and fails later belongs to it") {
+  Outage outage;
+  const OutageTicket before = outage.start();
+  for (int i = 0; i < 3; ++i) fail(outage, outage.start(), 0);
+  CHECK(fail(outage, before, 0.1));
+  const OutageTicket late = before;
+  outage.finish_well(outage.start(), at(1));
+  REQUIRE_FALSE(outage.is_open());
+  CHECK(fail(outage, late, 2));
+  CHECK_FALSE(outage.is_open());
+}
+
+TEST_CASE("only an answer to a probe ends it, not one to what was sent before") {
+  Outage outage;
+  const OutageTicket before = outage.start();
+  for (int i = 0; i < 3; ++i) fail(outage, outage.start(), 0);
+  outage.finish_well(before, at(0.01));
+  CHECK(outage.is_open());
+  outage.finish_well(outage.start(), at(1));
+  CHECK_FALSE(outage.is_open());
+}
+
+TEST_CASE("there is one probe at a time, after pauses that double up to five seconds") {
+  Outage outage = open_outage();
+  double now_s = 0;
+  std::vector<double> pauses;
+  for (int i = 0; i < 10; ++i) {
+    CHECK_FALSE(outage.may_probe(at(now_s)));
+    pauses.push_back(seconds_between(at(now_s), outage.probe_at()));
+    now_s += pauses.back() + 1e-6;  // a clock counts whole nanoseconds
+    REQUIRE(outage.may_probe(at(now_s)));
+    const OutageTicket probe = outage.start();
+    CHECK_FALSE(outage.may_probe(at(now_s + 100)));
+    CHECK(fail(outage, probe, now_s));
+  }
+  CHECK(pauses[0] == doctest::Approx(0.05).epsilon(0.01));
+  CHECK(pauses[3] == doctest::Approx(0.4).epsilon(0.01));
+  CHECK(pauses[9] == doctest::Approx(5).epsilon(0.01));
+}
+
+TEST_CASE("a server that throttles is asked more slowly, and Retry-After is obeyed") {
+  Outage outage;
+  outage.finish_badly(outage.start(), FailureKind::kThrottle, failure(), kFew, kStart, kLongest);
+  CHECK(seconds_between(kStart, outage.probe_at()) == doctest::Approx(0.25).epsilon(0.01));
+  outage.finish_badly(outage.start(), FailureKind::kThrottle, failure(7), kFew, kStart, kLongest);
+  CHECK(seconds_between(kStart, outage.probe_at()) == doctest::Approx(7));
+  outage.finish_badly(outage.start(), FailureKind::kThrottle, failure(1e300), kFew, kStart, 0);
+  CHECK(outage.probe_at() > kStart);
+}
+
+TEST_CASE("a cancelled probe is followed by another") {
+  Outage outage = open_outage();
+  outage.cancel(outage.start());
+  CHECK(outage.may_probe(at(10)));
+}
+
+TEST_CASE("it is told as one story, with its first and its last failure") {
+  Outage outage;
+  fail(outage, outage.start(), 0);
+  fail(outage, outage.start(), 0);
+  outage.finish_badly(outage.start(), FailureKind::kTransient,
+                      error_of(ErrorCode::kConnect, "reset"), kFew, at(1), kLongest);
+  outage.finish_badly(outage.start(), FailureKind::kTransient,
+                      error_of(ErrorCode::kConnect, "refused"), kFew, at(2), kLongest);
+  const OutageStory& story = outage.story();
+  CHECK(story.since == at(1));
+  CHECK(story.first_failure == "reset");
+  CHECK(story.last_failure.detail == "refused");
+  CHECK(story_of("http://server:80", story, at(4)) ==
+        "http://server:80 has answered nothing well for 3.0 s, and was asked 1 times meanwhile");
+}
+
+TEST_CASE("totals count what has ended and what is still open") {
+  Outage outage = open_outage();
+  outage.finish_well(outage.start(), at(2));
+  for (int i = 0; i < 3; ++i) fail(outage, outage.start(), 3);
+  outage.start();
+  const OutageTotals totals = outage.totals(at(4));
+  CHECK(totals.outages == 2);
+  CHECK(totals.probes == 2);
+  CHECK(totals.waited_s == doctest::Approx(3));
+}
+
+}  // namespace
+}  // namespace streamer

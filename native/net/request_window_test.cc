@@ -1,0 +1,52 @@
+#include "net/request_window.h"
+
+#include <doctest/doctest.h>
+
+namespace streamer {
+namespace {
+
+RequestWindow window_with(int in_flight) {
+  RequestWindow window;
+  for (int i = 0; i < in_flight; ++i) window.start();
+  return window;
+}
+
+TEST_CASE("there is no limit before the first outage") { CHECK(window_with(10'000).has_room()); }
+
+TEST_CASE("an outage halves what is in flight, down to one request") {
+  RequestWindow window = window_with(64);
+  window.halve();
+  CHECK(window.limit() == doctest::Approx(32));
+  for (int i = 0; i < 10; ++i) window.halve();
+  CHECK(window.limit() == 1.0);
+}
+
+TEST_CASE("an outage halves the window of before where little is in flight") {
+  RequestWindow window = window_with(20);
+  window.halve();
+  for (int i = 0; i < 16; ++i) window.finish_otherwise();
+  window.halve();
+  CHECK(window.limit() == doctest::Approx(2));
+}
+
+TEST_CASE("a round that went well adds one") {
+  RequestWindow window = window_with(20);
+  window.halve();
+  for (int i = 0; i < 10; ++i) window.finish_well();
+  CHECK(window.limit() == doctest::Approx(11).epsilon(0.01));
+}
+
+TEST_CASE("what is in flight counts against the limit") {
+  RequestWindow window = window_with(4);
+  window.halve();
+  CHECK_FALSE(window.has_room());
+  window.finish_otherwise();
+  window.finish_otherwise();
+  window.finish_otherwise();
+  CHECK(window.has_room());
+  window.start();
+  CHECK_FALSE(window.has_room());
+}
+
+}  // namespace
+}  // namespace streamer

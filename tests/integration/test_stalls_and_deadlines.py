@@ -1,0 +1,88 @@
+"""No block starves in silence: a transfer below the speed that is asked for is made anew, and a block's time is watched."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from servers.scripted_http import ScriptedServer
+
+from streamer import Options
+from streamer.core import errors
+from streamer.core.plan import Item, plan_reads
+from streamer.core.session import ReadSession, SourceObject
+from streamer.core.settings import resolve
+from streamer.core.sources import HttpSource
+
+DATA = os.urandom(256 << 10)
+KIB = 1 << 10
+
+
+def read(url, **options):
+    plan = plan_reads([Item(0, 0, len(DATA))], 0)
+    session = ReadSession([SourceObject("test://object", HttpSource(url), len(DATA))], plan, resolve(Options(**options)))
+    try:
+        assert session.next_items() == [0]
+        return bytes(memoryview(session.take(0))), session.stats()
+    finally:
+        session.close()
+
+
+def trickling(step_bytes, pause_s, applies):
+    """A script that sends bodies in small steps, to requests whose number `applies` says."""
+
+    def script(request, answer):
+        if not applies(request.number):
+            return
+        write = answer.handler.wfile.write
+
+        def write_slowly(data):
+            if data[:9] == b"HTTP/1.1 ":
+                return write(data)
+            for begin in range(0, len(data), step_bytes):
+                write(data[begin : begin + step_bytes])
+                time.sleep(pause_s)
+            return len(data)
+
+        answer.handler.wfile.write = write_slowly
+
+    return script
+
+
+def test_a_trickle_is_made_anew_and_goes_on_where_it_was_regression():
+    """1.3 KB/s counted as alive, as long as it was above 1 KiB/s."""
+    with ScriptedServer(DATA, trickling(650, 0.5, lambda number: number == 0)) as server:
+        started = time.monotonic()
+        data, stats = read(server.url, stall_timeout_s=1, hedge_percent=0)
+        assert time.monotonic() - started < 6
+    assert data == DATA
+    assert stats["retries"] == 1
+    first, second = server.requests
+    assert (first.begin, second.end) == (0, len(DATA))
+    assert second.begin > 0
+
+
+def test_the_speed_that_counts_as_a_stall_is_an_option():
+    with ScriptedServer(DATA, trickling(16 * KIB, 0.1, lambda number: True)) as server:
+        data, stats = read(server.url, stall_timeout_s=0.5, stall_bytes_per_s=KIB, hedge_percent=0)
+    assert data == DATA
+    assert stats["retries"] == 0
+
+
+def test_a_slow_line_that_all_requests_share_is_no_stall():
+    """Eight requests at 100 KiB/s each bring what one must: it is the line that is slow."""
+    with ScriptedServer(DATA, trickling(10 * KIB, 0.1, lambda number: True)) as server:
+        options = {"http_reactors": 1, "http_in_flight": 8, "block_bytes": 64 * KIB, "hedge_percent": 0}
+        data, stats = read(server.url, stall_timeout_s=0.4, stall_bytes_per_s=256 * KIB, **options)
+    assert data == DATA
+    assert stats["retries"] == 0
+
+
+def test_the_time_of_a_block_is_watched_while_an_attempt_runs_regression():
+    with ScriptedServer(DATA, trickling(4 * KIB, 0.1, lambda number: True)) as server:
+        started = time.monotonic()
+        with pytest.raises(errors.TransferTimeoutError, match="block_deadline_s"):
+            read(server.url, block_deadline_s=1, stall_bytes_per_s=1, hedge_percent=0)
+        assert time.monotonic() - started < 3
+    assert len(server.requests) == 1

@@ -1,0 +1,61 @@
+"""What the user hears of a server that is waited for."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from streamer.core import outage_news
+from streamer.core.outage_news import OutageNews
+
+SERVER = "https://host:9000"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test sets; `time.monotonic` of the module."""
+    now = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr(outage_news.time, "monotonic", lambda: now.seconds)
+    return now
+
+
+def heard(clock, caplog, story):
+    """Look once for each second of `story`, a list of how long the server has been away; None: it is not."""
+    lines = []
+    engine = SimpleNamespace(outages=lambda: outages)
+    news = OutageNews(engine, lines.append)
+    with caplog.at_level(logging.WARNING, "streamer"):
+        for waited_s in story:
+            outages = [] if waited_s is None else [SimpleNamespace(server=SERVER, waited_s=waited_s, **ASKED)]
+            clock.seconds += 1
+            news.look()
+    return lines, [record.getMessage() for record in caplog.records]
+
+
+ASKED = {"probes": 3, "last_failure": "refused"}
+
+
+def test_a_short_outage_is_not_worth_a_word(clock, caplog):
+    assert heard(clock, caplog, [0.4, 0.9, None]) == ([], [])
+
+
+def test_a_long_one_is_named_and_its_end_too(clock, caplog):
+    lines, log = heard(clock, caplog, [0.5, 1.5, 2.5, None, None])
+    assert lines == [f"waiting for {SERVER}, away for 2 s", f"waiting for {SERVER}, away for 2 s", ""]
+    assert log == [f"waiting for {SERVER}, away for 2 s, asked 3 times: refused", f"{SERVER} answers again"]
+
+
+def test_it_is_named_again_every_ten_seconds(clock, caplog):
+    lines, log = heard(clock, caplog, range(1, 25))
+    assert len(lines) == 24
+    assert [line.split(",")[1] for line in log] == [" away for 1 s", " away for 11 s", " away for 21 s"]
+
+
+def test_looking_often_costs_nothing(clock):
+    looks = []
+    news = OutageNews(SimpleNamespace(outages=lambda: looks.append(None) or []), None)
+    for _ in range(1000):
+        news.look()
+    assert len(looks) == 1
