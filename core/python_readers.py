@@ -39,7 +39,7 @@ class PythonReaders:
         objects: Sequence[SourceObject],
         max_threads: int,
         keep_alive: object,
-        spans: Sequence[int],
+        items: Sequence[int],
     ) -> None:
         self.failure: StreamerError | None = None
         self._engine = engine
@@ -51,13 +51,10 @@ class PythonReaders:
             for index, known in enumerate(objects)
             if isinstance(known.source, PythonSource) and known.source.max_threads
         }
-        # Rows of a span are (object, begin, end, first item, items), as `streamer.core.plan` writes them.
-        self._missing_bytes: Counter[int] = Counter()
-        for row in range(0, len(spans), 5):
-            self._missing_bytes[spans[row]] += spans[row + 2] - spans[row + 1]
-        self._counting = threading.Lock()
         has_work = any(isinstance(known.source, PythonSource) for known in objects)
         self._count = max_threads if has_work else 0
+        self._missing_bytes = _bytes_by_object(items) if has_work else Counter()
+        self._counting = threading.Lock()
 
     def start(self) -> None:
         """Start the threads; without a `PythonSource` there are none."""
@@ -109,7 +106,7 @@ class PythonReaders:
     def _confirm_if_last(self, source: PythonSource, block: _native.PythonBlock) -> None:
         with self._counting:
             if not block.is_reread:
-                self._missing_bytes[block.source] -= block.end - block.begin
+                self._missing_bytes[block.source] -= block.wanted_bytes
             is_last = block.is_reread or self._missing_bytes[block.source] == 0
         if is_last and source.confirm is not None:
             source.confirm()
@@ -141,3 +138,14 @@ class PythonReaders:
         )
         ours.__cause__ = error
         return ours
+
+
+def _bytes_by_object(items: Sequence[int]) -> Counter[int]:
+    """Add up the items of each object; of the gaps in its spans, only those inside of a block are read.
+
+    A row is (object, begin, end, target, place), as `streamer.core.plan` writes them.
+    """
+    found: Counter[int] = Counter()
+    for source, begin, end in zip(items[0::5], items[1::5], items[2::5], strict=True):
+        found[source] += end - begin
+    return found

@@ -75,7 +75,7 @@ class ReadSession:
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
-        self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive, plan.spans)
+        self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive, plan.items)
         self.close = weakref.finalize(self, _close, self._engine, self._readers, (keep_alive, device_tensors))
         try:
             self._engine.start(plan.items, plan.spans, device_tensors.streams() if device_tensors else {}, digests)

@@ -188,8 +188,9 @@ std::optional<ReadError> FileReader::read(Block& block, const std::function<bool
 }
 
 void FileReader::count(const Block& block) {
+  const bool was_counted = block.attempts > 0;  // it is read once more, for its digest
   const std::lock_guard lock(mutex_);
-  wanted_bytes_ -= block.size();
+  if (!was_counted) wanted_bytes_ -= block.wanted_bytes();
   if (wanted_bytes_ == 0) file_.reset();
 }
 

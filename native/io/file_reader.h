@@ -52,8 +52,8 @@ class FileReader {
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
-  // How many bytes will be read in all; before the first block. Unless it is told, the file stays
-  // open until the reader ends.
+  // How many bytes of items will be read in all; before the first block. Unless it is told, the
+  // file stays open until the reader ends.
   void expect(std::uint64_t wanted_bytes) { wanted_bytes_ = wanted_bytes; }
 
   // Fills the segments of the block, or says why not. Returns early, with success, once
@@ -90,7 +90,7 @@ class FileReader {
   const std::uint64_t size_bytes_;
   const FileOptions options_;
   std::mutex mutex_;
-  std::uint64_t wanted_bytes_ = UINT64_MAX;  // still to be read; guarded by mutex_
+  std::uint64_t wanted_bytes_ = UINT64_MAX;  // of items, still to be read; guarded by mutex_
   std::string version_;                      // guarded by mutex_
   std::shared_ptr<Opened> file_;             // guarded by mutex_
 };

@@ -213,12 +213,13 @@ TEST_CASE("an interrupted read is made again, without end") {
   }
 }
 
+std::ptrdiff_t open_files() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+
 TEST_CASE("a file is closed with the last byte that is wanted of it") {
   const TemporaryFile file(100);
-  const auto open_files = [] {
-    const std::filesystem::directory_iterator all("/proc/self/fd");
-    return std::distance(begin(all), end(all));
-  };
   const auto before = open_files();
   FileReader reader(file.path(), 100, "");
   reader.expect(30);
@@ -229,6 +230,24 @@ TEST_CASE("a file is closed with the last byte that is wanted of it") {
   REQUIRE_FALSE(reader.read(two, kNeverCancelled));
   CHECK(open_files() == before);
   CHECK_FALSE(reader.version().empty());
+}
+
+TEST_CASE("what is read once more, for its digest, is not counted again (regression)") {
+  const TemporaryFile file(100);
+  const auto before = open_files();
+  FileReader reader(file.path(), 100, "");
+  reader.expect(30);
+  std::vector<std::byte> first(10), second(20);
+  Block one = block_into(first, 0), two = block_into(second, 50);
+  Block again = one;
+  again.attempts = 1;
+  REQUIRE_FALSE(reader.read(one, kNeverCancelled));
+  REQUIRE_FALSE(reader.read(again, kNeverCancelled));
+  REQUIRE_FALSE(reader.read(two, kNeverCancelled));
+  CHECK(open_files() == before);
+  again.received = 0;
+  REQUIRE_FALSE(reader.read(again, kNeverCancelled));
+  CHECK(open_files() == before);
 }
 
 TEST_CASE("a file must lie in its folder when that is asked for, whatever links led there") {

@@ -26,9 +26,7 @@ void FileLane::use_gpudirect(bool may_copy) {
   for (const std::uint32_t source : direct) scheduler_.set_straight(source, true);
 }
 
-void FileLane::start(unsigned threads, const std::vector<Span>& spans) {
-  std::vector<std::uint64_t> wanted_bytes(files_.size());
-  for (const Span& span : spans) wanted_bytes[span.source] += span.end - span.begin;
+void FileLane::start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes) {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (files_[i]) files_[i]->expect(wanted_bytes[i]);
   }

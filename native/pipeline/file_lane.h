@@ -24,8 +24,8 @@ class FileLane {
   // such and the library is there (see CudaRuntime::file_storage). Before start().
   void use_gpudirect(bool may_copy);
 
-  // How many threads will call run(), and what of each file they will read.
-  void start(unsigned threads, const std::vector<Span>& spans);
+  // How many threads will call run(), and how many bytes of each file, by source, are wanted.
+  void start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes);
   // Some could not be started.
   void remove(unsigned threads) { readers_.remove(threads); }
 

@@ -59,6 +59,9 @@ struct Plan {
 // are as many digests as items, or none.
 void check_plan(const Plan& plan, std::uint32_t source_count);
 
+// By source: the bytes of its items. Not those of its spans, whose gaps are read only in part.
+std::vector<std::uint64_t> wanted_bytes(const Plan& plan, std::uint32_t source_count);
+
 // Where a run of bytes of a block goes. A null target drops the bytes (a gap between two wanted
 // items).
 struct Segment {
@@ -102,6 +105,15 @@ struct Block {
   std::shared_ptr<const ReadError> last_failure;  // where the block's time is up while it waits
 
   std::uint64_t size() const { return end - begin; }
+
+  // Of items; all others are of gaps.
+  std::uint64_t wanted_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const Segment& segment : copies.empty() ? segments : copies) {
+      if (segment.item != Segment::kNoItem) bytes += segment.size;
+    }
+    return bytes;
+  }
 
   // The first byte, in the object, that is missing or not known to be good.
   std::uint64_t first_open() const { return answer ? answer->begin : begin + received; }

@@ -133,7 +133,9 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
   advise_huge_pages(targets_on_host(plan));
   state.outages.emplace(state.sources.endpoints());
-  const std::vector<Span> spans = plan.spans;
+  const bool has_work = !plan.spans.empty();
+  const std::vector<std::uint64_t> wanted_of_sources =
+      wanted_bytes(plan, static_cast<std::uint32_t>(lanes.size()));
   const DeviceCopiers::Wanted wanted(plan);
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
                                                 state.scheduler_options(!wanted.targets.empty()));
@@ -150,7 +152,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
     state.scheduler->fail(failure.error());
     return;
   }
-  if (!spans.empty()) state.workers->start_readers(spans);
+  if (has_work) state.workers->start_readers(wanted_of_sources);
 }
 
 Delivery Session::wait(double timeout_s) { return state().scheduler->wait(timeout_s); }

@@ -5,9 +5,11 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -73,6 +75,33 @@ TEST_CASE("a file and an HTTP object are read in one session, with little memory
   add_object(plan, 1, data[1].size());
   const SessionStats stats = check_load(session, plan, data);
   CHECK(stats.scheduler.peak_held_bytes <= 600'000);
+}
+
+int descriptors_of(const std::string& path) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code is_gone;  // the descriptor of this very listing
+    if (std::filesystem::read_symlink(entry, is_gone) == path) ++count;
+  }
+  return count;
+}
+
+TEST_CASE("a file is closed with its last item, where a block ends in a gap (regression)") {
+  const std::vector<std::string> data = {random_data(200'000, 10)};
+  const TemporaryFile file(data[0]);
+  Session session(options_with());
+  session.add_file(file.path(), data[0].size(), "");
+  Plan plan;
+  plan.items = {{0, 0, 60'000}, {0, 80'000, 90'000}};
+  plan.spans = {{0, 0, 90'000, 0, 2}};
+  session.start(plan);
+  std::size_t delivered = 0;
+  while (delivered < 2) {
+    const Delivery delivery = session.wait(30);
+    REQUIRE(!delivery.error);
+    delivered += delivery.items.size();
+  }
+  CHECK(descriptors_of(file.path()) == 0);
 }
 
 TEST_CASE("faults are retried until every byte is right") {

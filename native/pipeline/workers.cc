@@ -67,10 +67,10 @@ void Workers::start_copiers() {
   }
 }
 
-void Workers::start_readers(const std::vector<Span>& spans) {
+void Workers::start_readers(const std::vector<std::uint64_t>& wanted_bytes) {
   if (sources_.has(Lane::kHttp)) start_http();
   if (sources_.has(Lane::kNfs)) start_nfs();
-  if (sources_.has(Lane::kFile)) start_files(spans);
+  if (sources_.has(Lane::kFile)) start_files(wanted_bytes);
 }
 
 void Workers::start_http() {
@@ -98,10 +98,10 @@ void Workers::start_nfs() {
   }
 }
 
-void Workers::start_files(const std::vector<Span>& spans) {
+void Workers::start_files(const std::vector<std::uint64_t>& wanted_bytes) {
   file_lane_.emplace(scheduler_, sources_.files(), copiers_);
   if (options_.gpudirect.value_or(true)) file_lane_->use_gpudirect(options_.gpudirect.has_value());
-  file_lane_->start(options_.file_threads, spans);
+  file_lane_->start(options_.file_threads, wanted_bytes);
   for (unsigned i = 0; i < options_.file_threads; ++i) {
     if (start_thread("file", i, [this] { file_lane_->run(); })) continue;
     file_lane_->remove(options_.file_threads - i);

@@ -29,7 +29,8 @@ class Workers {
       : options_(options), sources_(sources), copiers_(copiers), scheduler_(scheduler) {}
 
   void start_copiers();
-  void start_readers(const std::vector<Span>& spans);
+  // With the bytes that are wanted of each source.
+  void start_readers(const std::vector<std::uint64_t>& wanted_bytes);
 
   // Waits until all have ended; they do when the scheduler and the copiers are stopped.
   void join();
@@ -45,7 +46,7 @@ class Workers {
  private:
   void start_http();
   void start_nfs();
-  void start_files(const std::vector<Span>& spans);
+  void start_files(const std::vector<std::uint64_t>& wanted_bytes);
   template <typename Reactor, typename Make>
   void make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& made, unsigned count,
                      Make make);

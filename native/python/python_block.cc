@@ -35,6 +35,8 @@ void register_python_block(py::module_& module) {
       .def_property_readonly("source",
                              [](const PythonBlock& block) { return block.block().source; })
       .def_property_readonly("begin", [](const PythonBlock& block) { return block.block().begin; })
+      .def_property_readonly("wanted_bytes",
+                             [](const PythonBlock& block) { return block.block().wanted_bytes(); })
       .def_property_readonly("is_reread",
                              [](const PythonBlock& block) { return block.block().attempts > 0; })
       .def_property_readonly("end", [](const PythonBlock& block) { return block.block().end; })

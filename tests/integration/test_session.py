@@ -181,6 +181,31 @@ def test_a_python_source_is_called_by_as_many_threads_as_it_allows():
     assert max(seen) == 1
 
 
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_source_confirms_once_all_is_read_where_a_block_ends_in_a_gap_regression(threads):
+    block = 64 << 10
+    items = [Item(0, 0, block - 500), Item(0, block + 500, 2 * block), Item(0, 3 * block + 1, 3 * block + 10)]
+    read, confirmed_at = [], []
+
+    def read_into(buffer, offset):
+        got = read_into_data(buffer, offset)
+        read.append(offset)
+        return got
+
+    def confirm():
+        confirmed_at.append(sorted(read))
+        raise errors.ChangedError("it was replaced")
+
+    session = ReadSession(
+        [SourceObject("test://object", PythonSource(read_into, confirm=confirm), len(DATA))],
+        plan_reads(items, 2 * block),
+        resolve(Options(block_bytes=block, python_threads=threads)),
+    )
+    with pytest.raises(errors.ChangedError):
+        collect(session)
+    assert confirmed_at == [[0, block + 500, 3 * block + 1]]
+
+
 def run_script(code, *arguments, timeout=30, **kwargs):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
