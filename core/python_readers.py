@@ -2,7 +2,7 @@
 
 A source that answers short, long or not at all is an error with its range; one that keeps the buffer is a
 `PluginError`, because a late write would reach a tensor already handed out. The last bytes of an object are handed on
-only after its source confirmed that it did not change.
+only after its source confirmed that it did not change. However a thread ends, the load ends with it or goes on.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from streamer.core.errors import PluginError, StorageError, StreamerError, TruncatedError
@@ -73,18 +74,38 @@ class PythonReaders:
     def _run(self) -> None:
         while (block := self._engine.take_python_block()) is not None:
             try:
-                self._fill(block)
-            except Exception as error:
-                self.failure = self.failure or self._as_ours(error, block)
-                block.fail(str(error))
-            else:
-                block.finish()
+                self._read(block)
+            except BaseException as error:  # no memory, or an exception that was sent to this thread
+                _forget_locals(error)
+                self._fail(block, error, is_kept=True)
 
-    def _fill(self, block: _native.PythonBlock) -> None:
-        source = self._objects[block.source].source
-        assert isinstance(source, PythonSource)
+    def _read(self, block: _native.PythonBlock) -> None:
+        """Finish the block or fail it, whatever the source raises: nobody else would end the load."""
         references = sys.getrefcount(block)
         view = memoryview(block)
+        error = _caught(self._fill, block, view)
+        if error is not None:
+            _forget_locals(error)  # else whoever keeps the error keeps the load's memory
+        # A slice of the view holds the block, not the view.
+        is_kept = not _is_released(view) or sys.getrefcount(block) != references
+        if error is None and is_kept:
+            uri = self._objects[block.source].uri
+            error = PluginError("the source keeps a reference to the buffer it was given", uri=uri)
+        if error is None:
+            block.finish()
+        else:
+            self._fail(block, error, is_kept=is_kept)
+        del block  # frames of an error hold those that called them
+
+    def _fail(self, block: _native.PythonBlock, error: BaseException, *, is_kept: bool) -> None:
+        try:
+            self.failure = self.failure or self._as_ours(error, block)
+        finally:
+            block.fail(type(error).__name__, is_kept)
+
+    def _fill(self, block: _native.PythonBlock, view: memoryview) -> None:
+        source = self._objects[block.source].source
+        assert isinstance(source, PythonSource)
         gate = self._gates.get(block.source)
         if gate is None:
             got = source.read_into(view, block.begin)
@@ -93,15 +114,6 @@ class PythonReaders:
                 got = source.read_into(view, block.begin)
         self._check(got, block)
         self._confirm_if_last(source, block)
-        try:
-            view.release()
-            is_kept = sys.getrefcount(block) != references  # a slice of the view holds the block, not the view
-        except BufferError:
-            is_kept = True
-        if is_kept:
-            raise PluginError(
-                "the source keeps a reference to the buffer it was given", uri=self._objects[block.source].uri
-            )
 
     def _confirm_if_last(self, source: PythonSource, block: _native.PythonBlock) -> None:
         with self._counting:
@@ -125,7 +137,7 @@ class PythonReaders:
             )
         raise PluginError(f"read_into returned {got!r} for a buffer of {wanted} bytes", uri=known.uri)
 
-    def _as_ours(self, error: Exception, block: _native.PythonBlock) -> StreamerError:
+    def _as_ours(self, error: BaseException, block: _native.PythonBlock) -> StreamerError:
         if isinstance(error, StreamerError):
             return error
         known = self._objects[block.source]
@@ -134,10 +146,46 @@ class PythonReaders:
             uri=known.uri,
             byte_range=(block.begin, block.end),
             object_size=known.size_bytes,
-            hint=str(error)[:300] or None,
+            hint=_text_of(error)[:300] or None,
         )
         ours.__cause__ = error
         return ours
+
+
+def _caught(function: Callable[..., None], *arguments: object) -> BaseException | None:
+    """Call it and return what it raises, also what is no `Exception`: `CancelledError`, `SystemExit`, Rust's panics."""
+    try:
+        function(*arguments)
+    except BaseException as error:
+        return error
+    return None
+
+
+def _forget_locals(error: BaseException) -> None:
+    """Let go of what the frames of an error held, which may be slices of the buffer, as `unittest` does."""
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        each = errors.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            errors += [each.__cause__, each.__context__]
+
+
+def _is_released(view: memoryview) -> bool:
+    try:
+        view.release()
+    except BufferError:
+        return False
+    return True
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:  # the text of an error must not hide the error
+        return ""
 
 
 def _bytes_by_object(items: Sequence[int]) -> Counter[int]:

@@ -54,15 +54,30 @@ Scheduler::~Scheduler() {
   arena_.leave(options_.memory_limit_bytes);
 }
 
-std::optional<Block> Scheduler::take(Lane which, const Admission& admission) {
+std::optional<Block> Scheduler::take(Lane which) {
+  return with_slot(wait_for_block(which, false, {})).block;
+}
+
+std::optional<Block> Scheduler::lend(Lane which, const Admission& admission) {
+  TakeResult taken = wait_for_block(which, true, admission);
+  const bool is_lent = taken.block.has_value();
+  try {
+    std::optional<Block> block = with_slot(std::move(taken)).block;
+    if (is_lent && !block) end_loan();
+    return block;
+  } catch (...) {
+    if (is_lent) end_loan();
+    throw;
+  }
+}
+
+TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& admission) {
   LaneState& lane = lane_state(which);
   std::unique_lock lock(mutex_);
   for (;;) {
     TakeResult result = try_take_locked(lane, Clock::now(), admission);
-    if (result.block || result.is_finished) {
-      lock.unlock();
-      return with_slot(std::move(result)).block;
-    }
+    if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
+    if (result.block || result.is_finished) return result;
     if (result.retry_at) {
       lane.has_work.wait_until(lock, *result.retry_at);
     } else {
@@ -179,7 +194,6 @@ void Scheduler::count_landed(Lane which, const Block& block) {
     if (missing_bytes_[segment.item] == 0) settle(which, segment.item);
   }
   if (lane.is_finished() || lane.is_starved) wake_lane(lane);
-  if (is_release_asked_) release_locked();
 }
 
 void Scheduler::settle(Lane lane, std::uint32_t item) {

@@ -110,7 +110,11 @@ class Scheduler {
 
   // --- readers ---
   // Waits for a block; nothing when the lane is finished or everything was stopped.
-  std::optional<Block> take(Lane lane, const Admission& admission = {});
+  std::optional<Block> take(Lane lane);
+  // As take(), for a reader that is not joined before release(): until end_loan() it may write the
+  // block's memory, whatever became of the block. One loan for each block.
+  std::optional<Block> lend(Lane lane, const Admission& admission = {});
+  void end_loan();
   // Never waits. A reactor that gets nothing is woken through its waker when that changes.
   TakeResult try_take(Lane lane, TimePoint now, const Admission& admission = {});
   void finish(Lane lane, Block block);
@@ -147,7 +151,7 @@ class Scheduler {
 
   void stop();
   // Gives back the memory of whatever was not taken. After stop(), when no reader of the engine's
-  // own is left; a Python reader that is late keeps all of it until its block is finished.
+  // own is left; a loan that has not ended keeps all of it until then.
   void release();
   bool is_stopped();
   SchedulerStats stats();
@@ -180,6 +184,7 @@ class Scheduler {
     bool may_take(std::uint32_t source, TimePoint first_started = {});
   };
 
+  TakeResult wait_for_block(Lane lane, bool is_loan, const Admission& admission);
   TakeResult try_take_locked(LaneState& lane, TimePoint now, const Admission& admission);
   TakeResult with_slot(TakeResult taken);
   std::optional<Block> take_due(LaneState& lane, Search& search);
@@ -229,6 +234,7 @@ class Scheduler {
   bool is_consumer_back_ = false;  // it took nothing since it last waited
   std::optional<ReadError> error_;
   bool is_stopped_ = false;
+  std::uint32_t loans_ = 0;
   bool is_release_asked_ = false;
   bool is_released_ = false;
   SchedulerStats stats_;

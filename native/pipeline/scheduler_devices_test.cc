@@ -8,6 +8,7 @@
 
 #include "gpu/cuda_runtime.h"
 #include "gpu/fake_driver.h"
+#include "io/arena.h"
 #include "pipeline/device_lane.h"
 #include "pipeline/scheduler.h"
 
@@ -37,8 +38,10 @@ Plan plan_of(std::uint32_t count) {
 class Desk {
  public:
   Desk(std::uint32_t items, std::uint64_t slots, std::uint64_t memory_limit_bytes = 1 << 20)
-      : targets(items, std::string(kBlockBytes, '?')),
-        scheduler(plan_of(items), {Lane::kHttp}, [&] {
+      : Desk(plan_of(items), Lane::kHttp, slots, memory_limit_bytes) {}
+  Desk(Plan plan, Lane lane, std::uint64_t slots, std::uint64_t memory_limit_bytes = 1 << 20)
+      : targets(plan.items.size(), std::string(kBlockBytes, '?')),
+        scheduler(std::move(plan), {lane}, [&] {
           SchedulerOptions options;
           options.block_bytes.fill(kBlockBytes);
           options.memory_limit_bytes = memory_limit_bytes;
@@ -193,6 +196,25 @@ TEST_CASE("stopping gives back the slots of blocks that wait for their retry") {
   reading.reset();
   CHECK(desk.sink.kept.empty());
   CHECK(desk.user->held_bytes == 0);
+}
+
+TEST_CASE("a device's block finished after the end keeps no memory of its session (regression)") {
+  const std::size_t before = Arena::instance().stats().held_bytes;
+  Plan plan = plan_of(2);
+  plan.items[0].device = kHost;
+  plan.spans = {{0, 0, kBlockBytes, 0, 1}, {0, kBlockBytes, 2 * kBlockBytes, 1, 1}};
+  Desk desk(std::move(plan), Lane::kPython, 1);
+  desk.provide();
+  REQUIRE(desk.scheduler.lend(Lane::kPython));
+  auto late = desk.scheduler.lend(Lane::kPython);
+  REQUIRE(is_on_device(late.value().device));
+  desk.scheduler.end_loan();
+  desk.scheduler.stop();
+  desk.scheduler.release();
+  CHECK(Arena::instance().stats().held_bytes == before + kBlockBytes);
+  desk.scheduler.finish(Lane::kPython, std::move(*late));
+  desk.scheduler.end_loan();
+  CHECK(Arena::instance().stats().held_bytes == before);
 }
 
 }  // namespace

@@ -55,8 +55,14 @@ void Scheduler::release() {
   release_locked();
 }
 
+void Scheduler::end_loan() {
+  const std::lock_guard lock(mutex_);
+  --loans_;
+  if (is_release_asked_) release_locked();
+}
+
 void Scheduler::release_locked() {
-  if (is_released_ || lane_state(Lane::kPython).in_flight > 0) return;
+  if (is_released_ || loans_ > 0) return;
   is_released_ = true;
   for (Memory& memory : memory_) memory = Memory();
   held_bytes_ = 0;

@@ -164,17 +164,31 @@ TEST_CASE("the first error is what the consumer gets, and nothing is delivered a
   CHECK_FALSE(scheduler.take(Lane::kFile));
 }
 
-TEST_CASE(
-    "what was not taken is given back when a session ends, not while a Python reader is late") {
+std::size_t held_bytes() { return Arena::instance().stats().held_bytes; }
+
+TEST_CASE("what was not taken is given back when a session ends, not while a block is lent") {
   Scheduler scheduler(plan_of(2, 64), {Lane::kPython}, options_of(1000));
-  auto block = scheduler.take(Lane::kPython);
-  const std::size_t held = Arena::instance().stats().held_bytes;
+  auto block = scheduler.lend(Lane::kPython);
+  const std::size_t held = held_bytes();
   scheduler.stop();
   scheduler.release();
-  CHECK(Arena::instance().stats().held_bytes == held);
+  CHECK(held_bytes() == held);
   scheduler.finish(Lane::kPython, std::move(*block));
-  CHECK(Arena::instance().stats().held_bytes < held);
+  CHECK(held_bytes() == held);
+  scheduler.end_loan();
+  CHECK(held_bytes() < held);
   CHECK(scheduler.take_item(0).size() == 0);
+  CHECK_FALSE(scheduler.lend(Lane::kPython));
+}
+
+TEST_CASE("a lent block that failed does not keep its session's memory (regression)") {
+  Scheduler scheduler(plan_of(2, 64), {Lane::kPython}, options_of(1000));
+  const std::size_t before = held_bytes();
+  REQUIRE(scheduler.lend(Lane::kPython));
+  scheduler.fail(some_error("the source failed"));
+  scheduler.end_loan();
+  scheduler.release();
+  CHECK(held_bytes() == before);
 }
 
 TEST_CASE("stopping wakes every reader and the consumer") {

@@ -189,19 +189,15 @@ bool Session::compares_answers(std::uint32_t source) {
 
 std::string Session::version(std::uint32_t source) { return state().sources.version(source); }
 
-std::optional<Block> Session::take_python_block() { return state().scheduler->take(Lane::kPython); }
+std::optional<Block> Session::lend_python_block() { return state().scheduler->lend(Lane::kPython); }
 
 void Session::finish_python_block(Block block) {
   state().scheduler->finish(Lane::kPython, std::move(block));
 }
 
-void Session::fail_python_block(const Block& block, std::string detail) {
-  ReadError error = error_of(ErrorCode::kSource, std::move(detail));
-  error.source = block.source;
-  error.begin = block.begin;
-  error.end = block.end;
-  state().scheduler->fail(std::move(error));
-}
+void Session::fail(ReadError error) { state().scheduler->fail(std::move(error)); }
+
+void Session::end_python_loan() { state().scheduler->end_loan(); }
 
 SessionStats Session::stats() {
   State& state = this->state();

@@ -94,10 +94,11 @@ class Session {
   // What was read of an object: text that changes when its content does. Empty where unknown.
   std::string version(std::uint32_t source);
 
-  // --- Python readers, any number of threads ---
-  std::optional<Block> take_python_block();
+  // --- for PythonBlock, on any number of threads; see Scheduler::lend() ---
+  std::optional<Block> lend_python_block();
   void finish_python_block(Block block);
-  void fail_python_block(const Block& block, std::string detail);
+  void fail(ReadError error);
+  void end_python_loan();
 
   SessionStats stats();
   // The servers that are waited for now.

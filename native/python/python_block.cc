@@ -1,37 +1,27 @@
-#include "python/python_block.h"
+// PythonBlock, for core/python_readers.py alone.
+#include "pipeline/python_block.h"
 
-#include <utility>
+#include <pybind11/pybind11.h>
 
-#include "pipeline/segment_cursor.h"
 #include "python/registers.h"
 
 namespace py = pybind11;
 
 namespace streamer {
+namespace {
 
-PythonBlock::PythonBlock(std::shared_ptr<Session> session, Block block)
-    : session_(std::move(session)), block_(std::move(block)) {
-  const bool is_direct = block_.segments.size() == 1 && block_.segments[0].target != nullptr;
-  if (!is_direct) bounce_.reset(new std::byte[block_.size()]);
-  data_ = is_direct ? block_.segments[0].target : bounce_.get();
+py::buffer_info buffer_of(PythonBlock& block) {
+  const auto size = block.data() == nullptr ? 0 : static_cast<py::ssize_t>(block.block().size());
+  return {reinterpret_cast<std::uint8_t*>(block.data()), size};
 }
 
-void PythonBlock::finish() {
-  if (bounce_) SegmentCursor(block_).copy(bounce_.get(), block_.size());
-  session_->finish_python_block(std::move(block_));  // with its slot, which others wait for
-}
-
-void PythonBlock::fail(std::string detail) {
-  session_->fail_python_block(block_, std::move(detail));
-}
+}  // namespace
 
 void register_python_block(py::module_& module) {
+  using released = py::call_guard<py::gil_scoped_release>;
   py::class_<PythonBlock>(module, "PythonBlock", py::buffer_protocol(),
                           "A contiguous range of one object, to be filled by a Python thread.")
-      .def_buffer([](PythonBlock& block) {
-        return py::buffer_info(reinterpret_cast<std::uint8_t*>(block.data()),
-                               static_cast<py::ssize_t>(block.block().size()));
-      })
+      .def_buffer(&buffer_of)
       .def_property_readonly("source",
                              [](const PythonBlock& block) { return block.block().source; })
       .def_property_readonly("begin", [](const PythonBlock& block) { return block.block().begin; })
@@ -40,8 +30,8 @@ void register_python_block(py::module_& module) {
       .def_property_readonly("is_reread",
                              [](const PythonBlock& block) { return block.block().attempts > 0; })
       .def_property_readonly("end", [](const PythonBlock& block) { return block.block().end; })
-      .def("finish", &PythonBlock::finish, py::call_guard<py::gil_scoped_release>())
-      .def("fail", &PythonBlock::fail, py::arg("detail"), py::call_guard<py::gil_scoped_release>());
+      .def("finish", &PythonBlock::finish, released())
+      .def("fail", &PythonBlock::fail, py::arg("detail"), py::arg("is_kept"), released());
 }
 
 }  // namespace streamer

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "pipeline/python_block.h"
 #include "python/interruptible.h"
-#include "python/python_block.h"
 #include "python/registers.h"
 
 namespace py = pybind11;
@@ -329,9 +329,7 @@ void register_session(py::module_& module) {
       .def("take_python_block",
            [](const std::shared_ptr<Session>& session) -> std::unique_ptr<PythonBlock> {
              const py::gil_scoped_release unlocked;
-             auto block = session->take_python_block();
-             if (!block) return nullptr;
-             return std::make_unique<PythonBlock>(session, std::move(*block));
+             return PythonBlock::take(session);
            })
       .def("stats", &stats_of)
       .def("outages", &Session::outages)
