@@ -103,7 +103,7 @@ def _add(engine: _native.Session, known: SourceObject, files: FileReading, *, us
             raise ConnectError(f"no connection to the NFS server: {error}", uri=known.uri) from None
     else:
         assert isinstance(source, PythonSource)
-        engine.add_python()
+        engine.add_python(known.uri)
 
 
 def _compare_answers(engine: _native.Session, number: int, checksum: AnswerChecksum) -> None:

@@ -3,6 +3,7 @@
 A source that answers short, long or not at all is an error with its range; one that keeps the buffer is a
 `PluginError`, because a late write would reach a tensor already handed out. The last bytes of an object are handed on
 only after its source confirmed that it did not change. However a thread ends, the load ends with it or goes on.
+A failure that may pass is the engine's to judge, as over HTTP: the block is read again, or its storage is waited for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from streamer.core.errors import PluginError, StorageError, StreamerError, TruncatedError
 from streamer.core.sources import PythonSource
+from streamer.core.transient import is_transient
 
 if TYPE_CHECKING:
     from streamer import _native
@@ -31,7 +33,8 @@ class PythonReaders:
     """The Python threads of one session.
 
     Attributes:
-        failure: The first exception of a source, as a `StreamerError`; None while all is well.
+        failure: The first exception of a source that will not pass, as a `StreamerError`; None while all is well.
+        passing: By object, the last of those that may.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class PythonReaders:
         items: Sequence[int],
     ) -> None:
         self.failure: StreamerError | None = None
+        self.passing: dict[int, StreamerError] = {}
         self._engine = engine
         self._objects = objects
         self._keep_alive = keep_alive
@@ -93,9 +97,16 @@ class PythonReaders:
             error = PluginError("the source keeps a reference to the buffer it was given", uri=uri)
         if error is None:
             block.finish()
+        elif is_transient(error) and not is_kept:
+            self._try_again(block, error)
         else:
             self._fail(block, error, is_kept=is_kept)
         del block  # frames of an error hold those that called them
+
+    def _try_again(self, block: _native.PythonBlock, error: BaseException) -> None:
+        ours = self.passing[block.source] = self._as_ours(error, block)
+        status = ours.status if isinstance(ours, StorageError) else None
+        block.try_again(ours.message, status or 0)
 
     def _fail(self, block: _native.PythonBlock, error: BaseException, *, is_kept: bool) -> None:
         try:
@@ -116,12 +127,18 @@ class PythonReaders:
         self._confirm_if_last(source, block)
 
     def _confirm_if_last(self, source: PythonSource, block: _native.PythonBlock) -> None:
+        counted = 0 if block.is_reread else block.wanted_bytes
         with self._counting:
-            if not block.is_reread:
-                self._missing_bytes[block.source] -= block.wanted_bytes
-            is_last = block.is_reread or self._missing_bytes[block.source] == 0
-        if is_last and source.confirm is not None:
+            self._missing_bytes[block.source] -= counted
+            is_last = self._missing_bytes[block.source] == 0
+        if not is_last or source.confirm is None:
+            return
+        try:
             source.confirm()
+        except BaseException:
+            with self._counting:  # the block may be read again
+                self._missing_bytes[block.source] += counted
+            raise
 
     def _check(self, got: int, block: _native.PythonBlock) -> None:
         wanted = block.end - block.begin

@@ -16,6 +16,7 @@ from streamer.core.engine import SourceObject, make_engine
 from streamer.core.errors import (
     EngineError,
     LoadCancelledError,
+    StorageError,
     StreamerError,
     TransferTimeoutError,
 )
@@ -25,7 +26,7 @@ from streamer.core.plan import ReadPlan
 from streamer.core.python_readers import PythonReaders
 from streamer.core.renewals import Renewals
 from streamer.core.settings import Settings
-from streamer.core.sources import HttpSource
+from streamer.core.sources import HttpSource, PythonSource
 
 __all__ = ["ReadSession", "SourceObject"]
 
@@ -176,6 +177,8 @@ class ReadSession:
         if native.code == "source" and raised is not None:
             return raised
         failed = self._objects[native.source]
+        if isinstance(failed.source, PythonSource) and native.source in self._readers.passing:
+            return _given_up(self._readers.passing[native.source], native)
         if native.code == "checksum":
             is_of_one = native.item < self._plan.item_count  # and not of an answer with several
             name = self._name_of(native.item) if self._name_of and is_of_one else None
@@ -187,6 +190,14 @@ class ReadSession:
             object_size=failed.size_bytes,
             is_http=isinstance(failed.source, HttpSource),
         )
+
+
+def _given_up(error: StreamerError, native: _native.ReadError) -> StreamerError:
+    """Add what the engine knows to the last failure of a Python source."""
+    error.message = native.detail
+    if isinstance(error, StorageError):
+        error.attempts, error.elapsed_s = native.attempts, native.elapsed_s
+    return error
 
 
 def _close(engine: _native.Session, readers: PythonReaders, targets: object) -> None:

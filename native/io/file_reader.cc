@@ -188,7 +188,7 @@ std::optional<ReadError> FileReader::read(Block& block, const std::function<bool
 }
 
 void FileReader::count(const Block& block) {
-  const bool was_counted = block.attempts > 0;  // it is read once more, for its digest
+  const bool was_counted = block.is_reread;
   const std::lock_guard lock(mutex_);
   if (!was_counted) wanted_bytes_ -= block.wanted_bytes();
   if (wanted_bytes_ == 0) file_.reset();

@@ -240,7 +240,7 @@ TEST_CASE("what is read once more, for its digest, is not counted again (regress
   std::vector<std::byte> first(10), second(20);
   Block one = block_into(first, 0), two = block_into(second, 50);
   Block again = one;
-  again.attempts = 1;
+  again.is_reread = true;
   REQUIRE_FALSE(reader.read(one, kNeverCancelled));
   REQUIRE_FALSE(reader.read(again, kNeverCancelled));
   REQUIRE_FALSE(reader.read(two, kNeverCancelled));

@@ -67,6 +67,7 @@ void BlockRetries::give_up(const Block& block, ReadError error, Endpoint& endpoi
   const auto outage = endpoint.outage();
   const std::string& first = outage ? outage->first_failure : block.first_failure;
   const bool is_another = !first.empty() && !first.starts_with(error.detail);
+  if (!error.detail.empty() && error.detail.back() == '.') error.detail.pop_back();
   if (outage) error.detail += "; " + story_of(endpoint.name(), *outage, Clock::now());
   if (is_another) error.detail += "; at first: " + first;
   scheduler_.fail(std::move(error));

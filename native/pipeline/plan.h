@@ -92,6 +92,7 @@ struct Block {
   std::shared_ptr<PinnedSlot> slot;
   std::vector<Segment> copies;
 
+  bool is_reread = false;      // its item was read before, and was wrong
   std::uint64_t received = 0;  // good bytes so far; a retry continues behind them
   // Some of them are good only if the whole answer is.
   std::optional<AnswerCheck> answer;

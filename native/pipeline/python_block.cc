@@ -4,6 +4,7 @@
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "pipeline/segment_cursor.h"
 
@@ -29,26 +30,36 @@ PythonBlock::~PythonBlock() {
 }
 
 bool PythonBlock::fill_in() {
-  std::optional<Block> lent = session_->lend_python_block();
+  std::optional<PythonLane::Loan> lent = session_->python().lend();
   if (!lent) return false;
   is_lent_ = true;
   is_settled_ = false;
-  block_ = std::move(*lent);
-  const bool is_direct = block_.segments.size() == 1 && block_.segments[0].target != nullptr;
+  loan_ = std::move(*lent);
+  const std::vector<Segment>& segments = block().segments;
+  const bool is_direct = segments.size() == 1 && segments[0].target != nullptr;
   if (is_direct) {
-    data_ = block_.segments[0].target;
+    data_ = segments[0].target;
     return true;
   }
-  bounce_.reset(new (std::nothrow) std::byte[block_.size()]);
+  bounce_.reset(new (std::nothrow) std::byte[block().size()]);
   data_ = bounce_.get();
   if (data_ == nullptr) report(ErrorCode::kOutOfMemory, "no memory to read a block into");
   return data_ != nullptr;
 }
 
 void PythonBlock::finish() {
-  if (bounce_) SegmentCursor(block_).copy(bounce_.get(), block_.size());
-  session_->finish_python_block(std::move(block_));  // with its slot, which others wait for
+  if (bounce_) SegmentCursor(block()).copy(bounce_.get(), block().size());
   is_settled_ = true;
+  session_->python().finish(std::move(loan_));  // with its slot, which others wait for
+  let_go();
+}
+
+void PythonBlock::try_again(std::string detail, int http_status) {
+  ReadError error = error_of(ErrorCode::kConnect, std::move(detail));
+  error.http_status = http_status;
+  if (http_status != 0) error.code = ErrorCode::kHttpStatus;
+  is_settled_ = true;
+  session_->python().try_again(std::move(loan_), std::move(error));
   let_go();
 }
 
@@ -59,19 +70,15 @@ void PythonBlock::fail(std::string detail, bool is_kept) {
 
 void PythonBlock::report(ErrorCode code, std::string detail) {
   is_settled_ = true;
-  ReadError error = error_of(code, std::move(detail));
-  error.source = block_.source;
-  error.begin = block_.begin;
-  error.end = block_.end;
-  session_->fail(std::move(error));
+  session_->python().fail(loan_, error_of(code, std::move(detail)));
 }
 
 void PythonBlock::let_go() {
   if (!std::exchange(is_lent_, false)) return;
   data_ = nullptr;
   bounce_.reset();
-  block_.slot.reset();
-  session_->end_python_loan();
+  loan_.block.slot.reset();
+  session_->python().end_loan();
 }
 
 }  // namespace streamer

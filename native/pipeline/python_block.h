@@ -26,12 +26,15 @@ class PythonBlock {
   PythonBlock(const PythonBlock&) = delete;
   PythonBlock& operator=(const PythonBlock&) = delete;
 
-  const Block& block() const { return block_; }
+  const Block& block() const { return loan_.block; }
   // Null once it is let go of.
   std::byte* data() const { return data_; }
 
   // Every byte is in place, and nobody writes the buffer any more. Once.
   void finish();
+  // The source failed in a way that may pass; nobody writes the buffer any more. The block is read
+  // again, or ends the load. `http_status`: 0 where there is none.
+  void try_again(std::string detail, int http_status);
   // The source failed; the session stops. `is_kept`: somebody may still write the buffer, which
   // stays until this object ends.
   void fail(std::string detail, bool is_kept);
@@ -44,7 +47,7 @@ class PythonBlock {
   void let_go();
 
   std::shared_ptr<Session> session_;
-  Block block_;
+  PythonLane::Loan loan_;
   std::unique_ptr<std::byte[]> bounce_;
   std::byte* data_ = nullptr;
   bool is_lent_ = false;    // counted by the scheduler, which keeps all memory until then

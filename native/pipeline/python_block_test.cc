@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "io/arena.h"
@@ -14,12 +15,13 @@ namespace {
 constexpr std::uint64_t kItemBytes = 1000;
 
 // Two items of one object, `gap` bytes apart; read as one block where the gap is small.
-std::shared_ptr<Session> started(std::uint64_t gap = 0) {
+std::shared_ptr<Session> started(std::uint64_t gap = 0,
+                                 const std::string& server = "test://server") {
   SessionOptions options;
   options.scheduler.block_bytes.fill(std::uint64_t{1} << 62);
   options.scheduler.memory_limit_bytes = 1 << 20;
   auto session = std::make_shared<Session>(std::move(options));
-  session->add_python();
+  session->add_python(server);
   const std::uint64_t second = kItemBytes + gap;
   Plan plan;
   plan.items = {{0, 0, kItemBytes}, {0, second, second + kItemBytes}};
@@ -83,6 +85,25 @@ TEST_CASE("a reader that is late keeps the memory of its session until it is fin
   CHECK(held_bytes() == before + 2 * kItemBytes);
   block->finish();
   CHECK(held_bytes() == before);
+}
+
+TEST_CASE("a block whose source says that it may pass is read again") {
+  const auto session = started();
+  PythonBlock::take(session)->try_again("busy", 0);
+  const auto again = PythonBlock::take(session);
+  REQUIRE(again);
+  CHECK(again->block().attempts == 2);
+  again->finish();
+  CHECK(session->wait(1).items.size() == 2);
+  CHECK(session->stats().scheduler.retries == 1);
+}
+
+TEST_CASE("a source that never says anything else ends the load") {
+  const auto session = started(0, "test://silent");
+  while (const auto block = PythonBlock::take(session)) block->try_again("busy", 0);
+  const Delivery delivery = session->wait(1);
+  REQUIRE(delivery.error);
+  CHECK(delivery.error->attempts == 3);  // it never gave anything else
 }
 
 }  // namespace

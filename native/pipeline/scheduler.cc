@@ -216,6 +216,7 @@ void Scheduler::read_again(Lane which, std::uint32_t index) {
   BlockCutter cutter(plan_.items, {span}, block_bytes_of(static_cast<std::size_t>(which)));
   const auto has_memory = [](std::uint32_t) { return true; };  // since it was read first
   while (auto block = cutter.next(has_memory, true)) {
+    block->is_reread = true;
     block->attempts = 1;  // so that HTTP takes a new connection
     block->first_started = Clock::now();
     lane.retries.emplace(TimePoint{}, std::move(*block));

@@ -39,8 +39,11 @@ struct Session::State {
   std::optional<Workers> workers;
   std::unique_ptr<Scheduler> scheduler;
   DeviceCopiers copiers;
-  std::optional<OutageWatch> outages;  // from start() on
-  std::mutex join_mutex;               // close() may be called by several threads
+  // From start() on.
+  std::vector<std::shared_ptr<Endpoint>> endpoints;  // by source
+  std::optional<OutageWatch> outages;
+  std::optional<PythonLane> python;
+  std::mutex join_mutex;  // close() may be called by several threads
 
   Sources& sources_before_start() {
     if (scheduler) throw std::logic_error("objects are added before start()");
@@ -124,7 +127,9 @@ void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::str
   state().sources_before_start().add_nfs(url, size_bytes, std::move(version), patience);
 }
 
-void Session::add_python() { state().sources_before_start().add_python(); }
+void Session::add_python(const std::string& server) {
+  state().sources_before_start().add_python(server);
+}
 
 void Session::start(Plan plan, const ConsumerStreams& streams) {
   State& state = this->state();
@@ -132,13 +137,15 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   const std::vector<Lane>& lanes = state.sources.lanes();
   check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
   advise_huge_pages(targets_on_host(plan));
-  state.outages.emplace(state.sources.endpoints());
+  state.endpoints = state.sources.endpoints();
+  state.outages.emplace(state.endpoints);
   const bool has_work = !plan.spans.empty();
   const std::vector<std::uint64_t> wanted_of_sources =
       wanted_bytes(plan, static_cast<std::uint32_t>(lanes.size()));
   const DeviceCopiers::Wanted wanted(plan);
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
                                                 state.scheduler_options(!wanted.targets.empty()));
+  state.python.emplace(*state.scheduler, state.endpoints, state.options.retry);
   if (const auto& error = state.sources.nameless()) {
     state.scheduler->fail(*error);
     return;
@@ -189,15 +196,9 @@ bool Session::compares_answers(std::uint32_t source) {
 
 std::string Session::version(std::uint32_t source) { return state().sources.version(source); }
 
-std::optional<Block> Session::lend_python_block() { return state().scheduler->lend(Lane::kPython); }
-
-void Session::finish_python_block(Block block) {
-  state().scheduler->finish(Lane::kPython, std::move(block));
-}
+PythonLane& Session::python() { return *state().python; }
 
 void Session::fail(ReadError error) { state().scheduler->fail(std::move(error)); }
-
-void Session::end_python_loan() { state().scheduler->end_loan(); }
 
 SessionStats Session::stats() {
   State& state = this->state();

@@ -26,6 +26,7 @@
 #include "net/http_object.h"
 #include "net/nfs_object.h"
 #include "pipeline/outage_watch.h"
+#include "pipeline/python_lane.h"
 #include "pipeline/scheduler.h"
 #include "pipeline/session_options.h"
 
@@ -68,7 +69,8 @@ class Session {
   // is none.
   void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
                const std::function<bool()>& is_interrupted = {});
-  void add_python();
+  // `server` names what answers for it, in messages, and to know it again.
+  void add_python(const std::string& server);
 
   using ConsumerStreams = DeviceCopiers::ConsumerStreams;
 
@@ -94,11 +96,9 @@ class Session {
   // What was read of an object: text that changes when its content does. Empty where unknown.
   std::string version(std::uint32_t source);
 
-  // --- for PythonBlock, on any number of threads; see Scheduler::lend() ---
-  std::optional<Block> lend_python_block();
-  void finish_python_block(Block block);
+  // For PythonBlock, on any number of threads. Only once it has started.
+  PythonLane& python();
   void fail(ReadError error);
-  void end_python_loan();
 
   SessionStats stats();
   // The servers that are waited for now.

@@ -11,6 +11,7 @@ void Sources::add(Lane lane) {
   files_.resize(lanes_.size());
   objects_.resize(lanes_.size());
   nfs_files_.resize(lanes_.size());
+  python_servers_.resize(lanes_.size());
 }
 
 void Sources::add_file(std::unique_ptr<FileReader> file) {
@@ -42,14 +43,17 @@ void Sources::add_nfs(const std::string& url, std::uint64_t size_bytes, std::str
   nfs_files_.back() = std::move(file);
 }
 
-void Sources::add_python() { add(Lane::kPython); }
+void Sources::add_python(const std::string& server) {
+  add(Lane::kPython);
+  python_servers_.back() = Endpoint::of(server);
+}
 
 bool Sources::has(Lane lane) const {
   return std::find(lanes_.begin(), lanes_.end(), lane) != lanes_.end();
 }
 
 std::vector<std::shared_ptr<Endpoint>> Sources::endpoints() const {
-  std::vector<std::shared_ptr<Endpoint>> found(lanes_.size());
+  std::vector<std::shared_ptr<Endpoint>> found = python_servers_;
   for (std::size_t source = 0; source < found.size(); ++source) {
     if (objects_[source]) found[source] = objects_[source]->target()->endpoint;
     if (nfs_files_[source]) found[source] = nfs_files_[source]->endpoint();

@@ -27,7 +27,7 @@ class Sources {
   // to have none. Throws std::invalid_argument for a URL that is none.
   void add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
                const NamePatience& patience);
-  void add_python();
+  void add_python(const std::string& server);
 
   const std::vector<Lane>& lanes() const { return lanes_; }
   bool has(Lane lane) const;
@@ -50,6 +50,7 @@ class Sources {
   std::vector<std::unique_ptr<FileReader>> files_;
   std::vector<std::unique_ptr<HttpObject>> objects_;
   std::vector<std::unique_ptr<NfsObject>> nfs_files_;
+  std::vector<std::shared_ptr<Endpoint>> python_servers_;
   std::map<std::string, std::vector<std::string>> addresses_;  // by NFS server
   std::optional<ReadError> nameless_;
 };

@@ -28,9 +28,11 @@ void register_python_block(py::module_& module) {
       .def_property_readonly("wanted_bytes",
                              [](const PythonBlock& block) { return block.block().wanted_bytes(); })
       .def_property_readonly("is_reread",
-                             [](const PythonBlock& block) { return block.block().attempts > 0; })
+                             [](const PythonBlock& block) { return block.block().is_reread; })
       .def_property_readonly("end", [](const PythonBlock& block) { return block.block().end; })
       .def("finish", &PythonBlock::finish, released())
+      .def("try_again", &PythonBlock::try_again, py::arg("detail"), py::arg("http_status"),
+           released())
       .def("fail", &PythonBlock::fail, py::arg("detail"), py::arg("is_kept"), released());
 }
 

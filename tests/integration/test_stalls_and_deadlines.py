@@ -1,4 +1,4 @@
-"""No block starves in silence: a transfer below the speed that is asked for is made anew, and a block's time is watched."""
+"""No block starves in silence: a transfer that is too slow is made anew, and the time of a block is watched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ KIB = 1 << 10
 
 def read(url, **options):
     plan = plan_reads([Item(0, 0, len(DATA))], 0)
-    session = ReadSession([SourceObject("test://object", HttpSource(url), len(DATA))], plan, resolve(Options(**options)))
+    session = ReadSession(
+        [SourceObject("test://object", HttpSource(url), len(DATA))], plan, resolve(Options(**options))
+    )
     try:
         assert session.next_items() == [0]
         return bytes(memoryview(session.take(0))), session.stats()

@@ -10,7 +10,7 @@ from streamer.core import errors
 from streamer.core.transient import is_transient
 
 
-class WithStatus(Exception):
+class StatusError(Exception):
     """As aiohttp's and azure's."""
 
     def __init__(self, status):
@@ -25,7 +25,7 @@ PASSING = [
     errors.ConnectError("refused"),
     errors.TransferTimeoutError("late"),
     errors.HttpStatusError("busy", status=503),
-    WithStatus(429),
+    StatusError(429),
 ]
 STAYING = [
     ValueError(),
@@ -36,7 +36,7 @@ STAYING = [
     errors.ChangedError("another one"),
     errors.TruncatedError("short"),
     errors.CredentialsError("no", status=401),
-    WithStatus(404),
+    StatusError(404),
 ]
 
 
