@@ -15,6 +15,7 @@ void take_slot_back(Block& block) {
   if (!block.slot) return;
   block.slot.reset();
   block.received = 0;
+  block.answer.reset();  // of bytes that are gone: the next answer is compared with its own
   if (!block.copies.empty()) block.segments = std::exchange(block.copies, {});
 }
 

@@ -160,6 +160,20 @@ TEST_CASE("a block that waits for the consumer holds no slot") {
   CHECK(desk.take(now)->received == 0);
 }
 
+TEST_CASE("a block set aside is not compared with the checksum of an answer it lost (regression)") {
+  Desk desk(1, 1);
+  desk.provide();
+  const TimePoint now = Clock::now();
+  auto block = desk.take(now);
+  block->received = 10;
+  block->answer = AnswerCheck{.begin = block->begin, .expected = 1, .found = 2};
+  desk.scheduler.set_aside(Lane::kHttp, std::move(*block), now);
+  const auto again = desk.take(now);
+  REQUIRE(again);
+  CHECK(!again->answer);
+  CHECK(again->first_open() == again->begin);
+}
+
 TEST_CASE("a retry that has a slot does not wait behind blocks that have none") {
   Desk desk(3, 1);
   desk.provide();
