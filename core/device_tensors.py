@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamer import _native
-from streamer.core.errors import DeviceError
+from streamer.core.errors import DeviceError, LoadCancelledError
 from streamer.core.torch_staging import STAGED, StagedCopy
 
 if TYPE_CHECKING:
@@ -99,16 +99,21 @@ class DeviceTensors:
 
         Raises:
             DeviceError: the device refused.
+            LoadCancelledError: it was freed meanwhile.
         """
         if self._places[item] == STAGED:
-            copy = self._copies.pop(item, None) or self._start_copy(item, self._staging(item))  # of nothing: empty
+            copy = self._copies.pop(item, None)
+            if copy is None:
+                self._check_empty(item)
+                copy = self._start_copy(item, self._staging(item))
             try:
                 return self._devices.staging.finish(copy)
             except RuntimeError as error:
                 raise self._refused(item, self._devices.device(self._entries[item].name), error) from error
         device = self._places[item] - 1
         found = self._allocated.pop(item, None)
-        if found is None:  # an empty tensor, which the engine never asks for
+        if found is None:
+            self._check_empty(item)
             return self._empty(item, device)
         self._devices.cuda.hand_over(found.tensor, device, found.stream)
         return found.tensor
@@ -117,6 +122,11 @@ class DeviceTensors:
         """Free what was not taken. Only when the engine has stopped."""
         self._allocated.clear()
         self._copies.clear()
+
+    def _check_empty(self, item: int) -> None:
+        """Empty tensors are never asked for by the engine, so not allocated; any other was freed by another thread."""
+        if self._entries[item].end > self._entries[item].begin:
+            raise LoadCancelledError("the stream was closed while it was read")
 
     def _empty(self, item: int, device: int) -> Any:
         entry = self._entries[item]

@@ -51,6 +51,7 @@ class PythonReaders:
         self._objects = objects
         self._keep_alive = keep_alive
         self._threads: list[threading.Thread] = []
+        self._join_by: float | None = None
         self._gates = {
             index: threading.BoundedSemaphore(known.source.max_threads)
             for index, known in enumerate(objects)
@@ -68,12 +69,17 @@ class PythonReaders:
             thread.start()
             self._threads.append(thread)
 
-    def join(self) -> None:
-        """Wait, at most a second in all, for the threads to see that the engine has stopped."""
-        deadline = time.monotonic() + JOIN_S
+    def join(self) -> bool:
+        """Wait, at most a second from the first call on, for the threads to see that the engine has stopped.
+
+        Returns:
+            Whether all of them have ended: one that has not may still write.
+        """
+        self._join_by = self._join_by or time.monotonic() + JOIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+                thread.join(max(0.0, self._join_by - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
         while (block := self._engine.take_python_block()) is not None:

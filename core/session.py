@@ -1,7 +1,8 @@
 """One run of the engine over a plan: starts it, renews credentials, and hands out finished items.
 
 Every item is handed out exactly once or the iteration raises. Leaving the iteration, closing, an error or
-garbage collection stops all reading within a second; all threads are joined.
+garbage collection stops all reading within a second; all threads are joined. Only then is memory freed that was
+not handed out, and never what a device or a reader that does not answer may still write.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from streamer import _native
 from streamer.core.device_tensors import DeviceTensors
@@ -31,8 +33,8 @@ from streamer.core.sources import HttpSource, PythonSource
 __all__ = ["ReadSession", "SourceObject"]
 
 WAIT_S = 0.2  # between two looks at the progress; the engine itself wakes us for anything else
-# Memory that a device which does not answer may still write. Freed with the process, as its context is.
-_LEFT_TO_DEVICES: list[object] = []
+# Memory that a device which does not answer may still write, by its id. Freed with the process, as its context is.
+_LEFT_TO_DEVICES: dict[int, object] = {}
 
 
 class ReadSession:
@@ -76,14 +78,25 @@ class ReadSession:
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
-        self._readers = PythonReaders(self._engine, objects, settings.python_threads, keep_alive, plan.items)
-        self.close = weakref.finalize(self, _close, self._engine, self._readers, (keep_alive, device_tensors))
+        targets = (keep_alive, device_tensors)
+        self._readers = PythonReaders(self._engine, objects, settings.python_threads, targets, plan.items)
+        self._end = partial(_end, self._engine, self._readers, targets)
+        self._at_death = weakref.finalize(self, self._end)
         try:
             self._engine.start(plan.items, plan.spans, device_tensors.streams() if device_tensors else {}, digests)
             self._readers.start()
         except BaseException:
             self.close()
             raise
+
+    def close(self) -> None:
+        """Stop reading, join every thread, and free what was not handed out.
+
+        Any number of times, from any thread: each call returns when all of that is done. A device or a Python source
+        that does not answer is waited for a second at most, and left with the memory it may still write.
+        """
+        self._end()
+        self._at_death.detach()
 
     def next_items(self) -> list[int]:
         """Wait for items whose bytes are all in place; an empty list means that every item was given.
@@ -99,7 +112,7 @@ class ReadSession:
             if self._device_tensors:
                 self._device_tensors.start_copies(items)
         except BaseException:  # an error or Ctrl-C: nobody will ask again
-            self._give_up()
+            self.close()
             raise
         self._delivered += len(items)
         return items
@@ -111,7 +124,7 @@ class ReadSession:
             try:
                 self._provide(self._engine.next_to_allocate())
             except BaseException:
-                self._give_up()
+                self.close()
                 raise
         return memory
 
@@ -149,11 +162,6 @@ class ReadSession:
             self._check_deadline()
             if delivery.is_finished:
                 raise LoadCancelledError("the stream was closed while it was read")
-
-    def _give_up(self) -> None:
-        self.close()
-        if self._device_tensors:
-            self._device_tensors.free_all()
 
     def _provide(self, items: list[int]) -> None:
         if not items:
@@ -200,8 +208,13 @@ def _given_up(error: StreamerError, native: _native.ReadError) -> StreamerError:
     return error
 
 
-def _close(engine: _native.Session, readers: PythonReaders, targets: object) -> None:
+def _end(engine: _native.Session, readers: PythonReaders, targets: tuple[object, DeviceTensors | None]) -> None:
+    """Called any number of times: `engine.close` waits for the join that another thread has begun."""
     engine.close()
-    readers.join()
-    if not engine.is_forked() and engine.has_abandoned_copies():
-        _LEFT_TO_DEVICES.append(targets)
+    is_joined = readers.join()
+    if engine.is_forked():
+        return
+    if engine.has_abandoned_copies():
+        _LEFT_TO_DEVICES[id(targets)] = targets
+    elif is_joined and targets[1] is not None:  # a reader that is left keeps what it writes to
+        targets[1].free_all()

@@ -89,6 +89,9 @@ void DeviceCopier::run() {
       copy_until_stopped();
     } catch (const DeviceFailure& failure) {
       scheduler_.fail(failure.error());
+    } catch (...) {  // no memory, most likely; what is under way still reads and writes
+      drain();
+      throw;
     }
     drain();
     spare_events_.clear();

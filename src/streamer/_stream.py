@@ -143,8 +143,6 @@ class Stream:
     def close(self) -> None:
         """Stop reading and join every thread. Tensors already yielded stay valid."""
         self._session.close()
-        if self._device_tensors:
-            self._device_tensors.free_all()
         self._progress.close()
         self._ended = self._ended or time.perf_counter()
 

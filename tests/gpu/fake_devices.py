@@ -135,6 +135,13 @@ class FakeGpu:
     def set_copy_delay_us(self, microseconds: int) -> None:
         self._library.fake_cuda_set_copy_delay_us(microseconds)
 
+    def hold_copies(self, is_held: bool) -> None:
+        """Let no copy begin that has not begun, until this is undone."""
+        self._library.fake_cuda_hold_copies(is_held)
+
+    def copies_under_way(self) -> int:
+        return int(self._library.fake_cuda_copies_under_way())
+
     def set_free_bytes(self, count: int) -> None:
         self._library.fake_cuda_set_free_bytes(count)
 
@@ -161,6 +168,10 @@ class FakeGpu:
 
     def pinned_bytes(self) -> int:
         return int(self._library.fake_cuda_pinned_bytes())
+
+    def forget_pinned(self) -> None:
+        """Of memory that was left to a device on purpose."""
+        self._library.fake_cuda_forget_pinned()
 
     def pinned_in_use(self) -> int:
         """Bytes of slots that some load still holds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -16,10 +17,12 @@ import pytest
 
 from streamer import Options
 from streamer.core import errors
+from streamer.core.device_tensors import CONSUMERS_HOST, Provision
 from streamer.core.plan import Item, plan_reads
 from streamer.core.session import ReadSession, SourceObject
 from streamer.core.settings import resolve
 from streamer.core.sources import FileSource, PythonSource
+from streamer.core.torch_staging import STAGED
 
 DATA = os.urandom(3_000_001)
 
@@ -132,6 +135,58 @@ def test_dropping_the_session_stops_its_threads(source):
     gc.collect()
     names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     assert not [name for name in names if name.startswith("streamer")]
+
+
+class LentMemory:
+    """Memory of the consumer's that the engine asks for, as `streamer.core.device_tensors.DeviceTensors` gives it."""
+
+    def __init__(self):
+        self.memory = bytearray(10)
+        self.is_freed = False
+
+    def streams(self):
+        return {}
+
+    def allocate(self, items):
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        return [Provision(CONSUMERS_HOST, 0, items, [address])]
+
+    def free_all(self):
+        self.is_freed = True
+
+
+def test_memory_that_a_late_source_may_still_write_is_not_freed_regression(monkeypatch):
+    monkeypatch.setattr("streamer.core.python_readers.JOIN_S", 0.01)
+    lent, is_asked, may_write = LentMemory(), threading.Event(), threading.Event()
+
+    def give_up(_session):
+        if is_asked.is_set():
+            raise errors.TransferTimeoutError("the source does not answer")
+
+    def write_late(buffer, offset):
+        is_asked.set()
+        assert may_write.wait(20)
+        return read_into_data(buffer, offset)
+
+    monkeypatch.setattr(ReadSession, "_check_deadline", give_up)
+    session = ReadSession(
+        [SourceObject("test://object", PythonSource(write_late), len(DATA))],
+        plan_reads([Item(0, 0, 10, 0, STAGED)], 0),
+        resolve(None),
+        device_tensors=lent,
+    )
+    try:
+        with pytest.raises(errors.TransferTimeoutError):
+            session.next_items()
+        session.close()
+        assert not lent.is_freed
+    finally:
+        may_write.set()
+    while [thread for thread in threading.enumerate() if thread.name.startswith("streamer-py")]:
+        time.sleep(0.001)
+    assert bytes(lent.memory) == DATA[:10]
+    session.close()
+    assert lent.is_freed
 
 
 def test_a_short_python_source_is_truncation_with_its_range():

@@ -504,6 +504,11 @@ int fake_cuda_violations() {
   return state().violations;
 }
 
+int fake_cuda_copies_under_way() {
+  const std::lock_guard lock(state().mutex);
+  return static_cast<int>(state().being_copied.size());
+}
+
 std::size_t fake_cuda_pinned_bytes() {
   const std::lock_guard lock(state().mutex);
   std::size_t bytes = 0;

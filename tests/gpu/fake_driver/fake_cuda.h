@@ -35,6 +35,8 @@ void fake_cuda_enqueue_fill(void* stream, void* address, std::size_t bytes, int 
 
 int fake_cuda_calls(const char* function);
 int fake_cuda_violations();
+// Copies that were put on a stream and are not done.
+int fake_cuda_copies_under_way();
 std::size_t fake_cuda_pinned_bytes();
 // Of memory that was left to a device on purpose.
 void fake_cuda_forget_pinned();
