@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/thread_name.h"
+#include "base/engine_thread.h"
 #include "net/name_lookup.h"
 
 namespace streamer {
@@ -68,8 +68,7 @@ std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
   try {
     // getaddrinfo cannot be interrupted, and waits as long as resolv.conf says: this thread is left
     // to itself, as libcurl's are.
-    std::thread([question, host] {
-      name_this_thread("name", 0);
+    start_engine_thread("name", 0, [question, host] {
       Answer answer = ask_resolver(host);
       const std::lock_guard lock(question->mutex);
       question->answer = std::move(answer);

@@ -5,8 +5,9 @@
 #include <system_error>
 #include <utility>
 
+#include "base/broken_pipe.h"
 #include "base/descriptors.h"
-#include "base/thread_name.h"
+#include "base/engine_thread.h"
 
 namespace streamer {
 namespace {
@@ -44,10 +45,8 @@ void Workers::make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& ma
 template <typename Work>
 bool Workers::start_thread(const char* role, unsigned index, Work work) {
   try {
-    threads_.emplace_back([this, role, index, work] {
-      name_this_thread(role, index);
-      run_guarded(scheduler_, work);
-    });
+    threads_.push_back(
+        start_engine_thread(role, index, [this, work] { run_guarded(scheduler_, work); }));
   } catch (const std::system_error& failure) {
     if (index == 0) {  // nobody would read this lane
       scheduler_.fail(error_of(ErrorCode::kOutOfMemory,
@@ -115,6 +114,7 @@ void Workers::join() {
 }
 
 void Workers::release() {
+  const BrokenPipesIgnored by_farewells;  // TLS connections are closed with a last word
   http_reactors_.clear();
   nfs_reactors_.clear();
 }

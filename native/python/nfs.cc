@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/broken_pipe.h"
 #include "net/nfs_client.h"
 #include "python/interruptible.h"
 
@@ -26,6 +27,13 @@ std::unique_ptr<NfsClient> make_client(const std::string& url, double connect_ti
                                        double stall_timeout_s) {
   return std::make_unique<NfsClient>(parse_nfs_url(url),
                                      NfsTimeouts{connect_timeout_s, stall_timeout_s});
+}
+
+// libnfs writes on the caller's thread, and not in every version with MSG_NOSIGNAL.
+template <typename Call>
+auto ask(Call call) {
+  const BrokenPipesIgnored by_libnfs;
+  return call_interruptibly(call);
 }
 
 }  // namespace
@@ -54,7 +62,7 @@ void register_nfs(py::module_& module) {
           "stat",
           [](NfsClient& client, const py::bytes& path) {
             const std::string name = path;
-            return call_interruptibly(
+            return ask(
                 [&](const auto& is_interrupted) { return client.stat(name, is_interrupted); });
           },
           py::arg("path"))
@@ -62,7 +70,7 @@ void register_nfs(py::module_& module) {
           "list",
           [](NfsClient& client, const py::bytes& path) {
             const std::string name = path;
-            return call_interruptibly(
+            return ask(
                 [&](const auto& is_interrupted) { return client.list(name, is_interrupted); });
           },
           py::arg("path"))

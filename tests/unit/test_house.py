@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,15 @@ def test_importing_streamer_imports_neither_torch_nor_numpy_nor_fsspec_and_start
         "print([m for m in ('torch', 'numpy', 'fsspec', 'tqdm', 's3fs') if m in sys.modules], threading.active_count())"
     )
     assert run_python(code) == "[] 1"
+
+
+NATIVE = [path for path in (ROOT / "native").rglob("*.[ch]*") if not path.stem.endswith("_test")]
+OF_TESTS = {"loopback_server", "proof"}
+
+
+def test_every_thread_of_the_engine_starts_in_one_place():
+    makers = {path.stem for path in NATIVE if re.search(r"std::j?thread\b(?![>&:])|pthread_create", path.read_text())}
+    assert makers - OF_TESTS == {"engine_thread"}  # which names it and keeps the program's signals from it
 
 
 def test_the_folders_of_the_repository_are_not_imported_under_their_own_names():
