@@ -19,6 +19,8 @@ inline constexpr unsigned kEventDisableTiming = 2;    // cheaper, and unused
 inline constexpr unsigned kHostAllocPortable = 1;     // for every device
 inline constexpr unsigned kHostRegisterPortable = 1;  // as well
 inline constexpr int kPointerAttributeDeviceOrdinal = 9;
+inline constexpr int kCaptureModeGlobal = 0;  // CUstreamCaptureMode
+inline constexpr int kCaptureModeRelaxed = 2;
 inline constexpr int kCopyInStreamOrder = 1;  // the source is read when the stream gets there
 
 // Opaque to us, pointers to the driver.

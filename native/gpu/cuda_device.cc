@@ -30,6 +30,7 @@ std::optional<int> numa_node_at(const CudaDriver& driver, int device) {
 
 CudaDevice::CudaDevice(std::shared_ptr<const CudaDriver> driver, int index)
     : driver_(std::move(driver)), index_(index) {
+  const RelaxedCapture relaxed(*driver_);
   int count = 0;
   driver_->check(driver_->device_count(&count), "counting CUDA devices");
   if (index < 0 || index >= count) {
@@ -43,7 +44,9 @@ CudaDevice::CudaDevice(std::shared_ptr<const CudaDriver> driver, int index)
 }
 
 CudaDevice::~CudaDevice() {
-  if (!driver_->is_forked()) driver_->context_release(handle_);
+  if (driver_->is_forked()) return;
+  const RelaxedCapture relaxed(*driver_);
+  driver_->context_release(handle_);
 }
 
 CudaDevice::MemoryInfo CudaDevice::memory() const {
@@ -68,7 +71,8 @@ void CudaDevice::check_addresses(const std::vector<std::byte*>& addresses) const
   }
 }
 
-CurrentContext::CurrentContext(const CudaDevice& device) : driver_(device.driver()) {
+CurrentContext::CurrentContext(const CudaDevice& device)
+    : driver_(device.driver()), relaxed_(driver_) {
   driver_.check(driver_.context_push(device.context_), "using " + device.label());
 }
 

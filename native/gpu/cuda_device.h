@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpu/cuda_driver.h"
+#include "gpu/relaxed_capture.h"
 
 namespace streamer {
 
@@ -29,6 +30,7 @@ class CudaDevice {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   const CudaDriver& driver() const { return *driver_; }
+  const std::shared_ptr<const CudaDriver>& shared_driver() const { return driver_; }
   int index() const { return index_; }
   std::string label() const { return "cuda:" + std::to_string(index_); }
   // Of the bus the device sits on; nothing where the system does not tell.
@@ -49,7 +51,8 @@ class CudaDevice {
   std::optional<int> numa_node_;
 };
 
-// Makes the device current on this thread for as long as it lives.
+// Makes the device current on this thread for as long as it lives, and its calls harmless to a
+// capture.
 class CurrentContext {
  public:
   explicit CurrentContext(const CudaDevice& device);
@@ -59,6 +62,7 @@ class CurrentContext {
 
  private:
   const CudaDriver& driver_;
+  const RelaxedCapture relaxed_;
 };
 
 // A stream that never waits for the legacy default stream. Made and destroyed with the device

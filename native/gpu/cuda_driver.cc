@@ -54,6 +54,7 @@ void find_functions(CudaDriver& driver) {
   require(library, "cuStreamDestroy_v2", driver.stream_destroy);
   require(library, "cuStreamWaitEvent", driver.stream_wait_event);
   require(library, "cuStreamQuery", driver.stream_query);
+  require(library, "cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode);
   require(library, "cuMemcpyHtoDAsync_v2", driver.copy_to_device);
   require(library, "cuEventCreate", driver.event_create);
   require(library, "cuEventDestroy_v2", driver.event_destroy);

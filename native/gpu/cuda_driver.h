@@ -55,6 +55,8 @@ struct CudaDriver {
   int (*stream_wait_event)(CudaStreamHandle stream, CudaEventHandle event,
                            unsigned flags) = nullptr;
   int (*stream_query)(CudaStreamHandle stream) = nullptr;
+  // Gives the thread the mode in `mode`, and gives back in it the one it had.
+  int (*exchange_capture_mode)(int* mode) = nullptr;
   int (*copy_to_device)(CudaAddress to, const void* from, std::size_t bytes,
                         CudaStreamHandle stream) = nullptr;
   int (*event_create)(CudaEventHandle* event, unsigned flags) = nullptr;

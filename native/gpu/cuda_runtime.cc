@@ -37,6 +37,8 @@ CudaRuntime::FileStorage CudaRuntime::file_storage(bool may_copy) {
   const std::lock_guard lock(mutex_);
   const auto open_once = [this](std::optional<FileStorage>& known, bool copies) {
     if (known) return *known;
+    std::optional<RelaxedCapture> relaxed;  // the library calls the driver
+    if (driver_) relaxed.emplace(*driver_);
     FileStorage& opened = known.emplace();
     opened.library = CuFile::open(cufile_paths_, copies, opened.reason);
     return opened;

@@ -30,6 +30,7 @@ DeviceCopier::DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> rin
 DeviceCopier::~DeviceCopier() {
   ring_->leave(user_);
   if (device_->driver().is_forked()) return;
+  const RelaxedCapture relaxed(device_->driver());
   spare_events_.clear();
   in_flight_.clear();
   stream_.reset();

@@ -17,24 +17,20 @@ std::optional<ReadError> DeviceFileReads::read(FileReader& file, Block& block, D
     if (!copier.wait_until_free(is_cancelled)) return std::nullopt;
     const CurrentContext current(copier.device());
     return file.read(block, is_cancelled,
-                     [this](OpenFile& opened, const SegmentCursor& cursor, off_t offset) {
-                       return read_some(opened, cursor, offset);
+                     [&](OpenFile& opened, const SegmentCursor& cursor, off_t offset) {
+                       return read_some(opened, cursor, offset, copier.device());
                      });
   } catch (const DeviceFailure& failure) {
     return failure.error();
   }
 }
 
-ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor, off_t offset) {
+ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor, off_t offset,
+                                   const CudaDevice& device) {
   const Segment piece = cursor.piece();
   const std::uint64_t bytes = std::min(piece.size, kBytesPerRead);
   if (piece.target == nullptr) return static_cast<ssize_t>(bytes);  // a gap need not be read
-  const auto known = file.attachment([this](int descriptor) {
-    int code = 0;
-    auto added = library_->add(descriptor, code);
-    if (code != 0) refusal_ = code;
-    return added;
-  });
+  const auto known = file.attachment([&](int descriptor) { return add(descriptor, device); });
   if (known) {
     const ssize_t got = library_->read(known.get(), piece.target, bytes, offset);
     if (got >= 0) return got;
@@ -42,6 +38,19 @@ ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor, 
   }
   errno = ENOTSUP;
   return -1;
+}
+
+// What the library knows of a file goes on the thread that closes it, which may be the consumer's.
+std::shared_ptr<void> DeviceFileReads::add(int descriptor, const CudaDevice& device) {
+  int code = 0;
+  std::shared_ptr<void> added = library_->add(descriptor, code);
+  if (code != 0) refusal_ = code;
+  if (!added) return nullptr;
+  void* const file = added.get();
+  return {file, [driver = device.shared_driver(), added = std::move(added)](void*) mutable {
+            const RelaxedCapture relaxed(*driver);
+            added.reset();
+          }};
 }
 
 }  // namespace streamer

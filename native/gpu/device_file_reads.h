@@ -30,7 +30,9 @@ class DeviceFileReads {
   int refusal() const { return refusal_; }
 
  private:
-  ssize_t read_some(OpenFile& file, const SegmentCursor& cursor, off_t offset);
+  ssize_t read_some(OpenFile& file, const SegmentCursor& cursor, off_t offset,
+                    const CudaDevice& device);
+  std::shared_ptr<void> add(int descriptor, const CudaDevice& device);
 
   const std::shared_ptr<const CuFile> library_;
   std::atomic<int> refusal_{0};

@@ -28,6 +28,7 @@ FakeDriver::FakeDriver() : library_(dlopen(path(), RTLD_NOW | RTLD_LOCAL)) {
   find("fake_cuda_enqueue_fill", enqueue_fill);
   find("fake_cuda_calls", calls);
   find("fake_cuda_violations", violations);
+  find("fake_cuda_capture_mode", capture_mode);
   find("fake_cuda_pinned_bytes", pinned_bytes);
   find("fake_cuda_forget_pinned", forget_pinned);
   find("fake_cuda_live_streams", live_streams);

@@ -28,6 +28,7 @@ class FakeDriver {
                        int delay_us) = nullptr;
   int (*calls)(const char* function) = nullptr;
   int (*violations)() = nullptr;
+  int (*capture_mode)() = nullptr;
   std::size_t (*pinned_bytes)() = nullptr;
   void (*forget_pinned)() = nullptr;
   int (*live_streams)() = nullptr;

@@ -18,18 +18,21 @@ constexpr const char* kAnyDevice = "/dev/null";
 
 class FakeCuFile {
  public:
-  FakeCuFile() : library_(dlopen(STREAMER_FAKE_CUFILE, RTLD_NOW | RTLD_LOCAL)) {
+  explicit FakeCuFile(const FakeDriver& driver)
+      : library_(dlopen(STREAMER_FAKE_CUFILE, RTLD_NOW | RTLD_LOCAL)) {
     REQUIRE(library_ != nullptr);
     find("fake_cufile_reset", reset);
     find("fake_cufile_only_copies", only_copies);
     find("fake_cufile_refuse_files", refuse_files);
     find("fake_cufile_fail_reads", fail_reads);
     find("fake_cufile_limit_reads", limit_reads);
+    find("fake_cufile_watch_capture_mode", watch_capture_mode);
     find("fake_cufile_reads", reads);
     find("fake_cufile_live_files", live_files);
     find("fake_cufile_live_drivers", live_drivers);
     find("fake_cufile_violations", violations);
     reset();
+    watch_capture_mode(driver.capture_mode);
     CudaRuntime::instance().use_cufile_for_tests(
         {STREAMER_FAKE_CUFILE, kAnyFile, kAnyDevice, kAnyFile});
   }
@@ -45,6 +48,7 @@ class FakeCuFile {
   void (*refuse_files)() = nullptr;
   void (*fail_reads)(int after, int code) = nullptr;
   void (*limit_reads)(long bytes) = nullptr;
+  void (*watch_capture_mode)(int (*mode)()) = nullptr;
   int (*reads)() = nullptr;
   int (*live_files)() = nullptr;
   int (*live_drivers)() = nullptr;
@@ -83,7 +87,7 @@ std::uint64_t load_straight(const SessionOptions& options = straight_options(),
 
 TEST_CASE("a file that is read past the page cache goes straight to its device") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   CHECK(load_straight() == 2'000'000);
   CHECK(driver.calls("cuMemcpyHtoDAsync_v2") == 0);
   CHECK(library.reads() > 0);
@@ -91,14 +95,14 @@ TEST_CASE("a file that is read past the page cache goes straight to its device")
 
 TEST_CASE("reads that give less than was asked for go on where they ended") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   library.limit_reads(4'999);
   CHECK(load_straight() == 2'000'000);
 }
 
 TEST_CASE("a file in the page cache goes through the ring, and where it is off, every file") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   CHECK(load_straight(straight_options(), false) == 0);
   CHECK(load_straight(straight_options(false)) == 0);
   CHECK(library.reads() == 0);
@@ -106,7 +110,7 @@ TEST_CASE("a file in the page cache goes through the ring, and where it is off, 
 
 TEST_CASE("a library that would only copy by itself is used where it was asked for") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   library.only_copies();
   CHECK(load_straight() == 0);
   CHECK(library.live_drivers() == 0);
@@ -118,7 +122,7 @@ TEST_CASE("a library that would only copy by itself is used where it was asked f
 
 TEST_CASE("one that reads straight is also taken where it was asked for") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   CHECK(load_straight(straight_options(true)) == 2'000'000);
   CHECK(load_straight() == 2'000'000);
   CHECK(library.live_drivers() == 1);
@@ -126,7 +130,7 @@ TEST_CASE("one that reads straight is also taken where it was asked for") {
 
 TEST_CASE("one that somebody else started may copy: it is used where it was asked for") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   std::string reason;
   const auto others =
       CuFile::open({STREAMER_FAKE_CUFILE, kAnyFile, kAnyDevice, kAnyFile}, true, reason);
@@ -138,7 +142,7 @@ TEST_CASE("one that somebody else started may copy: it is used where it was aske
 
 TEST_CASE("a file that the library does not support goes through the ring") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   library.refuse_files();
   CHECK(load_straight() == 0);
   CHECK(library.reads() == 0);
@@ -147,7 +151,7 @@ TEST_CASE("a file that the library does not support goes through the ring") {
 TEST_CASE("what the library fails to read is read through the ring") {
   const FakeDriver driver;
   for (const int code : {0, 5'030}) {
-    const FakeCuFile library;
+    const FakeCuFile library(driver);
     library.fail_reads(9, code);
     const std::uint64_t straight = load_straight();
     CHECK(straight > 0);
@@ -177,7 +181,7 @@ TEST_CASE("without the kernel module, its device, or the library the ring is tak
 
 TEST_CASE("with digests, which need the bytes on this machine, the ring is taken") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   const std::string data = random_data(200'000, 22);
   const TemporaryFile file(data);
   Plan plan = plan_of(data.size(), 0);
@@ -191,7 +195,7 @@ TEST_CASE("with digests, which need the bytes on this machine, the ring is taken
 
 TEST_CASE("nothing is read into memory that the consumer's stream may still use") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   const std::string data = random_data(kItemBytes, 23);
   const TemporaryFile file(data);
   BusyTarget target(driver, data.size(), 100'000);
@@ -208,7 +212,7 @@ TEST_CASE("nothing is read into memory that the consumer's stream may still use"
 
 TEST_CASE("a load that is closed while it waits for the consumer's stream ends") {
   const FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   const std::string data = random_data(kItemBytes, 24);
   const TemporaryFile file(data);
   BusyTarget target(driver, data.size(), 600'000);
@@ -224,7 +228,7 @@ TEST_CASE("a load that is closed while it waits for the consumer's stream ends")
 
 TEST_CASE("a device that fails ends a straight load with the driver's name for it") {
   FakeDriver driver;
-  const FakeCuFile library;
+  const FakeCuFile library(driver);
   const std::string data = random_data(2'000'000, 25);
   const TemporaryFile file(data);
   const Plan plan = plan_of(data.size(), 0);

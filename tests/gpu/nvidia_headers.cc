@@ -67,6 +67,7 @@ SAME_CUDA(stream_create, cuStreamCreate);
 SAME_CUDA(stream_destroy, cuStreamDestroy_v2);
 SAME_CUDA(stream_wait_event, cuStreamWaitEvent);
 SAME_CUDA(stream_query, cuStreamQuery);
+SAME_CUDA(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
 SAME_CUDA(copy_to_device, cuMemcpyHtoDAsync_v2);
 SAME_CUDA(event_create, cuEventCreate);
 SAME_CUDA(event_destroy, cuEventDestroy_v2);
@@ -89,6 +90,9 @@ static_assert(kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
 static_assert(kHostAllocPortable == CU_MEMHOSTALLOC_PORTABLE);
 static_assert(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(kPointerAttributeDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+static_assert(kCaptureModeGlobal == CU_STREAM_CAPTURE_MODE_GLOBAL);
+static_assert(kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
+static_assert(sizeof(CUstreamCaptureMode) == sizeof(int));  // passed by its address
 static_assert(kCopyInStreamOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
 
 static_assert(sizeof(CudaCopyAttributes) == sizeof(CUmemcpyAttributes));

@@ -178,6 +178,17 @@ def test_a_stream_closed_early_hands_out_nothing_more(fake_gpu: FakeGpu, checkpo
     assert fake_gpu.pinned_in_use() == 0
 
 
+def test_no_capture_minds_a_load_and_its_threads_mode_is_as_before_regression(
+    fake_gpu: FakeGpu, checkpoint: Path
+) -> None:
+    thread_local = 1
+    fake_gpu.exchange_capture_mode(thread_local)
+    streamer.load(checkpoint, device="cuda", options=SMALL, progress=False)
+    streamer.release_pinned_memory()
+    assert fake_gpu.exchange_capture_mode(0) == thread_local
+    assert fake_gpu.violations() == 0
+
+
 def test_a_forked_child_is_told_to_spawn(fake_gpu: FakeGpu, checkpoint: Path) -> None:
     streamer.load(checkpoint, device="cuda", options=SMALL, progress=False)
     reader, writer = os.pipe()

@@ -164,6 +164,22 @@ def test_loads_at_once_share_the_ring(stored: tuple[Path, dict[str, Any]]) -> No
         assert_equal(loaded, expected)
 
 
+def test_a_graph_that_another_thread_captures_meanwhile_stays_valid(stored: tuple[Path, dict[str, Any]]) -> None:
+    path, expected = stored
+    streamer.release_pinned_memory()  # so that memory is locked during the capture
+    found: list[dict[str, Any]] = []
+    loader = threading.Thread(target=lambda: found.append(streamer.load(path, device="cuda", progress=False)))
+    numbers = torch.arange(1000, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # in the default mode, "global"
+        loader.start()
+        doubled = numbers * 2
+        loader.join()
+    graph.replay()
+    assert torch.equal(doubled.cpu(), torch.arange(1000) * 2)
+    assert_equal(found[0], expected)
+
+
 def test_leaving_early_ends_within_a_second(stored: tuple[Path, dict[str, Any]]) -> None:
     with streamer.stream(stored[0], device="cuda", progress=False) as tensors:
         next(tensors)

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -22,6 +23,7 @@ constexpr int kInvalidDevice = 101;
 constexpr int kInvalidContext = 201;
 constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
+constexpr int kCaptureModeRelaxed = 2;
 constexpr std::size_t kDefaultFreeBytes = std::size_t{1} << 30;
 
 struct Failure {
@@ -61,6 +63,13 @@ State& state() {
 }
 
 thread_local std::vector<std::uintptr_t> current;
+thread_local int capture_mode = 0;  // "global", as every thread's at first
+
+// Which of the driver's functions may not be called during a capture it does not say in full: here
+// it is all that work on a device. Called with the state's mutex held.
+void check_no_capture_minds() {
+  if (capture_mode != kCaptureModeRelaxed) ++state().violations;
+}
 
 struct FakeEvent {
   int pending = 0;  // recordings not reached yet; guarded by the state's mutex
@@ -113,6 +122,7 @@ int enter(const char* function, bool needs_context = true) {
   State& fake = state();
   const std::lock_guard lock(fake.mutex);
   ++fake.calls[function];
+  if (needs_context) check_no_capture_minds();
   if (fake.lost_code != 0 && needs_context) return fake.lost_code;
   const auto found = fake.failures.find(function);
   if (found != fake.failures.end() && found->second.code != 0 && found->second.after-- <= 0) {
@@ -238,6 +248,7 @@ int cuDeviceGetPCIBusId(char* text, int size, int) {
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   if (const int code = enter("cuDevicePrimaryCtxRetain", false)) return code;
   const std::lock_guard lock(state().mutex);
+  check_no_capture_minds();
   ++state().contexts[device];
   *context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(device) + 1);
   return 0;
@@ -246,6 +257,7 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
 int cuDevicePrimaryCtxRelease_v2(int device) {
   const std::lock_guard lock(state().mutex);
   ++state().calls["cuDevicePrimaryCtxRelease_v2"];
+  check_no_capture_minds();
   if (--state().contexts[device] < 0) ++state().violations;
   return 0;
 }
@@ -260,6 +272,12 @@ int cuCtxPopCurrent_v2(void** context) {
   if (current.empty()) return kInvalidContext;
   *context = reinterpret_cast<void*>(current.back());
   current.pop_back();
+  return 0;
+}
+
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  if (const int code = enter("cuThreadExchangeStreamCaptureMode", false)) return code;
+  std::swap(capture_mode, *mode);
   return 0;
 }
 
@@ -302,6 +320,7 @@ int cuStreamCreate(void** stream, unsigned) {
 int cuStreamDestroy_v2(void* stream) {
   delete static_cast<FakeStream*>(stream);
   const std::lock_guard lock(state().mutex);
+  check_no_capture_minds();
   --state().streams;
   return 0;
 }
@@ -376,6 +395,7 @@ int cuEventCreate(void** event, unsigned) {
 int cuEventDestroy_v2(void* event) {
   delete static_cast<std::shared_ptr<FakeEvent>*>(event);
   const std::lock_guard lock(state().mutex);
+  check_no_capture_minds();
   --state().events;
   return 0;
 }
@@ -503,6 +523,8 @@ int fake_cuda_violations() {
   const std::lock_guard lock(state().mutex);
   return state().violations;
 }
+
+int fake_cuda_capture_mode() { return capture_mode; }
 
 int fake_cuda_copies_under_way() {
   const std::lock_guard lock(state().mutex);

@@ -3,7 +3,8 @@
 // It has the symbols the engine looks up. "Device memory" is host memory; each stream is a thread
 // that copies after a delay, so that a source that is reused too early shows as wrong bytes. It is
 // stricter than the real driver: a copy from memory that is not pinned is refused, and what breaks
-// a rule without an error code is counted by fake_cuda_violations().
+// a rule without an error code is counted by fake_cuda_violations(): memory that is freed while a
+// copy reads it, and every call that might invalidate another thread's capture of a graph.
 //
 // The functions below steer it; the tests find them with dlsym.
 #pragma once
@@ -35,6 +36,8 @@ void fake_cuda_enqueue_fill(void* stream, void* address, std::size_t bytes, int 
 
 int fake_cuda_calls(const char* function);
 int fake_cuda_violations();
+// The calling thread's: CUstreamCaptureMode.
+int fake_cuda_capture_mode();
 // Copies that were put on a stream and are not done.
 int fake_cuda_copies_under_way();
 std::size_t fake_cuda_pinned_bytes();

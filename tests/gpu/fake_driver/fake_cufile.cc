@@ -34,12 +34,18 @@ struct State {
   int fail_code = 0;
   long most_bytes = LONG_MAX;
   int reads = 0;
+  int (*capture_mode)() = nullptr;
   int violations = 0;
 };
 
 State& state() {
   static auto* const made = new State();
   return *made;
+}
+
+// Called with the state's mutex held.
+void check_no_capture_minds() {
+  if (state().capture_mode != nullptr && state().capture_mode() != 2) ++state().violations;
 }
 
 // Registered under a descriptor of its own, without O_DIRECT: "device memory" need not be aligned.
@@ -92,6 +98,7 @@ Status cuFileDriverClose_v2() {
 Status cuFileHandleRegister(void** file, Description* description) {
   const int given = description->handle.descriptor;
   const std::lock_guard lock(state().mutex);
+  check_no_capture_minds();
   const int flags = fcntl(given, F_GETFL);
   if (description->kind != 1 || (flags & O_DIRECT) == 0) ++state().violations;
   if ((flags & ~kFlags) != 0) return {kInvalidFlags, 0};
@@ -104,6 +111,7 @@ Status cuFileHandleRegister(void** file, Description* description) {
 
 void cuFileHandleDeregister(void* file) {
   const std::lock_guard lock(state().mutex);
+  check_no_capture_minds();
   if (state().files.erase(file) == 0) {
     ++state().violations;
     return;
@@ -119,6 +127,7 @@ ssize_t cuFileRead(void* file, void* base, std::size_t bytes, off_t file_offset,
   {
     const std::lock_guard lock(state().mutex);
     ++state().reads;
+    check_no_capture_minds();
     if (!state().files.contains(file)) {
       ++state().violations;
       return -kUnsupported;
@@ -163,6 +172,11 @@ void fake_cufile_fail_reads(int after, int code) {
 void fake_cufile_limit_reads(long bytes) {
   const std::lock_guard lock(state().mutex);
   state().most_bytes = bytes;
+}
+
+void fake_cufile_watch_capture_mode(int (*mode)()) {
+  const std::lock_guard lock(state().mutex);
+  state().capture_mode = mode;
 }
 
 int fake_cufile_reads() {

@@ -18,6 +18,9 @@ void fake_cufile_fail_reads(int after, int code);
 // A read returns at most so many bytes.
 void fake_cufile_limit_reads(long bytes);
 
+// Tells the calling thread's capture mode: one that is not relaxed is a violation wherever the real
+// library may call the driver.
+void fake_cufile_watch_capture_mode(int (*mode)());
 int fake_cufile_reads();
 int fake_cufile_live_files();
 int fake_cufile_live_drivers();
