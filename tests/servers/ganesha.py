@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from servers.server_process import LoopbackServer, ServerProcess, is_open
+from servers.server_process import LoopbackServer, ServerProcess, is_open, ports_to_keep
 from streamer.backends.nfs import NfsStore
 from streamer.core.errors import StorageError
 from streamer.core.sources import ObjectInfo
@@ -24,8 +23,6 @@ __all__ = ["NfsServer", "missing_for_ganesha"]
 
 START_TIMEOUT_S = 30.0  # measured: 1 s
 STATE_FOLDERS = ("/var/lib/nfs/ganesha", "/run/ganesha")  # compiled into the server
-# Below Linux's ephemeral ports, so that no outgoing connection takes it between our look and the server's start.
-LOWEST_PORT, HIGHEST_PORT = 22_000, 30_000
 
 CONFIGURATION = """
 NFS_CORE_PARAM {{
@@ -38,7 +35,7 @@ NFS_CORE_PARAM {{
     NLM_Port = 0;
 }}
 NFS_KRB5 {{ Active_krb5 = false; }}
-NFSV4 {{ Graceless = true; RecoveryBackend = fs; }}
+NFSV4 {{ {grace} RecoveryBackend = fs; RecoveryRoot = {folder}/recovery; }}
 EXPORT {{
     Export_Id = 1;
     Path = {export};
@@ -67,12 +64,17 @@ def missing_for_ganesha() -> str | None:
 class NfsServer(LoopbackServer):
     """A context manager around one running server.
 
+    Args:
+        grace_s: For so long after its start it opens no file, so that clients of before may claim what they had
+            (RFC 7530 §9.6.2); 0: it trusts that nobody had anything.
+
     Attributes:
         port: Where it listens, on 127.0.0.1 only.
         export: The exported folder, in the local file system.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, grace_s: int = 0) -> None:
+        self._grace_s = grace_s
         self._process: ServerProcess | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ class NfsServer(LoopbackServer):
         self.folder.chmod(0o755)  # the server reads as the caller's user, who must get through
         self.export = self.folder / "export"
         self.export.mkdir()
-        self.port = _free_port()
+        (self.port,) = ports_to_keep(1)
         for state in STATE_FOLDERS:
             Path(state).mkdir(parents=True, exist_ok=True)
         try:
@@ -115,7 +117,13 @@ class NfsServer(LoopbackServer):
 
     def _launch(self) -> None:
         configuration = self.folder / "ganesha.conf"
-        configuration.write_text(CONFIGURATION.format(port=self.port, export=self.export))
+        grace = (
+            f"Grace_Period = {self._grace_s}; Lease_Lifetime = {self._grace_s};"
+            if self._grace_s
+            else "Graceless = true;"
+        )
+        text = CONFIGURATION.format(port=self.port, export=self.export, folder=self.folder, grace=grace)
+        configuration.write_text(text)
         files = ["-f", str(configuration), "-L", str(self.folder / "log"), "-p", str(self.folder / "pid")]
         self._process = ServerProcess("nfs-ganesha", ["ganesha.nfsd", "-F", *files], self.folder)
         self._process.wait_for(self._listing, START_TIMEOUT_S)
@@ -152,15 +160,3 @@ class NfsServer(LoopbackServer):
         """Copy a folder into the export and give its URL."""
         shutil.copytree(folder, self.export / name)
         return self.url(name)
-
-
-def _free_port() -> int:
-    for _ in range(200):
-        port = secrets.choice(range(LOWEST_PORT, HIGHEST_PORT))
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-    raise RuntimeError(f"no free port between {LOWEST_PORT} and {HIGHEST_PORT}")

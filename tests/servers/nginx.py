@@ -18,6 +18,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from base64 import b64encode
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +26,12 @@ from pathlib import Path
 
 import trustme
 
-from servers.server_process import LoopbackServer, ServerProcess, free_ports, is_open
+from servers.server_process import LoopbackServer, ServerProcess, is_open, ports_to_keep
 
 __all__ = ["NginxServer", "Seen"]
 
 START_TIMEOUT_S = 30.0
+POLL_S = 0.01
 
 CONFIG = """
 daemon off;
@@ -125,24 +127,38 @@ class NginxServer(LoopbackServer):
             FileNotFoundError: nginx is not installed.
             RuntimeError: it ended, or did not answer in time; the message shows its log.
         """
-        binary = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
-        if binary is None:
-            raise FileNotFoundError("nginx is not installed: apt-get install -y --no-install-recommends nginx-light")
+        binary = _find_nginx()
         self._work = Path(tempfile.mkdtemp(prefix="nginx-"))
         self._work.chmod(0o711)  # its workers may run as another user
-        http_port, https_port = free_ports(2)
-        self.http_url, self.https_url = f"http://127.0.0.1:{http_port}", f"https://127.0.0.1:{https_port}"
-        self.other_url = f"http://localhost:{http_port}"
+        self.http_port, self.https_port = ports_to_keep(2)
+        self.http_url, self.https_url = f"http://127.0.0.1:{self.http_port}", f"https://127.0.0.1:{self.https_port}"
+        self.other_url = f"http://localhost:{self.http_port}"
         self.ca_file = str(self._work / "ca.pem")
+        self._authority = trustme.CA()
         try:
-            self._write_files(http_port, https_port)
-            command = [binary, "-p", str(self._work), "-c", "nginx.conf", "-e", "stderr"]
-            self._process = ServerProcess("nginx", command, self._work)
-            for port in (http_port, https_port):
-                self._process.wait_for(partial(is_open, port), START_TIMEOUT_S)
+            self._write_files()
+            self._launch(binary)
         except BaseException:
             self.stop()
             raise
+
+    def kill(self) -> None:
+        """End it as a crash would; its folder stays."""
+        assert self._process is not None
+        self._process.crash()
+        self._process = None
+        while is_open(self.http_port) or is_open(self.https_port):  # the workers of a dead master die a moment later
+            time.sleep(POLL_S)
+
+    def restart(self) -> None:
+        """Start it again on the same ports, after `kill`."""
+        self._launch(_find_nginx())
+
+    def renew_certificate(self) -> None:
+        """Write another key and certificate of the same authority, which a restart takes."""
+        server = self._authority.issue_cert("127.0.0.1", "localhost")
+        server.private_key_pem.write_to_path(str(self._work / "server.key"))
+        server.cert_chain_pems[0].write_to_path(str(self._work / "server.pem"))
 
     def stop(self) -> None:
         """End it and remove its folder. May be called twice."""
@@ -156,12 +172,15 @@ class NginxServer(LoopbackServer):
         lines = (self._work / "access.log").read_text().splitlines()
         return [seen for seen in (Seen(**json.loads(line)) for line in lines) if fragment in seen.uri]
 
-    def _write_files(self, http_port: int, https_port: int) -> None:
-        authority = trustme.CA()
-        server = authority.issue_cert("127.0.0.1", "localhost")
-        authority.cert_pem.write_to_path(self.ca_file)
-        server.private_key_pem.write_to_path(str(self._work / "server.key"))
-        server.cert_chain_pems[0].write_to_path(str(self._work / "server.pem"))
+    def _launch(self, binary: str) -> None:
+        command = [binary, "-p", str(self._work), "-c", "nginx.conf", "-e", "stderr"]
+        self._process = ServerProcess("nginx", command, self._work)
+        for port in (self.http_port, self.https_port):
+            self._process.wait_for(partial(is_open, port), START_TIMEOUT_S)
+
+    def _write_files(self) -> None:
+        self._authority.cert_pem.write_to_path(self.ca_file)
+        self.renew_certificate()
         (self._work / "empty").mkdir()
         (self._work / "users").write_text(f"{self.user}:{{PLAIN}}{self.password}\n")
         # The workers of a root master drop to `nobody` unless told otherwise; for others `user` is a warning.
@@ -170,9 +189,16 @@ class NginxServer(LoopbackServer):
             user=user,
             work=self._work,
             root=self.root,
-            http_port=http_port,
-            https_port=https_port,
+            http_port=self.http_port,
+            https_port=self.https_port,
             token=self.token,
             chunked=CHUNKED,
         )
         (self._work / "nginx.conf").write_text(text)
+
+
+def _find_nginx() -> str:
+    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise FileNotFoundError("nginx is not installed: apt-get install -y --no-install-recommends nginx-light")
+    return found

@@ -65,6 +65,7 @@ class SeaweedServer(LoopbackServer):
 
     Attributes:
         endpoint_url: Where S3 answers.
+        port: The same, of 127.0.0.1.
         identity: May do everything; `access_key` and `secret_key` are its keys.
         limited: May read and list `limited_buckets` only.
         ca_file: PEM file to trust, or None without `tls`.
@@ -105,16 +106,14 @@ class SeaweedServer(LoopbackServer):
         weed = find_weed()
         self._ports, self._claim = _claim_ports()
         self.folder = Path(tempfile.mkdtemp(prefix="seaweedfs-"))  # mode 0700: it holds the keys
-        scheme, port = ("https", self._ports["https"]) if self._tls else ("http", self._ports["s3"])
-        self.endpoint_url = f"{scheme}://127.0.0.1:{port}"
+        scheme, self.port = ("https", self._ports["https"]) if self._tls else ("http", self._ports["s3"])
+        self.endpoint_url = f"{scheme}://127.0.0.1:{self.port}"
         self.ca_file = str(self.folder / "ca.pem") if self._tls else None
         try:
             self._write_identities()
             if self._tls:
                 self._write_certificates()
-            command = [weed, "-logtostderr", "mini", *self._flags()]
-            self._process = ServerProcess("SeaweedFS", command, self.folder, leftovers=self._sockets())
-            self._process.wait_for(self._is_well, START_TIMEOUT_S)
+            self._launch(weed)
             self._full_client = self.client()  # making one takes a quarter of a second; threads may share it
         except BaseException:
             self.stop()
@@ -129,6 +128,21 @@ class SeaweedServer(LoopbackServer):
         self._process = self._full_client = None
         shutil.rmtree(self.folder, ignore_errors=True)
         self._claim.close()
+
+    def kill(self) -> None:
+        """End the server as a crash would; its data stay."""
+        assert self._process is not None
+        self._process.crash()
+        self._process = None
+
+    def restart(self) -> None:
+        """Start it again on the same ports and data, after `kill`; for a moment it may answer 500 yet."""
+        self._launch(find_weed())
+
+    def _launch(self, weed: str) -> None:
+        command = [weed, "-logtostderr", "mini", *self._flags()]
+        self._process = ServerProcess("SeaweedFS", command, self.folder, leftovers=self._sockets())
+        self._process.wait_for(self._is_well, START_TIMEOUT_S)
 
     def _flags(self) -> list[str]:
         ports = self._ports

@@ -7,19 +7,24 @@ it started and its folder are gone. Every wait ends; a server that does not star
 from __future__ import annotations
 
 import os
+import secrets
+import signal
 import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-__all__ = ["LoopbackServer", "ServerProcess", "free_ports", "is_open"]
+__all__ = ["LoopbackServer", "ServerProcess", "free_ports", "is_open", "ports_to_keep"]
 
 LOG_TAIL_BYTES = 4000
 POLL_S = 0.02
+# Below Linux's ephemeral ports (32768 and up), so that no outgoing connection takes one while nobody listens there.
+LOWEST_PORT, HIGHEST_PORT = 22_000, 30_000
 
 # Waits for a line from us, or for the end of its input when we die, whatever kills us. Removing is tried twice, as the
 # last threads of the server may still write while they are being killed.
@@ -105,10 +110,10 @@ class ServerProcess:
         return seen
 
     def crash(self) -> None:
-        """End the server at once; its folder stays, and is the caller's from here on."""
+        """End the server and what it started at once; its folder stays, and is the caller's from here on."""
         self._watchdog.kill()  # without its bite
         self._watchdog.communicate()
-        self._server.kill()
+        os.killpg(self._server.pid, signal.SIGKILL)
         self._server.wait()
 
     def end(self) -> None:
@@ -136,4 +141,20 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
+            each.close()
+
+
+def ports_to_keep(count: int) -> list[int]:
+    """Find free ports of 127.0.0.1 for a server that leaves them for a while, and comes back to them."""
+    found: dict[int, socket.socket] = {}
+    try:
+        while len(found) < count:
+            port = secrets.choice(range(LOWEST_PORT, HIGHEST_PORT))  # tests may seed `random`
+            probe = socket.socket()
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found[port] = probe
+        return list(found)
+    finally:
+        for each in found.values():
             each.close()

@@ -1,61 +1,97 @@
-"""A TCP proxy on loopback that can hold back answers, cut connections, and count requests of ONC RPC (RFC 5531).
+"""A TCP proxy on loopback: the network between a client and a real server, as a test wants it.
 
-Stands between a client and a real server, so that a test decides when the network fails.
+It holds answers back, cuts and resets connections, goes away and comes back at the same port, refuses requests in the
+server's place, paces answers, and counts. One thread does it all: once a call has returned, it is so.
 """
 
 from __future__ import annotations
 
-import contextlib
-import socket
+import asyncio
 import threading
+from collections.abc import Callable, Coroutine
 from types import TracebackType
+from typing import Any
 
-__all__ = ["TcpProxy"]
+from servers.proxied_connection import ProxiedConnection
+from servers.server_process import ports_to_keep
 
-CHUNK_BYTES = 1 << 18
+__all__ = ["TcpProxy", "http_requests", "rpc_calls", "uncounted"]
+
+CALL_TIMEOUT_S = 10.0
+
+# Counts whole requests in what a client has sent; gives their number and what is left of the next one.
+Counts = Callable[[bytes], "tuple[int, bytes]"]
+
+
+def rpc_calls(sent: bytes) -> tuple[int, bytes]:
+    """Count calls of ONC RPC (RFC 5531), records of one fragment each."""
+    count = 0
+    while len(sent) >= 4 and len(sent) >= 4 + (size := int.from_bytes(sent[:4], "big") & 0x7FFFFFFF):
+        sent, count = sent[4 + size :], count + 1
+    return count, sent
+
+
+def http_requests(sent: bytes) -> tuple[int, bytes]:
+    """Count heads of HTTP requests, none of which has a body."""
+    *whole, rest = sent.split(b"\r\n\r\n")
+    return len(whole), rest
+
+
+def uncounted(sent: bytes) -> tuple[int, bytes]:
+    """Count nothing, where TLS hides the requests."""
+    return 0, b""
 
 
 class TcpProxy:
     """A context manager around one proxy.
 
+    Args:
+        server_port: Where the server is, on 127.0.0.1.
+        counts: What a request is.
+        bytes_per_s: The pace of all answers together; None: none.
+
     Attributes:
-        port: Where it listens, on 127.0.0.1.
+        port: Where it listens, on 127.0.0.1 until it moves.
         connections: Connections taken so far.
-        requests: RPC calls seen so far, whole ones.
+        requests: Whole requests seen so far, those refused or reset included.
+        passed_bytes: Bytes of answers passed on so far.
     """
 
-    def __init__(self, server_port: int) -> None:
-        self.connections = 0
-        self.requests = 0
-        self._server_port = server_port
+    def __init__(self, server_port: int, counts: Counts = rpc_calls, *, bytes_per_s: float | None = None) -> None:
+        self.server = ("127.0.0.1", server_port)
+        self.counts, self.bytes_per_s = counts, bytes_per_s
+        (self.port,) = ports_to_keep(1)
+        self.connections = self.requests = self.passed_bytes = 0
+        self.is_holding = self.resets = False
+        self.refusal: bytes | None = None
+        self._address = "127.0.0.1"
+        self._open: set[ProxiedConnection] = set()
+        self._listener: asyncio.AbstractServer | None = None
         self._changed = threading.Condition()
         self._hold_from: int | None = None
-        self._may_answer = threading.Event()
-        self._may_answer.set()
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+        self._mark: tuple[int, Callable[[], None]] | None = None
+        self._free_at = 0.0
 
     def __enter__(self) -> TcpProxy:
-        self._start(self._accept)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._do(self._listen())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
-        self._may_answer.set()
-        for thread in self._threads:
-            thread.join()
-        for each in self._sockets:
-            each.close()
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # --- answers ------------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
         """Pass on no answer until `release`; requests still go through."""
-        self._may_answer.clear()
+        self._do(self._hold())
 
     def hold_from(self, request: int) -> None:
         """Pass on no answer once that many requests have been seen in all, until `release`."""
@@ -63,66 +99,124 @@ class TcpProxy:
 
     def release(self) -> None:
         """Pass on answers again, those held back first."""
-        self._hold_from = None
-        self._may_answer.set()
-
-    def cut(self) -> None:
-        """Close every connection there is now."""
-        for each in list(self._sockets):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        self._do(self._release())
 
     def wait_for_requests(self, count: int) -> None:
         """Wait until that many requests have been seen in all."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.requests >= count, timeout=30), self.requests
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._server_port))
-            self._sockets += [client, server]
-            self.connections += 1
-            self._start(self._pass_requests, client, server)
-            self._start(self._pass_answers, server, client)
+    def when_passed(self, count: int, then: Callable[[], None]) -> None:
+        """Hold all answers once that many bytes of them were passed on, and call `then`, on the proxy's thread."""
+        self._mark = (count, then)
 
-    def _start(self, work: object, *arguments: socket.socket) -> None:
-        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
+    # --- outages: each ends what is held back ---------------------------------------------------------------------
 
-    def _pass_requests(self, client: socket.socket, server: socket.socket) -> None:
-        unread = b""
-        while data := _receive(client, server):
-            unread += data
-            while len(unread) >= 4 and len(unread) >= 4 + (size := int.from_bytes(unread[:4], "big") & 0x7FFFFFFF):
-                unread = unread[4 + size :]
-                with self._changed:
-                    self.requests += 1
-                    if self.requests == self._hold_from:
-                        self._may_answer.clear()
-                    self._changed.notify_all()
-            with contextlib.suppress(OSError):
-                server.sendall(data)
+    def cut(self) -> None:
+        """Close every connection there is now."""
+        self._do(self._each(ProxiedConnection.cut))
 
-    def _pass_answers(self, server: socket.socket, client: socket.socket) -> None:
-        while data := _receive(server, client):
-            self._may_answer.wait()
-            with contextlib.suppress(OSError):
-                client.sendall(data)
+    def leave(self) -> None:
+        """Refuse connections, and reset those there are, until `come_back`."""
+        self._do(self._leave())
 
+    def come_back(self, address: str | None = None) -> None:
+        """Listen again, at the same port; at another address if one is given."""
+        self._address = address or self._address
+        self._do(self._listen())
 
-def _receive(source: socket.socket, other: socket.socket) -> bytes:
-    """Give what has come; at the end close the other side too, and give nothing."""
-    try:
-        data = source.recv(CHUNK_BYTES)
-    except OSError:
-        data = b""
-    if not data:
-        for each in (source, other):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-    return data
+    def reset(self) -> None:
+        """Reset every connection now, and each later one when its first request comes, until `pass_on`."""
+        self._do(self._reset())
+
+    def refuse(self, answer: bytes) -> None:
+        """Give this answer to every request, until `pass_on`; those under way are answered by the server."""
+        self._do(self._refuse(answer))
+
+    def pass_on(self) -> None:
+        """Be a proxy again."""
+        self.resets, self.refusal = False, None
+
+    # --- of the connections ---------------------------------------------------------------------------------------
+
+    def opened(self, connection: ProxiedConnection) -> None:
+        """Take note of a connection."""
+        self.connections += 1
+        self._open.add(connection)
+
+    def closed(self, connection: ProxiedConnection) -> None:
+        """Forget a connection."""
+        self._open.discard(connection)
+
+    def saw_requests(self, count: int) -> None:
+        """Count requests that just came."""
+        with self._changed:
+            self.requests += count
+            self._changed.notify_all()
+        if self._hold_from is not None and self.requests >= self._hold_from:
+            self._hold_from = None
+            self._hold_all()
+
+    def passed(self, count: int) -> float:
+        """Count bytes that just passed, and say how long their connection has to wait for its next ones."""
+        self.passed_bytes += count
+        if self._mark is not None and self.passed_bytes >= self._mark[0]:
+            (_, then), self._mark = self._mark, None
+            self._hold_all()
+            then()
+        if self.bytes_per_s is None:
+            return 0.0
+        self._free_at = max(self._free_at, self._loop.time()) + count / self.bytes_per_s
+        return self._free_at - self._loop.time()
+
+    # --- on the proxy's thread ------------------------------------------------------------------------------------
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+
+    async def _listen(self) -> None:
+        assert self._listener is None
+        make = self._loop.create_server
+        self._listener = await make(lambda: ProxiedConnection(self), self._address, self.port, backlog=512)
+
+    async def _each(self, what: Callable[[ProxiedConnection], None]) -> None:
+        for connection in list(self._open):
+            what(connection)
+
+    def _hold_all(self) -> None:
+        self.is_holding = True
+        for connection in self._open:
+            connection.hold()
+
+    async def _hold(self) -> None:
+        self._hold_all()
+
+    async def _release(self) -> None:
+        self._hold_from, self.is_holding = None, False
+        await self._each(ProxiedConnection.release)
+
+    async def _leave(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        await self._each(ProxiedConnection.reset)
+        await self._release()
+
+    async def _reset(self) -> None:
+        self.resets = True
+        await self._each(ProxiedConnection.reset)
+        await self._release()
+
+    async def _refuse(self, answer: bytes) -> None:
+        self.refusal = answer
+        await self._release()
+
+    async def _end(self) -> None:
+        await self._leave()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._each(ProxiedConnection.reset)
+        for _ in range(3):  # a closed transport tells its protocol a round later, and that one the other side's
+            await asyncio.sleep(0)
