@@ -10,6 +10,7 @@ import hashlib
 import re
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,10 +22,11 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 from faults.answer import Answer
-from faults.catalogue import Fault
+from faults.catalogue import FAULTS, Fault
 from faults.checksums import attributes_of, headers_of
 
 RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
+POLL_S = 0.05  # between two looks at whether to stop
 
 
 class Asked(NamedTuple):
@@ -51,12 +53,14 @@ class FaultServer:
         requests: GETs of object bytes so far.
         faults: How often each fault was made.
         part_bytes: Tell checksums as after a multipart upload with parts of this size; None: of the whole.
+        expired: Requests refused because their signature had expired.
     """
 
     def __init__(self, folder: Path, script: Script | None = None, port: int = 0) -> None:
         self.script = script
         self.part_bytes: int | None = None
-        self.requests = 0
+        self.requests = self.expired = 0
+        self._expiry: str | None = None
         self.faults: Counter[str] = Counter()
         self._bucket = folder.name
         self._objects = {
@@ -70,20 +74,30 @@ class FaultServer:
         self._server = _Server(("127.0.0.1", port), self._handler())
 
     @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.server_port
+
+    @property
     def endpoint_url(self) -> str:
         """Where an S3 client finds it."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://127.0.0.1:{self.port}"
 
     def url(self, key: str = "") -> str:
         """``s3://`` URL of a key or prefix."""
         return f"s3://{self._bucket}/{key}".rstrip("/")
 
-    def storage_options(self) -> dict[str, object]:
-        """Options for s3fs; the keys are not checked."""
-        return {"key": "any", "secret": "any", "endpoint_url": self.endpoint_url}
+    def storage_options(self, port: int | None = None) -> dict[str, object]:
+        """Options for s3fs, to reach it at a port before it if one is given; the keys are not checked."""
+        endpoint_url = f"http://127.0.0.1:{port or self.port}"
+        return {"key": "any", "secret": "any", "endpoint_url": endpoint_url}
+
+    def expire_signatures(self) -> None:
+        """Refuse whatever was signed until the end of this second: signatures tell no more of their time."""
+        self._expiry = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
 
     def __enter__(self) -> FaultServer:
-        threading.Thread(target=self._server.serve_forever, name="faults", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="faults", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -131,7 +145,9 @@ class FaultServer:
         with self._lock:
             number, self.requests = self.requests, self.requests + 1
             fault = self.script(Asked(number, path, asked[0] if asked else 0)) if self.script is not None else None
-            if fault is not None:
+            if self._expiry is not None and _signed_at(handler) <= self._expiry:
+                fault, self.expired = FAULTS["expired_signature"], self.expired + 1
+            elif fault is not None:
                 self.faults[fault.name] += 1
         answer = Answer(handler, data, asked, self._etags[path], self._stopping)
         try:
@@ -176,6 +192,12 @@ def _range_of(header: str | None, size: int) -> tuple[int, int] | None:
     if match is None:
         return None
     return int(match[1]), min(size, int(match[2]) + 1 if match[2] else size)
+
+
+def _signed_at(handler: BaseHTTPRequestHandler) -> str:
+    """When a request was signed, in AWS's form, which sorts as time does."""
+    given = parse_qs(urlsplit(handler.path).query).get("X-Amz-Date")
+    return given[0] if given else handler.headers.get("x-amz-date", "")
 
 
 def _send(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
