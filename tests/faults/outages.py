@@ -8,6 +8,7 @@ fast the machine is.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,12 +155,14 @@ class Planned:
         lasts_s: How long; None: until `end`.
 
     Attributes:
-        began: Set when it began.
+        proxy: The way to the server.
+        began: Set when it began, at `began_at` of the monotonic clock.
         over: Set when it is over.
     """
 
     def __init__(self, name: str, scene: Scene, at_bytes: int, lasts_s: float | None) -> None:
         self._outage, self._scene, self._lasts_s = OUTAGES[name], scene, lasts_s
+        self.proxy, self.began_at = scene.proxy, 0.0
         self.began, self.over, self._enough = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._happen, name="outage", daemon=True)
         scene.proxy.when_passed(at_bytes, self._thread.start)
@@ -181,6 +184,7 @@ class Planned:
         self.over.set()
 
     def _pause(self) -> None:
+        self.began_at = time.monotonic()
         self.began.set()
         self._enough.wait(self._lasts_s)
 

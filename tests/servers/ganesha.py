@@ -117,11 +117,7 @@ class NfsServer(LoopbackServer):
 
     def _launch(self) -> None:
         configuration = self.folder / "ganesha.conf"
-        grace = (
-            f"Grace_Period = {self._grace_s}; Lease_Lifetime = {self._grace_s};"
-            if self._grace_s
-            else "Graceless = true;"
-        )
+        grace = f"Grace_Period = {self._grace_s};" if self._grace_s else "Graceless = true;"
         text = CONFIGURATION.format(port=self.port, export=self.export, folder=self.folder, grace=grace)
         configuration.write_text(text)
         files = ["-f", str(configuration), "-L", str(self.folder / "log"), "-p", str(self.folder / "pid")]
