@@ -1,4 +1,4 @@
-"""Serve a folder with faults to try any S3 client on: ``cd tests && python -m faults DIR --fault stall --rate 0.1``."""
+"""Serve a folder with faults and outages, to try any S3 client: ``cd tests && python -m faults DIR --fault stall``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import threading
 from pathlib import Path
 
 import click
+from servers.tcp_proxy import TcpProxy, http_requests
 
 from faults.catalogue import FAULTS
+from faults.outages import OUTAGES, Planned, Scene
 from faults.server import FaultServer
+
+# Those for which nothing is needed but the fault server and a way to it.
+POSSIBLE = {name: each for name, each in OUTAGES.items() if all(hasattr(FaultServer, need) for need in each.needs)}
 
 
 @click.command()
@@ -18,24 +23,47 @@ from faults.server import FaultServer
 @click.option("--fault", "names", multiple=True, type=click.Choice(sorted(FAULTS)), help="May be given several times.")
 @click.option("--rate", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Share of requests hit.")
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--outage", type=click.Choice(sorted(POSSIBLE)), help="Happens to the whole server, again and again.")
+@click.option("--after", default=64, show_default=True, help="MiB of answers between two outages.")
+@click.option("--lasts", default=1.0, show_default=True, help="Seconds of each.")
 @click.option("--port", type=int, default=0, help="0 chooses a free one.")
-@click.option("--list", "lists", is_flag=True, help="Only list the faults.")
-def main(folder: Path | None, names: tuple[str, ...], rate: float, seed: int, port: int, lists: bool) -> None:
-    """Serve FOLDER as an S3 bucket of its name, with faults in its object bytes, until Ctrl-C."""
+@click.option("--list", "lists", is_flag=True, help="Only list the faults and outages.")
+def main(
+    folder: Path | None,
+    names: tuple[str, ...],
+    rate: float,
+    seed: int,
+    outage: str | None,
+    after: int,
+    lasts: float,
+    port: int,
+    lists: bool,
+) -> None:
+    """Serve FOLDER as an S3 bucket of its name, with faults in its object bytes and outages, until Ctrl-C."""
     if lists or folder is None:
-        for fault in FAULTS.values():
-            click.echo(f"{fault.name:26} {fault.summary}")
+        for each in (*FAULTS.values(), *POSSIBLE.values()):
+            click.echo(f"{each.name:26} {each.summary}")
         return
     drawn = random.Random(seed)
     chosen = [FAULTS[name] for name in names]
-    with FaultServer(
-        folder, lambda _: drawn.choice(chosen) if chosen and drawn.random() < rate else None, port
-    ) as server:
-        click.echo(f"{server.url()} at endpoint {server.endpoint_url}, any keys", err=True)
-        stopped = threading.Event()
-        signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    stopped = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    with (
+        FaultServer(folder, lambda _: drawn.choice(chosen) if chosen and drawn.random() < rate else None) as server,
+        TcpProxy(server.port, http_requests, port=port or None) as proxy,
+    ):
+        click.echo(f"{server.url()} at endpoint http://127.0.0.1:{proxy.port}, any keys", err=True)
+        outages = 0
+        while outage is not None and not stopped.is_set():
+            with Planned(outage, Scene(proxy, server), proxy.passed_bytes + (after << 20), lasts) as planned:
+                while not planned.over.wait(0.1) and not stopped.is_set():
+                    pass
+                outages += planned.over.is_set()
         stopped.wait()
-        click.echo(f"{server.requests} requests, faults: {dict(server.faults)}", err=True)
+        faults = dict(server.faults)
+        click.echo(
+            f"{proxy.requests} requests, {server.requests} of objects; faults: {faults}, outages: {outages}", err=True
+        )
 
 
 if __name__ == "__main__":

@@ -47,11 +47,13 @@ class Outage:
     Attributes:
         name: How the command line and the tests call it.
         story: What happens.
+        ends: Name of the error class a load ends with if it lasts too long.
         needs: What it asks of the scene beside a proxy: names of methods of the server, or ``hosts``.
     """
 
     name: str
     story: Story
+    ends: str
     needs: tuple[str, ...] = ()
 
     @property
@@ -63,17 +65,17 @@ class Outage:
 OUTAGES: dict[str, Outage] = {}
 
 
-def outage(*needs: str) -> Callable[[Story], Story]:
+def outage(ends: str, *needs: str) -> Callable[[Story], Story]:
     """Enter a story into the catalogue under its own name."""
 
     def enter(story: Story) -> Story:
-        OUTAGES[story.__name__] = Outage(story.__name__, story, needs)
+        OUTAGES[story.__name__] = Outage(story.__name__, story, ends, needs)
         return story
 
     return enter
 
 
-@outage()
+@outage("ConnectError")
 def gone(scene: Scene, pause: Callable[[], object]) -> None:
     """Refuse connections and reset the open ones, then listen again at the same port."""
     scene.proxy.leave()
@@ -81,7 +83,7 @@ def gone(scene: Scene, pause: Callable[[], object]) -> None:
     scene.proxy.come_back()
 
 
-@outage()
+@outage("ConnectError")
 def reset_wave(scene: Scene, pause: Callable[[], object]) -> None:
     """Reset every open connection, and each later one when its first request comes."""
     scene.proxy.reset()
@@ -89,7 +91,7 @@ def reset_wave(scene: Scene, pause: Callable[[], object]) -> None:
     scene.proxy.pass_on()
 
 
-@outage()
+@outage("HttpStatusError")
 def throttle_wave(scene: Scene, pause: Callable[[], object]) -> None:
     """Answer 503 SlowDown to every request."""
     scene.proxy.refuse(_refusal("503 Slow Down", b"SlowDown"))
@@ -97,7 +99,7 @@ def throttle_wave(scene: Scene, pause: Callable[[], object]) -> None:
     scene.proxy.pass_on()
 
 
-@outage()
+@outage("HttpStatusError")
 def busy_wave(scene: Scene, pause: Callable[[], object]) -> None:
     """Answer 429 with Retry-After: 1 to every request."""
     scene.proxy.refuse(_refusal("429 Too Many Requests", b"TooManyRequests", "Retry-After: 1"))
@@ -105,7 +107,7 @@ def busy_wave(scene: Scene, pause: Callable[[], object]) -> None:
     scene.proxy.pass_on()
 
 
-@outage("kill", "restart")
+@outage("ConnectError", "kill", "restart")
 def killed(scene: Scene, pause: Callable[[], object]) -> None:
     """Kill the server (SIGKILL), and start it again at the same port with the same data."""
     scene.proxy.leave()
@@ -115,7 +117,7 @@ def killed(scene: Scene, pause: Callable[[], object]) -> None:
     scene.proxy.come_back()
 
 
-@outage("kill", "restart", "renew_certificate")
+@outage("ConnectError", "kill", "restart", "renew_certificate")
 def certificate_renewed(scene: Scene, pause: Callable[[], object]) -> None:
     """Kill the server and start it again with another key and certificate of the same authority."""
     scene.proxy.leave()
@@ -126,7 +128,7 @@ def certificate_renewed(scene: Scene, pause: Callable[[], object]) -> None:
     scene.proxy.come_back()
 
 
-@outage("expire_signatures")
+@outage("ConnectError", "expire_signatures")
 def expiry_in_outage(scene: Scene, pause: Callable[[], object]) -> None:
     """Be gone, and come back when every signature given so far has expired."""
     scene.proxy.leave()
@@ -135,7 +137,7 @@ def expiry_in_outage(scene: Scene, pause: Callable[[], object]) -> None:
     scene.proxy.come_back()
 
 
-@outage("hosts")
+@outage("ConnectError", "hosts")
 def dns_change(scene: Scene, pause: Callable[[], object]) -> None:
     """Be gone, and come back at another address, which the name stands for from then on."""
     assert scene.hosts is not None
@@ -155,13 +157,14 @@ class Planned:
         lasts_s: How long; None: until `end`.
 
     Attributes:
+        name: Which it is.
         proxy: The way to the server.
         began: Set when it began, at `began_at` of the monotonic clock.
         over: Set when it is over.
     """
 
     def __init__(self, name: str, scene: Scene, at_bytes: int, lasts_s: float | None) -> None:
-        self._outage, self._scene, self._lasts_s = OUTAGES[name], scene, lasts_s
+        self.name, self._scene, self._lasts_s = name, scene, lasts_s
         self.proxy, self.began_at = scene.proxy, 0.0
         self.began, self.over, self._enough = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._happen, name="outage", daemon=True)
@@ -180,7 +183,7 @@ class Planned:
             self._thread.join()
 
     def _happen(self) -> None:
-        self._outage.story(self._scene, self._pause)
+        OUTAGES[self.name].story(self._scene, self._pause)
         self.over.set()
 
     def _pause(self) -> None:

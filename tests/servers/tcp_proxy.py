@@ -48,6 +48,7 @@ class TcpProxy:
     Args:
         server_port: Where the server is, on 127.0.0.1.
         counts: What a request is.
+        port: Where to listen; None finds one.
         bytes_per_s: The pace of all answers together; None: none.
 
     Attributes:
@@ -57,10 +58,17 @@ class TcpProxy:
         passed_bytes: Bytes of answers passed on so far.
     """
 
-    def __init__(self, server_port: int, counts: Counts = rpc_calls, *, bytes_per_s: float | None = None) -> None:
+    def __init__(
+        self,
+        server_port: int,
+        counts: Counts = rpc_calls,
+        *,
+        port: int | None = None,
+        bytes_per_s: float | None = None,
+    ) -> None:
         self.server = ("127.0.0.1", server_port)
         self.counts, self.bytes_per_s = counts, bytes_per_s
-        (self.port,) = ports_to_keep(1)
+        self.port = port or ports_to_keep(1)[0]
         self.connections = self.requests = self.passed_bytes = 0
         self.is_holding = self.resets = False
         self.refusal: bytes | None = None
