@@ -112,7 +112,7 @@ def soak(loads: int, threads: int, seed: int, bucket: Path) -> None:
     head = f"{'loader':22}{'equal':>7}{'right error':>13}{'failed':>8}{'hung':>6}{'WRONG':>7}{'requests':>10}"
     print(f"{head}\n{'-' * len(head)}", flush=True)
     for name, load in LOADERS.items():
-        tally = Soak(bucket, load).run(loads, threads, seed)
+        tally = Soak(bucket, load, outage_share=0).run(loads, threads, seed)  # outages have a table of their own
         hung = sum(count for what, count in tally.other_errors.items() if what.startswith("Hung"))
         failed = sum(tally.other_errors.values()) - hung
         print(

@@ -2,8 +2,8 @@
 
     cd tests && python -m faults.soak --loads 2000 --threads 4 --seed 7
 
-Most loads meet several faults that pass; one in ten meets one that stays. Which, a seed decides. The summary, also as
-``--json``, is what ``docs/reliability.md`` shows.
+Most loads meet several faults that pass; one in ten meets one that stays; one in six meets, in its middle, an outage of
+the whole server. Which, a seed decides. The summary, also as ``--json``, is what ``docs/reliability.md`` shows.
 """
 
 from __future__ import annotations
@@ -24,16 +24,21 @@ from typing import Any
 import click
 import torch
 from make_checkpoint import make_checkpoint
+from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
 from faults.catalogue import FAULTS, Fault
+from faults.outages import OUTAGES, Planned, Scene
 from faults.server import Asked, FaultServer
 
 AUDIBLE = [fault for fault in FAULTS.values() if not fault.is_silent]
 PASSING = [fault for fault in AUDIBLE if not fault.is_lasting]
 STAYING = [fault for fault in AUDIBLE if fault.ends and fault.name not in ("stall", "silence")]  # slow to end
-RATE = 0.04  # of requests; above 1 in 15 the retry budget says, rightly, that the server does not work
+RATE = 0.04  # of requests: a load makes some sixty
 STAYING_SHARE = 0.1  # of loads
+OUTAGES_DRAWN = ("gone", "reset_wave", "throttle_wave")  # short ones of servers that need not be started again
+OUTAGE_SHARE = 1 / 6  # of loads
+OUTAGE_S = (0.2, 1.0)
 # Small blocks: a load asks often. Short time-outs: a stall costs little; long enough for a server in Python that
 # shares two processors with eight loads.
 BLOCK_BYTES = 64 << 10
@@ -54,6 +59,7 @@ class Tally:
         wrong: Ended well with a wrong or missing tensor: the one thing that must never happen.
         other_errors: Failed though they should not have, or with another class; by name.
         faults: How often each fault was made.
+        outages: How many of each began.
         requests: GETs of object bytes.
     """
 
@@ -62,6 +68,7 @@ class Tally:
     wrong: int = 0
     other_errors: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    outages: Counter[str] = field(default_factory=Counter)
     requests: int = 0
 
 
@@ -71,10 +78,14 @@ class Soak:
     Args:
         folder: A folder ``bucket`` with the checkpoint in ``model``.
         load: Loads ``(url, storage_options)``; this project's unless a rival is compared.
+        outage_share: How many of the loads meet an outage.
     """
 
-    def __init__(self, folder: Path, load: Callable[[str, dict[str, Any]], Loaded]) -> None:
-        self._folder, self._load = folder, load
+    def __init__(
+        self, folder: Path, load: Callable[[str, dict[str, Any]], Loaded], outage_share: float = OUTAGE_SHARE
+    ) -> None:
+        self._folder, self._load, self._outage_share = folder, load, outage_share
+        self._total_bytes = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
         self._expected = streamer.load(folder / "model", progress=False)
         self._lock = threading.Lock()
         self.tally = Tally()
@@ -93,7 +104,8 @@ class Soak:
     def _run_one(self, drawn: random.Random) -> None:
         staying = drawn.choice(STAYING) if drawn.random() < STAYING_SHARE else None
         after = drawn.randrange(20)
-
+        outage = drawn.choice(OUTAGES_DRAWN) if drawn.random() < self._outage_share else None
+        at_bytes, lasts_s = int(drawn.uniform(0.1, 0.9) * self._total_bytes), drawn.uniform(*OUTAGE_S)
         answered_wrongly: set[tuple[str, int]] = set()
 
         def script(asked: Asked) -> Fault | None:
@@ -108,8 +120,16 @@ class Soak:
             return fault
 
         with FaultServer(self._folder, script) as server:
-            outcome = self._outcome(server, staying)
+            if outage is None:
+                outcome = self._outcome(server, server.port, staying)
+            else:
+                with (
+                    TcpProxy(server.port, http_requests) as proxy,
+                    Planned(outage, Scene(proxy), at_bytes, lasts_s) as met,
+                ):
+                    outcome = self._outcome(server, proxy.port, staying, met)
         with self._lock:
+            self.tally.outages.update([outage] if outage and met.began.is_set() else [])
             self.tally.requests += server.requests
             self.tally.faults += server.faults
             if outcome in ("equal", "expected_errors", "wrong"):
@@ -117,15 +137,18 @@ class Soak:
             else:
                 self.tally.other_errors[outcome] += 1
 
-    def _outcome(self, server: FaultServer, staying: Fault | None) -> str:
+    def _outcome(self, server: FaultServer, port: int, staying: Fault | None, outage: Planned | None = None) -> str:
         try:
-            loaded = self._load(server.url("model"), server.storage_options())
+            loaded = self._load(server.url("model"), server.storage_options(port))
         except Exception as error:
             # Of the class of a fault it met: the last straw may be one from before the staying one began; or a stall,
             # since a machine short of processors answers late by itself.
             met = {FAULTS[name].ends for name in server.faults} | {"TransferTimeoutError"}
+            if outage is not None and outage.began.is_set():
+                met.add(OUTAGES[outage.name].ends)
             is_expected = staying is not None and type(error).__name__ in met
-            return "expected_errors" if is_expected else f"{error!r} (staying: {staying and staying.name})"
+            told = f"{error!r} (staying: {staying and staying.name}, outage: {outage and outage.name})"
+            return "expected_errors" if is_expected else told
         return "equal" if is_equal(loaded, self._expected) else "wrong"
 
 
@@ -169,6 +192,7 @@ def main(loads: int, threads: int, seed: int, as_json: bool) -> None:
         )
         click.echo(f"{sum(tally.other_errors.values())} with another error {dict(tally.other_errors)}")
         click.echo(f"{tally.requests} requests, {sum(tally.faults.values())} faults: {dict(tally.faults)}")
+        click.echo(f"{sum(tally.outages.values())} outages: {dict(tally.outages)}")
     sys.exit(bool(tally.wrong or tally.other_errors))
 
 
