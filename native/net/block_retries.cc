@@ -64,12 +64,17 @@ bool BlockRetries::try_again(Block block, ReadError error, Endpoint& endpoint,
 }
 
 void BlockRetries::give_up(const Block& block, ReadError error, Endpoint& endpoint) const {
+  const std::string own = error.detail;
+  const auto is_news = [&own](const std::string& failure) {
+    return !failure.empty() && !failure.starts_with(own);
+  };
+  if (!own.empty() && own.back() == '.') error.detail.pop_back();
   const auto outage = endpoint.outage();
-  const std::string& first = outage ? outage->first_failure : block.first_failure;
-  const bool is_another = !first.empty() && !first.starts_with(error.detail);
-  if (!error.detail.empty() && error.detail.back() == '.') error.detail.pop_back();
   if (outage) error.detail += "; " + story_of(endpoint.name(), *outage, Clock::now());
-  if (is_another) error.detail += "; at first: " + first;
+  const std::string& first = outage ? outage->first_failure : block.first_failure;
+  if (is_news(first)) error.detail += "; at first: " + first;
+  const std::string last = outage ? summary_of(outage->last_failure) : "";
+  if (is_news(last) && last != first) error.detail += "; at last: " + last;
   scheduler_.fail(std::move(error));
 }
 
