@@ -70,7 +70,7 @@ class FailedError(Exception):
 def rival(name: str) -> Any:
     """Return a function that loads with a rival, in a process of its own."""
 
-    def load(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    def load(url: str, options: dict[str, Any], patience_s: float = 0) -> dict[str, Any]:  # each has its own
         from safetensors.torch import load_file
 
         with tempfile.TemporaryDirectory() as folder:

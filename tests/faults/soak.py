@@ -17,7 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,12 @@ OPTIONS = streamer.Options(
     block_bytes=BLOCK_BYTES, header_bytes=4096, first_byte_timeout_s=8, stall_timeout_s=5, http_reactors=1
 )
 
+PATIENCE_S = 60.0  # how long a server is waited for
+SHORT_PATIENCE_S = 4.0  # where it is known to stay away
+
 Loaded = dict[str, torch.Tensor]
+# Loads (url, storage_options); a rival may not know of the patience.
+Load = Callable[[str, dict[str, Any], float], Loaded]
 
 
 @dataclass
@@ -81,9 +86,7 @@ class Soak:
         outage_share: How many of the loads meet an outage.
     """
 
-    def __init__(
-        self, folder: Path, load: Callable[[str, dict[str, Any]], Loaded], outage_share: float = OUTAGE_SHARE
-    ) -> None:
+    def __init__(self, folder: Path, load: Load, outage_share: float = OUTAGE_SHARE) -> None:
         self._folder, self._load, self._outage_share = folder, load, outage_share
         self._total_bytes = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
         self._expected = streamer.load(folder / "model", progress=False)
@@ -139,7 +142,8 @@ class Soak:
 
     def _outcome(self, server: FaultServer, port: int, staying: Fault | None, outage: Planned | None = None) -> str:
         try:
-            loaded = self._load(server.url("model"), server.storage_options(port))
+            patience_s = PATIENCE_S if staying is None else SHORT_PATIENCE_S
+            loaded = self._load(server.url("model"), server.storage_options(port), patience_s)
         except Exception as error:
             # Of the class of a fault it met: the last straw may be one from before the staying one began; or a stall,
             # since a machine short of processors answers late by itself.
@@ -157,9 +161,10 @@ def is_equal(loaded: Loaded, expected: Loaded) -> bool:
     return loaded.keys() == expected.keys() and all(torch.equal(loaded[name], expected[name]) for name in expected)
 
 
-def load_ours(url: str, storage_options: dict[str, Any]) -> Loaded:
+def load_ours(url: str, storage_options: dict[str, Any], patience_s: float = PATIENCE_S) -> Loaded:
     """Load with this project."""
-    return streamer.load(url, storage_options=storage_options, options=OPTIONS, progress=False)
+    options = replace(OPTIONS, block_deadline_s=patience_s)
+    return streamer.load(url, storage_options=storage_options, options=options, progress=False)
 
 
 def made_bucket(parent: Path) -> Path:
