@@ -1,6 +1,7 @@
 """Compare loading of one checkpoint: this project, the raw limit, and its rivals, from files and over S3 on loopback.
 
     python benchmarks/bench_load.py [--rounds 5] [--bytes N] [--only REGEX] [--sections file-warm,http] [--json FILE]
+                                    [--before PYTHON]
 
 Guarantees: every run is a fresh process, its bytes are checked, and contestants alternate round by round, so that a
 disturbance of the machine hits all of them. Goals are reported as met or missed, not asserted; the exit status is 1
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,24 @@ RUN_TIMEOUT_S = 600
 HERE = Path(__file__).resolve().parent
 
 
+@dataclass(frozen=True)
+class Before:
+    """A row of this project in another build, for a change to be compared with what was before it."""
+
+    now: Contestant
+    python: Path
+
+    @property
+    def name(self) -> str:
+        """As the tables call it."""
+        return f"{self.now.name} (before)"
+
+
 class Session:
     """Runs contestants on one checkpoint and keeps what they measured."""
 
-    def __init__(self, shards: list[Path], rounds: int, only: re.Pattern[str]) -> None:
-        self._shards, self._rounds, self._only = shards, rounds, only
+    def __init__(self, shards: list[Path], rounds: int, only: re.Pattern[str], before: Path | None) -> None:
+        self._shards, self._rounds, self._only, self._before = shards, rounds, only, before
         self._sizes = [path.stat().st_size for path in shards]
         self._expected = {True: expected_files(shards), False: expected_tensors(shards)}
         self.touch_bytes = int(sum(self._sizes) * 1.05) + (256 << 20)  # the libraries' own buffers too
@@ -47,7 +62,12 @@ class Session:
     def run_section(self, section: str, target: Target) -> list[Row]:
         """Run every contestant of the section `rounds` times, in another order each round."""
         candidates: list[RawRow | Contestant] = [*RAW_ROWS, *CONTESTANTS.values()]
-        chosen = [each for each in candidates if section in each.sections and self._only.search(each.name)]
+        chosen: list[RawRow | Contestant | Before] = [
+            each for each in candidates if section in each.sections and self._only.search(each.name)
+        ]
+        if self._before is not None:
+            ours = [each for each in chosen if isinstance(each, Contestant) and each.name.startswith("streamer")]
+            chosen += [Before(each, self._before) for each in ours]
         rows = {each.name: Row(each.name) for each in chosen}
         for number in range(self._rounds):
             for each in _order(chosen, number):
@@ -63,7 +83,7 @@ class Session:
         else:
             bring_into_page_cache(self._shards)
 
-    def _run(self, section: str, number: int, each: RawRow | Contestant, target: Target, row: Row) -> None:
+    def _run(self, section: str, number: int, each: RawRow | Contestant | Before, target: Target, row: Row) -> None:
         if row.problem is not None:
             return
         figures, row.problem = self._figures(each, target)
@@ -72,7 +92,7 @@ class Session:
         state = row.problem or f"{row.speeds()[-1]:6.2f} GB/s"
         print(f"[{section} {number + 1}/{self._rounds}] {each.name:28} {state}", file=sys.stderr, flush=True)
 
-    def _figures(self, each: RawRow | Contestant, target: Target) -> tuple[dict[str, Any] | None, str | None]:
+    def _figures(self, each: RawRow | Contestant | Before, target: Target) -> tuple[dict[str, Any] | None, str | None]:
         try:
             done = self._start(each, target)
         except subprocess.TimeoutExpired:
@@ -86,12 +106,15 @@ class Session:
         wrong = {name: figures[name] for name, value in expected.items() if figures[name] != value}
         return figures, f"wrong: got {wrong}, expected {expected}" if wrong else None
 
-    def _start(self, each: RawRow | Contestant, target: Target) -> subprocess.CompletedProcess[str]:
+    def _start(self, each: RawRow | Contestant | Before, target: Target) -> subprocess.CompletedProcess[str]:
+        python = sys.executable
+        if isinstance(each, Before):
+            python, each = str(each.python), each.now
         if isinstance(each, RawRow):
             program, *options = each.command(target, self._sizes)
             command, request, environment = [program, "--touch", str(self.touch_bytes), *options], "", None
         else:
-            command = [sys.executable, str(HERE / "run_one.py"), each.name]
+            command = [python, str(HERE / "run_one.py"), each.name]
             request = json.dumps({"target": vars(target), "touch_bytes": self.touch_bytes})
             environment = environment_for(each, target)
         return subprocess.run(
@@ -122,6 +145,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="contestants to run")
     parser.add_argument("--sections", default=",".join(SECTIONS), help="comma-separated, of: " + ", ".join(SECTIONS))
+    parser.add_argument(
+        "--before", type=Path, metavar="PYTHON", help="the Python of another build, to run beside this one"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures here")
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="reuse this folder, or make it here")
     arguments = parser.parse_args()
@@ -136,7 +162,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # unwinds, so that nginx and the children end
     folder = arguments.checkpoint or HERE.parent / ".bench" / f"model-{arguments.bytes}"
     shards = make_or_reuse(folder.resolve(), arguments.bytes, arguments.shards)
-    session = Session(shards, arguments.rounds, arguments.only)
+    session = Session(shards, arguments.rounds, arguments.only, arguments.before)
     for section in arguments.sections:
         with ExitStack() as stack:
             over_http = section.startswith("http")

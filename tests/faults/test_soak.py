@@ -16,7 +16,7 @@ from faults.server import Asked, FaultServer
 from faults.soak import OPTIONS, Soak, load_ours, made_bucket, open_descriptors
 from streamer import _native
 
-LOADS = int(os.environ.get("SOAK_LOADS", "500"))  # not STREAMER_*: those are the library's own
+LOADS = int(os.environ.get("SOAK_LOADS", "150"))  # not STREAMER_*: those are the library's own
 
 
 @pytest.fixture(scope="module")
