@@ -39,21 +39,15 @@ def is_metadata_url(url: str) -> bool:
     return False
 
 
-def ask_aws_directly(fs: Any) -> None:
-    """Let an s3fs file system, before it makes a client, ask EC2's metadata server itself.
+def ask_aws_directly(session: Any) -> None:
+    """Let a session of botocore, before it makes a client, ask EC2's metadata server itself.
 
-    Those of containers it always asks itself. A session that the caller gave it stays as it is.
+    Those of containers it always asks itself.
     """
-    from aiobotocore.session import AioSession  # noqa: PLC0415  only who reads S3 has these
-    from botocore.exceptions import UnknownCredentialError  # noqa: PLC0415
+    from botocore.exceptions import UnknownCredentialError  # noqa: PLC0415  only who reads S3 has it
 
-    if fs.session is None:
-        # As s3fs makes it, which would make another one for another client.
-        fs.session, fs._session_is_owned = AioSession(**fs.kwargs), False
-    elif not getattr(fs, "_session_is_owned", False):
-        return
     with suppress(UnknownCredentialError):
-        provider = fs.session.get_component("credential_provider").get_provider("iam-role")
+        provider = session.get_component("credential_provider").get_provider("iam-role")
         fetcher = provider._role_fetcher
         fetcher._session = type(fetcher._session)(timeout=fetcher._timeout, proxies={})
 

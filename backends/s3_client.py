@@ -21,6 +21,7 @@ from s3fs import S3FileSystem
 
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.s3_clock import TOLERANCE_S, clock_offset_s, sign_at_offset
+from streamer.backends.s3_sessions import new_session
 from streamer.core.errors import OptionError
 
 __all__ = ["S3Client", "filled_options"]
@@ -48,7 +49,6 @@ class S3Client:
         self.is_anonymous = bool(self._fs.anon)
         self.requester_pays = bool(self._fs.requester_pays)
         self._clock_offset_s = 0.0
-        self._asks_metadata_directly = self.is_anonymous or bool(self._fs.key)
 
     def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the botocore client of that bucket's region; its exceptions pass through.
@@ -113,9 +113,10 @@ class S3Client:
         return await client._request_signer.generate_presigned_url(request, "GetObject", expires_in=lifetime_s)
 
     async def _signing_client(self, bucket: str) -> Any:
-        if not self._asks_metadata_directly:
-            ask_aws_directly(self._fs)
-            self._asks_metadata_directly = True
+        if self._fs.session is None:  # the caller gave none, and this is the first client
+            self._fs.session, self._fs._session_is_owned = new_session(self._fs.kwargs), False
+            if not (self.is_anonymous or self._fs.key):
+                ask_aws_directly(self._fs.session)
         await self._fs.set_session()
         client = await self._fs.get_s3(bucket)
         if self._clock_offset_s:  # each region has a client, and so a signer, of its own
