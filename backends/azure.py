@@ -173,7 +173,7 @@ class AzureStore:
         self._client.call(ask, self._url.uri_of(name), container)
 
     def close(self) -> None:
-        """Do nothing: fsspec shares its instances, and adlfs closes them when the process ends."""
+        """Do nothing: connections are shared, and end with the last source that may need them."""
 
 
 def _info(path: str, uri: str, blob: BlobProperties) -> ObjectInfo:

@@ -25,6 +25,7 @@ from fsspec.asyn import sync
 from streamer.backends.azure_errors import Asked, LoginFailedError, is_transient, raise_storage_error
 from streamer.backends.azure_options import filled_options
 from streamer.backends.azure_urls import AzureUrl
+from streamer.backends.fsspec_instances import shared
 from streamer.backends.metadata_servers import ask_azure_directly
 from streamer.core.errors import OptionError
 from streamer.core.trust import trust_in
@@ -89,7 +90,7 @@ class AzureClient:
     def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any]) -> None:
         options = filled_options(url, storage_options, os.environ)
         try:
-            self._fs = AzureBlobFileSystem(**options)
+            self._fs = shared(self, AzureBlobFileSystem, options, _close)
         except Exception as error:
             raise OptionError(
                 f"adlfs refuses the storage options: {type(error).__name__}",
@@ -210,6 +211,13 @@ class AzureClient:
             means="token" if hasattr(credential, "get_token") else means,
             sas_expires_at_s=_expiry_of(sas),
         )
+
+
+async def _close(fs: AzureBlobFileSystem) -> None:
+    await fs.service_client.close()
+    if fs.storage_options.get("credential") is None and hasattr(fs.credential, "get_token"):  # adlfs made it
+        await fs.credential.close()
+        fs.sync_credential.close()
 
 
 def _check_account(url: AzureUrl, account: str | None) -> None:

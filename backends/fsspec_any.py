@@ -19,6 +19,7 @@ from fsspec.archive import AbstractArchiveFileSystem
 from streamer.backends.fsspec_caches import local_size_bytes
 from streamer.backends.fsspec_errors import raise_opening_error, raise_storage_error
 from streamer.backends.fsspec_info import fresh_info, version_of
+from streamer.backends.fsspec_leftovers import Leftovers
 from streamer.backends.fsspec_reads import source_of
 from streamer.core.errors import ObjectNotFoundError, UsageError
 from streamer.core.redact import redact
@@ -36,11 +37,14 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
         OptionError: the file system refuses the options.
     """
     shown = redact(uri)
+    leftovers = Leftovers()
     try:
         fs, path = fsspec.url_to_fs(uri, **storage_options)
     except Exception as error:
         raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
-    return _class_for(fs)(fs, path, uri)
+    store = _class_for(fs)(fs, path, uri)
+    leftovers.forget_after(store, fs)
+    return store
 
 
 @hookimpl
@@ -81,10 +85,14 @@ class FsspecStore:
         One that was made for use inside coroutines runs on the caller's loop, where nothing may wait for it: its twin
         with the same options, on fsspec's own loop, is read instead.
         """
+        leftovers, given = Leftovers(), fs
         if getattr(fs, "asynchronous", False):
             fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": False})
         path: str = fs._strip_protocol(os.fspath(uri))
-        return _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(path)))
+        store = _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(path)))
+        if fs is not given:
+            leftovers.forget_after(store, fs)
+        return store
 
     def info(self, path: str) -> ObjectInfo:
         """Describe one file.
@@ -120,10 +128,10 @@ class FsspecStore:
 
     def source(self, info: ObjectInfo) -> PythonSource:
         """Return the file's reader."""
-        return source_of(self._fs, self._own_path(info.path), info, hides_causes=self._hides_causes)
+        return source_of(self._fs, self._own_path(info.path), info, hides_causes=self._hides_causes, holder=self)
 
     def close(self) -> None:
-        """Do nothing: fsspec shares its instances."""
+        """Do nothing: fsspec shares its instances, and the sources given out need this one."""
 
     def _size_in_cache(self, own_path: str, uri: str) -> int | None:
         try:

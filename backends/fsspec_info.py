@@ -45,10 +45,14 @@ class Identity:
         path: Its own path of the file.
         info: The file as messages name it.
         hides_causes: The user's URL holds a secret, which exceptions of `fs` may repeat.
+        holder: Whose end says that `fs` is no longer needed; kept.
     """
 
-    def __init__(self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool) -> None:
+    def __init__(
+        self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, holder: object = None
+    ) -> None:
         self._fs, self._path, self._info, self._hides_causes = fs, path, info, hides_causes
+        self._holder = holder
         self._asking = threading.Lock()
         self._is_noted = False
         self._version: str | None = None

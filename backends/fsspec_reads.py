@@ -27,7 +27,9 @@ _locks: weakref.WeakKeyDictionary[AbstractFileSystem, threading.Lock] = weakref.
 _locks_guard = threading.Lock()
 
 
-def source_of(fs: AbstractFileSystem, path: str, info: ObjectInfo, *, hides_causes: bool) -> PythonSource:
+def source_of(
+    fs: AbstractFileSystem, path: str, info: ObjectInfo, *, hides_causes: bool, holder: object = None
+) -> PythonSource:
     """Return the reader of one file that suits its file system.
 
     Args:
@@ -35,8 +37,9 @@ def source_of(fs: AbstractFileSystem, path: str, info: ObjectInfo, *, hides_caus
         path: Its own path of the file.
         info: The file as messages name it.
         hides_causes: The user's URL holds a secret, which exceptions of `fs` may repeat.
+        holder: Kept as long as the reader; see `Identity`.
     """
-    identity = Identity(fs, path, info, hides_causes)
+    identity = Identity(fs, path, info, hides_causes, holder)
     if _takes_ranges_from_threads(fs):
         ranges = _RangeReader(fs, path, info, hides_causes, identity)
         return PythonSource(ranges.read_into, confirm=identity.confirm)

@@ -146,7 +146,7 @@ class GcsStore:
         self._document(answer, uri)
 
     def close(self) -> None:
-        """Do nothing: fsspec shares its instances, and closes them when nobody holds them."""
+        """Do nothing: connections are shared, and end with the last source that may need them."""
 
     def _source(self, info: ObjectInfo, refused: str | None) -> HttpSource:
         bearer = self._bearer(info.uri, refused)

@@ -24,6 +24,7 @@ from fsspec.asyn import sync
 from fsspec.config import apply_config
 from yarl import URL
 
+from streamer.backends.fsspec_instances import give_up, shared
 from streamer.backends.gcs_credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs_errors import Answer, Asker
 from streamer.core.errors import OptionError
@@ -54,7 +55,7 @@ class GcsClient:
 
     def __init__(self, storage_options: Mapping[str, Any]) -> None:
         options = filled_options(storage_options, os.environ)
-        self._fs = GcsFileSystem(**options)
+        self._fs: GcsFileSystem = shared(self, GcsFileSystem, options, _close)
         self._location = self._fs._location.rstrip("/")
         _check_endpoint(self._location)
         self._session_options: Mapping[str, Any] = self._fs.session_kwargs
@@ -100,7 +101,7 @@ class GcsClient:
     def forget_absent_credentials(self) -> None:
         """Let the next client look for credentials again, where this one found none."""
         if self.asker.why_anonymous == "none found":
-            GcsFileSystem.clear_instance_cache()
+            give_up(self._fs)
 
     def _url(self, service: str, bucket: str, key: str | None, parameters: Mapping[str, str | None]) -> str:
         path = f"b/{quote(bucket, safe='')}/o" + (f"/{quote(key, safe='')}" if key is not None else "")
@@ -154,6 +155,16 @@ class GcsClient:
             return {}
         named = getproxies().get(place.scheme)
         return {"proxy": named} if named else {}
+
+
+async def _close(fs: GcsFileSystem) -> None:
+    session: aiohttp.ClientSession | None = fs._session
+    if session is None:
+        return
+    if "connector" in fs.session_kwargs:
+        session.detach()  # the connector is the user's
+    else:
+        await session.close()
 
 
 def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

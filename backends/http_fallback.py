@@ -12,6 +12,7 @@ from typing import Any
 from fsspec.implementations.http import HTTPFileSystem
 
 from streamer.backends.fsspec_any import FsspecStore
+from streamer.backends.fsspec_leftovers import Leftovers
 from streamer.backends.http_access import access_of
 from streamer.core.errors import OptionError
 from streamer.core.sources import ObjectInfo, PythonSource
@@ -35,11 +36,14 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
     verify = own.pop("verify", None)
     if verify not in (None, True):
         own.setdefault("ssl", trust_in(access_of(uri, {"verify": verify}).ca_file or ""))
+    leftovers = Leftovers()
     try:
         fs = HTTPFileSystem(**own)
     except (TypeError, ValueError) as error:
         raise OptionError(f"fsspec refuses the storage options: {type(error).__name__}") from None
-    return _ThroughFsspec(fs, uri, f"the option {foreign} is one that only fsspec can honour: read through it")
+    store = _ThroughFsspec(fs, uri, f"the option {foreign} is one that only fsspec can honour: read through it")
+    leftovers.forget_after(store, fs)
+    return store
 
 
 class _ThroughFsspec(FsspecStore):

@@ -165,7 +165,7 @@ class S3Store:
             raise storage_error(error, self._uri(path), bucket) from error
 
     def close(self) -> None:
-        """Do nothing: fsspec shares its instances, and closes them when nobody holds them."""
+        """Do nothing: connections are shared, and end with the last source that may need them."""
 
     def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
         """Sign again; a signature refused in its youth may be of a wrong time, which any answer puts right."""

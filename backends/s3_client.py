@@ -19,6 +19,7 @@ from fsspec.asyn import sync
 from fsspec.config import apply_config
 from s3fs import S3FileSystem
 
+from streamer.backends.fsspec_instances import shared
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.s3_clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3_sessions import new_session
@@ -43,7 +44,7 @@ class S3Client:
     def __init__(self, storage_options: Mapping[str, Any]) -> None:
         options = filled_options(storage_options, os.environ)
         try:
-            self._fs = S3FileSystem(**options)
+            self._fs = shared(self, S3FileSystem, options, _close)
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"s3fs refuses the storage options: {type(error).__name__}") from error
         self.is_anonymous = bool(self._fs.anon)
@@ -131,6 +132,12 @@ class S3Client:
             return False
         self._clock_offset_s = offset_s
         return True
+
+
+async def _close(fs: S3FileSystem) -> None:
+    creator = getattr(fs, "_s3creator", None)  # of the client, or with `cache_regions` of one for each region
+    if creator is not None:
+        await creator.__aexit__(None, None, None)
 
 
 def _status(answer: Mapping[str, Any]) -> int:

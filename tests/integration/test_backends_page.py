@@ -37,7 +37,7 @@ import streamer
 from streamer import _native
 from streamer.backends import azure_client, hf_client, http_access
 from streamer.backends.extras import install_hint
-from streamer.backends.gcs_credentials import GcsFileSystem
+from streamer.backends.fsspec_instances import close_idle
 from streamer.backends.nfs_url import BOUNDS
 from streamer.plugins.loading import is_builtin
 from streamer.plugins.registry import enabled
@@ -521,7 +521,7 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyt
     monkeypatch.setattr("google.auth.compute_engine._metadata._NO_GCE_CHECK", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
-    GcsFileSystem.clear_instance_cache()
+    close_idle()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.section}: {case.says}")

@@ -23,8 +23,8 @@ from aiohttp import web
 from servers.gcs_emulator import GcsServer, Seen
 from servers.scripted_http import ScriptedServer
 
+from streamer.backends.fsspec_instances import close_idle
 from streamer.backends.gcs import GcsStore
-from streamer.backends.gcs_credentials import GcsFileSystem
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -56,7 +56,7 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))  # where google-auth looks for a login
     monkeypatch.setattr("google.auth.compute_engine._metadata._NO_GCE_CHECK", True)  # else it waits for 169.254.169.254
     monkeypatch.setattr("gcsfs.credentials.GoogleCredentials.tokens", {})
-    GcsFileSystem.clear_instance_cache()
+    close_idle()
 
 
 _numbers = itertools.count()

@@ -13,7 +13,7 @@ import torch
 from comparison import assert_same
 
 import streamer
-from streamer.backends.gcs_credentials import GcsFileSystem
+from streamer.backends.fsspec_instances import close_idle
 
 pytestmark = pytest.mark.server
 
@@ -25,7 +25,7 @@ def _nothing_from_outside(monkeypatch, tmp_path):
             monkeypatch.delenv(name)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
     monkeypatch.setattr("google.auth.compute_engine._metadata._NO_GCE_CHECK", True)
-    GcsFileSystem.clear_instance_cache()
+    close_idle()
 
 
 @pytest.fixture(scope="module")
