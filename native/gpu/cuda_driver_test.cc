@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <thread>
+
+#include "base/forked_child_fixture.h"
 #include "gpu/cuda_runtime.h"
 #include "gpu/fake_driver.h"
 
@@ -70,6 +73,41 @@ TEST_CASE("after a failure the device can be opened") {
   CHECK(failure_of(0).storage_code == "CUDA_ERROR_OUT_OF_MEMORY");
   fake.fail("cuDevicePrimaryCtxRetain", 0, 0);
   CHECK(CudaRuntime::instance().ring(0)->device()->memory().free_bytes == 1 << 30);
+}
+
+int device_refused_in_child() {
+  try {
+    CudaRuntime::instance().ring(0);
+  } catch (const DeviceFailure& failure) {
+    return failure.error().detail.starts_with("CUDA was used before this process was forked") ? 0
+                                                                                              : 2;
+  }
+  return 1;
+}
+
+TEST_CASE("a child forked while a device is opened is refused, and does not hang (regression)") {
+  const FakeDriver fake;
+  fake.set_start_delay_us(300'000);
+  std::thread opener([] { CudaRuntime::instance().ring(0); });
+  while (fake.calls("cuInit") == 0) std::this_thread::yield();
+  CHECK(exit_status_of_child(device_refused_in_child) == 0);
+  opener.join();
+}
+
+TEST_CASE("a child of a child of a process that used CUDA is refused too") {
+  const FakeDriver fake;
+  CudaRuntime::instance().ring(0);
+  CHECK(exit_status_of_child([] { return exit_status_of_child(device_refused_in_child); }) == 0);
+}
+
+TEST_CASE("a child of a process that only failed to use CUDA may try it for itself") {
+  const FakeDriver fake;
+  fake.fail("cuInit", 100, 0);
+  CHECK(failure_of(0).storage_code == "CUDA_ERROR_NO_DEVICE");
+  CHECK(exit_status_of_child([] {
+          CudaRuntime::instance().use_library_for_tests("libcuda-that-nobody-has.so.1");
+          return failure_of(0).detail.starts_with("there is no CUDA driver here") ? 0 : 1;
+        }) == 0);
 }
 
 TEST_CASE("a target on another device is told by the driver") {

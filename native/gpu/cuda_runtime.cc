@@ -8,28 +8,44 @@
 namespace streamer {
 
 CudaRuntime& CudaRuntime::instance() {
-  static auto* const runtime = new CudaRuntime();
+  static constinit std::atomic<CudaRuntime*> known{nullptr};
+  CudaRuntime* runtime = known;
+  if (runtime != nullptr && runtime->process_ == getpid()) return *runtime;
+  auto* const made = new CudaRuntime(runtime);
+  if (known.compare_exchange_strong(runtime, made)) return *made;
+  delete made;  // another thread of this process was first
   return *runtime;
 }
 
+CudaRuntime::CudaRuntime(const CudaRuntime* parents)
+    : process_(getpid()),
+      is_refused_(parents != nullptr && (parents->is_used_ || parents->is_refused_)) {}
+
 void CudaRuntime::refuse_in_child() const {
-  const pid_t owner = owner_;
-  if (owner == 0 || owner == getpid()) return;
+  if (!is_refused_) return;
   throw device_failure(
       "CUDA was used before this process was forked; start processes with the spawn method",
       "CUDA_ERROR_NOT_INITIALIZED");
 }
 
 std::shared_ptr<PinnedRing> CudaRuntime::ring(int device) {
-  refuse_in_child();  // before the lock: another thread of the parent may have held it
+  refuse_in_child();
   const std::lock_guard lock(mutex_);
-  if (!driver_) {
-    driver_ = load_cuda_driver(path_);
-    owner_ = getpid();
-  }
+  if (!driver_) load_driver();
   std::shared_ptr<PinnedRing>& ring = rings_[device];
   if (!ring) ring = std::make_shared<PinnedRing>(std::make_shared<CudaDevice>(driver_, device));
   return ring;
+}
+
+// A child that is born meanwhile inherits a driver that is half started.
+void CudaRuntime::load_driver() {
+  is_used_ = true;
+  try {
+    driver_ = load_cuda_driver(path_);
+  } catch (...) {
+    is_used_ = false;
+    throw;
+  }
 }
 
 CudaRuntime::FileStorage CudaRuntime::file_storage(bool may_copy) {
@@ -82,7 +98,7 @@ void CudaRuntime::use_library_for_tests(std::string path) {
   const std::lock_guard lock(mutex_);
   forgotten.swap(rings_);
   driver_.reset();
-  owner_ = 0;
+  is_used_ = false;
   path_ = path.empty() ? kCudaLibrary : std::move(path);
 }
 

@@ -1,9 +1,12 @@
 // What this process knows of its CUDA devices: the driver, loaded with the first one that is asked
 // for, and one pinned ring for each.
 //
-// A child of a process that used CUDA cannot use it (the driver's own rule) and is refused.
+// A child of a process that used CUDA cannot use it (the driver's own rule) and is refused. It has
+// a runtime of its own, since a thread that it does not have may have locked its parent's.
 // Thread-safe; never destroyed, as tensors and threads may outlive static destructors.
 #pragma once
+
+#include <sys/types.h>
 
 #include <atomic>
 #include <map>
@@ -44,10 +47,14 @@ class CudaRuntime {
   void use_cufile_for_tests(CuFilePaths paths);
 
  private:
+  explicit CudaRuntime(const CudaRuntime* parents);
   void refuse_in_child() const;
+  void load_driver();
 
-  std::atomic<pid_t> owner_{0};  // of the driver; 0 before it is loaded
-  std::mutex mutex_;             // guards everything below
+  const pid_t process_;
+  const bool is_refused_;             // a process above this one used CUDA
+  std::atomic<bool> is_used_{false};  // the driver is loaded, or about to be
+  std::mutex mutex_;                  // guards everything below
   std::string path_ = kCudaLibrary;
   std::shared_ptr<const CudaDriver> driver_;
   std::map<int, std::shared_ptr<PinnedRing>> rings_;

@@ -21,6 +21,7 @@ FakeDriver::FakeDriver() : library_(dlopen(path(), RTLD_NOW | RTLD_LOCAL)) {
   find("fake_cuda_reset", reset);
   find("fake_cuda_set_devices", set_devices);
   find("fake_cuda_set_copy_delay_us", set_copy_delay_us);
+  find("fake_cuda_set_start_delay_us", set_start_delay_us);
   find("fake_cuda_fail", fail);
   find("fake_cuda_lose_device", lose_device);
   find("fake_cuda_hold_copies", hold_copies);

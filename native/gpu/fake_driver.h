@@ -20,6 +20,7 @@ class FakeDriver {
   void (*reset)() = nullptr;
   void (*set_devices)(int count) = nullptr;
   void (*set_copy_delay_us)(int microseconds) = nullptr;
+  void (*set_start_delay_us)(int microseconds) = nullptr;
   void (*fail)(const char* function, int code, int after) = nullptr;
   void (*lose_device)(int code, int after) = nullptr;
   void (*hold_copies)(int is_held) = nullptr;

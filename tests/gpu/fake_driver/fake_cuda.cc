@@ -41,6 +41,7 @@ struct State {
   std::condition_variable changed;
   int devices = 2;
   int copy_delay_us = 0;
+  int start_delay_us = 0;
   std::size_t free_bytes = kDefaultFreeBytes;
   std::map<std::string, Failure> failures;
   std::map<std::string, int> calls;
@@ -209,6 +210,12 @@ extern "C" {
 
 int cuInit(unsigned) {
   if (const int code = enter("cuInit", false)) return code;
+  int delay_us = 0;
+  {
+    const std::lock_guard lock(state().mutex);
+    delay_us = state().start_delay_us;
+  }
+  sleep_us(delay_us);
   const std::lock_guard lock(state().mutex);
   return state().devices == 0 ? 100 : 0;
 }
@@ -459,6 +466,7 @@ void fake_cuda_reset() {
   const std::lock_guard lock(fake.mutex);
   fake.devices = 2;
   fake.copy_delay_us = 0;
+  fake.start_delay_us = 0;
   fake.free_bytes = kDefaultFreeBytes;
   fake.failures.clear();
   fake.calls.clear();
@@ -477,6 +485,11 @@ void fake_cuda_set_devices(int count) {
 void fake_cuda_set_copy_delay_us(int microseconds) {
   const std::lock_guard lock(state().mutex);
   state().copy_delay_us = microseconds;
+}
+
+void fake_cuda_set_start_delay_us(int microseconds) {
+  const std::lock_guard lock(state().mutex);
+  state().start_delay_us = microseconds;
 }
 
 void fake_cuda_set_free_bytes(std::size_t bytes) {

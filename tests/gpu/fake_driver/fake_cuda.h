@@ -19,6 +19,8 @@ void fake_cuda_reset();
 void fake_cuda_set_devices(int count);
 // How long each copy takes.
 void fake_cuda_set_copy_delay_us(int microseconds);
+// How long the driver takes to start.
+void fake_cuda_set_start_delay_us(int microseconds);
 void fake_cuda_set_free_bytes(std::size_t bytes);
 // `function` returns `code` once it was called `after` times more, and from then on (`code` 0: no
 // longer).
