@@ -12,21 +12,19 @@
 namespace streamer {
 namespace {
 
-const CrcCode& code_of(Crc code) {
-  static const std::array<CrcCode, 3> kCodes = {CrcCode(0xEDB88320, 32), CrcCode(0x82F63B78, 32),
-                                                CrcCode(0x9A6C9329AC4BC9B5, 64)};
-  return kCodes[static_cast<std::size_t>(code)];
-}
+// Made when the library is loaded, which takes microseconds, and not on first use: a child must not
+// inherit them half made by a thread that it does not have.
+const std::array<CrcCode, 3> kCodes = {CrcCode(0xEDB88320, 32), CrcCode(0x82F63B78, 32),
+                                       CrcCode(0x9A6C9329AC4BC9B5, 64)};
+
+const CrcCode& code_of(Crc code) { return kCodes[static_cast<std::size_t>(code)]; }
 
 #if defined(__x86_64__)
 
 constexpr std::size_t kLaneBytes = 16;
 constexpr std::size_t kStepBytes = 4 * kLaneBytes;
 
-bool has_carryless_multiplication() {
-  static const bool has = __builtin_cpu_supports("pclmul") > 0;
-  return has;
-}
+bool has_carryless_multiplication() { return __builtin_cpu_supports("pclmul") > 0; }
 
 __attribute__((target("pclmul,sse2"))) __m128i folded(__m128i lane, __m128i constants,
                                                       __m128i next) {

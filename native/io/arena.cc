@@ -52,17 +52,21 @@ void Memory::swap(Memory& other) noexcept {
   std::swap(is_held_, other.is_held_);
 }
 
-Arena& Arena::instance() {
-  // Never destroyed: tensors may be freed after static destructors ran.
-  static Arena* const arena = [] {
-    auto* made = new Arena();
-    pthread_atfork([] { Arena::instance().lock_for_fork(); },
-                   [] { Arena::instance().unlock_after_fork(); },
-                   [] { Arena::instance().unlock_after_fork(); });
-    return made;
-  }();
-  return *arena;
-}
+namespace {
+
+// Never destroyed: tensors may be freed after static destructors ran. Made when the library is
+// loaded, and not on first use: a child must not inherit it half made by a thread it does not have.
+Arena* const process_arena = [] {
+  auto* made = new Arena();
+  pthread_atfork([] { Arena::instance().lock_for_fork(); },
+                 [] { Arena::instance().unlock_after_fork(); },
+                 [] { Arena::instance().unlock_after_fork(); });
+  return made;
+}();
+
+}  // namespace
+
+Arena& Arena::instance() { return *process_arena; }
 
 void Arena::join(std::size_t limit_bytes) {
   const std::lock_guard lock(mutex_);

@@ -2,7 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/forked_child_fixture.h"
 
 namespace streamer {
 namespace {
@@ -79,6 +84,26 @@ TEST_CASE("what is kept is given back before an allocation fails") {
   CHECK_THROWS_AS(arena.allocate(kTooLarge, 0), std::bad_alloc);
   CHECK(arena.stats().cached_bytes == 0);
   arena.leave(2 * kTooLarge);
+}
+
+TEST_CASE("a child forked while other threads use the arena can use it too") {
+  Arena& arena = Arena::instance();
+  arena.join(8 * kLarge);
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> others;
+  for (int i = 0; i < 2; ++i) {
+    others.emplace_back([&] {
+      while (!is_over) arena.allocate(kLarge, 0);
+    });
+  }
+  for (int i = 0; i < 100; ++i) {
+    const int status =
+        exit_status_of_child([&] { return arena.allocate(kLarge, 0).size() == kLarge ? 0 : 1; });
+    CHECK(status == 0);
+  }
+  is_over = true;
+  for (std::thread& other : others) other.join();
+  arena.leave(8 * kLarge);
 }
 
 TEST_CASE("memory in the consumer's hands is never given to another tensor") {

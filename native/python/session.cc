@@ -288,6 +288,7 @@ void register_session(py::module_& module) {
   using released = py::call_guard<py::gil_scoped_release>;
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",
                                                 "One load; see pipeline/session.h.")
+      // Under the GIL, which os.fork() takes too: no child inherits libcurl's start half done.
       .def(py::init(&make_session), py::kw_only(), py::arg("file_block_bytes"),
            py::arg("http_block_bytes"), py::arg("python_block_bytes"), py::arg("nfs_block_bytes"),
            py::arg("memory_limit_bytes"), py::arg("in_item_order"), py::arg("file_threads"),
