@@ -8,6 +8,7 @@ open file, under a lock shared by all files of that file system.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import Any
@@ -124,6 +125,17 @@ def _lock_of(fs: AbstractFileSystem) -> threading.Lock:
     """Return the one lock of this file system; fsspec shares an instance between equal requests for it."""
     with _locks_guard:
         return _locks.setdefault(fs, threading.Lock())
+
+
+def _start_anew_in_child() -> None:
+    _locks.clear()  # threads that the child does not have may hold them
+    _locks_guard.release()
+
+
+# `fork` waits for the guard, so that no child inherits it locked.
+os.register_at_fork(
+    before=_locks_guard.acquire, after_in_parent=_locks_guard.release, after_in_child=_start_anew_in_child
+)
 
 
 def _fill(file: Any, buffer: memoryview, offset: int) -> int:

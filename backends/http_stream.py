@@ -8,6 +8,7 @@ threads may ask for neighbouring blocks in any order: who comes early waits. Goi
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -191,6 +192,17 @@ def _make_room(stream: OneStream) -> None:
         others = sorted((other for other in _open if other is not stream and other.is_open), key=_last_used_s)
     for other in others[: max(0, len(others) - MAX_IDLE + 1)]:
         other.drop_if_idle()
+
+
+def _start_anew_in_child() -> None:
+    _open.clear()  # the parent's
+    _open_guard.release()
+
+
+# `fork` waits for the guard, so that no child inherits it locked.
+os.register_at_fork(
+    before=_open_guard.acquire, after_in_parent=_open_guard.release, after_in_child=_start_anew_in_child
+)
 
 
 def _last_used_s(stream: OneStream) -> float:

@@ -1,0 +1,109 @@
+"""A forked child can load, whatever the threads of its parent were doing; one that hangs is ended by SIGALRM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from contextlib import contextmanager
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from streamer.backends import fsspec_reads, http_stream
+
+LOADS = """
+    import os, signal, sys, threading
+    from streamer import Options
+    from streamer.core.plan import Item, plan_reads
+    from streamer.core.session import ReadSession, SourceObject
+    from streamer.core.settings import resolve
+    from streamer.core.sources import FileSource
+
+    SIZE, CUT = 40_000_000, 4_000_000  # large enough for mappings of the arena's own
+    plan = plan_reads([Item(0, begin, begin + CUT) for begin in range(0, SIZE, CUT)], 0)
+    settings = resolve(Options(memory_limit_bytes=2 * CUT, block_bytes=1 << 20))
+
+    def load():
+        session = ReadSession([SourceObject("x", FileSource(sys.argv[1]), SIZE)], plan, settings)
+        while items := session.next_items():
+            for item in items:
+                assert bytes(memoryview(session.take(item))[:1]) == b"x"
+
+    load()  # and what Python imports on first use: its locks of modules no child gets rid of
+    is_over = threading.Event()
+    def load_on():
+        while not is_over.is_set():
+            load()
+
+    others = [threading.Thread(target=load_on) for _ in range(2)]
+    for other in others:
+        other.start()
+    ends = set()
+    for _ in range(25):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            load()
+            os._exit(0)
+        ends.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    is_over.set()
+    for other in others:
+        other.join()
+    print(ends)
+"""
+
+
+def test_children_load_while_threads_of_their_parent_load(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(b"x" * 40_000_000)
+    command = [sys.executable, "-c", textwrap.dedent(LOADS), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("{0}", 0), done.stderr
+
+
+@contextmanager
+def held_by_another_thread(lock, *, until):
+    """Let a thread hold a lock until somebody says so, or for a moment."""
+    is_held = threading.Event()
+
+    def hold():
+        with lock:
+            is_held.set()
+            until.wait(0.3)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert is_held.wait(20)
+    yield
+    until.set()
+    holder.join()
+
+
+def ends_in_child(work):
+    """Run it in a child; give how that ended."""
+    if (child := os.fork()) == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a time-out of pytest's may have it
+        signal.alarm(10)
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("guard", [fsspec_reads._locks_guard, http_stream._open_guard], ids=["fsspec", "http"])
+def test_no_child_inherits_a_lock_of_the_process_that_another_thread_holds_regression(guard):
+    with held_by_another_thread(guard, until=threading.Event()):
+        assert ends_in_child(guard.acquire) == 0
+    assert not guard.locked()
+
+
+def test_no_child_waits_for_a_file_system_that_a_thread_of_its_parent_reads_regression():
+    fs = MemoryFileSystem()
+    with held_by_another_thread(fsspec_reads._lock_of(fs), until=threading.Event()):
+        assert ends_in_child(lambda: fsspec_reads._lock_of(fs).acquire()) == 0
