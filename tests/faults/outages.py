@@ -94,7 +94,7 @@ def reset_wave(scene: Scene, pause: Callable[[], object]) -> None:
 @outage("HttpStatusError")
 def throttle_wave(scene: Scene, pause: Callable[[], object]) -> None:
     """Answer 503 SlowDown to every request."""
-    scene.proxy.refuse(_refusal("503 Slow Down", b"SlowDown"))
+    scene.proxy.refuse(*_refusal("503 Slow Down", b"SlowDown"))
     pause()
     scene.proxy.pass_on()
 
@@ -102,7 +102,7 @@ def throttle_wave(scene: Scene, pause: Callable[[], object]) -> None:
 @outage("HttpStatusError")
 def busy_wave(scene: Scene, pause: Callable[[], object]) -> None:
     """Answer 429 with Retry-After: 1 to every request."""
-    scene.proxy.refuse(_refusal("429 Too Many Requests", b"TooManyRequests", "Retry-After: 1"))
+    scene.proxy.refuse(*_refusal("429 Too Many Requests", b"TooManyRequests", "Retry-After: 1"))
     pause()
     scene.proxy.pass_on()
 
@@ -160,12 +160,12 @@ class Planned:
         name: Which it is.
         proxy: The way to the server.
         began: Set when it began, at `began_at` of the monotonic clock.
-        over: Set when it is over.
+        over: Set when it is over, at `over_at`.
     """
 
     def __init__(self, name: str, scene: Scene, at_bytes: int, lasts_s: float | None) -> None:
         self.name, self._scene, self._lasts_s = name, scene, lasts_s
-        self.proxy, self.began_at = scene.proxy, 0.0
+        self.proxy, self.began_at, self.over_at = scene.proxy, 0.0, 0.0
         self.began, self.over, self._enough = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._happen, name="outage", daemon=True)
         scene.proxy.when_passed(at_bytes, self._thread.start)
@@ -184,6 +184,7 @@ class Planned:
 
     def _happen(self) -> None:
         OUTAGES[self.name].story(self._scene, self._pause)
+        self.over_at = time.monotonic()
         self.over.set()
 
     def _pause(self) -> None:
@@ -192,7 +193,7 @@ class Planned:
         self._enough.wait(self._lasts_s)
 
 
-def _refusal(status: str, code: bytes, *headers: str) -> bytes:
+def _refusal(status: str, code: bytes, *headers: str) -> tuple[bytes, bytes]:
     body = ERROR % (code, b"Please reduce your request rate.")
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Content-Type: application/xml", *headers]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    return "\r\n".join([*lines, "", ""]).encode(), body

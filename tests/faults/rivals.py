@@ -12,7 +12,6 @@ object alone, so that headers are read well and the fault meets weights.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import click
 from comparison import tensors_of
 
 from faults.catalogue import Fault
+from faults.loaders import environment_of
 from faults.server import Asked, FaultServer
 from faults.soak import AUDIBLE, Loaded, Soak, is_equal, load_ours, made_bucket
 
@@ -31,31 +31,11 @@ HEADERS_END_BEFORE = 20_000  # the checkpoint's, a few kB each
 
 WORKER = """
 import json, sys
-import torch
-from safetensors.torch import load, save_file
+from safetensors.torch import save_file
+from faults.loaders import LOADERS
 
-def s3fs_load(url, options):
-    import s3fs
-    fs = s3fs.S3FileSystem(**options, skip_instance_cache=True, use_listings_cache=False)
-    found = {}
-    for path in sorted(fs.ls(url)):
-        if path.endswith(".safetensors"):
-            found |= load(fs.cat_file(path))
-    return found
-
-def runai_load(url, options):
-    from runai_model_streamer import SafetensorsStreamer
-    import s3fs
-    fs = s3fs.S3FileSystem(**options, skip_instance_cache=True, use_listings_cache=False)
-    paths = ["s3://" + path for path in sorted(fs.ls(url)) if path.endswith(".safetensors")]
-    with SafetensorsStreamer() as streamer:
-        streamer.stream_files(paths, device="cpu")
-        return {name: tensor.clone() for name, tensor in streamer.get_tensors()}
-
-url, options, out = json.loads(sys.stdin.readline())
-loader = {"s3fs": s3fs_load, "runai": runai_load}[sys.argv[1]]
-save_file(loader(url, options), out)
-print("done", flush=True)
+url, given, out = json.loads(sys.stdin.readline())
+save_file(LOADERS[sys.argv[1]](url, given, {})[0], out)
 """
 
 
@@ -75,23 +55,13 @@ def rival(name: str) -> Any:
 
         with tempfile.TemporaryDirectory() as folder:
             out = f"{folder}/out.safetensors"
-            endpoint = str(options["endpoint_url"])
-            environment = {
-                **os.environ,
-                "AWS_ENDPOINT_URL": endpoint,
-                "AWS_ACCESS_KEY_ID": "any",
-                "AWS_SECRET_ACCESS_KEY": "any",
-                "AWS_DEFAULT_REGION": "us-east-1",
-                "AWS_EC2_METADATA_DISABLED": "true",
-                "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
-            }
             worker = subprocess.Popen(
                 [sys.executable, "-c", WORKER, name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=environment,
+                env=environment_of(options),
             )
             try:
                 _, errors = worker.communicate(json.dumps([url, options, out]) + "\n", timeout=HANGS_AFTER_S)

@@ -100,12 +100,13 @@ def test_a_wave_of_refusals_lets_the_answer_under_way_through(
 ) -> None:
     with scene(folder) as at, Planned(name, at, AT_BYTES, None) as outage:
         with closing(http.client.HTTPConnection("127.0.0.1", at.proxy.port, timeout=10)) as kept:
-            for expected in (200, status, status):  # on one connection
-                kept.request("GET", "/bucket/object")
+            for method, expected in (("GET", 200), ("HEAD", status), ("GET", status)):  # on one connection
+                kept.request(method, "/bucket/object")
                 answer = kept.getresponse()
                 body = answer.read()
                 assert answer.status == expected
             assert (answer.headers["Retry-After"], b"<Error>" in body) == (wait, True)
+        assert at.proxy.turned_away == 2
         outage.end()
         assert get(at.proxy.port) == (200, DATA)
 

@@ -36,12 +36,13 @@ class ProxiedConnection(asyncio.Protocol):
         self._proxy.opened(self)
 
     def data_received(self, data: bytes) -> None:
+        heads = (self._uncounted + data).split(b"\r\n\r\n")[:-1]
         requests, self._uncounted = self._proxy.counts(self._uncounted + data)
         self._proxy.saw_requests(requests)
         if self._proxy.resets:
             self.reset()
         elif self._proxy.refusal is not None:
-            self._transport.write(self._proxy.refusal * requests)
+            self._refuse(*self._proxy.refusal, heads)
         elif self._server is not None:
             self._server.transport.write(data)
         else:
@@ -86,10 +87,16 @@ class ProxiedConnection(asyncio.Protocol):
 
     def reset(self) -> None:
         """Reset the connection (RST) now."""
+        self._proxy.turned_away += 1
         now = struct.pack("ii", 1, 0)  # SO_LINGER, no time: closing drops what is unsent and sends RST
         with suppress(OSError):  # it is closed already
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
         self._transport.abort()
+
+    def _refuse(self, head: bytes, body: bytes, requests: list[bytes]) -> None:
+        self._proxy.turned_away += len(requests)
+        for request in requests:
+            self._transport.write(head if request.startswith(b"HEAD ") else head + body)
 
     def called(self, server: _ServerSide) -> None:
         """Send the server what has come meanwhile."""

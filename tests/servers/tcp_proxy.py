@@ -56,6 +56,7 @@ class TcpProxy:
         connections: Connections taken so far.
         requests: Whole requests seen so far, those refused or reset included.
         passed_bytes: Bytes of answers passed on so far.
+        turned_away: Requests refused and connections reset so far.
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class TcpProxy:
         self.server = ("127.0.0.1", server_port)
         self.counts, self.bytes_per_s = counts, bytes_per_s
         self.port = port or ports_to_keep(1)[0]
-        self.connections = self.requests = self.passed_bytes = 0
+        self.connections = self.requests = self.passed_bytes = self.turned_away = 0
         self.is_holding = self.resets = False
-        self.refusal: bytes | None = None
+        self.refusal: tuple[bytes, bytes] | None = None
         self._address = "127.0.0.1"
         self._open: set[ProxiedConnection] = set()
         self._listener: asyncio.AbstractServer | None = None
@@ -137,9 +138,9 @@ class TcpProxy:
         """Reset every connection now, and each later one when its first request comes, until `pass_on`."""
         self._do(self._reset())
 
-    def refuse(self, answer: bytes) -> None:
-        """Give this answer to every request, until `pass_on`; those under way are answered by the server."""
-        self._do(self._refuse(answer))
+    def refuse(self, head: bytes, body: bytes) -> None:
+        """Give this answer to every HTTP request, until `pass_on`; those under way are answered by the server."""
+        self._do(self._refuse(head, body))
 
     def pass_on(self) -> None:
         """Be a proxy again."""
@@ -215,8 +216,8 @@ class TcpProxy:
         await self._each(ProxiedConnection.reset)
         await self._release()
 
-    async def _refuse(self, answer: bytes) -> None:
-        self.refusal = answer
+    async def _refuse(self, head: bytes, body: bytes) -> None:
+        self.refusal = (head, body)
         await self._release()
 
     async def _end(self) -> None:
