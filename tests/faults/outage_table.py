@@ -29,11 +29,11 @@ from faults.loaders import LOADERS, checksum, environment_of
 from faults.outages import Planned, Scene
 from faults.storages import STORAGES, Storage
 
-TOTAL_BYTES = 256 << 20
+TOTAL_BYTES = 1 << 30  # Run:ai asks for 256 MiB at once, whose answers a wave of refusals would let through
 AT_BYTES = TOTAL_BYTES // 4
-BYTES_PER_S = 48e6
+BYTES_PER_S = 96e6
 PATIENCE_S = 150  # beyond the outage; this project's own is 120
-SMALL = {"block_bytes": 128 << 10, "coalesce_gap_bytes": 0}
+SMALL = {"block_bytes": 512 << 10, "coalesce_gap_bytes": 0}
 # Reactors, and requests in flight on each: what they make together is the column.
 IN_FLIGHT = {64: {"http_reactors": 2, "http_in_flight": 32}, 256: {"http_reactors": 4, "http_in_flight": 64}}
 OUTAGES = {"killed": (0.5, 3, 15, 60), "reset_wave": (1, 10), "throttle_wave": (2, 10, 30)}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from servers.tcp_proxy import TcpProxy
 
 READ_BYTES = 64 << 10
-PACED_READ_BYTES = 16 << 10  # many connections read before the first of them waits: little each
+PACED_READ_S = 0.001  # many connections read before the first of them waits: little each
 
 
 class ProxiedConnection(asyncio.Protocol):
@@ -119,7 +119,8 @@ class _ServerSide(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport
         self._proxy, self._client = proxy, client
         self._pauses: set[str] = set()
-        self._buffer = memoryview(bytearray(PACED_READ_BYTES if proxy.bytes_per_s else READ_BYTES))
+        paced = READ_BYTES if proxy.bytes_per_s is None else int(proxy.bytes_per_s * PACED_READ_S)
+        self._buffer = memoryview(bytearray(max(1, min(READ_BYTES, paced))))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
