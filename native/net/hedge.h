@@ -30,6 +30,7 @@ class Hedge {
   Block block(std::uint32_t source) {
     Block duplicate;
     duplicate.attempts = 1;  // so that it takes a new connection, as a second attempt would
+    duplicate.first_started = Clock::now();
     duplicate.source = source;
     duplicate.begin = begin_;
     duplicate.end = end_;

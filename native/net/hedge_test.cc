@@ -59,6 +59,13 @@ TEST_CASE("a duplicate replaces an answer that was not compared yet, whole") {
   CHECK_FALSE(slow.answer);
 }
 
+TEST_CASE("the time of a duplicate begins with it") {
+  Block slow;
+  slow.end = 8;
+  const TimePoint before = Clock::now();
+  CHECK(Hedge(slow).block(0).first_started >= before);
+}
+
 TEST_CASE("duplicates cost at most their share of what was asked for") {
   HedgeBudget budget(5);
   CHECK_FALSE(budget.try_spend(1));
