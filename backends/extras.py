@@ -1,8 +1,8 @@
-"""Which extra of this package brings the library that a scheme needs. Imports nothing."""
+"""The schemes of this package's own backends, and which extra brings the library that one needs. Imports nothing."""
 
 from __future__ import annotations
 
-__all__ = ["install_hint"]
+__all__ = ["BUILTIN_SCHEMES", "install_hint"]
 
 EXTRAS = {
     "s3": "s3",
@@ -17,6 +17,7 @@ EXTRAS = {
     "hf": "hf",
     "nfs": "nfs",
 }
+BUILTIN_SCHEMES = frozenset({"file", *EXTRAS})
 
 
 def install_hint(scheme: str) -> str | None:

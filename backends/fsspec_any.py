@@ -21,6 +21,7 @@ from streamer.backends.fsspec_errors import raise_opening_error, raise_storage_e
 from streamer.backends.fsspec_info import fresh_info, version_of
 from streamer.backends.fsspec_leftovers import Leftovers
 from streamer.backends.fsspec_reads import source_of
+from streamer.core.entry_points import refuse_accidental
 from streamer.core.errors import ObjectNotFoundError, UsageError
 from streamer.core.redact import redact
 from streamer.core.sources import ObjectInfo, PythonSource, Store, hookimpl
@@ -35,7 +36,9 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     Raises:
         UnknownSchemeError: fsspec does not know the scheme, or the package behind it is not installed.
         OptionError: the file system refuses the options.
+        PluginError: fsspec takes what lies in the working directory for an installed file system.
     """
+    refuse_accidental("fsspec.specs", "fsspec")
     shown = redact(uri)
     leftovers = Leftovers()
     try:

@@ -5,9 +5,11 @@ torch is imported when the first tensor, device or dtype is asked for, never bef
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamer.core.devices import Devices, HostOnly, TorchDevices
+from streamer.core.entry_points import refuse_accidental
 from streamer.core.errors import OptionError, UnsupportedDtypeError
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ class TorchFramework:
     """torch tensors on any device torch knows."""
 
     def __init__(self, device: Any, cast_to: Any) -> None:
+        if "torch" not in sys.modules:
+            refuse_accidental("torch.backends", "torch")
         import torch  # noqa: PLC0415  costs seconds: only when a tensor is wanted
 
         self._torch = torch

@@ -6,13 +6,13 @@ every error names the distribution and the entry point. One of ours that lacks i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from streamer.backends.extras import install_hint
+from streamer.core.entry_points import name_of, normalized
 from streamer.core.errors import PluginError, StreamerError, UnknownSchemeError
 from streamer.core.redact import redact
 from streamer.core.sources import PROJECT_NAME, Source, Store, StoreHooks
@@ -25,7 +25,6 @@ __all__ = [
     "FALLBACK",
     "distribution_of",
     "is_builtin",
-    "normalized",
     "open_with",
     "source_kind",
     "version_of",
@@ -33,8 +32,6 @@ __all__ = [
 
 DISABLED = "STREAMER_DISABLED_PLUGINS"
 FALLBACK = "streamer.backends.fsspec_any"
-
-_SEPARATOR = re.compile(r"[-_.]+")
 
 
 def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, Any]) -> Store | None:
@@ -81,7 +78,7 @@ def source_kind(point: EntryPoint, scheme: str) -> type[Source] | None:
 def distribution_of(point: EntryPoint) -> str:
     """Name the distribution that brings an entry point."""
     if point.dist is not None:
-        return str(point.dist.name)
+        return name_of(point.dist)
     return PROJECT_NAME if point.value == FALLBACK else "an unknown distribution"
 
 
@@ -93,11 +90,6 @@ def version_of(point: EntryPoint) -> str:
 def is_builtin(point: EntryPoint) -> bool:
     """Whether an entry point is one of ours."""
     return normalized(distribution_of(point)) == PROJECT_NAME
-
-
-def normalized(name: str) -> str:
-    """Spell a distribution as PEP 503 does, so that ``My_Plugin`` and ``my-plugin`` are the same."""
-    return _SEPARATOR.sub("-", name.strip()).lower()
 
 
 def _hooks(point: EntryPoint, scheme: str) -> Any:

@@ -1,10 +1,11 @@
 """From a URL to its store, through entry points of the group ``streamer.backends``, one per scheme.
 
-Guarantees: only the backend of the scheme asked for is imported, and gets only the options of that scheme. Another
-distribution's backend is preferred to ours of the same scheme, with a warning; two of others are refused rather than
-guessed. `STREAMER_DISABLED_PLUGINS` (distributions, separated by commas) leaves some out. Nothing is kept between two
-calls: any number of storages, endpoints and credentials live beside each other. Importing this module imports neither
-fsspec nor torch.
+Guarantees: only the backend of the scheme asked for is imported, and gets only the options of that scheme. A scheme of
+ours is ours, for credentials go with it: another distribution's backend takes it only where `STREAMER_PLUGINS` names
+that distribution, and with a warning. Two of others are refused rather than guessed. `STREAMER_DISABLED_PLUGINS` leaves
+some out; both hold names, separated by commas. What lies in the working directory or in a checkpoint's folder is no
+plug-in (`core/entry_points.py`). Nothing is kept between two calls: any number of storages, endpoints and credentials
+live beside each other. Importing this module imports neither fsspec nor torch.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from streamer.backends.extras import BUILTIN_SCHEMES
+from streamer.core.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError
 from streamer.core.sources import PROJECT_NAME, Store
-from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, normalized, open_with
+from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with
 from streamer.plugins.scheme_options import options_of
 
 if TYPE_CHECKING:
@@ -25,9 +28,10 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-__all__ = ["GROUP", "choose", "enabled", "open_store", "scheme_of"]
+__all__ = ["GROUP", "choose", "enabled", "may_serve", "open_store", "scheme_of"]
 
 GROUP = "streamer.backends"
+OUR_MODULES = "streamer.backends."
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
 _logger = logging.getLogger(PROJECT_NAME)
@@ -57,7 +61,7 @@ def open_store(
         StreamerError: the backend refuses the URL or its options.
     """
     text = os.fspath(uri)
-    candidates = enabled(found)
+    candidates = enabled(found, [text])
     if fs is not None:
         if storage_options:
             raise OptionError("fs= brings its own options: storage_options cannot be given beside it")
@@ -90,12 +94,15 @@ def scheme_of(uri: str) -> str:
     return "file" if scheme == "local" else scheme
 
 
-def enabled(found: Iterable[EntryPoint] | None = None) -> list[EntryPoint]:
-    """Give the entry points of all backends that are installed and not disabled."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 (takes 15 ms)
+def enabled(found: Iterable[EntryPoint] | None = None, uris: Iterable[str] = ()) -> list[EntryPoint]:
+    """Give the entry points of all backends that are installed and not disabled.
 
+    Args:
+        found: Entry points to choose from, instead of the installed ones.
+        uris: What is being loaded: nothing that lies there is installed.
+    """
     disabled = {normalized(name) for name in os.environ.get(DISABLED, "").split(",")} - {""}
-    points = entry_points(group=GROUP) if found is None else found
+    points = entry_points_of(GROUP, map(_folder_of, uris)) if found is None else found
     # The name of a distribution is in its metadata, which takes half a millisecond to read: not for nothing.
     return [point for point in points if not disabled or normalized(distribution_of(point)) not in disabled]
 
@@ -107,15 +114,36 @@ def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
         PluginError: two other distributions claim it.
     """
     claims = [point for point in candidates if point.name.lower() == scheme]
-    if len(claims) <= 1:  # whose it is need not be read from its metadata
-        return next(iter(claims), None)
-    foreign = [point for point in claims if not is_builtin(point)]
+    # Whose the only one is need not be read from its metadata: of a scheme of ours, the module says it too.
+    if len(claims) == 1 and (scheme not in BUILTIN_SCHEMES or claims[0].value.startswith(OUR_MODULES)):
+        return claims[0]
+    foreign = [point for point in claims if not is_builtin(point) and may_serve(point)]
+    ours = next((point for point in claims if is_builtin(point)), None)
     if len(foreign) > 1:
         names = " and ".join(sorted(distribution_of(point) for point in foreign))
         raise PluginError(f"{names} both claim {scheme}://", hint=f"Uninstall one, or name it in {DISABLED}")
-    if foreign:
+    if foreign and scheme in BUILTIN_SCHEMES:
         _logger.warning("%s:// is served by %s instead of %s", scheme, distribution_of(foreign[0]), PROJECT_NAME)
-    return next(iter(foreign or claims), None)
+    for point in claims:
+        if point is not ours and point not in foreign:
+            name = distribution_of(point)
+            _logger.warning("%s:// is not left to %s: if it shall be, name that in %s", scheme, name, ALLOWED)
+    return next(iter(foreign), ours)
+
+
+def may_serve(point: EntryPoint) -> bool:
+    """Whether a backend may serve the scheme it claims: of ours it takes none without the user's word."""
+    is_free = point.name.lower() not in BUILTIN_SCHEMES
+    return is_free or is_builtin(point) or is_allowed(distribution_of(point))
+
+
+def _folder_of(uri: str) -> str:
+    """Give the folder of a checkpoint on a disk; of one elsewhere, no folder that could be on ``sys.path``."""
+    last = uri.rpartition("::")[2]
+    if scheme_of(last) != "file":
+        return ""  # the working directory, which counts anyway
+    path = os.path.expanduser(re.sub(r"(?i)\A(file|local):(//)?", "", last))
+    return path if os.path.isdir(path) else os.path.dirname(path)
 
 
 def _fallback() -> EntryPoint:
@@ -130,6 +158,7 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
 
     from streamer.backends.fsspec_any import FsspecStore  # noqa: PLC0415 (imports fsspec)
 
+    refuse_accidental("fsspec.specs", "fsspec")
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     ours = next((point for point in candidates if is_builtin(point) and point.name == scheme), None)
     options = {key: value for key, value in fs.storage_options.items() if key not in ("asynchronous", "loop")}

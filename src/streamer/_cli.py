@@ -25,7 +25,8 @@ def main() -> None:
 def list_plugins(as_json: bool) -> None:
     """List the installed storage backends: scheme, distribution, version, how they read, and why one does not work.
 
-    Every other URL that fsspec knows is read too, through Python. STREAMER_DISABLED_PLUGINS leaves distributions out.
+    Every other URL that fsspec knows is read too, through Python. STREAMER_DISABLED_PLUGINS leaves distributions out;
+    one that claims a scheme of ours serves it where STREAMER_PLUGINS names it.
 
     Example: python -m streamer plugins --json
     """
@@ -87,4 +88,8 @@ def _as_dict(examined: plugins.Examined) -> dict[str, Any]:
 def _status(examined: plugins.Examined) -> str:
     if examined.error is not None:
         return examined.error
-    return "ok" if examined.is_used else "not used: another distribution serves this scheme"
+    if examined.is_used:
+        return "ok"
+    if examined.backend.builtin:
+        return "not used: another distribution serves this scheme"
+    return f"not used: STREAMER_PLUGINS={examined.backend.distribution} would leave this scheme to it"

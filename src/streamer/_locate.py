@@ -90,7 +90,7 @@ def locate(
     """
     uris = _as_list(uri)
     options = _options_by_uri(storage_options, len(uris))
-    backends = enabled()  # once: it reads the entry points of everything that is installed
+    backends = enabled(uris=uris)  # once: it reads the entry points of everything that is installed
 
     def locate_one(given: tuple[str, Mapping[str, Any] | None]) -> Shards:
         each, own = given

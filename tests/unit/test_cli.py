@@ -19,6 +19,7 @@ from streamer.plugins import Backend, Examined
 
 WORKS = Examined(Backend("acme", "acme-store", "1.5", builtin=False), "native", is_used=True, error=None)
 BROKEN = Examined(Backend("emca", "emca-store", "0.1", builtin=False), None, is_used=True, error="it is broken. Fix it")
+STRANGER = Examined(Backend("s3", "acme-store", "1.5", builtin=False), "native", is_used=False, error=None)
 UNUSED = Examined(Backend("s3", "streamer", "0.1.0", builtin=True), "native", is_used=False, error=None)
 
 
@@ -30,7 +31,7 @@ def run(*arguments: str) -> str:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "examine", lambda: [WORKS, BROKEN, UNUSED])
+    monkeypatch.setattr(plugins, "examine", lambda: [WORKS, BROKEN, UNUSED, STRANGER])
 
 
 @pytest.mark.usefixtures("found")
@@ -40,6 +41,7 @@ def test_the_table_has_a_line_for_each_backend() -> None:
     assert lines[1] == ["acme://", "acme-store", "1.5", "native", "ok"]
     assert lines[2] == ["emca://", "emca-store", "0.1", "-", "it", "is", "broken.", "Fix", "it"]
     assert lines[3][:6] == ["s3://", "streamer", "0.1.0", "native", "not", "used:"]
+    assert "not used: STREAMER_PLUGINS=acme-store" in run("plugins")
 
 
 @pytest.mark.usefixtures("found")

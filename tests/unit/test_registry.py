@@ -90,7 +90,8 @@ def test_an_installed_distribution_is_found_without_being_told(install: Install)
     assert open_store("acme-told-nothing://x").root == "acme-told-nothing://x"
 
 
-def test_a_path_like_object_is_a_path(install: Install, tmp_path: Path) -> None:
+def test_a_path_like_object_is_a_path(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMER_PLUGINS", "acme-store")
     store = open_store(tmp_path, found=install("acme-store", STORE, "file"))
     assert (store.root, store.scheme) == (str(tmp_path), "file")  # type: ignore[attr-defined]
 
@@ -149,13 +150,34 @@ def test_a_backend_that_declines_leaves_the_url_to_fsspec(install: Install) -> N
     assert open_store("memory://a/b", found=install("acme-store", code, "memory")).root == "/a/b"
 
 
-def test_another_distribution_wins_over_ours_with_a_warning(install: Install, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_named_distribution_wins_over_ours_with_a_warning(
+    install: Install, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMER_PLUGINS", "other, Acme_Store")
     install("streamer", STORE, "s3")
     found = install("acme-store", STORE, "s3")
     with caplog.at_level(logging.WARNING, "streamer"):
         store = open_store("s3://bucket/key", found=found)
     assert store.maker == "acme_store_module"  # type: ignore[attr-defined]
     assert caplog.messages == ["s3:// is served by acme-store instead of streamer"]
+
+
+@pytest.mark.parametrize("scheme", ["file", "s3", "gs", "az", "hf", "https", "nfs"])
+def test_a_scheme_of_ours_is_not_taken_without_the_users_word(
+    install: Install, caplog: pytest.LogCaptureFixture, scheme: str
+) -> None:
+    install("streamer", STORE, scheme)
+    found = install("acme-store", STORE, scheme)
+    with caplog.at_level(logging.WARNING, "streamer"):
+        store = open_store(f"{scheme}://bucket/key", found=found)
+    assert store.maker == "streamer_module"  # type: ignore[attr-defined]
+    assert caplog.messages == [f"{scheme}:// is not left to acme-store: if it shall be, name that in STREAMER_PLUGINS"]
+
+
+def test_a_scheme_of_ours_is_not_taken_where_ours_is_missing(install: Install) -> None:
+    found = install("acme-store", "raise RuntimeError('must not be imported')", "nfs")
+    with pytest.raises(UnknownSchemeError):
+        open_store("nfs://server/x", found=found)
 
 
 def test_two_other_distributions_with_one_scheme_are_refused_and_both_named(install: Install) -> None:
@@ -207,6 +229,12 @@ def test_examining_imports_every_backend_and_tells_what_is_wrong_with_one(instal
     assert (broken.reads, broken.is_used) == (None, True)
     assert broken.error is not None
     assert "no_such_module_anywhere" in broken.error
+
+
+def test_examining_says_what_is_not_left_to_a_stranger(install: Install) -> None:
+    install("streamer", STORE, "s3")
+    stranger, ours = examine(found=install("acme-store", STORE, "s3"))
+    assert (stranger.backend.distribution, stranger.is_used, ours.is_used) == ("acme-store", False, True)
 
 
 def test_two_claims_are_told_of_both(install: Install) -> None:
