@@ -2,9 +2,9 @@
 
 Guarantees: what the user said (argument, fsspec configuration, AWS environment) is never overridden, changed in place
 or written back; a request ends within three attempts of at most 5 s to connect and 15 s of silence; where the clock of
-this machine is wrong, signatures are made at the server's time. Refuses to work without verified TLS. The client's own
-methods are called, not those of s3fs, whose listing cache may be stale and whose second layer of retries would make
-five times as many attempts.
+this machine is wrong, signatures are made at the server's time. Refuses to work without verified TLS, and to follow a
+redirect. The client's own methods are called, not those of s3fs, whose listing cache may be stale and whose second
+layer of retries would make five times as many attempts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from s3fs import S3FileSystem
 from streamer.backends.fsspec_instances import shared
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.s3_clock import TOLERANCE_S, clock_offset_s, sign_at_offset
+from streamer.backends.s3_redirects import follow_no_redirects
 from streamer.backends.s3_sessions import new_session
 from streamer.core.errors import OptionError
 
@@ -120,6 +121,7 @@ class S3Client:
                 ask_aws_directly(self._fs.session)
         await self._fs.set_session()
         client = await self._fs.get_s3(bucket)
+        follow_no_redirects(client._endpoint.http_session)
         if self._clock_offset_s:  # each region has a client, and so a signer, of its own
             sign_at_offset(client._request_signer, self._clock_offset_s)
         return client

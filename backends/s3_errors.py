@@ -171,7 +171,7 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
 
 def _other_region(told: dict[str, Any], metadata: dict[str, Any], status: int) -> str | None:
     """Return the region S3 sends the caller to, or None when this is not about regions."""
-    redirected = status in (301, 302, 307, 308)
+    redirected = status in (301, 302, 303, 307, 308)
     named = told.get("Region") or (metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") if redirected else None)
     if named is None:
         return "" if redirected else None

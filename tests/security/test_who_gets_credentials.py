@@ -1,0 +1,184 @@
+"""Which hosts may ever be shown a credential: the one it was given for, and no other that a URL or a server names.
+
+Where credentials go wrong, a second server hears of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from servers.scripted_http import ScriptedServer
+
+from streamer.backends.gcs import GcsStore
+from streamer.backends.hf import HfStore
+from streamer.backends.s3 import S3Store
+from streamer.core.errors import RedirectError, StorageError, StreamerError, UsageError
+from streamer.core.sources import HttpSource, ObjectInfo
+
+pytestmark = pytest.mark.server
+
+SECRET = "C4n4ryS3cr3tXyz"
+SAS = f"sv=2024-11-04&sp=rl&sig={SECRET}"
+DATA = bytes(range(256)) * 16
+REDIRECTS = [301, 302, 303, 307, 308]
+
+
+@pytest.fixture
+def foreign() -> Iterator[ScriptedServer]:
+    """A host that nobody gave a credential to."""
+    with ScriptedServer(DATA) as server:
+        yield server
+
+
+@pytest.fixture
+def named(foreign: ScriptedServer) -> Iterator[ScriptedServer]:
+    """The host that the user named; it sends everybody on to the foreign one."""
+    with ScriptedServer(DATA, lambda request, answer: answer.become(302, Location=foreign.url)) as server:
+        yield server
+
+
+def base(server: ScriptedServer) -> str:
+    return server.url.removesuffix("/object")
+
+
+def heard(server: ScriptedServer) -> str:
+    return "".join(f"{request.path} {request.headers}" for request in server.requests)
+
+
+# --- S3 -------------------------------------------------------------------------------------------------------------
+
+S3_KEYS = {"key": "AKIDEXAMPLE", "secret": SECRET, "token": SECRET}
+
+
+@pytest.mark.parametrize("status", REDIRECTS)
+def test_an_s3_endpoint_that_redirects_takes_nobody_along(
+    foreign: ScriptedServer, named: ScriptedServer, status: int
+) -> None:
+    """The session token is a header like any other to the library that would follow."""
+    named.script = lambda request, answer: answer.become(status, Location=foreign.url)
+    store = S3Store("s3://bucket/folder", {"endpoint_url": base(named), **S3_KEYS})
+    with pytest.raises(RedirectError):
+        store.find("bucket/folder")
+    assert SECRET in heard(named)  # the session token: it is its host's
+    assert foreign.requests == []
+
+
+@pytest.mark.parametrize("region", ["127.0.0.1", "evil.com/#", "evil.com?", "@evil.com", "x.evil.com#", "../evil"])
+def test_an_s3_endpoint_cannot_name_a_region_that_is_a_host(
+    foreign: ScriptedServer, named: ScriptedServer, region: str
+) -> None:
+    body = b"<Error><Code>PermanentRedirect</Code><Endpoint>127.0.0.1</Endpoint></Error>"
+    named.script = lambda request, answer: answer.become(301, body, **{"x-amz-bucket-region": region})
+    with pytest.raises(StreamerError):
+        S3Store("s3://bucket/folder", {"endpoint_url": base(named), **S3_KEYS}).find("bucket/folder")
+    assert foreign.requests == []
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        "evil.com",
+        "evil.com#",
+        "evil.com?",
+        "evil.com%2f",
+        "127.0.0.1",
+        "evil.com\\",
+        "..",
+        "arn:aws:s3:evil.com:123456789012:accesspoint",
+        "arn:aws:s3:us-east-1/@evil.com:123456789012:accesspoint",
+        "arn:evil.com:s3:us-east-1:123456789012:accesspoint",
+        "arn:aws:evil.com/:us-east-1:123456789012:accesspoint",
+    ],
+)
+def test_the_name_of_a_bucket_leads_to_no_other_host(bucket: str) -> None:
+    path = f"{bucket}/mine/key"
+    try:
+        store = S3Store(f"s3://{path}", {**S3_KEYS, "client_kwargs": {"region_name": "us-east-1"}})
+        source = store.source(ObjectInfo(path, f"s3://{path}", 1))
+    except StreamerError:
+        return
+    assert (urlsplit(source.url).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+
+# --- Google ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_gcs_endpoint_that_redirects_takes_nobody_along(foreign: ScriptedServer, named: ScriptedServer) -> None:
+    store = GcsStore("gs://bucket/folder", {"endpoint_url": base(named), "token": SECRET})
+    with pytest.raises(RedirectError):
+        store.find("bucket/folder")
+    assert SECRET in heard(named)
+    assert foreign.requests == []
+
+
+def test_an_emulator_gets_no_credentials_that_lie_about(
+    foreign: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """As in Google's own libraries: the variable names a host to test with, not one to trust."""
+    key_file = tmp_path / "key.json"
+    key = {"type": "authorized_user", "client_id": "i", "client_secret": "s", "refresh_token": SECRET}
+    key_file.write_text(json.dumps(key))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_file))
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", base(foreign))
+    with pytest.raises(StorageError):
+        GcsStore("gs://bucket/folder", {}).info("bucket/folder")
+    assert foreign.requests
+    assert not [request for request in foreign.requests if "authorization" in request.headers]
+
+
+@pytest.mark.parametrize("bucket", ["evil.com", "evil.com#1", "..", "evil.com\\", "a%2f@evil.com"])
+def test_the_name_of_a_google_bucket_leads_to_no_other_host(bucket: str) -> None:
+    path = f"{bucket}/key"
+    try:
+        source = GcsStore(f"gs://{path}", {"token": SECRET}).source(ObjectInfo(path, f"gs://{path}", 1, "1"))
+    except StreamerError:
+        return
+    assert urlsplit(source.url).netloc == "storage.googleapis.com"
+
+
+# --- Hugging Face ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["option", "environment"])
+def test_the_token_stays_with_the_mirror_that_was_named(
+    foreign: ScriptedServer, named: ScriptedServer, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    options = {"endpoint": base(named)} if given == "option" else {}
+    if given == "environment":
+        monkeypatch.setenv("HF_ENDPOINT", base(named))
+    store = HfStore(f"hf://ada/open@{'0' * 40}/a.bin", options)
+    source = store.source(store.info(store.root))
+    assert isinstance(source, HttpSource)
+    assert (source.url, dict(source.headers)) == (foreign.url, {})
+    assert SECRET in heard(named)
+    assert SECRET not in heard(foreign)
+
+
+@pytest.mark.parametrize("question", ["list", "resolve"])
+def test_the_hubs_own_api_takes_no_token_to_another_host(
+    foreign: ScriptedServer, named: ScriptedServer, question: str
+) -> None:
+    commit = f"@{'0' * 40}" if question == "list" else ""
+    store = HfStore(f"hf://ada/open{commit}", {"endpoint": base(named), "token": SECRET})
+    with pytest.raises(StreamerError):
+        store.find(store.root)
+    assert SECRET in heard(named)
+    assert SECRET not in heard(foreign)
+
+
+# --- NFS ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uri", [f"nfs://user:{SECRET}@server/x", f"nfs://server/x?password={SECRET}"])
+def test_nfs_has_no_credential_to_send(uri: str) -> None:
+    """A server is told a number for the user, which is no secret; nothing else can be given."""
+    from streamer.backends.nfs_url import NfsUrl
+
+    with pytest.raises(UsageError) as caught:
+        NfsUrl.parse(uri, {})
+    assert SECRET not in str(caught.value)
