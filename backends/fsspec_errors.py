@@ -20,6 +20,7 @@ from streamer.core.errors import (
     HttpStatusError,
     ObjectNotFoundError,
     OptionError,
+    RedirectError,
     StorageError,
     StreamerError,
     TransferTimeoutError,
@@ -84,6 +85,8 @@ def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:
 
 def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | None) -> StorageError:
     error = _reason(error)
+    if isinstance(error, RedirectError):  # ours, from inside fsspec's own client
+        return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
     status = getattr(error, "status", None)  # aiohttp's
     if isinstance(status, int):
         cls, message = _STATUSES.get(status, (HttpStatusError, "The server could not answer"))

@@ -1,24 +1,32 @@
 """HTTP objects under options that only fsspec's own client can honour: a session, a connector, an SSL context.
 
-Guarantees: the user's options reach fsspec as they are, and the load's report says why Python reads the bytes.
+Guarantees: the user's options reach fsspec as they are, and the load's report says why Python reads the bytes. A
+redirect to another origin is refused where the options may hold a secret: fsspec and aiohttp would take all but
+``Authorization`` there (``X-Api-Key``, cookies), and an ``ssl`` context its client certificate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
+import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
 
 from streamer.backends.fsspec_any import FsspecStore
 from streamer.backends.fsspec_leftovers import Leftovers
 from streamer.backends.http_access import access_of
-from streamer.core.errors import OptionError
+from streamer.backends.http_redirects import origin_of
+from streamer.core.errors import OptionError, RedirectError
 from streamer.core.sources import ObjectInfo, PythonSource
 from streamer.core.trust import trust_in
 
 __all__ = ["open_through_fsspec"]
+
+_SECRETS = frozenset({"auth", "connector", "cookie_jar", "cookies", "get_client", "headers", "ssl"})
 
 
 def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> FsspecStore:
@@ -37,6 +45,9 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
     if verify not in (None, True):
         own.setdefault("ssl", trust_in(access_of(uri, {"verify": verify}).ca_file or ""))
     leftovers = Leftovers()
+    if _may_hold_secrets(uri, options):
+        # A `partial` of these two is told from others by fsspec, which keeps an instance for each set of options.
+        own["get_client"] = partial(_staying_session, own.get("get_client") or _usual_session)
     try:
         fs = HTTPFileSystem(**own)
     except (TypeError, ValueError) as error:
@@ -44,6 +55,41 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
     store = _ThroughFsspec(fs, uri, f"the option {foreign} is one that only fsspec can honour: read through it")
     leftovers.forget_after(store, fs)
     return store
+
+
+def _may_hold_secrets(uri: str, options: Mapping[str, Any]) -> bool:
+    client = options.get("client_kwargs") or {}
+    return "@" in urlsplit(uri).netloc or any(options.get(name) or client.get(name) for name in _SECRETS)
+
+
+async def _usual_session(**options: Any) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(**options)
+
+
+async def _staying_session(make: Callable[..., Awaitable[Any]], **options: Any) -> Any:
+    """Make the user's session, and have it refuse to leave the origin it was sent to.
+
+    Its trace is aiohttp's only place to say so for requests that fsspec makes; it has no public way in afterwards.
+    """
+    session = await make(**options)
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_refuse_to_leave)
+    trace.freeze()
+    session._trace_configs.append(trace)
+    return session
+
+
+async def _refuse_to_leave(_session: Any, _context: Any, told: aiohttp.TraceRequestRedirectParams) -> None:
+    before, location = str(told.url), told.response.headers.get("Location", "")
+    try:
+        is_same = origin_of(before) == origin_of(urljoin(before, location))
+    except ValueError:
+        is_same = False
+    if not is_same:
+        raise RedirectError(
+            "The server redirects to another host, which fsspec would show what the options hold",
+            hint="Name that host's own URL, or leave out the options that only fsspec can honour",
+        )
 
 
 class _ThroughFsspec(FsspecStore):

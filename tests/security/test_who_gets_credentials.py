@@ -6,15 +6,18 @@ Where credentials go wrong, a second server hears of it.
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 from servers.scripted_http import ScriptedServer
 
 from streamer.backends.gcs import GcsStore
 from streamer.backends.hf import HfStore
+from streamer.backends.http_fallback import open_through_fsspec
 from streamer.backends.s3 import S3Store
 from streamer.core.errors import RedirectError, StorageError, StreamerError, UsageError
 from streamer.core.sources import HttpSource, ObjectInfo
@@ -169,6 +172,78 @@ def test_the_hubs_own_api_takes_no_token_to_another_host(
         store.find(store.root)
     assert SECRET in heard(named)
     assert SECRET not in heard(foreign)
+
+
+# --- web servers ----------------------------------------------------------------------------------------------------
+
+
+def asks_for_fsspec(name: str) -> dict[str, Any]:
+    """Give an option that only fsspec's own client can honour, and a secret somewhere in the options."""
+    secrets: dict[str, dict[str, Any]] = {
+        "headers": {"headers": {"X-Api-Key": SECRET}},
+        "cookies": {"cookies": {"c": SECRET}},
+        "headers of the client": {"client_kwargs": {"headers": {"X-Api-Key": SECRET}}},
+        "cookies of the client": {"client_kwargs": {"cookies": {"c": SECRET}}},
+        "a client": {"get_client": _client_with_a_secret},
+        "a certificate": {"ssl": ssl.create_default_context(), "headers": {"X-Api-Key": SECRET}},
+    }
+    return secrets[name]
+
+
+async def _client_with_a_secret(**options: Any) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(headers={"X-Api-Key": SECRET}, cookies={"c": SECRET}, **options)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "headers",
+        "cookies",
+        "headers of the client",
+        "cookies of the client",
+        "a client",
+        "a certificate",
+    ],
+)
+@pytest.mark.parametrize("status", [302, 308])
+def test_what_fsspec_reads_for_us_takes_no_secret_to_another_host(
+    foreign: ScriptedServer, named: ScriptedServer, secret: str, status: int
+) -> None:
+    named.script = lambda request, answer: answer.become(status, Location=foreign.url)
+    store = open_through_fsspec(named.url, {"max_redirects": 5, **asks_for_fsspec(secret)}, "max_redirects")
+    with pytest.raises(RedirectError, match="to another host"):
+        store.info(named.url)
+    with pytest.raises(RedirectError, match="to another host"):
+        store.find(named.url)
+    assert foreign.requests == []
+
+
+def test_what_fsspec_reads_for_us_follows_a_redirect_within_the_host(foreign: ScriptedServer) -> None:
+    def script(request: Any, answer: Any) -> None:
+        if request.path == "/object":
+            answer.become(302, Location="/other")
+
+    foreign.script = script
+    store = open_through_fsspec(foreign.url, {"max_redirects": 5, "headers": {"X-Api-Key": SECRET}}, "max_redirects")
+    assert store.info(foreign.url).size_bytes == len(DATA)
+    assert {request.path for request in foreign.requests} == {"/object", "/other"}
+
+
+def test_a_login_of_the_netrc_is_its_hosts_alone(
+    foreign: ScriptedServer, named: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """A redirect to another port is one to another host, though the netrc would not tell them apart."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine 127.0.0.1 login user password {SECRET}\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    from streamer.backends.http import HttpStore
+
+    store = HttpStore(named.url, {"client_kwargs": {"trust_env": True}})
+    source = store.source(store.info(store.root))
+    assert isinstance(source, HttpSource)
+    assert (source.url, dict(source.headers)) == (foreign.url, {})
+    assert "authorization" in named.requests[0].headers
+    assert not [request for request in foreign.requests if "authorization" in request.headers]
 
 
 # --- NFS ------------------------------------------------------------------------------------------------------------
