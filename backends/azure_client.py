@@ -1,9 +1,9 @@
 """The Azure control plane: one adlfs instance, its service client called on its own event loop.
 
 Guarantees: a request ends within three attempts of at most 5 s to connect and 15 s of silence, a login within 30 s,
-unless the user says otherwise. Refuses to work without verified TLS, and to read from another account than the URL
-names. adlfs's own methods are not called: its listing cache may be stale; nor are the service client's own retries,
-which wait 15 s and more.
+unless the user says otherwise; no redirect is followed. Refuses to work without verified TLS, and to read from another
+account than the URL names. adlfs's own methods are not called: its listing cache may be stale; nor are the service
+client's own retries, which wait 15 s and more.
 """
 
 from __future__ import annotations
@@ -222,7 +222,8 @@ async def _close(fs: AzureBlobFileSystem) -> None:
 
 def _check_account(url: AzureUrl, account: str | None) -> None:
     named = (url.account or "").removesuffix("-secondary")
-    if named and account and named != account:
+    # The SDK takes all before `.blob.` for the account, `privatelink` and the DNS zone too.
+    if named and account and named != account.partition(".")[0]:
         raise OptionError(
             f"The URL names account {named!r}, the connection string another one",
             uri=url.uri_of(url.name),
@@ -234,6 +235,7 @@ def _request_options(options: Mapping[str, Any], ca_file: str | None) -> dict[st
     """Give what is passed with each request, because adlfs passes on nothing when it makes the client."""
     chosen: dict[str, Any] = {
         "retry_total": 0,
+        "permit_redirects": False,  # the client would sign again for whatever host a redirect names
         "connection_timeout": options.get("connection_timeout") or CONNECT_TIMEOUT_S,
         "read_timeout": options.get("read_timeout") or READ_TIMEOUT_S,
     }

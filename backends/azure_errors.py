@@ -30,6 +30,7 @@ from streamer.core.errors import (
     CredentialsError,
     HttpStatusError,
     ObjectNotFoundError,
+    RedirectError,
     StorageError,
     TlsError,
     TransferTimeoutError,
@@ -97,7 +98,13 @@ _CODES: dict[str, _Row] = {
     "InvalidUri": (UsageError, "This cannot be the name of a container or blob", None),
 }
 
+_REDIRECTED: _Row = (
+    RedirectError,
+    "The host redirects to another place, which is shown no credentials",
+    "Name the right host in the URL or as account_host",
+)
 _STATUSES: dict[int, _Row] = {
+    **dict.fromkeys((301, 302, 303, 307, 308), _REDIRECTED),
     401: _REFUSED,
     403: _CODES["AuthorizationFailure"],
     404: _CODES["ResourceNotFound"],

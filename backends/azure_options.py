@@ -13,6 +13,7 @@ from typing import Any
 from adlfs import AzureBlobFileSystem
 from fsspec.config import apply_config
 
+from streamer.backends.azure_hosts import check_host
 from streamer.backends.azure_urls import AzureUrl
 from streamer.core.errors import OptionError
 
@@ -32,10 +33,12 @@ def filled_options(url: AzureUrl, given: Mapping[str, Any], environment: Mapping
     A plain ``https://`` URL without any credentials is read as anyone may read it; ``anon=False`` logs in instead.
 
     Raises:
+        UsageError: the URL's host is not Azure's, and nobody named it beside the URL.
         OptionError: ``connection_verify=False``, an ``asynchronous`` instance, no account, or two of them.
     """
     options: dict[str, Any] = apply_config(AzureBlobFileSystem, dict(given))
     _refuse(options)
+    check_host(url, options, environment)
     _fill_account(options, url)
     if url.is_https and not _has_credentials(options, environment):
         options["anon"] = True

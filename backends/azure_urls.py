@@ -14,12 +14,17 @@ from urllib.parse import quote, unquote, urlsplit
 from streamer.core.errors import UsageError
 from streamer.core.redact import redact
 
-__all__ = ["AzureUrl", "is_blob_url", "parse_url"]
+__all__ = ["AzureUrl", "is_azure_host", "is_blob_url", "parse_url"]
 
-# The public cloud, China, the US government, and the retired German one.
+# Accounts of the public cloud, China, the US government, and the retired German one; accounts with an endpoint in one
+# of a hundred DNS zones; in front of each, what private links and secondary places add; and Fabric's OneLake.
 # https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-endpoints
+# https://learn.microsoft.com/azure/private-link/private-endpoint-dns
+# https://learn.microsoft.com/fabric/onelake/onelake-access-api
 _ENDPOINT = re.compile(
-    r"[a-z0-9-]+(\.[a-z0-9-]+)*\.(blob|dfs)\.core\.(windows\.net|chinacloudapi\.cn|usgovcloudapi\.net|cloudapi\.de)",
+    r"([a-z0-9-]+\.)+(blob|dfs)\."
+    r"(core\.(windows\.net|chinacloudapi\.cn|usgovcloudapi\.net|cloudapi\.de)|storage\.azure\.net)"
+    r"|([a-z0-9-]+-)?onelake\.(blob|dfs)\.fabric\.microsoft\.com",
     re.IGNORECASE,
 )
 _CONTAINER = re.compile(r"[A-Za-z0-9$-]{1,63}")  # `$` begins $root, $web and $logs
@@ -58,6 +63,17 @@ class AzureUrl:
     def uri_of(self, name: str) -> str:
         """Write the URL of another name in the same container, for messages."""
         return redact(self.prefix + (quote(name) if self.is_https else name)).rstrip("/")
+
+
+def is_azure_host(host: str) -> bool:
+    """Say whether a host, with or without a port, serves blobs for Azure and for nobody else.
+
+    Example:
+        >>> is_azure_host("account.z01.blob.storage.azure.net"), is_azure_host("blob.core.windows.net.example.com")
+        (True, False)
+    """
+    name, _, port = host.partition(":")
+    return _ENDPOINT.fullmatch(name) is not None and port in ("", "443")
 
 
 def is_blob_url(uri: str) -> bool:
@@ -128,7 +144,8 @@ def _sas(query: str, uri: str) -> str | None:
 
 def _account_of(host: str, uri: str) -> tuple[str, str | None]:
     """Return account and host for blobs; a name without dots is an account whose host the options tell."""
-    if "@" in host or not re.fullmatch(r"[A-Za-z0-9.-]+(:[0-9]+)?", host):
+    is_host = re.fullmatch(r"[A-Za-z0-9.-]+(:[0-9]+)?", host)
+    if not is_host or (":" in host and "." not in host):  # a port, but of the name of an account
         raise UsageError("The URL does not name a storage account", uri=redact(uri), hint=_EXPECTED)
     account = host.partition(".")[0].lower()
     return account, host.lower().replace(".dfs.", ".blob.") if "." in host else None

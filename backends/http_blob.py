@@ -18,7 +18,7 @@ from streamer.core.sources import Store
 
 __all__ = ["is_for_azure", "open_azure"]
 
-_MARKS = (".blob.core.", ".dfs.core.")
+_MARKS = (".blob.core.", ".dfs.core.", ".blob.storage.azure.net", ".dfs.storage.azure.net", "onelake.")
 _CREDENTIALS = frozenset({"account_key", "account_name", "connection_string", "credential", "sas_token"}) | frozenset(
     {"client_id", "client_secret", "tenant_id"}
 )

@@ -1,6 +1,6 @@
 """Which hosts may ever be shown a credential: the one it was given for, and no other that a URL or a server names.
 
-Where credentials go wrong, a second server hears of it.
+Each row of the table in ``docs/security.md`` is a test here. Where credentials go wrong, a second server hears of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import aiohttp
 import pytest
 from servers.scripted_http import ScriptedServer
 
+import streamer
+from streamer.backends.azure import AzureStore
+from streamer.backends.azure_urls import is_azure_host
 from streamer.backends.gcs import GcsStore
 from streamer.backends.hf import HfStore
 from streamer.backends.http_fallback import open_through_fsspec
@@ -50,6 +53,126 @@ def base(server: ScriptedServer) -> str:
 
 def heard(server: ScriptedServer) -> str:
     return "".join(f"{request.path} {request.headers}" for request in server.requests)
+
+
+class Token:
+    """A login, as azure-identity gives it."""
+
+    asked = 0
+
+    async def get_token(self, *_scopes: str, **_options: Any) -> Any:
+        from azure.core.credentials import AccessToken
+
+        type(self).asked += 1
+        return AccessToken(SECRET, 4102444800)
+
+
+# --- Azure ----------------------------------------------------------------------------------------------------------
+
+AZURES_OWN = """
+    account.blob.core.windows.net account.dfs.core.windows.net account-secondary.blob.core.windows.net
+    account.blob.core.chinacloudapi.cn account.dfs.core.usgovcloudapi.net account.blob.core.cloudapi.de
+    account.z01.blob.storage.azure.net account.z99.dfs.storage.azure.net ACCOUNT.Blob.Core.Windows.NET
+    account.privatelink.blob.core.windows.net account.privatelink.dfs.core.usgovcloudapi.net
+    account.z20.privatelink.blob.storage.azure.net account.blob.core.windows.net:443
+    onelake.dfs.fabric.microsoft.com westus-onelake.blob.fabric.microsoft.com
+"""
+FOREIGN_HOSTS = """
+    example.com account.blob.core.windows.net.example.com account.blob.core.windows.net. blob.core.windows.net
+    account.blob.core.windows.net.evil account-blob.core.windows.net blob.storage.azure.net xblob.core.windows.net
+    account.blob.core.windows.com account.web.core.windows.net account.file.core.windows.net 127.0.0.1 127.0.0.1:8080
+    account.blob.core.windows.net:8080 evil.azure.net account.blob.fabric.microsoft.com onelake.dfs.fabric.example.com
+"""
+
+
+@pytest.mark.parametrize("host", AZURES_OWN.split())
+def test_a_host_of_azures_own_gets_credentials(host: str) -> None:
+    assert is_azure_host(host)
+    store = AzureStore(f"abfss://c@{host}/a", {"sas_token": SAS, "skip_instance_cache": True})
+    source = store.source(ObjectInfo("c/a", "abfss://c/a", 1))
+    asked = urlsplit(source.url)
+    assert asked.scheme == "https"
+    assert asked.netloc == host.lower().replace(".dfs.", ".blob.")
+    assert SECRET in asked.query
+
+
+CREDENTIALS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "a SAS of the environment": ({}, {"AZURE_STORAGE_SAS_TOKEN": SAS}),
+    "a SAS": ({"sas_token": SAS}, {}),
+    "a key of the environment": ({}, {"AZURE_STORAGE_ACCOUNT_KEY": "Q0FOQVJZ"}),
+    "a login": ({"credential": Token()}, {}),
+    "a login of the environment": ({"anon": False}, {}),
+    "a connection string": ({"connection_string": f"AccountName=account;AccountKey={SECRET}"}, {}),
+    "a connection string of the environment": (
+        {},
+        {"AZURE_STORAGE_CONNECTION_STRING": f"BlobEndpoint=https://other.example;SharedAccessSignature={SAS}"},
+    ),
+    "an account's host": ({"account_host": "models.example.com", "sas_token": SAS}, {}),
+    "nothing": ({"anon": True}, {}),
+}
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS.split())
+def test_a_host_that_is_not_azures_gets_none(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", SAS)
+    assert not is_azure_host(host)
+    with pytest.raises(UsageError, match="none of Azure's"):
+        streamer.load(f"abfss://c@{host}/a.safetensors")
+
+
+@pytest.mark.parametrize(("options", "environment"), CREDENTIALS.values(), ids=CREDENTIALS)
+@pytest.mark.parametrize("scheme", ["az", "abfs", "abfss"])
+def test_a_foreign_host_in_an_azure_url_hears_nothing(
+    scheme: str, options: dict[str, Any], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with ScriptedServer(DATA, with_tls=True) as server:
+        touched: list[bool] = []
+        server.before_handshake = lambda: touched.append(True) is None
+        with pytest.raises(UsageError, match=f"127.0.0.1:{server.port} is none of Azure's") as caught:
+            streamer.load(f"{scheme}://c@127.0.0.1:{server.port}/a.safetensors", storage_options=options)
+    assert "account_host" in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert (touched, server.requests, Token.asked) == ([], [], 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"account_host": "models.example.com", "sas_token": SAS},
+        {"account_host": "Models.Example.com", "credential": Token()},
+        {"account_host": "models.example.com/account", "sas_token": SAS},
+        {"connection_string": f"BlobEndpoint=https://models.example.com;SharedAccessSignature={SAS}"},
+    ],
+)
+def test_a_host_that_the_caller_names_gets_credentials(options: dict[str, Any]) -> None:
+    store = AzureStore("abfss://c@models.example.com/a", {**options, "skip_instance_cache": True})
+    source = store.source(ObjectInfo("c/a", "abfss://c/a", 1))
+    assert urlsplit(source.url).netloc.lower() == "models.example.com"
+    assert SECRET in source.url + str(source.headers)
+
+
+@pytest.mark.parametrize("host", ["account:8080", "localhost:443", "evil:1"])
+def test_a_port_behind_the_name_of_an_account_is_refused(host: str) -> None:
+    with pytest.raises(UsageError, match="does not name a storage account"):
+        AzureStore(f"abfss://c@{host}/a", {"sas_token": SAS})
+
+
+@pytest.mark.parametrize("status", REDIRECTS)
+@pytest.mark.parametrize(
+    "credential", [f"AccountName=account;AccountKey={'Q0FOQVJZ'}", f"SharedAccessSignature={SAS}"], ids=["key", "SAS"]
+)
+def test_an_azure_endpoint_that_redirects_takes_nobody_along(
+    foreign: ScriptedServer, named: ScriptedServer, status: int, credential: str
+) -> None:
+    named.script = lambda request, answer: answer.become(status, Location=foreign.url)
+    options = {"connection_string": f"BlobEndpoint={base(named)}/account;{credential}"}
+    store = AzureStore("az://c/folder", options)
+    with pytest.raises(StreamerError):
+        store.find("c/folder")
+    assert named.requests
+    assert foreign.requests == []
 
 
 # --- S3 -------------------------------------------------------------------------------------------------------------
