@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from streamer import _native
 from streamer.core.device_tensors import DeviceTensors
@@ -27,6 +28,7 @@ from streamer.core.outage_news import OutageNews
 from streamer.core.plan import ReadPlan
 from streamer.core.python_readers import PythonReaders
 from streamer.core.renewals import Renewals
+from streamer.core.resize_lock import ResizeLock
 from streamer.core.settings import Settings
 from streamer.core.sources import HttpSource, PythonSource
 
@@ -35,6 +37,8 @@ __all__ = ["ReadSession", "SourceObject"]
 WAIT_S = 0.2  # between two looks at the progress; the engine itself wakes us for anything else
 # Memory that a device which does not answer may still write, by its id. Freed with the process, as its context is.
 _LEFT_TO_DEVICES: dict[int, object] = {}
+# What keeps the caller's tensors alive, what keeps their memory in place, and the tensors of our own.
+_Targets: TypeAlias = "tuple[object, ResizeLock | None, DeviceTensors | None]"
 
 
 class ReadSession:
@@ -46,6 +50,7 @@ class ReadSession:
         settings: How to read.
         in_item_order: Hand items out in plan order instead of completion order.
         keep_alive: Kept until the last reader is gone: owners of the plan's target addresses.
+        lock: Of their memory; released when nothing writes to it any more.
         on_progress: Called with the bytes landed so far, on the consumer's thread.
         on_wait: Called with a line to show while a server is waited for, and with "" afterwards.
         digests: What to compute of the items on the way, and what is expected of them.
@@ -61,6 +66,7 @@ class ReadSession:
         *,
         in_item_order: bool = False,
         keep_alive: object = None,
+        lock: ResizeLock | None = None,
         on_progress: Callable[[int], None] | None = None,
         on_wait: Callable[[str], None] | None = None,
         digests: _native.DigestPlan | None = None,
@@ -78,7 +84,7 @@ class ReadSession:
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
-        targets = (keep_alive, device_tensors)
+        targets = (keep_alive, lock, device_tensors)
         self._readers = PythonReaders(self._engine, objects, settings.python_threads, targets, plan.items)
         self._end = partial(_end, self._engine, self._readers, targets)
         self._at_death = weakref.finalize(self, self._end)
@@ -208,7 +214,7 @@ def _given_up(error: StreamerError, native: _native.ReadError) -> StreamerError:
     return error
 
 
-def _end(engine: _native.Session, readers: PythonReaders, targets: tuple[object, DeviceTensors | None]) -> None:
+def _end(engine: _native.Session, readers: PythonReaders, targets: _Targets) -> None:
     """Called any number of times: `engine.close` waits for the join that another thread has begun."""
     engine.close()
     is_joined = readers.join()
@@ -216,5 +222,9 @@ def _end(engine: _native.Session, readers: PythonReaders, targets: tuple[object,
         return
     if engine.has_abandoned_copies():
         _LEFT_TO_DEVICES[id(targets)] = targets
-    elif is_joined and targets[1] is not None:  # a reader that is left keeps what it writes to
-        targets[1].free_all()
+    elif is_joined:  # a reader that is left keeps what it writes to
+        _, lock, device_tensors = targets
+        if lock is not None:
+            lock.release()
+        if device_tensors is not None:
+            device_tensors.free_all()

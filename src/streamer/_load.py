@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from streamer._locate import StorageOptions, UriOption
 from streamer._opened import open_checkpoint, wanted_tensors
 from streamer._progress import ProgressOption
-from streamer._targets import match_targets, tensors_of
+from streamer._targets import Targets, match_targets, tensors_of
 from streamer._whole import WholeRead
 from streamer.core.frameworks import framework_of
 from streamer.core.options import Options
@@ -101,7 +101,8 @@ def load_into(
     """Load a checkpoint into tensors that exist, in place where they are contiguous, on the CPU or a CUDA device.
 
     All names, shapes and dtypes are checked before the first byte is read. If reading fails afterwards, the
-    content of the targets is undefined and the error is raised.
+    content of the targets is undefined and the error is raised. Until it returns, the memory of the targets cannot be
+    resized: torch and numpy refuse it.
 
     Args:
         uri: As for `load`.
@@ -122,22 +123,20 @@ def load_into(
         What was done.
 
     Raises:
-        TargetError: a target is missing, or has another shape or dtype.
+        TargetError: a target is missing, has another shape or dtype, shares a part of its memory with another or with
+            itself, or got other memory while it was filled.
         StreamerError: as for `load`.
     """
     del device
     made = framework_of(framework, "cpu", dtype)
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted, targets = match_targets(wanted_tensors(opened, names), tensors_of(target), made, strict=strict)
-    late: list[tuple[Any, Any]] = []
-    with WholeRead(opened, wanted, made, targets=targets, progress=progress) as tensors:
-        for name, tensor in tensors:
-            if name in targets.copies:
-                _copy(tensor, targets.copies[name])
-            elif name in targets.tied:
-                late.append((tensor, targets.tied[name]))
-    for tensor, destination in late:
-        _copy(tensor, destination)
+    try:
+        with WholeRead(opened, wanted, made, targets=targets, progress=progress) as tensors:
+            _fill(tensors, targets)
+        targets.check_unmoved()
+    finally:
+        targets.lock.release()
     return tensors.report
 
 
@@ -154,6 +153,17 @@ def load_file(
         StreamerError: as for `load`.
     """
     return load(filename, device=device, storage_options=storage_options, options=options, progress=False)
+
+
+def _fill(tensors: WholeRead, targets: Targets) -> None:
+    late: list[tuple[Any, Any]] = []
+    for name, tensor in tensors:
+        if name in targets.copies:
+            _copy(tensor, targets.copies[name])
+        elif name in targets.tied:
+            late.append((tensor, targets.tied[name]))
+    for tensor, destination in late:
+        _copy(tensor, destination)
 
 
 def _copy(source: Any, destination: Any) -> None:

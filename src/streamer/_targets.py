@@ -1,8 +1,8 @@
 """Matches the tensors of a checkpoint with tensors the caller already has.
 
-Everything is checked before the first byte is read: names, shapes and dtypes. Bytes go straight into a target
-that is contiguous, on the CPU or on a CUDA device; any other target is filled by a copy when its tensor has arrived,
-on the same device where that is one of CUDA's.
+Everything is checked before the first byte is read: names, shapes, dtypes, and whose memory is whose. Bytes go
+straight into a target that is contiguous, on the CPU or on a CUDA device; any other target is filled by a copy when its
+tensor has arrived, on the same device where that is one of CUDA's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from streamer.core.catalog import Located
 from streamer.core.errors import TargetError
 from streamer.core.frameworks import Framework
 from streamer.core.header import TensorEntry
+from streamer.core.resize_lock import ResizeLock
 
 __all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
 
@@ -34,14 +35,26 @@ class Targets:
         copies: Name to tensor, for those that are copied into when they arrive.
         device_paths: How they get to their devices, as `Devices.path`.
         tied: Name to tensor, for those whose memory the engine fills under another name: copied at the end.
+        lock: Keeps the memory of them all where it is; the caller's to release.
     """
 
+    lock: ResizeLock
     addresses: dict[str, int] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     in_place: dict[str, Any] = field(default_factory=dict)
     copies: dict[str, Any] = field(default_factory=dict)
     device_paths: set[str] = field(default_factory=set)
     tied: dict[str, Any] = field(default_factory=dict)
+
+    def check_unmoved(self) -> None:
+        """Refuse to call those filled whose memory was replaced meanwhile.
+
+        Raises:
+            TargetError: the bytes of one went to memory that is no longer its own.
+        """
+        for name, tensor in self.in_place.items():
+            if _address(tensor, is_filled_on_device=name in self.places) != self.addresses[name]:
+                raise TargetError(f"the memory of the target {name[:80]!r} was replaced while it was filled")
 
 
 def tensors_of(target: Any) -> Mapping[str, Any]:
@@ -68,32 +81,20 @@ def match_targets(
         The tensors to read, and where they go.
 
     Raises:
-        TargetError: names do not match (`strict`), or a shape or dtype differs.
+        TargetError: names do not match (`strict`), a shape or dtype differs, or two targets share a part of
+            their memory.
     """
     names = {located.entry.name for located in wanted}
     if strict:
         _check_names(names, tensors)
-    targets = Targets()
-    used: set[int] = set()
     kept = [located for located in wanted if located.entry.name in tensors]
-    for located in kept:
-        name = located.entry.name
-        tensor = _checked(tensors[name], located, framework)
-        place = framework.devices.place_of(tensor)
-        if place:
-            targets.places[name] = place
-        targets.device_paths.add(framework.devices.path_of(tensor))
-        is_cast = framework.dtype(located.entry) != framework.final_dtype(located.entry)
-        address = None if is_cast else _address(tensor, is_filled_on_device=place > 0)
-        if address is None:
-            targets.copies[name] = tensor
-        elif address in used:  # no byte may have two writers
-            targets.tied[name] = tensor
-        else:
-            used.add(address)
-            targets.addresses[name] = address
-            targets.in_place[name] = tensor
-    return kept, targets
+    checked = [_checked(tensors[located.entry.name], located, framework) for located in kept]
+    lock = ResizeLock(checked)  # before an address is taken
+    try:
+        return kept, _placed(kept, checked, framework, lock)
+    except BaseException:
+        lock.release()
+        raise
 
 
 def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
@@ -134,6 +135,28 @@ def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
     return tensor
 
 
+def _placed(kept: list[Located], checked: list[Any], framework: Framework, lock: ResizeLock) -> Targets:
+    targets = Targets(lock)
+    used: set[int] = set()
+    for located, tensor in zip(kept, checked, strict=True):
+        name = located.entry.name
+        place = framework.devices.place_of(tensor)
+        if place:
+            targets.places[name] = place
+        targets.device_paths.add(framework.devices.path_of(tensor))
+        is_cast = framework.dtype(located.entry) != framework.final_dtype(located.entry)
+        address = None if is_cast else _address(tensor, is_filled_on_device=place > 0)
+        if address is None:
+            targets.copies[name] = tensor
+        elif address in used:  # no byte may have two writers
+            targets.tied[name] = tensor
+        else:
+            used.add(address)
+            targets.addresses[name] = address
+            targets.in_place[name] = tensor
+    return targets
+
+
 def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
     """Address of a tensor whose bytes the engine may write in place; None for any other."""
     if hasattr(tensor, "data_ptr"):
@@ -145,7 +168,7 @@ def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
 
 def _storage(tensor: Any) -> object:
     """What two tied tensors have in common."""
-    if hasattr(tensor, "untyped_storage"):
+    if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided":
         return (str(tensor.device), tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape))
     return id(tensor)
 

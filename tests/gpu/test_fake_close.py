@@ -96,7 +96,7 @@ def test_targets_that_a_device_may_still_write_stay_when_their_owner_drops_them(
         streamer.load_into(tmp_path / "a.safetensors", {"a": target}, options=FOUR_SLOTS, progress=False)
     address = target.data_ptr()
     del target
-    kept = [tensor for (in_place, _) in session._LEFT_TO_DEVICES.values() for tensor in in_place.values()]  # type: ignore[misc, attr-defined]
+    kept = [tensor for (in_place, *_) in session._LEFT_TO_DEVICES.values() for tensor in in_place.values()]  # type: ignore[misc, attr-defined]
     assert [tensor.data_ptr() for tensor in kept] == [address]
 
 

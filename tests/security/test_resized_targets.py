@@ -1,0 +1,159 @@
+"""What `load_into` writes lands in its targets or nowhere: their memory cannot be given back under it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fsspec.implementations.memory import MemoryFileSystem
+from safetensors.torch import save, save_file
+
+import streamer
+from streamer.core import resize_lock
+from streamer.core.resize_lock import ResizeLock
+
+ELEMENTS = 1 << 20
+
+
+class GatedFileSystem(MemoryFileSystem):
+    """Stops in the middle of the weights until the gate is opened."""
+
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = {}
+        self.pseudo_dirs = [""]
+        self.is_reading, self.gate = threading.Event(), threading.Event()
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: object) -> bytes:
+        if start and end and end - start > ELEMENTS // 4:  # and not the header
+            self.is_reading.set()
+            assert self.gate.wait(60)
+        return super().cat_file(path, start, end, **options)
+
+
+@contextmanager
+def loading(target: object, framework: str = "pt") -> Iterator[None]:
+    """Run the body while a load into the target waits for its first bytes; then the load must succeed."""
+    fs = GatedFileSystem()
+    fs.pipe_file("/model.safetensors", save({"a": torch.arange(ELEMENTS, dtype=torch.float32)}))
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(
+            streamer.load_into, "/model.safetensors", {"a": target}, fs=fs, framework=framework, progress=False
+        )
+        try:
+            assert fs.is_reading.wait(60), load.exception(0)
+            yield
+        finally:
+            fs.gate.set()
+        load.result(60)
+
+
+RESIZES: dict[str, Callable[[torch.Tensor], object]] = {
+    "the tensor grows": lambda tensor: tensor.resize_(4 * ELEMENTS),
+    "its storage is freed": lambda tensor: tensor.untyped_storage().resize_(0),
+    "its storage grows": lambda tensor: tensor.untyped_storage().resize_(16 * ELEMENTS),
+}
+
+
+@pytest.mark.parametrize("resize", RESIZES.values(), ids=RESIZES)
+def test_a_tensor_cannot_be_resized_while_it_is_filled_and_can_afterwards(
+    resize: Callable[[torch.Tensor], object],
+) -> None:
+    target = torch.zeros(ELEMENTS)
+    memory = target.view(-1)  # torch gives the tensor its new shape before it refuses the memory for it
+    address = target.data_ptr()
+    with loading(target), pytest.raises(RuntimeError, match="not resizable"):
+        resize(target)
+    assert memory.data_ptr() == address
+    assert torch.equal(memory, torch.arange(ELEMENTS, dtype=torch.float32))
+    resize(target)
+
+
+def test_a_target_that_is_filled_by_a_copy_cannot_be_resized_either() -> None:
+    target = torch.zeros(2 * ELEMENTS)
+    with loading(target[::2]), pytest.raises(RuntimeError, match="not resizable"):
+        target.untyped_storage().resize_(0)
+    assert torch.equal(target[::2], torch.arange(ELEMENTS, dtype=torch.float32))
+
+
+def test_an_array_cannot_be_resized_while_it_is_filled_and_can_afterwards() -> None:
+    target = np.zeros(ELEMENTS, np.float32)
+    with loading(target, "np"), pytest.raises(ValueError, match="resize"):
+        target.resize(4 * ELEMENTS, refcheck=False)
+    assert target.tolist() == list(range(ELEMENTS))
+    target.resize(4 * ELEMENTS, refcheck=False)
+
+
+def test_the_array_behind_a_view_cannot_be_resized_while_the_view_is_filled() -> None:
+    owner = np.zeros((2, ELEMENTS), np.float32)
+    with loading(owner[1].view(), "np"), pytest.raises(ValueError, match="resize"):
+        owner.resize((2, 4 * ELEMENTS), refcheck=False)
+    assert owner[1].tolist() == list(range(ELEMENTS))
+
+
+def test_a_storage_that_is_replaced_as_a_whole_is_told(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(3), "b": torch.ones(3)}, tmp_path / "a.safetensors")
+    target = torch.zeros(3)
+    kept: list[object] = []
+
+    def replace(_done: int, _total: int) -> None:
+        if not kept:
+            kept.append(target.numpy().copy())
+            target.share_memory_()
+
+    with pytest.raises(streamer.TargetError, match="'a' was replaced while it was filled"):
+        streamer.load_into(tmp_path, {"a": target, "b": torch.zeros(3)}, progress=replace)
+
+
+def test_targets_can_be_resized_after_a_load_that_failed(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"a": torch.zeros(ELEMENTS)}, path)
+    target = torch.zeros(ELEMENTS)
+
+    def fail(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        streamer.load_into(path, {"a": target}, progress=fail)
+    target.untyped_storage().resize_(0)
+
+
+def test_the_last_of_several_locks_gives_the_memory_back() -> None:
+    tensor = torch.zeros(8)
+    first, second = ResizeLock([tensor]), ResizeLock([tensor, tensor[2:]])
+    first.release()
+    first.release()
+    assert not tensor.untyped_storage().resizable()
+    del second
+    gc.collect()
+    assert tensor.untyped_storage().resizable()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.complex64])
+def test_tensors_of_any_dtype_are_locked_also_where_torch_hides_its_flag(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = torch.empty(8, dtype=dtype)
+    lock = ResizeLock([tensor])
+    assert not tensor.untyped_storage().resizable()
+    lock.release()
+    assert tensor.untyped_storage().resizable()
+    monkeypatch.setattr(resize_lock, "_flag_offset", lambda: None)
+    lock = ResizeLock([tensor])
+    lock.release()
+    assert not tensor.untyped_storage().resizable()  # torch has no way back
+
+
+def test_memory_that_was_never_to_be_resized_stays_so() -> None:
+    tensor = torch.from_numpy(np.zeros(8))
+    ResizeLock([tensor]).release()
+    assert not tensor.untyped_storage().resizable()
