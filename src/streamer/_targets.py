@@ -17,6 +17,7 @@ from streamer.core.errors import TargetError
 from streamer.core.frameworks import Framework
 from streamer.core.header import TensorEntry
 from streamer.core.resize_lock import ResizeLock
+from streamer.core.target_memory import check_apart, extent_of
 
 __all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
 
@@ -91,6 +92,7 @@ def match_targets(
     checked = [_checked(tensors[located.entry.name], located, framework) for located in kept]
     lock = ResizeLock(checked)  # before an address is taken
     try:
+        check_apart(filter(None, map(extent_of, (located.entry.name for located in kept), checked)))
         return kept, _placed(kept, checked, framework, lock)
     except BaseException:
         lock.release()

@@ -1,0 +1,160 @@
+"""Memory of the caller's tensors: whether each element has bytes of its own, and two tensors none in common. Pure.
+
+Refuses, before a byte is written, a tensor with no memory at all, one whose bytes are not its values (conjugate and
+negative views), one whose elements share bytes (expanded), and two that share a part. Two names of the same bytes are
+tied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.exceptions import TooHardError
+
+from streamer.core.errors import TargetError
+
+__all__ = ["Extent", "check_apart", "extent_of"]
+
+# Steps numpy may take to tell two strided tensors apart; slices of a matrix need tens.
+MAX_WORK = 100_000
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The bytes a tensor's elements lie in.
+
+    Attributes:
+        name: The tensor's.
+        device: Where the addresses count.
+        begin: Address of the lowest byte.
+        end: Behind the highest.
+        first: Address of the first element, which is not the lowest where a stride is negative.
+        item_bytes: Of one element.
+        shape: Without dimensions of one element, which have no stride.
+        strides: In bytes, of the same dimensions.
+    """
+
+    name: str
+    device: str
+    begin: int
+    end: int
+    first: int
+    item_bytes: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether no byte between its ends belongs to something else."""
+        return prod(self.shape) * self.item_bytes == self.end - self.begin
+
+
+def extent_of(name: str, tensor: Any) -> Extent | None:
+    """Find the bytes of a torch tensor or a numpy array; None where it is empty or keeps them to itself.
+
+    Raises:
+        TargetError: it cannot be filled.
+    """
+    if not hasattr(tensor, "data_ptr"):
+        return _extent((name, "cpu", tensor.itemsize), tensor.ctypes.data, tensor.shape, tensor.strides)
+    if reason := _refusal(tensor):
+        raise TargetError(f"the target {name[:80]!r} {reason}", hint="Give a tensor that has its memory for itself")
+    try:
+        item_bytes, address = tensor.element_size(), tensor.data_ptr()
+        there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * item_bytes
+    except (NotImplementedError, RuntimeError):  # a subclass that has no memory of its own, and copies by itself
+        return None
+    strides = tuple(stride * item_bytes for stride in tensor.stride())
+    extent = _extent((name, str(tensor.device), item_bytes), address, tuple(tensor.shape), strides)
+    if extent and extent.end - extent.begin > there_bytes:
+        raise TargetError(f"the memory of the target {name[:80]!r} was given back", hint="Resize its storage first")
+    return extent if address else None
+
+
+def check_apart(extents: Iterable[Extent]) -> None:
+    """Refuse tensors that share a part of their bytes.
+
+    Raises:
+        TargetError: two do, and are not the same bytes in the same order.
+    """
+    open_ones: list[Extent] = []
+    for extent in sorted(extents, key=lambda each: (each.device, each.begin)):
+        open_ones = [each for each in open_ones if each.end > extent.begin and each.device == extent.device]
+        for other in open_ones:
+            if not _are_tied(other, extent) and _share(other, extent):
+                raise TargetError(
+                    f"the targets {other.name[:80]!r} and {extent.name[:80]!r} share a part of their memory",
+                    hint="Give tensors that have their memory for themselves, or the same tensor for both names",
+                )
+        if not any(_are_tied(other, extent) for other in open_ones):
+            open_ones.append(extent)
+
+
+def _refusal(tensor: Any) -> str | None:
+    if tensor.device.type == "meta":
+        return "is on the meta device and has no memory"
+    if str(tensor.layout) != "torch.strided":
+        return f"is laid out as {tensor.layout}"
+    if tensor.is_conj():
+        return "is a conjugate view, whose bytes are not its values"
+    if tensor.is_neg():
+        return "is a negative view, whose bytes are not its values"
+    return None
+
+
+def _extent(what: tuple[str, str, int], first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Extent | None:
+    name, device, item_bytes = what
+    if 0 in shape:
+        return None
+    kept = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
+    reach_bytes = 0  # of all dimensions with smaller strides
+    for size, stride in sorted(kept, key=lambda dimension: abs(dimension[1])):
+        if abs(stride) < reach_bytes + item_bytes:
+            raise TargetError(
+                f"elements of the target {name[:80]!r} share memory: its strides are {list(strides)} bytes",
+                hint="Give a tensor that has its memory for itself, for instance its clone()",
+            )
+        reach_bytes += (size - 1) * abs(stride)
+    begin = first + sum((size - 1) * stride for size, stride in kept if stride < 0)
+    sizes, steps = tuple(size for size, _ in kept), tuple(stride for _, stride in kept)
+    return Extent(name, device, begin, begin + reach_bytes + item_bytes, first, item_bytes, sizes, steps)
+
+
+def _are_tied(one: Extent, other: Extent) -> bool:
+    if (one.begin, one.end, one.device) != (other.begin, other.end, other.device):
+        return False
+    is_same_order = (one.first, one.shape, one.strides) == (other.first, other.shape, other.strides)
+    return is_same_order or (_is_contiguous(one) and _is_contiguous(other))
+
+
+def _is_contiguous(extent: Extent) -> bool:
+    is_in_order = extent.first == extent.begin and list(extent.strides) == sorted(extent.strides, reverse=True)
+    return is_in_order and extent.is_dense
+
+
+def _share(one: Extent, other: Extent) -> bool:
+    """Whether two that lie across each other have a byte in common: columns of one matrix have none."""
+    if one.is_dense or other.is_dense:
+        return True
+    shadows = np.asarray(_Shadow(one)), np.asarray(_Shadow(other))
+    try:
+        return bool(np.shares_memory(*shadows, max_work=MAX_WORK))  # type: ignore[arg-type]  # its stubs know -1 and 0
+    except TooHardError:
+        return True
+
+
+class _Shadow:
+    """An array in name only: numpy compares addresses, and nothing is read."""
+
+    def __init__(self, extent: Extent) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{extent.item_bytes}",
+            "data": (extent.first, False),
+            "shape": extent.shape,
+            "strides": extent.strides,
+        }

@@ -1,0 +1,135 @@
+"""Every byte of a target has one writer and one meaning; all others are refused before the first byte is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+from safetensors.torch import save_file
+
+import streamer
+from streamer.core.errors import TargetError
+from streamer.core.target_memory import check_apart, extent_of
+
+Pair = tuple[Any, Any]
+
+
+def ones(count: int = 12) -> torch.Tensor:
+    return torch.zeros(count)
+
+
+REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
+    "the second starts inside the first": (lambda: ((m := ones())[:4], m[2:6]), "'a' and 'b' share a part"),
+    "one lies inside the other": (lambda: ((m := ones())[:2].expand(2), m[:4].view(4)), "'a' and 'b' share a part"),
+    "both start together": (lambda: ((m := ones())[:4], m[:8]), "'a' and 'b' share a part"),
+    "rows and a column": (lambda: ((m := ones().view(3, 4))[1], m[:, 1]), "share a part"),
+    "two columns that cross": (lambda: ((m := ones().view(3, 4))[:, :2], m[:, 1:3]), "share a part"),
+    "the same bytes in another order": (lambda: ((m := ones().view(3, 4)), m.view(4, 3).t()), "share a part"),
+    "an expanded tensor": (lambda: (torch.zeros(1, 3).expand(4, 3), ones()), "elements of the target 'a' share memory"),
+    "a scalar expanded": (lambda: (torch.zeros(()).expand(3), ones()), "elements of the target 'a' share memory"),
+    "windows": (lambda: (ones().as_strided((3, 4), (1, 1)), ones()), "elements of the target 'a' share memory"),
+    "a conjugate view": (lambda: (torch.zeros(3, dtype=torch.complex64).conj(), ones()), "'a' is a conjugate view"),
+    "a negative view": (lambda: (torch.zeros(3, dtype=torch.complex64).conj().imag, ones()), "'a' is a negative view"),
+    "a tensor on meta": (lambda: (torch.zeros(3, device="meta"), ones()), "'a' is on the meta device"),
+    "a sparse tensor": (lambda: (torch.zeros(3, 3).to_sparse(), ones()), "'a' is laid out as torch.sparse_coo"),
+    "a freed storage": (lambda: (freed(ones()), ones()), "memory of the target 'a' was given back"),
+    "an array inside another": (lambda: ((m := np.zeros(8, "f4"))[:4], m[2:6]), "share a part"),
+    "a reversed array across another": (lambda: ((m := np.zeros(8, "f4"))[5::-1], m[4:]), "share a part"),
+    "a broadcast array": (lambda: (as_strided(np.zeros(3, "f4"), (4, 3), (0, 4)), np.zeros(3, "f4")), "elements of"),
+}
+
+
+def freed(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize(("pair", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_target_without_bytes_of_its_own_is_refused_before_the_first_byte(
+    tmp_path: Path, pair: Callable[[], Pair], message: str
+) -> None:
+    targets = dict(zip("ab", pair(), strict=True))
+    before = {name: snapshot(target) for name, target in targets.items()}
+    with pytest.raises(TargetError, match=message):
+        load_ones_into(targets, tmp_path)
+    assert {name: snapshot(target) for name, target in targets.items()} == before
+
+
+TAKEN: dict[str, Callable[[], Pair]] = {
+    "neighbours": lambda: ((m := ones())[:4], m[4:]),
+    "columns of one matrix": lambda: ((m := ones().view(3, 4))[:, :2], m[:, 2:]),
+    "every other element": lambda: ((m := ones())[::2], m[1::2]),
+    "blocks of one cube": lambda: ((m := torch.zeros(4, 4, 4))[1:3, :, ::2], m[1:3, 1:3, 1::2]),
+    "the same tensor": lambda: ((m := ones()), m),
+    "another view of all of it": lambda: ((m := ones()), m.view(3, 4)),
+    "the same columns": lambda: ((m := ones().view(3, 4))[:, :2], m[:, :2]),
+    "a transposed tensor": lambda: (ones().view(3, 4).t(), ones()),
+    "empty ones": lambda: ((m := ones())[:0], m[:0]),
+    "one dimension of one element, expanded": lambda: (torch.zeros(3).expand(1, 3), ones()),
+    "a reversed array beside another": lambda: ((m := np.zeros(8, "f4"))[3::-1], m[4:]),
+}
+
+
+@pytest.mark.parametrize("pair", TAKEN.values(), ids=TAKEN)
+def test_targets_that_lie_beside_each_other_or_are_tied_are_filled(tmp_path: Path, pair: Callable[[], Pair]) -> None:
+    targets = dict(zip("ab", pair(), strict=True))
+    load_ones_into(targets, tmp_path)
+    for target in targets.values():
+        assert (np.asarray(target) == 1).all()
+
+
+def test_targets_can_be_resized_after_they_were_refused(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(4), "b": torch.zeros(4)}, tmp_path / "a.safetensors")
+    target = torch.zeros(6)
+    with pytest.raises(streamer.TargetError) as refused:
+        streamer.load_into(tmp_path, {"a": target[:4], "b": target[2:]})
+    assert "share" in str(refused.value)
+    target.untyped_storage().resize_(0)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    shape = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    strides = tuple(draw(st.integers(-6, 6)) for _ in shape)
+    low = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True) if stride < 0)
+    return draw(st.integers(-low, -low + 12)), shape, strides
+
+
+@given(windows(), windows())
+def test_no_byte_of_two_accepted_targets_is_shared(one: Any, other: Any) -> None:
+    memory = np.zeros(64, np.uint8)
+    arrays = [as_strided(memory[first:], shape, strides) for first, shape, strides in (one, other)]
+    bytes_of = [np.asarray(as_strided(np.arange(64)[first:], shape, [8 * s for s in strides])).ravel().tolist()
+                for first, shape, strides in (one, other)]  # fmt: skip
+    try:
+        check_apart(filter(None, map(extent_of, "ab", arrays)))
+    except TargetError:
+        return
+    for numbers in bytes_of:
+        assert len(set(numbers)) == len(numbers)
+    assert not set(bytes_of[0]) & set(bytes_of[1]) or sorted(bytes_of[0]) == sorted(bytes_of[1])
+
+
+def snapshot(target: Any) -> object:
+    if isinstance(target, torch.Tensor) and (
+        target.is_meta or target.is_sparse or not target.untyped_storage().nbytes()
+    ):
+        return None
+    return target.tolist()
+
+
+def load_ones_into(targets: Mapping[str, Any], folder: Path) -> None:
+    stored = {}
+    for name, target in targets.items():
+        dtype = target.dtype if isinstance(target, torch.Tensor) else torch.float32
+        stored[name] = torch.ones(tuple(target.shape), dtype=dtype)
+    save_file(stored, folder / "model.safetensors")
+    framework = "pt" if isinstance(targets["a"], torch.Tensor) else "np"
+    streamer.load_into(folder, targets, framework=framework, progress=False)
