@@ -34,15 +34,31 @@ class ResizeLock:
     """
 
     def __init__(self, tensors: Iterable[Any]) -> None:
-        held: list[Any] = []
-        self._release = weakref.finalize(self, _give_back, held)
-        self._release.atexit = False
-        for tensor in tensors:
-            held.append(_locked_storage(tensor) if hasattr(tensor, "data_ptr") else _referred_to(tensor))
+        self._held: _Held | None = _Held(tensors)
+
+    def shared(self) -> ResizeLock:
+        """Lock the same memory once more, at no cost."""
+        other = ResizeLock(())
+        other._held = self._held
+        return other
 
     def release(self) -> None:
-        """Let the memory be resized again."""
-        self._release()
+        """Let the memory be resized again, unless it is locked by others."""
+        self._held = None
+
+
+class _Held:
+    """Memory that is locked as long as anything refers to this."""
+
+    def __init__(self, tensors: Iterable[Any]) -> None:
+        storages: list[Any] = []
+        weakref.finalize(self, _give_back, storages).atexit = False
+        self._references: list[weakref.ref[Any]] = []
+        for tensor in tensors:
+            if not hasattr(tensor, "data_ptr"):
+                self._references.append(_referred_to(tensor))
+            elif (storage := _locked_storage(tensor)) is not None:
+                storages.append(storage)
 
 
 def _referred_to(array: Any) -> weakref.ref[Any]:
@@ -74,17 +90,14 @@ def _locked_storage(tensor: Any) -> Any:
         return storage
 
 
-def _give_back(held: list[Any]) -> None:
+def _give_back(storages: list[Any]) -> None:
     with _mutex:
-        for storage in held:
-            address = getattr(storage, "_cdata", None)
-            if address is None or address not in _locked:
-                continue
+        for storage in storages:
+            address = storage._cdata
             _locked[address] -= 1
             if _locked[address] == 0:
                 del _locked[address]
                 ctypes.c_bool.from_address(address + (_flag_offset() or 0)).value = True
-    held.clear()
 
 
 @cache

@@ -8,9 +8,8 @@ tied.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.exceptions import TooHardError
@@ -23,9 +22,8 @@ __all__ = ["Extent", "check_apart", "extent_of"]
 MAX_WORK = 100_000
 
 
-@dataclass(frozen=True)
-class Extent:
-    """The bytes a tensor's elements lie in.
+class Extent(NamedTuple):
+    """The bytes a tensor's elements lie in. A contiguous tensor is one row of bytes, whatever its shape.
 
     Attributes:
         name: The tensor's.
@@ -33,7 +31,7 @@ class Extent:
         begin: Address of the lowest byte.
         end: Behind the highest.
         first: Address of the first element, which is not the lowest where a stride is negative.
-        item_bytes: Of one element.
+        item_bytes: Of one element, or 1.
         shape: Without dimensions of one element, which have no stride.
         strides: In bytes, of the same dimensions.
     """
@@ -47,11 +45,6 @@ class Extent:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether no byte between its ends belongs to something else."""
-        return prod(self.shape) * self.item_bytes == self.end - self.begin
-
 
 def extent_of(name: str, tensor: Any) -> Extent | None:
     """Find the bytes of a torch tensor or a numpy array; None where it is empty or keeps them to itself.
@@ -60,7 +53,7 @@ def extent_of(name: str, tensor: Any) -> Extent | None:
         TargetError: it cannot be filled.
     """
     if not hasattr(tensor, "data_ptr"):
-        return _extent((name, "cpu", tensor.itemsize), tensor.ctypes.data, tensor.shape, tensor.strides)
+        return _extent_of_array(name, tensor)
     if reason := _refusal(tensor):
         raise TargetError(f"the target {name[:80]!r} {reason}", hint="Give a tensor that has its memory for itself")
     try:
@@ -68,8 +61,12 @@ def extent_of(name: str, tensor: Any) -> Extent | None:
         there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * item_bytes
     except (NotImplementedError, RuntimeError):  # a subclass that has no memory of its own, and copies by itself
         return None
-    strides = tuple(stride * item_bytes for stride in tensor.stride())
-    extent = _extent((name, str(tensor.device), item_bytes), address, tuple(tensor.shape), strides)
+    device = str(tensor.device)
+    if tensor.is_contiguous():
+        extent = _row(name, device, address, tensor.nbytes)
+    else:
+        steps = [stride * item_bytes for stride in tensor.stride()]
+        extent = _extent((name, device, item_bytes), address, tensor.shape, steps)
     if extent and extent.end - extent.begin > there_bytes:
         raise TargetError(f"the memory of the target {name[:80]!r} was given back", hint="Resize its storage first")
     return extent if address else None
@@ -82,16 +79,16 @@ def check_apart(extents: Iterable[Extent]) -> None:
         TargetError: two do, and are not the same bytes in the same order.
     """
     open_ones: list[Extent] = []
-    for extent in sorted(extents, key=lambda each: (each.device, each.begin)):
-        open_ones = [each for each in open_ones if each.end > extent.begin and each.device == extent.device]
+    for extent in sorted(extents, key=_by_begin):
+        if open_ones:
+            open_ones = [each for each in open_ones if each.end > extent.begin and each.device == extent.device]
         for other in open_ones:
             if not _are_tied(other, extent) and _share(other, extent):
                 raise TargetError(
                     f"the targets {other.name[:80]!r} and {extent.name[:80]!r} share a part of their memory",
                     hint="Give tensors that have their memory for themselves, or the same tensor for both names",
                 )
-        if not any(_are_tied(other, extent) for other in open_ones):
-            open_ones.append(extent)
+        open_ones.append(extent)
 
 
 def _refusal(tensor: Any) -> str | None:
@@ -106,7 +103,17 @@ def _refusal(tensor: Any) -> str | None:
     return None
 
 
-def _extent(what: tuple[str, str, int], first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Extent | None:
+def _extent_of_array(name: str, array: Any) -> Extent | None:
+    if array.flags.c_contiguous:
+        return _row(name, "cpu", array.ctypes.data, array.nbytes)
+    return _extent((name, "cpu", array.itemsize), array.ctypes.data, array.shape, array.strides)
+
+
+def _row(name: str, device: str, address: int, size_bytes: int) -> Extent | None:
+    return Extent(name, device, address, address + size_bytes, address, 1, (size_bytes,), (1,)) if size_bytes else None
+
+
+def _extent(what: tuple[str, str, int], first: int, shape: Iterable[int], strides: Iterable[int]) -> Extent | None:
     name, device, item_bytes = what
     if 0 in shape:
         return None
@@ -115,7 +122,7 @@ def _extent(what: tuple[str, str, int], first: int, shape: tuple[int, ...], stri
     for size, stride in sorted(kept, key=lambda dimension: abs(dimension[1])):
         if abs(stride) < reach_bytes + item_bytes:
             raise TargetError(
-                f"elements of the target {name[:80]!r} share memory: its strides are {list(strides)} bytes",
+                f"elements of the target {name[:80]!r} share memory: its strides are {strides} bytes",
                 hint="Give a tensor that has its memory for itself, for instance its clone()",
             )
         reach_bytes += (size - 1) * abs(stride)
@@ -124,27 +131,27 @@ def _extent(what: tuple[str, str, int], first: int, shape: tuple[int, ...], stri
     return Extent(name, device, begin, begin + reach_bytes + item_bytes, first, item_bytes, sizes, steps)
 
 
+def _by_begin(extent: Extent) -> tuple[str, int]:
+    return extent.device, extent.begin
+
+
 def _are_tied(one: Extent, other: Extent) -> bool:
-    if (one.begin, one.end, one.device) != (other.begin, other.end, other.device):
-        return False
-    is_same_order = (one.first, one.shape, one.strides) == (other.first, other.shape, other.strides)
-    return is_same_order or (_is_contiguous(one) and _is_contiguous(other))
-
-
-def _is_contiguous(extent: Extent) -> bool:
-    is_in_order = extent.first == extent.begin and list(extent.strides) == sorted(extent.strides, reverse=True)
-    return is_in_order and extent.is_dense
+    return one[1:] == other[1:]
 
 
 def _share(one: Extent, other: Extent) -> bool:
     """Whether two that lie across each other have a byte in common: columns of one matrix have none."""
-    if one.is_dense or other.is_dense:
+    if _is_dense(one) or _is_dense(other):
         return True
     shadows = np.asarray(_Shadow(one)), np.asarray(_Shadow(other))
     try:
         return bool(np.shares_memory(*shadows, max_work=MAX_WORK))  # type: ignore[arg-type]  # its stubs know -1 and 0
     except TooHardError:
         return True
+
+
+def _is_dense(extent: Extent) -> bool:
+    return prod(extent.shape) * extent.item_bytes == extent.end - extent.begin
 
 
 class _Shadow:

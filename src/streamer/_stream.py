@@ -24,7 +24,6 @@ from streamer.core.frameworks import Framework, framework_of
 from streamer.core.options import Options
 from streamer.core.plan import Item, plan_reads
 from streamer.core.report import LoadReport, count_readers, remarks_of
-from streamer.core.resize_lock import ResizeLock
 from streamer.core.selection import NamesOption
 from streamer.core.session import ReadSession
 from streamer.core.verification import Verification, VerifyOption
@@ -93,7 +92,7 @@ class Stream:
             opened.settings,
             in_item_order=order == "file" or (verification is not None and verification.needs_order),
             keep_alive=self._in_place,
-            lock=ResizeLock(self._in_place.values()) if self._in_place else None,
+            lock=targets.lock.shared() if targets else None,
             on_progress=self._progress.update if self._progress.is_shown else None,
             on_wait=self._progress.note,
             digests=verification.digests if verification else None,

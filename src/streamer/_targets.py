@@ -109,8 +109,10 @@ def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
 
 
 def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
-    filled = {_storage(tensors[name]) for name in names if name in tensors}
-    missing = [name for name in tensors if name not in names and _storage(tensors[name]) not in filled]
+    missing = [name for name in tensors if name not in names]
+    if missing:  # of tied tensors one is enough
+        filled = {_storage(tensors[name]) for name in names if name in tensors}
+        missing = [name for name in missing if _storage(tensors[name]) not in filled]
     unexpected = sorted(name for name in names if name not in tensors)
     if missing:
         raise TargetError(
