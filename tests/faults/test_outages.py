@@ -210,8 +210,20 @@ def test_a_server_that_stays_away_ends_the_load_in_time(kind: str, outage: str, 
         assert 1 < time.monotonic() - planned.began_at < 2 + LIMIT_S
     text = str(caught.value)
     assert re.search(r"has answered nothing well for [\d.]+ s, and was asked \d+ times meanwhile", text), text
-    if outage == "gone":  # connections were lost first, and then refused; the others fail in one way
-        assert "; at first: " in text or "; at last: " in text
+
+
+def test_the_error_tells_the_first_failure_beside_the_last(storages: Storages) -> None:
+    patience = streamer.Options(**SMALL, block_deadline_s=2)
+    with (
+        met_by("throttle_wave", storages["faults"], None) as planned,
+        stream(storages["faults"], planned.proxy.port, patience) as tensors,
+    ):
+        wait_until_it_waits(tensors)
+        planned.proxy.leave()
+        with pytest.raises(streamer.StorageError) as caught:
+            dict(tensors)
+    assert "Please reduce your request rate" in str(caught.value)
+    assert "Failed to connect" in str(caught.value)
 
 
 @pytest.mark.parametrize("outage", ["gone", "reset_wave", "throttle_wave"])

@@ -65,8 +65,8 @@ class NfsServer(LoopbackServer):
     """A context manager around one running server.
 
     Args:
-        grace_s: For so long after its start it opens no file, so that clients of before may claim what they had
-            (RFC 7530 §9.6.2); 0: it trusts that nobody had anything.
+        grace_s: For so long, or twice that, after a restart it opens no file, so that clients of before may claim what
+            they had (RFC 7530 §9.6.2); clients are forgotten after twice that. 0: it trusts that nobody had anything.
 
     Attributes:
         port: Where it listens, on 127.0.0.1 only.
@@ -117,7 +117,9 @@ class NfsServer(LoopbackServer):
 
     def _launch(self) -> None:
         configuration = self.folder / "ganesha.conf"
-        grace = f"Grace_Period = {self._grace_s};" if self._grace_s else "Graceless = true;"
+        grace = "Graceless = true;"
+        if self._grace_s:  # it looks twice a lease, but every 10 s at least, whether its grace is over
+            grace = f"Grace_Period = {self._grace_s}; Lease_Lifetime = {2 * self._grace_s};"
         text = CONFIGURATION.format(port=self.port, export=self.export, folder=self.folder, grace=grace)
         configuration.write_text(text)
         files = ["-f", str(configuration), "-L", str(self.folder / "log"), "-p", str(self.folder / "pid")]

@@ -34,6 +34,8 @@ class ProxiedConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._proxy.opened(self)
+        if self._proxy.is_away:  # accepted in the very moment in which the proxy left
+            self.reset()
 
     def data_received(self, data: bytes) -> None:
         heads = (self._uncounted + data).split(b"\r\n\r\n")[:-1]
@@ -54,6 +56,8 @@ class ProxiedConnection(asyncio.Protocol):
         self._proxy.closed(self)
         if self._server is not None:
             self._server.transport.abort()
+        elif self._calling is not None:
+            self._calling.cancel()
 
     def pause_writing(self) -> None:
         if self._server is not None:

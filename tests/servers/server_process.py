@@ -14,7 +14,6 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -151,8 +150,11 @@ def ports_to_keep(count: int) -> list[int]:
         while len(found) < count:
             port = secrets.choice(range(LOWEST_PORT, HIGHEST_PORT))  # tests may seed `random`
             probe = socket.socket()
-            with suppress(OSError):
+            try:
                 probe.bind(("127.0.0.1", port))
+            except OSError:
+                probe.close()
+            else:
                 found[port] = probe
         return list(found)
     finally:

@@ -71,7 +71,7 @@ class TcpProxy:
         self.counts, self.bytes_per_s = counts, bytes_per_s
         self.port = port or ports_to_keep(1)[0]
         self.connections = self.requests = self.passed_bytes = self.turned_away = 0
-        self.is_holding = self.resets = False
+        self.is_holding = self.is_away = self.resets = False
         self.refusal: tuple[bytes, bytes] | None = None
         self._address = "127.0.0.1"
         self._open: set[ProxiedConnection] = set()
@@ -185,6 +185,7 @@ class TcpProxy:
 
     async def _listen(self) -> None:
         assert self._listener is None
+        self.is_away = False
         make = self._loop.create_server
         self._listener = await make(lambda: ProxiedConnection(self), self._address, self.port, backlog=512)
 
@@ -205,6 +206,7 @@ class TcpProxy:
         await self._each(ProxiedConnection.release)
 
     async def _leave(self) -> None:
+        self.is_away = True
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -222,10 +224,7 @@ class TcpProxy:
 
     async def _end(self) -> None:
         await self._leave()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await self._each(ProxiedConnection.reset)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # asyncio's own, which accept
+            await asyncio.wait(others)
         for _ in range(3):  # a closed transport tells its protocol a round later, and that one the other side's
             await asyncio.sleep(0)
