@@ -19,8 +19,8 @@ from comparison import assert_same, tensors_of
 from make_checkpoint import make_checkpoint
 from safetensors.torch import load_file
 from servers.ganesha import missing_for_ganesha
+from servers.kept_ports import KeptPorts
 from servers.private_names import NameServer, missing_for_private_names, run_with_names
-from servers.server_process import ports_to_keep
 
 import streamer
 from faults.outages import Planned, Scene
@@ -274,9 +274,15 @@ def wait_until_it_waits(tensors: streamer.Stream) -> None:
         time.sleep(0.01)
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port at which nobody listens."""
+    with KeptPorts(1) as (number,):
+        yield number
+
+
 @pytest.mark.parametrize("scheme", ["http", "nfs"])
-def test_a_server_that_never_answered_is_given_up_soon(scheme: str) -> None:
-    (port,) = ports_to_keep(1)
+def test_a_server_that_never_answered_is_given_up_soon(scheme: str, port: int) -> None:
     source = HttpSource(f"http://127.0.0.1:{port}/x") if scheme == "http" else NfsSource(NOBODY.format(port))
     started = time.monotonic()
     with pytest.raises(streamer.ConnectError) as caught:
@@ -289,8 +295,7 @@ def test_a_server_that_never_answered_is_given_up_soon(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("url", [NOBODY, "http://127.0.0.1:{}/model.safetensors", "s3://bucket/model"])
-def test_a_wrong_port_is_given_up_soon(url: str) -> None:
-    (port,) = ports_to_keep(1)
+def test_a_wrong_port_is_given_up_soon(url: str, port: int) -> None:
     keys = {"key": "any", "secret": "any", "endpoint_url": f"http://127.0.0.1:{port}"}
     started = time.monotonic()
     with pytest.raises(streamer.StorageError):

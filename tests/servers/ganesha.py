@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from servers.server_process import LoopbackServer, ServerProcess, is_open, ports_to_keep
+from servers.kept_ports import KeptPorts
+from servers.server_process import LoopbackServer, ServerProcess, is_open
 from streamer.backends.nfs import NfsStore
 from streamer.core.errors import StorageError
 from streamer.core.sources import ObjectInfo
@@ -89,7 +90,8 @@ class NfsServer(LoopbackServer):
         self.folder.chmod(0o755)  # the server reads as the caller's user, who must get through
         self.export = self.folder / "export"
         self.export.mkdir()
-        (self.port,) = ports_to_keep(1)
+        self._ports = KeptPorts(1)
+        (self.port,) = self._ports.numbers
         for state in STATE_FOLDERS:
             Path(state).mkdir(parents=True, exist_ok=True)
         try:
@@ -113,6 +115,7 @@ class NfsServer(LoopbackServer):
         if self._process is not None:
             self._process.end()
         self._process = None
+        self._ports.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _launch(self) -> None:

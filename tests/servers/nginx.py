@@ -26,7 +26,8 @@ from pathlib import Path
 
 import trustme
 
-from servers.server_process import LoopbackServer, ServerProcess, is_open, ports_to_keep
+from servers.kept_ports import KeptPorts
+from servers.server_process import LoopbackServer, ServerProcess, is_open
 
 __all__ = ["NginxServer", "Seen"]
 
@@ -130,7 +131,8 @@ class NginxServer(LoopbackServer):
         binary = _find_nginx()
         self._work = Path(tempfile.mkdtemp(prefix="nginx-"))
         self._work.chmod(0o711)  # its workers may run as another user
-        self.http_port, self.https_port = ports_to_keep(2)
+        self._ports = KeptPorts(2)
+        self.http_port, self.https_port = self._ports.numbers
         self.http_url, self.https_url = f"http://127.0.0.1:{self.http_port}", f"https://127.0.0.1:{self.https_port}"
         self.other_url = f"http://localhost:{self.http_port}"
         self.ca_file = str(self._work / "ca.pem")
@@ -165,6 +167,7 @@ class NginxServer(LoopbackServer):
         if self._process is not None:
             self._process.end()
         self._process = None
+        self._ports.close()
         shutil.rmtree(self._work, ignore_errors=True)
 
     def requests(self, fragment: str = "") -> list[Seen]:

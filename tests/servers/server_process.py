@@ -7,7 +7,6 @@ it started and its folder are gone. Every wait ends; a server that does not star
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -18,12 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-__all__ = ["LoopbackServer", "ServerProcess", "free_ports", "is_open", "ports_to_keep"]
+__all__ = ["LoopbackServer", "ServerProcess", "free_ports", "is_open"]
 
 LOG_TAIL_BYTES = 4000
 POLL_S = 0.02
-# Below Linux's ephemeral ports (32768 and up), so that no outgoing connection takes one while nobody listens there.
-LOWEST_PORT, HIGHEST_PORT = 22_000, 30_000
 
 # Waits for a line from us, or for the end of its input when we die, whatever kills us. Removing is tried twice, as the
 # last threads of the server may still write while they are being killed.
@@ -140,23 +137,4 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
-            each.close()
-
-
-def ports_to_keep(count: int) -> list[int]:
-    """Find free ports of 127.0.0.1 for a server that leaves them for a while, and comes back to them."""
-    found: dict[int, socket.socket] = {}
-    try:
-        while len(found) < count:
-            port = secrets.choice(range(LOWEST_PORT, HIGHEST_PORT))  # tests may seed `random`
-            probe = socket.socket()
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                probe.close()
-            else:
-                found[port] = probe
-        return list(found)
-    finally:
-        for each in found.values():
             each.close()

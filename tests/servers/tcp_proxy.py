@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
+from servers.kept_ports import KeptPorts
 from servers.proxied_connection import ProxiedConnection
-from servers.server_process import ports_to_keep
 
 __all__ = ["TcpProxy", "http_requests", "rpc_calls", "uncounted"]
 
@@ -69,7 +69,8 @@ class TcpProxy:
     ) -> None:
         self.server = ("127.0.0.1", server_port)
         self.counts, self.bytes_per_s = counts, bytes_per_s
-        self.port = port or ports_to_keep(1)[0]
+        self._kept = KeptPorts(0 if port else 1)
+        self.port = port or self._kept.numbers[0]
         self.connections = self.requests = self.passed_bytes = self.turned_away = 0
         self.is_holding = self.is_away = self.resets = False
         self.refusal: tuple[bytes, bytes] | None = None
@@ -95,6 +96,7 @@ class TcpProxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._kept.close()
 
     # --- answers ------------------------------------------------------------------------------------------------
 
