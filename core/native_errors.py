@@ -47,6 +47,9 @@ _HINTS = {
 }
 
 
+_BUSY = (429, 500, 502, 503, 504)
+_BUSY_HINT = "Wait until the server works again, or raise block_deadline_s; lower http_in_flight if it throttles"
+
 # For a protocol that knows no proxies and no certificates.
 _WITHOUT_PROXY = {"connect": "Check the server's name and port, the firewall, and that the server runs"}
 
@@ -79,12 +82,13 @@ def error_from_native(
         hint = _DEVICE_HINTS.get(native.storage_code, _LOST_DEVICE_HINT)
         return errors.DeviceError(native.detail, uri=uri, hint=hint, code=native.storage_code)
     row = _TABLE[native.code]
+    busy = _BUSY_HINT if native.http_status in _BUSY else None
     number = native.os_error
     code = native.storage_code or (errno.errorcode.get(number) if number else None)
     return row.error(
         native.detail,
         uri=uri,
-        hint=_HINTS.get(number) or (not is_http and _WITHOUT_PROXY.get(native.code)) or row.hint,
+        hint=_HINTS.get(number) or (not is_http and _WITHOUT_PROXY.get(native.code)) or busy or row.hint,
         byte_range=(native.begin, native.end) if native.end > native.begin else None,
         object_size=object_size,
         status=native.http_status or None,

@@ -60,8 +60,8 @@ class Options:
         header_bytes: First read of a shard, hoped to hold its whole header.
         max_attempts: Attempts at one block before the load fails, those not counted that fell into an outage of its
             server.
-        block_deadline_s: Longest time from the first attempt at a block to its last byte; so long a server that is away
-            is waited for.
+        block_deadline_s: Longest time from the first attempt at a block to its last byte: a server that is away is
+            waited for until the first block's time is up.
         hedge_percent: Most extra bytes, in percent, that may be asked for a second time because their request is
             slower than 95 in 100; whichever answer is complete first counts. 0 turns this off.
         deadline_s: Longest time from asking for the first tensor to the last, the consumer's own included. Automatic:
@@ -109,6 +109,8 @@ class Options:
             value = getattr(self, knob.name)
             if value is not None and "low" in knob.metadata:
                 _check_bounds(knob.name, value, knob.metadata)
+            elif value is None and knob.default is not None:
+                raise OptionError(f"{knob.name} must be a number of {knob.metadata['unit']}, not None")
             elif value is not None and not isinstance(value, bool):
                 raise OptionError(f"{knob.name} must be True, False or None, not {value!r}")
 

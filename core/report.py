@@ -104,7 +104,9 @@ class LoadReport:
 
     def __str__(self) -> str:
         rate = f"{self.bytes / 1e9:.3f} GB in {self.seconds:.2f} s, {self.gb_per_s:.2f} GB/s"
-        return f"{self.uri}: {self.tensors} tensors, {rate}"
+        asked = f", {self.requests} requests, {self.retries} retries" if self.requests else ""
+        waited = f", {self.waited_s:.1f} s of it in {self.outages} outages" if self.outages else ""
+        return f"{self.uri}: {self.tensors} tensors, {rate}{asked}{waited}"
 
 
 def count_readers(sources: Iterable[Source]) -> dict[str, int]:

@@ -179,11 +179,13 @@ class ReadSession:
     def _check_deadline(self) -> None:
         elapsed_s = time.monotonic() - self._began
         if self._deadline_s is not None and elapsed_s > self._deadline_s and self._delivered < self._plan.item_count:
+            missing = self._plan.item_count - self._delivered
+            away = [f"; {each.server} has been failing for {each.waited_s:.1f} s" for each in self._engine.outages()]
             raise TransferTimeoutError(
-                f"{self._plan.item_count - self._delivered} of {self._plan.item_count} tensors were not there in time",
+                f"{missing} of {self._plan.item_count} tensors were not there in time{''.join(away)}",
                 uri=self._objects[0].uri,
                 elapsed_s=elapsed_s,
-                hint="Raise deadline_s in Options",
+                hint=f"Raise deadline_s in Options ({self._deadline_s:g} s)",
             )
 
     def _error(self, native: _native.ReadError) -> StreamerError:

@@ -63,18 +63,25 @@ bool BlockRetries::try_again(Block block, ReadError error, Endpoint& endpoint,
   return true;
 }
 
+// In an outage the server's last failure is the cause, and not what this block met when it was last
+// tried, which may be long ago.
 void BlockRetries::give_up(const Block& block, ReadError error, Endpoint& endpoint) const {
-  const std::string own = error.detail;
-  const auto is_news = [&own](const std::string& failure) {
-    return !failure.empty() && !failure.starts_with(own);
-  };
-  if (!own.empty() && own.back() == '.') error.detail.pop_back();
-  const auto outage = endpoint.outage();
-  if (outage) error.detail += "; " + story_of(endpoint.name(), *outage, Clock::now());
-  const std::string& first = outage ? outage->first_failure : block.first_failure;
-  if (is_news(first)) error.detail += "; at first: " + first;
-  const std::string last = outage ? summary_of(outage->last_failure) : "";
-  if (is_news(last) && last != first) error.detail += "; at last: " + last;
+  std::string first = block.first_failure;
+  std::string story;
+  if (const auto outage = endpoint.outage()) {
+    error.code = outage->last_failure.code;
+    error.detail = outage->last_failure.detail;
+    error.http_status = outage->last_failure.http_status;
+    error.os_error = outage->last_failure.os_error;
+    error.storage_code = outage->last_failure.storage_code;
+    error.request_id = outage->last_failure.request_id;
+    first = outage->first_failure;
+    story = "; " + story_of(endpoint.name(), *outage, Clock::now());
+  }
+  const bool is_another = !first.empty() && !first.starts_with(error.detail);
+  if (!error.detail.empty() && error.detail.back() == '.') error.detail.pop_back();
+  error.detail += story;
+  if (is_another) error.detail += "; at first: " + first;
   scheduler_.fail(std::move(error));
 }
 

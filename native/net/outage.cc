@@ -33,10 +33,17 @@ std::string summary_of(const ReadError& error) {
 }
 
 std::string story_of(const std::string& server, const OutageStory& outage, TimePoint now) {
-  std::array<char, 64> numbers{};
-  std::snprintf(numbers.data(), numbers.size(), "%.1f s, and was asked %llu times meanwhile",
-                seconds_between(outage.since, now), static_cast<unsigned long long>(outage.probes));
-  return server + " has answered nothing well for " + numbers.data();
+  std::array<char, 96> text{};
+  std::snprintf(text.data(), text.size(), " has been failing for %.1f s and was asked %llu time%s",
+                seconds_between(outage.since, now), static_cast<unsigned long long>(outage.probes),
+                outage.probes == 1 ? "" : "s");
+  std::string story = server + text.data();
+  if (outage.last_failure.retry_after_s > 0) {
+    std::snprintf(text.data(), text.size(), "; it wants to be left alone for %.0f s (Retry-After)",
+                  outage.last_failure.retry_after_s);
+    story += text.data();
+  }
+  return story;
 }
 
 OutageTicket Outage::start() {

@@ -21,7 +21,7 @@ class Progress:
     """One bar, one callable, or nothing; `update` takes the bytes done so far and may be called often."""
 
     def __init__(self, option: ProgressOption, total_bytes: int, label: str) -> None:
-        self._total_bytes = total_bytes
+        self._total_bytes, self._label = total_bytes, label
         self._call = option if callable(option) else None
         self._shown_bytes = 0
         self._bar = _make_bar(total_bytes, label) if _wants_bar(option) else None
@@ -41,9 +41,9 @@ class Progress:
         self._shown_bytes = done_bytes
 
     def note(self, text: str) -> None:
-        """Show what a load waits for, behind the bar; nothing any more where `text` is empty."""
+        """Show what a load waits for in the place of its name, where it is read first; its name again where empty."""
         if self._bar is not None:
-            self._bar.set_postfix_str(text)
+            self._bar.set_description_str(text or self._label)
 
     def close(self) -> None:
         """Leave the bar as it is and end its line."""

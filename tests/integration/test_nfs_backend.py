@@ -255,7 +255,7 @@ def test_a_server_that_goes_away_ends_the_load_with_an_error(own_server):
     for item in session.next_items():
         session.take(item)
     own_server.kill()
-    with pytest.raises(errors.ConnectError, match=f"nfs://127.0.0.1:{own_server.port} has answered nothing well for "):
+    with pytest.raises(errors.ConnectError, match=f"nfs://127.0.0.1:{own_server.port} has been failing for "):
         collect(session)
 
 
