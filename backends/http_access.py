@@ -44,7 +44,7 @@ _IRRELEVANT = frozenset(
     }
 )
 _OF_REQUESTS = frozenset({"auth", "cookies", "headers", "proxy", "proxy_auth", "ssl", "timeout"})
-_OWN = _OF_REQUESTS | {"client_kwargs", "encoded", "verify"}
+_OWN = _OF_REQUESTS | {"client_kwargs", "encoded", "local_redirects", "verify"}
 _OF_CLIENT = _OF_REQUESTS - {"ssl"} | {"raise_for_status", "trust_env"}
 _CONDITIONS = frozenset({"if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"})
 _FORBIDDEN = _CONDITIONS | {"host", "range"}
@@ -60,6 +60,7 @@ class Access:
         proxy: With its password; None leaves it to the environment.
         timeout: Of requests about objects.
         is_encoded: The user says that URLs are quoted already.
+        may_redirect_to_local: The user says that redirects may lead to loopback and link-local addresses.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -67,6 +68,7 @@ class Access:
     proxy: str | None = field(default=None, repr=False)
     timeout: aiohttp.ClientTimeout = TIMEOUT
     is_encoded: bool = False
+    may_redirect_to_local: bool = False
 
 
 def merged_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,6 +128,7 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
         proxy=_proxy(options) or _proxy(client),
         timeout=_timeout(options.get("timeout") or client.get("timeout")),
         is_encoded=bool(options.get("encoded")),
+        may_redirect_to_local=options.get("local_redirects") is True,
     )
 
 

@@ -129,7 +129,7 @@ class HttpClient:
                 return Opened(response, hop)
             location = response.headers.get("Location")
             await _finish(response)
-            hop = next_hop(hop, location, uri)
+            hop = next_hop(hop, location, uri, may_be_local=self._access.may_redirect_to_local)
         raise RedirectError(f"The server redirects more than {MAX_REDIRECTS} times", uri=uri)
 
     async def _send(self, hop: Hop, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:

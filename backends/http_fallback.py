@@ -42,6 +42,7 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
     """
     own = dict(options)
     verify = own.pop("verify", None)
+    own.pop("local_redirects", None)  # fsspec follows every redirect
     if verify not in (None, True):
         own.setdefault("ssl", trust_in(access_of(uri, {"verify": verify}).ca_file or ""))
     leftovers = Leftovers()

@@ -1,14 +1,19 @@
 """Where an HTTP redirect may lead, and what may be sent there. Pure.
 
 Guarantees: headers that the user gave go to no other origin (scheme, host and port) than the one they were given for,
-and stay dropped behind it; TLS is never left. Refuses other schemes than ``http`` and ``https``, and a sixth redirect.
+and stay dropped behind it; TLS is never left. Refuses other schemes than ``http`` and ``https``, a sixth redirect, and,
+unless that was allowed, a way from elsewhere to loopback and link-local addresses: only we can reach those of this
+machine (a service without a password, a cloud's metadata server), and a strange server must not make us. A host name is
+taken for what it says: where it leads is not looked up.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import quote, urljoin, urlsplit
 
 from streamer.core.errors import RedirectError
@@ -36,16 +41,17 @@ class Hop:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def next_hop(hop: Hop, location: str | None, uri: str) -> Hop:
+def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = False) -> Hop:
     """Follow a redirect.
 
     Args:
         hop: The request that was answered with it.
         location: The answer's ``Location``.
         uri: What is being read, without secrets.
+        may_be_local: It may lead to loopback and link-local addresses from anywhere.
 
     Raises:
-        RedirectError: it leads nowhere, to another scheme, or from TLS to plain HTTP.
+        RedirectError: it leads nowhere, to another scheme, from TLS to plain HTTP, or to an address of this machine.
     """
     if not location:
         raise RedirectError("The server redirects without saying where to", uri=uri)
@@ -60,6 +66,13 @@ def next_hop(hop: Hop, location: str | None, uri: str) -> Hop:
         raise RedirectError(
             "The server redirects from TLS to plain HTTP", uri=uri, hint=f"If {after[1]} is to be trusted, name it"
         )
+    there = _locality(after[1])
+    if there and there != _locality(before[1]) and not may_be_local:
+        raise RedirectError(
+            f"The server redirects to a {there} address",
+            uri=uri,
+            hint="If it may, say storage_options={'local_redirects': True}",
+        )
     return Hop(_without_user(url), hop.headers if before == after else {})
 
 
@@ -72,6 +85,22 @@ def origin_of(url: str) -> tuple[str, str, int]:
 def quoted(text: str, reserved: str = _RESERVED) -> str:
     """Quote what may not stand in a URL, and nothing else: a signature may cover every letter of it."""
     return quote(_STRAY_PERCENT.sub("%25", text), safe=reserved, errors="surrogateescape")
+
+
+def _locality(host: str) -> str:
+    """Say whether a host is "loopback" or "link-local" by its address, in any form the resolver takes; else ""."""
+    host = host.rstrip(".").partition("%")[0]
+    if host == "localhost" or host.endswith(".localhost"):
+        return "loopback"
+    address: IPv4Address | IPv6Address
+    try:
+        address = ip_address(host) if ":" in host else IPv4Address(socket.inet_aton(host))
+    except (OSError, ValueError):  # a name
+        return ""
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_loopback or address.is_unspecified:  # 0.0.0.0 reaches this machine, too
+        return "loopback"
+    return "link-local" if address.is_link_local else ""
 
 
 def _without_user(url: str) -> str:

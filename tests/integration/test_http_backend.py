@@ -9,6 +9,7 @@ import ssl
 import threading
 import traceback
 import urllib.request
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -18,7 +19,7 @@ from comparison import assert_same
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.backends import http_stream
+from streamer.backends import http_redirects, http_stream
 from streamer.backends.http import HttpStore
 from streamer.backends.http_access import merged_options
 from streamer.backends.http_client import HttpClient
@@ -264,6 +265,24 @@ def test_a_load_follows_a_redirect_to_another_host(http_server, reference):
     assert len(at_other_host) > 8
     assert {(seen.authorization, seen.cookie, seen.custom) for seen in at_other_host} == {("", "", "")}
     assert all(SECRET in seen.authorization + seen.custom for seen in http_server.requests("/moved/"))
+
+
+def test_a_redirect_to_the_metadata_server_is_refused(two_servers):
+    first, _ = two_servers
+    redirecting(first, "http://169.254.169.254/latest/meta-data")
+    with pytest.raises(streamer.RedirectError, match="redirects to a link-local address"):
+        source_of(first.url)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_redirects_to_this_machine_can_be_allowed(two_servers, monkeypatch, allowed):
+    first, second = two_servers
+    # 127.0.0.1, where the first server is, passes for an address elsewhere.
+    monkeypatch.setattr(http_redirects, "_locality", lambda host: "loopback" if host == "localhost" else "")
+    target = second.url.replace("127.0.0.1", "localhost")
+    redirecting(first, target)
+    with nullcontext() if allowed else pytest.raises(streamer.RedirectError, match="loopback"):
+        assert source_of(first.url, local_redirects=allowed).url == target
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -67,6 +67,41 @@ def test_what_leads_elsewhere_is_refused(url, location):
         follow(url, location)
 
 
+LOCAL = [
+    "127.0.0.1", "127.1", "2130706433", "0x7f.1", "0177.0.0.1", "0.0.0.0", "localhost", "LOCALHOST.", "a.localhost",
+    "[::1]", "[::]", "[::ffff:127.0.0.1]", "169.254.169.254", "0xa9fea9fe", "[fe80::1]", "[fe80::1%25eth0]",
+    "[::ffff:169.254.169.254]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", LOCAL)
+@pytest.mark.parametrize("before", ["http://a.example/x", "http://10.0.0.1/x", "http://8.8.8.8/x"])
+def test_only_this_machine_leads_to_its_own_addresses(before, host):
+    with pytest.raises(RedirectError, match=r"(loopback|link-local) address"):
+        follow(before, f"http://{host}:8080/x")
+    allowed = next_hop(Hop(before, GIVEN), f"http://{host}:8080/x", "uri", may_be_local=True)
+    assert allowed.headers == {}
+
+
+def test_a_server_of_this_machine_does_not_lead_to_the_metadata_server():
+    with pytest.raises(RedirectError, match="link-local"):
+        follow("http://127.0.0.1/x", "http://169.254.169.254/latest/meta-data")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("127.0.0.1", "localhost"),
+        ("localhost", "[::1]"),
+        ("169.254.1.1", "169.254.1.2"),
+        ("a", "10.0.0.1"),
+        ("a", "1.2.3.4"),
+    ],
+)
+def test_other_addresses_and_those_beside_the_server_are_followed(before, after):
+    assert follow(f"http://{before}/x", f"http://{after}/y").url == f"http://{after}/y"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
