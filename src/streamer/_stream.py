@@ -7,6 +7,7 @@ loop ends, every tensor asked for was yielded. Leaving early cancels within a se
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -19,7 +20,7 @@ from streamer._targets import Targets, bytes_at
 from streamer.core.catalog import Located
 from streamer.core.device_path import device_path, gpudirect_remarks
 from streamer.core.device_tensors import DeviceTensors
-from streamer.core.errors import ChecksumError, EngineError, LoadCancelledError, OptionError
+from streamer.core.errors import ChecksumError, EngineError, LoadCancelledError, OptionError, UsageError
 from streamer.core.frameworks import Framework, framework_of
 from streamer.core.options import Options
 from streamer.core.plan import Item, plan_reads
@@ -43,7 +44,8 @@ Order = Literal["completion", "file"]
 class Stream:
     """An iterator of ``(name, tensor)`` and a context manager; made by `streamer.stream`.
 
-    Reading starts at once, in the background, and runs ahead of the consumer up to the memory limit.
+    Reading starts at once, in the background, and runs ahead of the consumer up to the memory limit. One thread at a
+    time reads it; any may close it.
 
     Attributes:
         total_bytes: Bytes of all tensors that will be yielded.
@@ -100,6 +102,7 @@ class Stream:
             device_tensors=self._device_tensors,
         )
         self._batch: Iterator[int] = iter(())
+        self._reading = threading.Lock()
 
     @property
     def names(self) -> list[str]:
@@ -151,6 +154,18 @@ class Stream:
         return self
 
     def __next__(self) -> tuple[str, Any]:
+        if not self._reading.acquire(blocking=False):
+            raise UsageError(
+                "the stream is read by another thread, or by its own progress callback",
+                uri=self._opened.label,
+                hint="Let one thread read it and hand the tensors on, or make a stream for each",
+            )
+        try:
+            return self._next()
+        finally:
+            self._reading.release()
+
+    def _next(self) -> tuple[str, Any]:
         for item in self._batch:
             entry = self._wanted[item].entry
             memory = self._session.take(item)
@@ -165,7 +180,7 @@ class Stream:
             self._finish()
             raise StopIteration
         self._batch = iter(batch)
-        return self.__next__()
+        return self._next()
 
     def __enter__(self) -> Stream:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,32 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fsspec.implementations.memory import MemoryFileSystem
 from safetensors.torch import save, save_file
+from servers.gated_files import GatedFileSystem
 
 import streamer
 from streamer.core import resize_lock
 from streamer.core.resize_lock import ResizeLock
 
 ELEMENTS = 1 << 20
-
-
-class GatedFileSystem(MemoryFileSystem):
-    """Stops in the middle of the weights until the gate is opened."""
-
-    cachable = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.store = {}
-        self.pseudo_dirs = [""]
-        self.is_reading, self.gate = threading.Event(), threading.Event()
-
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: object) -> bytes:
-        if start and end and end - start > ELEMENTS // 4:  # and not the header
-            self.is_reading.set()
-            assert self.gate.wait(60)
-        return super().cat_file(path, start, end, **options)
 
 
 @contextmanager
