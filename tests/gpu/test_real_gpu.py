@@ -17,6 +17,7 @@ import torch
 
 import streamer
 from streamer import _native
+from streamer.core.resize_lock import ResizeLock
 
 HAS_GPU = bool(torch.version.cuda) and torch.cuda.is_available()
 pytestmark = [
@@ -108,6 +109,15 @@ def test_a_consumer_that_drops_tensors_holds_a_fraction_of_the_model(stored: tup
         for _ in tensors:
             pass
     assert torch.cuda.max_memory_allocated() - before < tensors.total_bytes / 2
+
+
+def test_a_storage_on_a_device_cannot_be_resized_while_it_is_locked_and_can_afterwards() -> None:
+    tensor = torch.zeros(MIB, device="cuda")
+    lock = ResizeLock([tensor])
+    with pytest.raises(RuntimeError, match="not resizable"):
+        tensor.untyped_storage().resize_(0)
+    lock.release()
+    tensor.untyped_storage().resize_(0)
 
 
 def test_parameters_views_and_strided_targets_are_filled(stored: tuple[Path, dict[str, Any]]) -> None:
