@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,10 @@ def at(name: str, folder: Path) -> Iterator[Load]:
 
 
 def native_threads() -> list[str]:
-    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # the thread ended meanwhile
+            names.append(path.read_text().strip())
     return [name for name in names if name.startswith(("streamer-http", "streamer-file", "streamer-nfs"))]
 
 

@@ -93,7 +93,9 @@ def test_loads_with_other_options_each_leave_nothing_regression(kind: str, reque
     cached, descriptors = cached_by_fsspec(), open_descriptors()
     assert list(counted)[-1] == LOADS
     assert cached_by_fsspec() == cached
-    assert settles(open_descriptors, descriptors) <= descriptors
+    # A kept file system may hold a connection more than the one before it; what stays of each load would be far more.
+    few = descriptors + IDLE_KEPT // 2
+    assert settles(open_descriptors, few) <= few < descriptors + LOADS - WARM_UP
 
 
 def test_no_load_leaves_anything_in_the_cache_of_fsspec_regression(s3: tuple[str, OptionsOf]) -> None:
@@ -121,12 +123,15 @@ def test_loads_with_the_same_options_share_one_file_system(
     assert len(made) == IDLE_KEPT
 
 
-def users() -> list[int]:
-    return [made.users for made in INSTANCES._known.values()]
+@pytest.fixture
+def users() -> Callable[[], list[int]]:
+    """How many loads need each file system that was made since; others of this process have their own."""
+    before = set(INSTANCES._known)
+    return lambda: [made.users for key, made in INSTANCES._known.items() if key not in before]
 
 
 @pytest.mark.usefixtures("without_collector")
-def test_a_load_lets_go_of_its_file_system_at_once(s3: tuple[str, OptionsOf]) -> None:
+def test_a_load_lets_go_of_its_file_system_at_once(s3: tuple[str, OptionsOf], users: Callable[[], list[int]]) -> None:
     uri, options_of = s3
     streamer.load(uri, storage_options=options_of(0), progress=False)
     assert users() == [0]
@@ -137,7 +142,9 @@ def test_a_load_lets_go_of_its_file_system_at_once(s3: tuple[str, OptionsOf]) ->
     assert users() == [0]
 
 
-def test_a_load_that_failed_lets_go_of_its_file_system_with_its_error(s3: tuple[str, OptionsOf]) -> None:
+def test_a_load_that_failed_lets_go_of_its_file_system_with_its_error(
+    s3: tuple[str, OptionsOf], users: Callable[[], list[int]]
+) -> None:
     uri, options_of = s3
     with suppress(StreamerError):
         streamer.load(f"{uri}/absent", storage_options=options_of(0), progress=False)

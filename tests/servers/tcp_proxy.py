@@ -81,6 +81,7 @@ class TcpProxy:
         self._hold_from: int | None = None
         self._mark: tuple[int, Callable[[], None]] | None = None
         self._free_at = 0.0
+        self._is_over = False
 
     def __enter__(self) -> TcpProxy:
         self._loop = asyncio.new_event_loop()
@@ -187,6 +188,8 @@ class TcpProxy:
 
     async def _listen(self) -> None:
         assert self._listener is None
+        if self._is_over:
+            return
         self.is_away = False
         make = self._loop.create_server
         self._listener = await make(lambda: ProxiedConnection(self), self._address, self.port, backlog=512)
@@ -225,8 +228,11 @@ class TcpProxy:
         await self._release()
 
     async def _end(self) -> None:
+        self._is_over = True
         await self._leave()
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # asyncio's own, which accept
+        # asyncio's own, which accept, and a coming back that somebody asked for at the last moment.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)
+            await self._leave()
         for _ in range(3):  # a closed transport tells its protocol a round later, and that one the other side's
             await asyncio.sleep(0)
