@@ -17,7 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +190,7 @@ def main(loads: int, threads: int, seed: int, as_json: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, tqdm(total=loads, unit="load") as bar:
         tally = Soak(made_bucket(Path(folder)), load_ours).run(loads, threads, seed, bar.update)
     if as_json:
-        click.echo(json.dumps(asdict(tally)))
+        click.echo(json.dumps(vars(tally)))  # asdict makes a Counter of pairs
     else:
         click.echo(
             f"{tally.equal} equal, {tally.expected_errors} with the right error, {tally.wrong} wrong, ", nl=False
