@@ -34,7 +34,7 @@ from faults.server import Asked, FaultServer
 AUDIBLE = [fault for fault in FAULTS.values() if not fault.is_silent]
 PASSING = [fault for fault in AUDIBLE if not fault.is_lasting]
 STAYING = [fault for fault in AUDIBLE if fault.ends and fault.name not in ("stall", "silence")]  # slow to end
-RATE = 0.04  # of requests: a load makes some sixty
+RATE = 0.08  # of requests: a load makes some sixty
 STAYING_SHARE = 0.1  # of loads
 OUTAGES_DRAWN = ("gone", "reset_wave", "throttle_wave")  # short ones of servers that need not be started again
 OUTAGE_SHARE = 1 / 6  # of loads
