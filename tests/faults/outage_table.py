@@ -4,9 +4,9 @@
     cd tests && PYTHONPATH=../examples python -m faults.outage_table --rival runai --storage s3 --longest 10
 
 Each load is one process; a proxy before the server lets everything pass at a pace at which the outage, which begins
-after a quarter of the bytes, hits the middle. "Late" is what the load took beyond an undisturbed one and beyond the
-time in which the server was not there; requests are counted by the proxy, and so are NFS's calls. What a load that
-failed said is in ``--json``.
+after a quarter of the bytes, hits the middle. "Back" is how long after the end of the outage the next byte came; "late"
+is what the load took beyond an undisturbed one and beyond the time in which the server was not there. Requests are
+counted by the proxy, and so are NFS's calls. What a load that failed said is in ``--json``.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Row:
     Attributes:
         in_flight: Most requests at a time; 0 where that is left to the loader.
         ended: ``equal``, ``WRONG``, ``hung``, or the class of the error; ``not met`` where all was under way already.
+        resumed_s: Seconds from the end of the outage to the next byte; None if there was none.
         late_s: Seconds beyond those of an undisturbed load and of the outage; None if it failed.
         after_s: Seconds from the beginning of the outage to the end of the load.
         requests: As many times those of an undisturbed load.
@@ -60,6 +61,7 @@ class Row:
     lasts_s: float
     in_flight: int
     ended: str
+    resumed_s: float | None
     late_s: float | None
     after_s: float
     requests: float
@@ -86,7 +88,7 @@ class Table:
             ):
                 told = self._load(proxy.port, in_flight, lasts_s + PATIENCE_S)
                 ended_at = time.monotonic()
-                requests, turned_away = proxy.requests, proxy.turned_away
+                requests, turned_away, resumed_at = proxy.requests, proxy.turned_away, proxy.resumed_at
                 outage.end()
             ended = self._ended(told) if turned_away else "not met"
             late_s = told["seconds"] - usual["seconds"] - (outage.over_at - outage.began_at)
@@ -97,6 +99,7 @@ class Table:
                 lasts_s=lasts_s,
                 in_flight=in_flight,
                 ended=ended,
+                resumed_s=resumed_at - outage.over_at if resumed_at and ended == "equal" else None,
                 late_s=late_s if ended == "equal" else None,
                 after_s=ended_at - outage.began_at,
                 requests=requests / usual_requests,
@@ -133,13 +136,13 @@ class Table:
             worker.communicate()
 
 
-HEAD = ("loader", "storage", "outage", "s", "in flight", "ended", "late, s", "requests", "probes")
+HEAD = ("loader", "storage", "outage", "s", "in flight", "ended", "back, s", "late, s", "requests", "probes")
 
 
 def shown(row: Row) -> str:
     """Write a row of the table in Markdown."""
-    late = "" if row.late_s is None else f"{row.late_s:.1f}"
-    told = [row.loader, row.storage, row.outage, f"{row.lasts_s:g}", row.in_flight or "its own", row.ended, late]
+    times = ["" if each is None else f"{each:.1f}" for each in (row.resumed_s, row.late_s)]
+    told = [row.loader, row.storage, row.outage, f"{row.lasts_s:g}", row.in_flight or "its own", row.ended, *times]
     return (
         "| "
         + " | ".join(map(str, [*told, f"{row.requests:.2f}x", row.probes if row.probes is not None else ""]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
@@ -57,6 +58,7 @@ class TcpProxy:
         requests: Whole requests seen so far, those refused or reset included.
         passed_bytes: Bytes of answers passed on so far.
         turned_away: Requests refused and connections reset so far.
+        resumed_at: When the first byte passed since the last `come_back` or `pass_on`, of the monotonic clock.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class TcpProxy:
         self.connections = self.requests = self.passed_bytes = self.turned_away = 0
         self.is_holding = self.is_away = self.resets = False
         self.refusal: tuple[bytes, bytes] | None = None
+        self.resumed_at: float | None = None
         self._address = "127.0.0.1"
         self._open: set[ProxiedConnection] = set()
         self._listener: asyncio.AbstractServer | None = None
@@ -134,7 +137,7 @@ class TcpProxy:
 
     def come_back(self, address: str | None = None) -> None:
         """Listen again, at the same port; at another address if one is given."""
-        self._address = address or self._address
+        self._address, self.resumed_at = address or self._address, None
         self._do(self._listen())
 
     def reset(self) -> None:
@@ -147,7 +150,7 @@ class TcpProxy:
 
     def pass_on(self) -> None:
         """Be a proxy again."""
-        self.resets, self.refusal = False, None
+        self.resets, self.refusal, self.resumed_at = False, None, None
 
     # --- of the connections ---------------------------------------------------------------------------------------
 
@@ -172,6 +175,7 @@ class TcpProxy:
     def passed(self, count: int) -> float:
         """Count bytes that just passed, and say how long their connection has to wait for its next ones."""
         self.passed_bytes += count
+        self.resumed_at = self.resumed_at or time.monotonic()
         if self._mark is not None and self.passed_bytes >= self._mark[0]:
             (_, then), self._mark = self._mark, None
             self._hold_all()
