@@ -1,4 +1,4 @@
-"""Every event in ``docs/reliability.md`` names a test, and every test that the page names exists."""
+"""``docs/reliability.md``: every event names tests that exist; every outage is listed; its table was measured."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from faults.outage_report import rows_in, table
+from faults.outages import OUTAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = "## What may happen under a load, and the test that shows it\n"
@@ -33,3 +35,12 @@ def test_a_named_test_exists(file: str, name: str) -> None:
     functions = {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
     assert name in functions
     assert name.startswith("test_")
+
+
+@pytest.mark.parametrize("name", OUTAGES)
+def test_every_outage_is_listed_as_it_describes_itself(name: str) -> None:
+    assert f"| `{name}` | {OUTAGES[name].summary} |\n" in PAGE
+
+
+def test_the_table_of_outages_is_what_was_measured() -> None:
+    assert table(rows_in(ROOT / "docs/benchmarks/outages.jsonl")) in PAGE
