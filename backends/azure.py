@@ -63,14 +63,17 @@ class AzureStore:
 
     Attributes:
         root: ``container/name`` of `uri`, without SAS.
+        server: The account's endpoint.
     """
 
     root: str
+    server: str
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
         self._url = parse_url(uri)
         self.root = f"{self._url.container}/{self._url.name}".rstrip("/")
         self._client = AzureClient(self._url, storage_options)
+        self.server = self._client.endpoint
 
     def info(self, path: str) -> ObjectInfo:
         """Ask for size and ETag with one HEAD, whose header tells the reason of a refusal.

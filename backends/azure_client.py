@@ -97,6 +97,7 @@ class AzureClient:
                 hint="Check connection_string, or account_name and one of account_key, sas_token and credential",
             ) from None  # its text may repeat them
         self._service: Any = self._fs.service_client
+        self.endpoint = str(self._service.url).partition("?")[0].rstrip("/")  # behind it the SAS, where there is one
         if options.get("credential") is None and hasattr(self._service.credential, "get_token"):
             ask_azure_directly(self._service.credential)
         self._known_token: Any = None

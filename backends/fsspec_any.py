@@ -67,13 +67,17 @@ class FsspecStore:
 
     Attributes:
         root: fsspec's own path of `uri`, without secrets.
+        server: The file system's protocol, and the host of `uri` where it names one.
     """
 
     root: str
+    server: str
 
     def __init__(self, fs: AbstractFileSystem, path: str, uri: str) -> None:
         self._fs = fs
         self._shown_uri = redact(uri)
+        protocol, _, rest = self._shown_uri.rpartition("::")[2].partition("://")
+        self.server = f"{protocol}://{rest.partition('/')[0].rpartition('@')[2]}"
         self._hides_causes = self._shown_uri != uri
         self._own_root = path
         # The path of an HTTP file is its whole URL: `root` and `ObjectInfo.path` must not show a password in it.

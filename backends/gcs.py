@@ -55,9 +55,11 @@ class GcsStore:
 
     Attributes:
         root: ``bucket/key`` of `uri`, without generation.
+        server: The endpoint.
     """
 
     root: str
+    server: str
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
         self._scheme, _, path = uri.partition("://")
@@ -71,6 +73,7 @@ class GcsStore:
             raise
         except Exception as error:
             raise_storage_error(error, self._uri(self.root))
+        self.server = self._client.endpoint
 
     def info(self, path: str) -> ObjectInfo:
         """Ask for size and generation with one request, and on a 404 with a second whether there is a bucket.

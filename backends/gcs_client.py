@@ -56,7 +56,7 @@ class GcsClient:
     def __init__(self, storage_options: Mapping[str, Any]) -> None:
         options = filled_options(storage_options, os.environ)
         self._fs: GcsFileSystem = shared(self, GcsFileSystem, options, _close)
-        self._location = self._fs._location.rstrip("/")
+        self.endpoint = self._location = self._fs._location.rstrip("/")
         _check_endpoint(self._location)
         self._session_options: Mapping[str, Any] = self._fs.session_kwargs
         self._trust = self._environment_trust()

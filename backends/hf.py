@@ -61,14 +61,17 @@ class HfStore:
 
     Attributes:
         root: `uri` without its scheme.
+        server: The Hub's endpoint.
     """
 
     root: str
+    server: str
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
         self._place = parse_uri(uri)
         self.root = self._place.root
         self._hub = HubClient(self._place, storage_options)
+        self.server = self._hub.endpoint
         self._guard = threading.Lock()
         self._known_commit: str | None = None
         self._probes: dict[str, Probe] = {}

@@ -51,6 +51,7 @@ class HubClient:
     Attributes:
         access: Certificates and proxy.
         client: Sends the requests.
+        endpoint: URL of the Hub.
 
     Raises:
         OptionError: a value of the wrong kind, or one that is refused.
@@ -60,10 +61,10 @@ class HubClient:
     def __init__(self, place: HfPath, storage_options: Mapping[str, Any]) -> None:
         _check_names(storage_options)
         self._place = place
-        self._endpoint = _endpoint(storage_options.get("endpoint"))
+        self.endpoint = _endpoint(storage_options.get("endpoint"))
         headers = _token_headers(storage_options.get("token"))
         http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
-        self.access = access_of(self._endpoint, {**http, "headers": headers})
+        self.access = access_of(self.endpoint, {**http, "headers": headers})
         self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)))
 
     def commit(self, uri: str) -> str:
@@ -84,7 +85,7 @@ class HubClient:
         url: str | None = self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))
         seen: set[str] = set()
         while url is not None:
-            if url in seen or origin_of(url) != origin_of(self._endpoint):
+            if url in seen or origin_of(url) != origin_of(self.endpoint):
                 raise StorageError("The Hub's listing leads astray", uri=uri)
             seen.add(url)
             try:
@@ -98,7 +99,7 @@ class HubClient:
     def start(self, commit: str, path: str) -> Hop:
         """Name the URL under which the Hub tells where a file lies."""
         place = self._place
-        url = f"{self._endpoint}/{place.resolve_prefix}{place.repository}/resolve/{commit}/{quote(path)}"
+        url = f"{self.endpoint}/{place.resolve_prefix}{place.repository}/resolve/{commit}/{quote(path)}"
         return Hop(url, self.access.headers)
 
     def probe(self, commit: str, path: str, uri: str) -> Probe:
@@ -123,7 +124,7 @@ class HubClient:
             answer.response.close()
 
     def _api(self, rest: str) -> str:
-        return f"{self._endpoint}/api/{self._place.kind}s/{self._place.repository}/{rest}"
+        return f"{self.endpoint}/api/{self._place.kind}s/{self._place.repository}/{rest}"
 
 
 def _files(entries: Any, folder: str, uri: str) -> list[HubFile]:

@@ -73,13 +73,15 @@ class HttpStore:
 
     Attributes:
         root: `uri` without user, query and fragment.
+        server: Scheme, host and port of it.
     """
 
     root: str
+    server: str
 
     def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
         parts = _split(uri)
-        self._host = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2]}"
+        self.server = self._host = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2]}"
         self._access = access_of(uri, options)
         self._query = parts.query
         self._client = HttpClient(self._access)

@@ -54,9 +54,11 @@ class S3Store:
 
     Attributes:
         root: ``bucket/key`` of `uri`, without version.
+        server: The endpoint, or the bucket where that is Amazon's own.
     """
 
     root: str
+    server: str
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
         self._scheme, _, rest = uri.partition("://")
@@ -64,6 +66,7 @@ class S3Store:
         self.root = path.rstrip("/")
         _check_bucket(self.root.partition("/")[0], uri)
         self._client = S3Client(storage_options)
+        self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
 
     def info(self, path: str) -> ObjectInfo:
         """Ask for size and ETag with one HEAD, and on refusal for the reason with one GET of one byte.

@@ -48,6 +48,8 @@ class S3Client:
             self._fs = shared(self, S3FileSystem, options, _close)
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"s3fs refuses the storage options: {type(error).__name__}") from error
+        # As botocore will find it, but for its configuration files.
+        self.endpoint = _endpoint(options, os.environ)
         self.is_anonymous = bool(self._fs.anon)
         self.requester_pays = bool(self._fs.requester_pays)
         self._clock_offset_s = 0.0
@@ -164,6 +166,12 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     if options.get("asynchronous"):
         raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     return options
+
+
+def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    given = options.get("endpoint_url") or options["client_kwargs"].get("endpoint_url")
+    named = given or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    return str(named).rstrip("/") if named else None
 
 
 def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class Options:
             waited for until the first block's time is up.
         hedge_percent: Most extra bytes, in percent, that may be asked for a second time because their request is
             slower than 95 in 100; whichever answer is complete first counts. 0 turns this off.
-        deadline_s: Longest time from asking for the first tensor to the last, the consumer's own included. Automatic:
-            none.
+        deadline_s: Longest time from the call to the last tensor, looking for the checkpoint and the consumer's own
+            included; of an open `Checkpoint`, of each read. Automatic: none.
         connect_timeout_s: Longest wait for a connection, TLS handshake included.
         first_byte_timeout_s: Longest wait from sending a request to the first byte of its answer.
         stall_timeout_s: Longest time a transfer may stay below `stall_bytes_per_s` before it is made anew.

@@ -1,19 +1,23 @@
 """Tells the user of servers that are waited for: in the log, and in a line for the progress bar.
 
-A server is named after a second, as most outages are over by then, and again every ten seconds until it answers.
+A server is named after a second, as most outages are over by then, and again every ten seconds until it answers; once
+for the whole process, however many loads wait for it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from streamer import _native
 
-__all__ = ["OutageNews"]
+__all__ = ["BULLETIN", "OutageNews"]
 
 _log = logging.getLogger("streamer")
 
@@ -22,19 +26,64 @@ TOLD_AFTER_S = 1.0
 TOLD_AGAIN_S = 10.0
 
 
+@dataclass
+class _Told:
+    since: float
+    at_s: float  # for how long it had been away when that was said last
+
+
+class Bulletin:
+    """What the process has said in its log about servers that are away. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._told: dict[str, _Told] = {}
+
+    def away(self, server: str, waited_s: float, questions: int, last_failure: str) -> None:
+        """Say so, where it is time to; to be called often."""
+        if waited_s < TOLD_AFTER_S:
+            return
+        with self._guard:
+            told = self._told.get(server)
+            if told is not None and told.at_s <= waited_s < told.at_s + TOLD_AGAIN_S:
+                return
+            self._told[server] = _Told(time.monotonic() - waited_s, waited_s)
+        _log.warning("%s, asked %d times: %s", line_of(server, waited_s), questions, last_failure)
+
+    def again(self, server: str) -> None:
+        """Say that it answers again, where it was said that it does not."""
+        with self._guard:
+            told = self._told.pop(server, None)
+        if told is not None:
+            _log.warning("%s answers again, after %.0f s", server, time.monotonic() - told.since)
+
+    def forget(self) -> None:
+        """Begin anew, in a forked child: a thread that is not there may hold the lock."""
+        self._guard = threading.Lock()
+        self._told.clear()
+
+
+BULLETIN = Bulletin()
+os.register_at_fork(after_in_child=BULLETIN.forget)
+
+
 class OutageNews:
-    """See the module's docstring.
+    """Looks at one session's servers; see the module's docstring.
 
     Args:
         engine: Knows which servers are waited for.
         on_wait: Called with one line when there is something to wait for, and with "" when there is not any more.
+        bulletin: The process's own.
     """
 
-    def __init__(self, engine: _native.Session, on_wait: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, engine: _native.Session, on_wait: Callable[[str], None] | None, bulletin: Bulletin | None = None
+    ) -> None:
         self._engine = engine
         self._on_wait = on_wait
+        self._bulletin = bulletin or BULLETIN
         self._next_look = 0.0
-        self._told_s: dict[str, float] = {}  # by server: for how long it had been waited for when that was told
+        self._away: set[str] = set()
 
     def look(self) -> None:
         """Tell what is new; cheap, and to be called often."""
@@ -44,21 +93,18 @@ class OutageNews:
         self._next_look = now + LOOK_S
         waited_for = {each.server: each for each in self._engine.outages() if each.waited_s >= TOLD_AFTER_S}
         for server, outage in waited_for.items():
-            told_s = self._told_s.get(server)
-            if told_s is None or not told_s <= outage.waited_s < told_s + TOLD_AGAIN_S:
-                self._told_s[server] = outage.waited_s
-                _log.warning("%s, asked %d times: %s", _line(outage), outage.probes, outage.last_failure)
-        for server in self._told_s.keys() - waited_for.keys():
-            del self._told_s[server]
-            _log.warning("%s answers again", server)
-            self._show("")
-        if waited_for:
-            self._show("; ".join(_line(outage) for outage in waited_for.values()))
+            self._bulletin.away(server, outage.waited_s, outage.probes, outage.last_failure)
+        for server in self._away - waited_for.keys():
+            self._bulletin.again(server)
+        if waited_for or self._away:
+            self._show("; ".join(line_of(server, outage.waited_s) for server, outage in waited_for.items()))
+        self._away = set(waited_for)
 
     def _show(self, text: str) -> None:
         if self._on_wait is not None:
             self._on_wait(text)
 
 
-def _line(outage: _native.OpenOutage) -> str:
-    return f"waiting for {outage.server}, away for {outage.waited_s:.0f} s"
+def line_of(server: str, waited_s: float) -> str:
+    """Say in a few words which server is waited for."""
+    return f"waiting for {server}, away for {waited_s:.0f} s"

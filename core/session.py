@@ -80,7 +80,7 @@ class ReadSession:
         self._device_tensors = device_tensors
         self._delivered = 0
         self._deadline_s = settings.deadline_s
-        self._began = time.monotonic()
+        self._began = settings.began or time.monotonic()
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)

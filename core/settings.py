@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from streamer.core.machine import memory_bytes
@@ -26,6 +27,7 @@ class Settings:
 
     `file_threads`, `direct_io` and `gpudirect` may be None, see `streamer.core.file_reading`; `http_reactors` and
     `http_in_flight`, see `streamer.core.http_reading`. `io_uring` too: the engine finds out whether it can have one.
+    `began` is the monotonic time from which `deadline_s` counts; None: from the beginning of each read.
     """
 
     file_block_bytes: int
@@ -54,6 +56,7 @@ class Settings:
     stall_timeout_s: float
     stall_bytes_per_s: float
     max_rank: int
+    began: float | None = None
 
 
 def resolve(options: Options | None) -> Settings:
@@ -90,6 +93,7 @@ def resolve(options: Options | None) -> Settings:
         stall_timeout_s=given.stall_timeout_s,
         stall_bytes_per_s=given.stall_bytes_per_s,
         max_rank=given.max_rank,
+        began=time.monotonic(),
     )
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "DigestingStore",
     "ObjectInfo",
     "PythonSource",
+    "RemoteStore",
     "Source",
     "Store",
     "StoreHooks",
@@ -202,6 +203,18 @@ class DigestingStore(Protocol):
         Raises:
             StorageError: the store cannot be asked.
         """
+
+
+@runtime_checkable
+class RemoteStore(Protocol):
+    """A store that knows its server; what a `Store` may have beside. Of others the URL's host is taken.
+
+    Attributes:
+        server: ``scheme://host:port``, or whatever names the server in a message, without secrets. One that is away is
+            waited for, if it has answered before in this process.
+    """
+
+    server: str
 
 
 @runtime_checkable

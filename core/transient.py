@@ -9,8 +9,9 @@ import errno
 
 from streamer.core.errors import ConnectError, HttpStatusError, StreamerError, TlsError, TransferTimeoutError
 
-__all__ = ["is_transient"]
+__all__ = ["is_away", "is_transient", "is_transport_failure"]
 
+STATUSES_OF_ONE_REQUEST = frozenset({408, 500})  # the server may well answer others
 STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 ERROR_NUMBERS = frozenset(
     {
@@ -44,3 +45,13 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in ERROR_NUMBERS:
         return True
     return any(getattr(error, name, None) in STATUSES for name in ("status", "status_code"))
+
+
+def is_away(error: BaseException) -> bool:
+    """Tell whether the whole server may be away: it, or the one behind it, does not answer or asks for patience."""
+    return is_transient(error) and getattr(error, "status", None) not in STATUSES_OF_ONE_REQUEST
+
+
+def is_transport_failure(error: BaseException) -> bool:
+    """Tell whether there was no answer at all, not even one that refuses."""
+    return isinstance(error, (ConnectError, TlsError, TransferTimeoutError))

@@ -64,6 +64,12 @@ std::shared_ptr<Endpoint> Endpoint::named(const std::string& name) {
   return endpoint;
 }
 
+void Endpoint::note_answer_of(std::string_view url) {
+  const std::shared_ptr<Endpoint> endpoint = of(url);
+  const std::lock_guard lock(endpoint->mutex_);
+  endpoint->note_answer();
+}
+
 std::optional<TimePoint> Endpoint::closed_until(TimePoint now) {
   const std::lock_guard lock(mutex_);
   return closed_until_locked(now);

@@ -30,6 +30,9 @@ class Endpoint {
   // The endpoint of that name, where a URL does not tell it.
   static std::shared_ptr<Endpoint> named(const std::string& name);
 
+  // Somebody else in this process was answered by the server of this URL.
+  static void note_answer_of(std::string_view url);
+
   // `name` is for messages. `has_answered`: in this process, ever.
   explicit Endpoint(std::string name, bool has_answered = false)
       : name_(std::move(name)), has_answered_(has_answered) {}

@@ -120,7 +120,8 @@ void HttpReactor::send(Block block, HttpObject& object, std::shared_ptr<const Ht
   HttpTransfer* transfer = idle_.back();
   idle_.pop_back();
   ++counters_.requests;
-  transfer->prepare(std::move(block), object, std::move(target), flight.started);
+  transfer->prepare(std::move(block), object, std::move(target), flight.started,
+                    flight.ticket.first_byte_s);
   if (flight.partner != nullptr) active_.at(flight.partner).partner = transfer;
   active_.emplace(transfer, std::move(flight));
   check(curl_multi_add_handle(multi_.get(), transfer->handle()));

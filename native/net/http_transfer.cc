@@ -59,7 +59,9 @@ HttpTransfer::HttpTransfer(const HttpOptions& options, std::uint64_t& received_b
 }
 
 void HttpTransfer::prepare(Block block, HttpObject& object,
-                           std::shared_ptr<const HttpTarget> target, TimePoint now) {
+                           std::shared_ptr<const HttpTarget> target, TimePoint now,
+                           double first_byte_s) {
+  first_byte_s_ = std::min(first_byte_s, options_.first_byte_timeout_s);
   block_ = std::move(block);
   if (block_.attempts++ == 0) block_.first_started = now;
   object_ = &object;
@@ -269,7 +271,7 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_
   } else if (head_.status == 0) {
     curl_off_t connected_us = 0;  // connection and TLS handshake; 0 until they are done
     curl_easy_getinfo(easy_.get(), CURLINFO_PRETRANSFER_TIME_T, &connected_us);
-    const double limit = static_cast<double>(connected_us) / 1e6 + options_.first_byte_timeout_s;
+    const double limit = static_cast<double>(connected_us) / 1e6 + first_byte_s_;
     if (connected_us > 0 && seconds_between(started_, now) > limit) {
       error = error_of(ErrorCode::kTimeout, "no answer within the first-byte time-out");
     }

@@ -40,9 +40,10 @@ class HttpTransfer {
   CURL* handle() const { return easy_.get(); }
 
   // Prepares the request for what is missing of the block. The caller adds handle() to its multi
-  // handle.
+  // handle. `first_byte_s`: how long the answer may take to begin, where that is less than the
+  // option says.
   void prepare(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
-               TimePoint now);
+               TimePoint now, double first_byte_s);
 
   // What the request came to; nothing when every byte landed.
   std::optional<ReadError> conclude(CURLcode result, TimePoint now);
@@ -106,6 +107,7 @@ class HttpTransfer {
   std::optional<ReadError> refusal_;
   std::string error_body_;
   TimePoint started_{};
+  double first_byte_s_ = 0;            // at most the option
   std::uint64_t received_before_ = 0;  // by earlier attempts at the block
   TimePoint window_start_{};           // of the current stall window
   std::uint64_t window_received_ = 0;  // block_.received at its start

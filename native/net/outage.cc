@@ -20,6 +20,9 @@ struct Pauses {
 };
 constexpr Pauses kAfterFailure{0.05, 5};
 constexpr Pauses kAfterThrottle{0.25, 10};
+// How long the n-th probe waits for its answer: first * 2^n, so that a slow server is heard at
+// last.
+constexpr double kProbeS = 1;  // the first probe comes after one pause
 constexpr double kLongestRetryAfterS =
     86400;  // what a clock can add; the block's deadline is nearer
 
@@ -51,7 +54,8 @@ OutageTicket Outage::start() {
     is_probing_ = true;
     ++story_.probes;
   }
-  return {epoch_, is_open_};
+  if (!is_open_) return {.epoch = epoch_};
+  return {.epoch = epoch_, .is_probe = true, .first_byte_s = kProbeS * std::pow(2.0, pauses_)};
 }
 
 void Outage::finish_well(const OutageTicket& ticket, TimePoint now) {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <string>
 
 #include "base/clock.h"
@@ -24,6 +25,9 @@ namespace streamer {
 struct OutageTicket {
   std::uint32_t epoch = 0;
   bool is_probe = false;
+  // A probe whose answer has not begun by then is given up for the next one, on a new connection:
+  // behind an address with several servers that may be another.
+  double first_byte_s = std::numeric_limits<double>::infinity();
 };
 
 // What happened at one endpoint since its process first used it.

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <vector>
 
 namespace streamer {
@@ -42,6 +43,22 @@ TEST_CASE("one failure among many good answers is no outage") {
     }
   }
   CHECK(outage.totals(at(1)).outages == 0);
+}
+
+TEST_CASE("each probe waits twice as long for its answer as the one before") {
+  Outage outage = open_outage();
+  std::vector<double> limits;
+  for (double seconds = 10; limits.size() < 4; seconds += 10) {
+    const OutageTicket probe = outage.start();
+    limits.push_back(probe.first_byte_s);
+    fail(outage, probe, seconds);
+  }
+  CHECK(limits == std::vector<double>{2, 4, 8, 16});
+}
+
+TEST_CASE("a request that is no probe waits as long as it may") {
+  Outage outage;
+  CHECK(std::isinf(outage.start().first_byte_s));
 }
 
 TEST_CASE("the third failure in a row opens it, and is no fault of its request") {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ class Checkpoint:
     """
 
     def __init__(self, opened: Opened, names: NamesOption, framework: str, device: Any) -> None:
+        opened.settings = replace(opened.settings, began=None)  # each read has the whole deadline
         self._opened = opened
         self._framework = framework_of(framework, device)
         chosen = select(names, list(opened.catalog.tensors))

@@ -7,6 +7,7 @@ Nothing a checkpoint says can lead out of its folder.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from streamer import plugins
-from streamer._parallel import in_parallel
+from streamer._parallel import AnswerTimeoutError, in_parallel
+from streamer._patient_store import patient
 from streamer._promised import Promise, promises_of
 from streamer.core.errors import (
     AccessDeniedError,
@@ -22,11 +24,13 @@ from streamer.core.errors import (
     ObjectNotFoundError,
     OptionError,
     StorageError,
+    TransferTimeoutError,
     UsageError,
 )
 from streamer.core.index import ShardIndex, parse_index
 from streamer.core.reading import read_ranges
 from streamer.core.redact import redact
+from streamer.core.server_outages import Patience
 from streamer.core.session import SourceObject
 from streamer.core.settings import Settings
 from streamer.core.sources import ObjectInfo, Store
@@ -59,6 +63,7 @@ class Shards:
         index_path: The store's own path of the index; None without one, and for a list of URIs.
         kind: What the user named.
         promised: What is known of the bytes of each shard, if that was asked for.
+        patience: What was waited for while they were looked for.
     """
 
     label: str
@@ -68,6 +73,7 @@ class Shards:
     index_path: str | None = None
     kind: Kind = "file"
     promised: list[Promise] = field(default_factory=list)
+    patience: Patience = field(default_factory=lambda: Patience(0))
 
 
 def locate(
@@ -77,7 +83,14 @@ def locate(
     fs: AbstractFileSystem | None = None,
     verify: str = "off",
 ) -> Shards:
-    """Find the shards, and with `verify` what is known of their bytes.
+    """Find the shards, and with `verify` what is known of their bytes; a server that is away is waited for.
+
+    Args:
+        uri: As for `streamer.load`, as the others.
+        storage_options: One, or one for each URI.
+        settings: How to read.
+        fs: To read from.
+        verify: ``"auto"``, ``"manifest"`` or ``"off"``.
 
     Raises:
         UsageError: the list of URIs is empty, or an entry is neither text nor a path.
@@ -86,15 +99,17 @@ def locate(
         ObjectNotFoundError: nothing there, or a shard that the index names is missing.
         ShardIndexError: the index is malformed or leaves its folder.
         FormatError: a folder holds several indexes.
+        TransferTimeoutError: the load's own deadline is over.
         StorageError: and its kinds, from the storage.
     """
     uris = _as_list(uri)
     options = _options_by_uri(storage_options, len(uris))
     backends = enabled(uris=uris)  # once: it reads the entry points of everything that is installed
+    patience = Patience(settings.block_deadline_s)
 
     def locate_one(given: tuple[str, Mapping[str, Any] | None]) -> Shards:
         each, own = given
-        store = plugins.open_store(each, own, fs=fs, found=backends)
+        store = patient(plugins.open_store(each, own, fs=fs, found=backends), each, patience)
         try:
             parts = _locate_in(store, redact(each), settings)
             promised = promises_of(
@@ -104,7 +119,23 @@ def locate(
         finally:
             store.close()
 
-    found = in_parallel(locate_one, list(zip(uris, options, strict=True)), role="locate")
+    began = settings.began or time.monotonic()
+    give_up_at = None if settings.deadline_s is None else began + settings.deadline_s
+    try:
+        found = in_parallel(locate_one, list(zip(uris, options, strict=True)), role="locate", give_up_at=give_up_at)
+    except AnswerTimeoutError:
+        raise TransferTimeoutError(
+            f"the checkpoint was not found in time{patience.story()}",
+            uri=redact(uris[0]),
+            elapsed_s=time.monotonic() - began,
+            hint=f"Raise deadline_s in Options ({settings.deadline_s:g} s)",
+        ) from None
+    finally:
+        patience.end()
+    return replace(_joined(found), patience=patience)
+
+
+def _joined(found: list[Shards]) -> Shards:
     if len(found) == 1:
         return found[0]
     objects: list[SourceObject] = []

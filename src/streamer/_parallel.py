@@ -8,10 +8,11 @@ no interpreter from exiting (those of `concurrent.futures` do). Where no thread 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["in_parallel"]
+__all__ = ["AnswerTimeoutError", "in_parallel"]
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -20,21 +21,31 @@ MAX_THREADS = 16  # a store answers many at a time; more would only wait for eac
 AT_ONCE_S = 0.001  # local files need no second thread, and starting sixteen takes longer than asking them
 
 
-def in_parallel(ask: Callable[[Question], Answer], questions: Sequence[Question], *, role: str) -> list[Answer]:
+def in_parallel(
+    ask: Callable[[Question], Answer], questions: Sequence[Question], *, role: str, give_up_at: float | None = None
+) -> list[Answer]:
     """Ask all questions at the same time.
 
     Args:
         ask: Called from several threads.
         questions: One argument each.
         role: For the names of the threads.
+        give_up_at: Monotonic time at which the caller leaves, as if it were interrupted.
+
+    Raises:
+        AnswerTimeoutError: not all were answered by then.
 
     Example:
         >>> in_parallel(len, ["a", "bb", "ccc"], role="example")
         [1, 2, 3]
     """
-    if len(questions) <= 1:
+    if len(questions) <= 1 and give_up_at is None:
         return [ask(question) for question in questions]
-    return _Asking(ask, questions).run(role)
+    return _Asking(ask, questions).run(role, give_up_at)
+
+
+class AnswerTimeoutError(Exception):
+    """The caller has no more time."""
 
 
 class _Asking(Generic[Question, Answer]):
@@ -46,13 +57,15 @@ class _Asking(Generic[Question, Answer]):
         self._answers: dict[int, Answer] = {}
         self._failures: dict[int, BaseException] = {}
 
-    def run(self, role: str) -> list[Answer]:
+    def run(self, role: str, give_up_at: float | None) -> list[Answer]:
         threads = self._start(role)
         try:
             if not threads:
                 self._work()
             for thread in threads:
-                thread.join()
+                thread.join(None if give_up_at is None else max(0.0, give_up_at - time.monotonic()))
+                if thread.is_alive():
+                    raise AnswerTimeoutError
         except BaseException:  # Ctrl-C
             with self._lock:
                 self._next = len(self._questions)

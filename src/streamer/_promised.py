@@ -6,9 +6,9 @@ Guarantees: a manifest is used only if it fits the checkpoint's headers; what a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from streamer._parallel import in_parallel
 from streamer.core.catalog import Catalog, Located
 from streamer.core.digests import NoDigest, ObjectDigest, is_sound
 from streamer.core.errors import ManifestError, ObjectNotFoundError, PluginError, StorageError
@@ -28,7 +28,6 @@ __all__ = ["FoundManifest", "Promise", "manifest_paths", "name_in_manifest", "pr
 MANIFEST_SUFFIX = ".manifest.json"
 INDEX_SUFFIX = ".index.json"
 USUAL_MANIFEST = "model.safetensors" + MANIFEST_SUFFIX
-REQUEST_THREADS = 16  # as for the requests of a listing that does not tell all
 
 _NOT_OFFERED = NoDigest("its storage keeps no digest of it")
 
@@ -75,8 +74,7 @@ def promises_of(
         return list(_from_manifest(store, infos, index_path, settings, is_whole))
     if not isinstance(store, DigestingStore):
         return [_NOT_OFFERED for _ in infos]
-    with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="streamer-digest") as pool:
-        return list(pool.map(lambda info: _checked(store.digest(info), info), infos))
+    return in_parallel(lambda info: _checked(store.digest(info), info), infos, role="digest")
 
 
 def manifest_paths(infos: Sequence[ObjectInfo], index_path: str | None) -> list[str]:

@@ -10,85 +10,30 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from comparison import assert_same, tensors_of
-from make_checkpoint import make_checkpoint
+from comparison import assert_same
 from safetensors.torch import load_file
-from servers.ganesha import missing_for_ganesha
 from servers.kept_ports import KeptPorts
 from servers.private_names import NameServer, missing_for_private_names, run_with_names
 
 import streamer
 from faults.outages import Planned, Scene
-from faults.storages import STORAGES, Storage
+from faults.started_storages import SMALL, TOTAL_BYTES, Storages, load, stream
+from faults.storages import Storage
 from streamer.core.plan import Item, plan_reads
 from streamer.core.session import ReadSession, SourceObject
 from streamer.core.settings import resolve
 from streamer.core.sources import HttpSource, NfsSource
 
-TOTAL_BYTES = 6 << 20
 AT_BYTES = TOTAL_BYTES * 2 // 5
-SMALL = {"block_bytes": 64 << 10, "header_bytes": 4096, "http_reactors": 1, "coalesce_gap_bytes": 0}
 OPTIONS = streamer.Options(**SMALL)
 NOBODY = "nfs://127.0.0.1/export/model?version=4&nfsport={}"
 SOON_S = 6.0  # about five, and what a busy machine adds
 LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder ``bucket/model`` with a checkpoint in two shards."""
-    bucket = tmp_path_factory.mktemp("outages") / "bucket"
-    make_checkpoint(bucket / "model", total_bytes=TOTAL_BYTES, shards=2)
-    return bucket / "model"
-
-
-@pytest.fixture(scope="module")
-def expected(model: Path) -> dict[str, torch.Tensor]:
-    return tensors_of(model)
-
-
-class Storages:
-    """Each kind is started when it is first asked for, and loaded once without any outage."""
-
-    def __init__(self, model: Path, stack: ExitStack) -> None:
-        self._model, self._stack = model, stack
-        self._started: dict[str, Storage] = {}
-        self._undisturbed: dict[str, int] = {}
-
-    def __getitem__(self, kind: str) -> Storage:
-        if kind not in self._started:
-            if kind.startswith("nfs") and (missing := missing_for_ganesha()):
-                pytest.skip(missing)
-            self._started[kind] = self._stack.enter_context(STORAGES[kind](self._model))
-        return self._started[kind]
-
-    def undisturbed_requests(self, kind: str) -> int:
-        if kind not in self._undisturbed:
-            with self[kind].proxy() as proxy:
-                load(self[kind], proxy.port)
-                self._undisturbed[kind] = proxy.requests
-        return self._undisturbed[kind]
-
-
-@pytest.fixture(scope="module")
-def storages(model: Path) -> Iterator[Storages]:
-    with ExitStack() as stack:
-        yield Storages(model, stack)
-
-
-def stream(storage: Storage, port: int, options: streamer.Options = OPTIONS) -> streamer.Stream:
-    return streamer.stream(storage.url(port), storage_options=storage.options(port), options=options, progress=False)
-
-
-def load(storage: Storage, port: int) -> tuple[dict[str, torch.Tensor], streamer.LoadReport]:
-    with stream(storage, port) as tensors:
-        loaded = dict(tensors)
-    return loaded, tensors.report
 
 
 @contextmanager

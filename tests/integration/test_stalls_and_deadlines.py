@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 import pytest
@@ -88,3 +89,24 @@ def test_the_time_of_a_block_is_watched_while_an_attempt_runs_regression():
             read(server.url, block_deadline_s=1, stall_bytes_per_s=1, hedge_percent=0)
         assert time.monotonic() - started < 3
     assert len(server.requests) == 1
+
+
+def test_a_probe_that_meets_a_silent_server_is_soon_followed_by_another():
+    """Behind one address may be several servers, of which one is silent: it would be waited for 30 s."""
+    over = threading.Event()
+
+    def script(request, answer):
+        if request.number == 0:
+            return  # so that it has answered
+        if request.number <= 3:
+            answer.become(503)
+        elif request.number == 4:
+            over.wait(20)
+
+    with ScriptedServer(DATA, script) as server:
+        started = time.monotonic()
+        data, stats = read(server.url, block_bytes=64 * KIB, http_reactors=1, http_in_flight=1, hedge_percent=0)
+        assert time.monotonic() - started < 15
+        over.set()
+    assert data == DATA
+    assert stats["outages"] >= 1

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamer.core import outage_news
-from streamer.core.outage_news import OutageNews
+from streamer.core.outage_news import Bulletin, OutageNews
 
 SERVER = "https://host:9000"
 
@@ -23,14 +23,20 @@ def clock(monkeypatch):
 
 def heard(clock, caplog, story):
     """Look once for each second of `story`, a list of how long the server has been away; None: it is not."""
-    lines = []
+    return heard_by(1, clock, caplog, story)
+
+
+def heard_by(loads, clock, caplog, story):
+    """The same for several loads; the lines are of all their bars."""
+    lines, bulletin = [], Bulletin()
     engine = SimpleNamespace(outages=lambda: outages)
-    news = OutageNews(engine, lines.append)
+    every_news = [OutageNews(engine, lines.append, bulletin) for _ in range(loads)]
     with caplog.at_level(logging.WARNING, "streamer"):
         for waited_s in story:
             outages = [] if waited_s is None else [SimpleNamespace(server=SERVER, waited_s=waited_s, **ASKED)]
             clock.seconds += 1
-            news.look()
+            for news in every_news:
+                news.look()
     return lines, [record.getMessage() for record in caplog.records]
 
 
@@ -44,13 +50,22 @@ def test_a_short_outage_is_not_worth_a_word(clock, caplog):
 def test_a_long_one_is_named_and_its_end_too(clock, caplog):
     lines, log = heard(clock, caplog, [0.5, 1.5, 2.5, None, None])
     assert lines == [f"waiting for {SERVER}, away for 2 s", f"waiting for {SERVER}, away for 2 s", ""]
-    assert log == [f"waiting for {SERVER}, away for 2 s, asked 3 times: refused", f"{SERVER} answers again"]
+    assert log == [f"waiting for {SERVER}, away for 2 s, asked 3 times: refused", f"{SERVER} answers again, after 4 s"]
 
 
 def test_it_is_named_again_every_ten_seconds(clock, caplog):
     lines, log = heard(clock, caplog, range(1, 25))
     assert len(lines) == 24
     assert [line.split(",")[1] for line in log] == [" away for 1 s", " away for 11 s", " away for 21 s"]
+
+
+def test_ten_loads_that_wait_for_one_server_say_it_once(clock, caplog):
+    lines, log = heard_by(10, clock, caplog, [1.5, 2.5, None])
+    assert len(lines) == 30
+    assert log == [
+        f"waiting for {SERVER}, away for 2 s, asked 3 times: refused",
+        f"{SERVER} answers again, after 4 s",
+    ]
 
 
 def test_looking_often_costs_nothing(clock):

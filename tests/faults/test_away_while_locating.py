@@ -1,0 +1,150 @@
+"""A server that is away when a load begins, or while it still looks for the checkpoint, is waited for."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from comparison import assert_same
+from servers.tcp_proxy import TcpProxy
+
+import streamer
+from faults.outages import OUTAGES, Scene
+from faults.started_storages import SMALL, Storages, load, stream
+from faults.storages import Storage
+
+LASTS_S = 2.0
+LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
+
+
+@contextmanager
+def away(outage: str, storage: Storage, lasts_s: float | None) -> Iterator[TcpProxy]:
+    """Load once through a proxy; the storage is away from now on, for so long or until the end."""
+    enough = threading.Event()
+    began = threading.Event()
+
+    def pause() -> None:
+        began.set()
+        enough.wait(lasts_s)
+
+    with storage.proxy() as proxy:
+        load(storage, proxy.port)
+        story = threading.Thread(target=OUTAGES[outage].story, args=(Scene(proxy, storage.server), pause), daemon=True)
+        story.start()
+        began.wait()
+        try:
+            yield proxy
+        finally:
+            enough.set()
+            story.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "outage"),
+    [
+        ("faults", "throttle_wave"),
+        ("faults", "busy_wave"),
+        ("http", "gone"),
+        ("http", "throttle_wave"),
+        ("http", "killed"),
+        ("s3", "killed"),
+        ("nfs", "gone"),
+    ],
+)
+def test_a_server_that_answered_before_is_waited_for(
+    kind: str, outage: str, storages: Storages, expected: dict[str, torch.Tensor]
+) -> None:
+    with away(outage, storages[kind], LASTS_S) as proxy:
+        loaded, report = load(storages[kind], proxy.port)
+    assert_same(loaded, expected)
+    assert report.outages >= 1
+    assert report.waited_s > 0
+    assert report.probes >= 1
+
+
+def test_the_wait_is_told(storages: Storages, caplog: pytest.LogCaptureFixture) -> None:
+    with away("gone", storages["http"], 4.0) as proxy, caplog.at_level(logging.WARNING, "streamer"):
+        load(storages["http"], proxy.port)
+    waiting, again = (record.getMessage() for record in caplog.records)
+    server = f"http://127.0.0.1:{proxy.port}"
+    assert re.fullmatch(rf"waiting for {server}, away for \d+ s, asked \d+ times: No connection to the server", waiting)
+    assert re.fullmatch(rf"{server} answers again, after \d+ s", again)
+
+
+def test_one_that_stays_away_is_given_up_after_the_deadline_of_a_block(storages: Storages) -> None:
+    options = streamer.Options(**SMALL, block_deadline_s=2.0)
+    with away("gone", storages["http"], None) as proxy:
+        began = time.monotonic()
+        with pytest.raises(streamer.ConnectError) as caught:
+            stream(storages["http"], proxy.port, options)
+    assert 2.0 <= time.monotonic() - began < 2.0 + 5
+    assert re.search(r"has been failing for \d+\.\d s and was asked \d+ times; at first: ", str(caught.value))
+    assert caught.value.attempts >= 2
+    assert caught.value.elapsed_s >= 1.0
+
+
+def test_one_that_never_answered_is_given_up_at_once(storages: Storages) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound but not listening: refuses
+        began = time.monotonic()
+        with pytest.raises(streamer.ConnectError):
+            streamer.load(f"http://127.0.0.1:{nobody.getsockname()[1]}/model.safetensors")
+    assert time.monotonic() - began < 5
+
+
+def test_many_questions_send_one_probe_at_a_time(storages: Storages, expected: dict[str, torch.Tensor]) -> None:
+    storage = storages["http"]
+    with away("gone", storage, LASTS_S) as proxy:
+        results: list[tuple[dict[str, torch.Tensor], streamer.LoadReport]] = []
+        loads = [threading.Thread(target=lambda: results.append(load(storage, proxy.port))) for _ in range(8)]
+        for each in loads:
+            each.start()
+        for each in loads:
+            each.join()
+    assert len(results) == len(loads)
+    for loaded, _ in results:
+        assert_same(loaded, expected)
+    # Pauses of 0.5, 1, 2 s, a quarter shorter at most: four probes in two seconds, one of each load at its beginning.
+    assert sum(report.probes for _, report in results) <= 6
+
+
+def test_ctrl_c_ends_the_wait(storages: Storages) -> None:
+    with away("gone", storages["http"], None) as proxy:
+        threading.Timer(1.5, signal.raise_signal, [signal.SIGINT]).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            stream(storages["http"], proxy.port)
+    assert time.monotonic() - began < 1.5 + LIMIT_S
+
+
+def test_the_deadline_of_the_load_covers_the_wait(storages: Storages) -> None:
+    options = streamer.Options(**SMALL, deadline_s=1.5)
+    with away("gone", storages["http"], None) as proxy:
+        began = time.monotonic()
+        with pytest.raises(streamer.TransferTimeoutError, match=r"not found in time; http://\S+ has been failing"):
+            stream(storages["http"], proxy.port, options)
+    assert time.monotonic() - began < 1.5 + LIMIT_S
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_deadline_covers_a_server_that_says_nothing(count: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = [f"http://127.0.0.1:{silent.getsockname()[1]}/{number}.safetensors" for number in range(count)]
+        began = time.monotonic()
+        with pytest.raises(streamer.TransferTimeoutError, match="deadline_s"):
+            streamer.load(urls, options=streamer.Options(deadline_s=0.5))
+        assert time.monotonic() - began < 0.5 + LIMIT_S
+
+
+def test_a_local_folder_that_is_not_there_is_no_outage(tmp_path: Path) -> None:
+    with pytest.raises(streamer.ObjectNotFoundError):
+        streamer.load(tmp_path / "absent")

@@ -1,0 +1,174 @@
+"""How questions to a server that is away are asked again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+
+import pytest
+
+from streamer.core import server_outages
+from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
+from streamer.core.server_outages import Patience
+
+NAMES = (f"http://host{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """The name of a server that nobody has heard of, whose outages are short."""
+    monkeypatch.setattr(server_outages, "LOOK_S", 0.005)
+    monkeypatch.setattr(server_outages, "PAUSE_S", 0.01)
+    return next(NAMES)
+
+
+def told(*answers):
+    """A question that is answered so, one after the other; the last for ever."""
+    left = list(answers)
+    asked = []
+
+    def question():
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        asked.append(answer)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    question.asked = asked
+    return question
+
+
+def refused():
+    return ConnectError("refused")
+
+
+def test_a_server_that_answered_is_asked_again(server):
+    patience = Patience(10)
+    patience.ask(server, told("first"))
+    question = told(refused(), refused(), "second")
+    assert patience.ask(server, question) == "second"
+    assert len(question.asked) == 3
+    assert (patience.outages, patience.probes) == (1, 2)
+
+
+def test_one_that_never_did_is_not(server):
+    question = told(refused(), "late")
+    with pytest.raises(ConnectError):
+        Patience(10).ask(server, question)
+    assert len(question.asked) == 1
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_status_that_asks_for_patience_is_an_answer(server, status):
+    assert Patience(10).ask(server, told(HttpStatusError("busy", status=status), "well")) == "well"
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        ObjectNotFoundError("absent", status=404),
+        HttpStatusError("broken", status=500),
+        StorageError("odd"),
+        ValueError("bug"),
+    ],
+)
+def test_what_will_not_pass_is_raised_at_once(server, final):
+    patience = Patience(10)
+    patience.ask(server, told("first"))
+    question = told(final, "never")
+    with pytest.raises(type(final)):
+        patience.ask(server, question)
+    assert len(question.asked) == 1
+    assert patience.outages == 0
+
+
+def test_the_answer_that_there_is_nothing_ends_an_outage(server):
+    patience = Patience(10)
+    patience.ask(server, told("first"))
+    with pytest.raises(ObjectNotFoundError):
+        patience.ask(server, told(refused(), ObjectNotFoundError("absent", status=404)))
+    assert server_outages._SERVERS[server].outage is None
+
+
+def test_exhaustion_tells_first_and_last_failure(server):
+    patience = Patience(0.2)
+    patience.ask(server, told("first"))
+    with pytest.raises(ConnectError) as caught:
+        patience.ask(server, told(ConnectError("broken off"), refused()))
+    assert caught.value.message.startswith(f"refused; {server} has been failing for 0.")
+    assert caught.value.message.endswith("; at first: broken off")
+    assert caught.value.attempts > 2
+
+
+def test_threads_send_one_probe_together(server):
+    patience, together = Patience(10), threading.Barrier(8)
+    patience.ask(server, told("first"))
+    most, now, guard = [0], [0], threading.Lock()
+    is_back = threading.Event()
+
+    def question():
+        with guard:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.002)
+        with guard:
+            now[0] -= 1
+        if not is_back.is_set():
+            raise refused()
+
+    with pytest.raises(ConnectError):
+        Patience(0).ask(server, question)  # the outage is known
+    threads = [threading.Thread(target=lambda: (together.wait(), patience.ask(server, question))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while server_outages._SERVERS[server].outage.questions < 5:
+        time.sleep(0.001)
+    assert most == [1]
+    is_back.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_an_end_lets_everybody_go(server):
+    patience = Patience(60)
+    patience.ask(server, told("first"))
+    ended = threading.Event()
+
+    def wait():
+        with pytest.raises(ConnectError):
+            patience.ask(server, told(refused()))
+        ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    patience.end()
+    assert ended.wait(5)
+    thread.join()
+
+
+def test_an_interrupted_probe_leaves_the_turn_to_others(server):
+    patience = Patience(10)
+    patience.ask(server, told("first"))
+    with pytest.raises(KeyboardInterrupt):
+        patience.ask(server, told(refused(), KeyboardInterrupt()))
+    assert patience.ask(server, told("second")) == "second"
+
+
+def test_a_child_knows_nothing_of_its_parents_outages(server):
+    Patience(1).ask(server, told("first"))
+    guard = server_outages._servers_guard
+    with guard:  # by a thread that the child does not have
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if not server_outages._SERVERS and not server_outages._servers_guard.locked() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_few_servers_are_remembered(monkeypatch):
+    monkeypatch.setattr(server_outages, "MOST_SERVERS", 3)
+    for _ in range(10):
+        Patience(1).ask(next(NAMES), told("answer"))
+    assert len(server_outages._SERVERS) == 3
