@@ -103,7 +103,7 @@ def _completed(
         )
         shards = list(shards)
         for i, tail, again in zip(longer, rest, pinned, strict=True):
-            whole[i] = memoryview(bytes(prefixes[i]) + bytes(tail))
+            whole[i] = memoryview(b"".join((prefixes[i], tail)))
             shards[i] = again
     return whole, shards
 

@@ -3,7 +3,8 @@
 Guarantees: accepted tensors have distinct names, and together cover every byte of the data section exactly once.
 Lengths are checked before anything is allocated. What is accepted, the reference implementation (safetensors
 0.8) accepts with the same meaning. Stricter than it on purpose: a key that occurs twice, and a tensor or a
-dtype written as another JSON type, are refused; so are ranks above `max_rank`.
+dtype written as another JSON type, are refused; so are ranks above `max_rank`, entries of more than 65 536 characters
+and more than 100 000 members of metadata: a header costs ten times its size in memory at most, well formed or not.
 
 Refuses with HeaderError, or with TruncatedError where the header is right and the object ends too early; with
 nothing else, whatever the bytes.

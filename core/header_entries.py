@@ -81,21 +81,21 @@ class Document(NamedTuple):
     metadata: dict[str, str] | None
 
 
-_SPACE = r"[ \t\n\r]*"
-_NUMBER = r"(?:0|[1-9][0-9]{0,18})"  # 20 digits may exceed 64 bits, and are left to the JSON reader
+MOST_KINDS = 1 << 12  # that are remembered; a model has some hundred
+MOST_CHARACTERS = 1 << 16  # of an entry in another than the plain form; some hundred are usual
+MOST_METADATA = 100_000  # members; a handful are usual, and each costs twenty times its text
 
-# Each ends before the quote of a next member or before the closing brace, so nothing is skipped between them.
-_SEPARATOR_PATTERN = rf'{_SPACE}(?:,{_SPACE}(?=")|(?=\}}))'
+_SPACE = strict_json.SPACE
+_NUMBER = r"(?:0|[1-9][0-9]{0,18})"  # 20 digits may exceed 64 bits, and are left to the JSON reader
 _OPENING = re.compile(rf'{_SPACE}\{{{_SPACE}(?=["}}])')
-_COLON = re.compile(rf"{_SPACE}:{_SPACE}")
-_SEPARATOR = re.compile(_SEPARATOR_PATTERN)
 _CLOSING = re.compile(rf"\}}{_SPACE}\Z")
 
+# More dimensions than that are left to the JSON reader: to match them takes a hundred times their size.
 # The empty alternative makes a match of every position, so that a search never runs ahead to a later entry.
 _PLAIN_ENTRY = re.compile(
     r'"(?!__metadata__")([^"\\\x00-\x1f]*)": ?'
-    rf'\{{"dtype": ?"([A-Z0-9_]+)", ?"shape": ?\[((?:{_NUMBER}(?:, ?{_NUMBER})*)?)\], ?'
-    rf'"data_offsets": ?\[({_NUMBER}), ?({_NUMBER})\]\}}{_SEPARATOR_PATTERN}'
+    rf'\{{"dtype": ?"([A-Z0-9_]+)", ?"shape": ?\[((?:{_NUMBER}(?:, ?{_NUMBER}){{0,255}})?)\], ?'
+    rf'"data_offsets": ?\[({_NUMBER}), ?({_NUMBER})\]\}}{strict_json.SEPARATOR}'
     "|"
 )
 
@@ -124,13 +124,13 @@ def read_document(text: str, *, data_begin: int, max_rank: int) -> Document:
 class _DocumentReader:
     def __init__(self, text: str, data_begin: int, max_rank: int) -> None:
         self._text = text
-        self._json = strict_json.Reader(text)
+        self._json = strict_json.Reader(text, window=MOST_CHARACTERS)
         self._data_begin = data_begin
         self._max_rank = max_rank
         self._kinds = _Kinds(max_rank)
         self._compact = CompactReader(text, self._kinds)
         self._rows: list[Row] = []
-        self._metadata: list[Any] = []
+        self._metadata: list[dict[str, str] | None] = []
 
     def read(self) -> Document:
         position = self._after(_OPENING, 0, "Expecting an object")
@@ -146,7 +146,7 @@ class _DocumentReader:
         self._after(_CLOSING, position, "Expecting nothing but spaces behind the brace")
         if len(self._metadata) > 1:
             raise HeaderError(f"the header holds {METADATA_KEY} twice")
-        return Document(self._rows, _metadata(self._metadata[0]) if self._metadata else None)
+        return Document(self._rows, self._metadata[0] if self._metadata else None)
 
     def _after(self, pattern: re.Pattern[str], position: int, expectation: str) -> int:
         match = pattern.match(self._text, position)
@@ -177,13 +177,43 @@ class _DocumentReader:
 
     def _read_member(self, position: int) -> int:
         name, position = self._json.read(position)
-        position = self._after(_COLON, position, "Expecting ':' delimiter")
-        value, position = self._json.read(position)
+        position = self._json.after_name(position)
         if name == METADATA_KEY:
-            self._metadata.append(value)
+            position = self._read_metadata(position)
         else:
+            value, position = self._read_entry(name, position)
             self._rows.append(_row(name, value, self._data_begin, self._max_rank))
-        return self._after(_SEPARATOR, position, "Expecting another member or the closing brace")
+        return self._json.after_value(position)
+
+    def _read_entry(self, name: str, position: int) -> tuple[Any, int]:
+        try:
+            return self._json.read(position)
+        except JSONDecodeError:
+            raise
+        except ValueError as error:
+            raise HeaderError(f"tensor {quoted(name)}: {error}") from error
+
+    def _read_metadata(self, position: int) -> int:
+        if not self._json.is_object(position):
+            value, position = self._json.read(position)
+            if value is not None:
+                raise HeaderError(f"{METADATA_KEY} is {quoted(value)}, not a JSON object")
+            self._metadata.append(None)
+            return position
+        found: dict[str, str] = {}
+        self._metadata.append(found)
+
+        def read_text(key: str, begin: int) -> int:
+            strict_json.refuse_twin(found, key)
+            if len(found) == MOST_METADATA:
+                raise HeaderError(f"{METADATA_KEY} holds more than {MOST_METADATA} members")
+            text, end = self._json.read(begin)
+            if not isinstance(text, str):
+                raise HeaderError(f"{METADATA_KEY} holds {quoted(text)} under {quoted(key)}, not a string")
+            found[key] = text
+            return end
+
+        return self._json.read_members(position, read_text)
 
 
 class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
@@ -194,6 +224,8 @@ class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
 
     def __missing__(self, written: tuple[str, str]) -> tuple[str, tuple[int, ...], int]:
         dtype, shape_text = written
+        if len(self) == MOST_KINDS:
+            self.clear()
         shape = tuple(map(int, shape_text.split(","))) if shape_text else ()
         _check_rank(shape, self._max_rank)
         kind = self[written] = dtype, shape, byte_length(shape, dtype)
@@ -248,14 +280,3 @@ def _size_error(begin: int, end: int, size_bytes: int) -> FormatError:
 
 def _naming(name: str, error: FormatError) -> HeaderError:
     return HeaderError(f"tensor {quoted(name)}: {error.message}", hint=error.hint)
-
-
-def _metadata(value: Any) -> dict[str, str] | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise HeaderError(f"{METADATA_KEY} is {quoted(value)}, not a JSON object")
-    for key, text in value.items():
-        if not isinstance(text, str):
-            raise HeaderError(f"{METADATA_KEY} holds {quoted(text)} under {quoted(key)}, not a string")
-    return value

@@ -17,9 +17,12 @@ from streamer.core import strict_json
 from streamer.core.errors import ShardIndexError
 from streamer.core.quoting import quoted
 
-__all__ = ["ShardIndex", "parse_index"]
+__all__ = ["MAX_INDEX_BYTES", "ShardIndex", "check_index_size", "parse_index"]
 
 SHARD_SUFFIX = ".safetensors"
+MAX_INDEX_BYTES = 100_000_000  # as of a header; that of a model with 90 000 tensors has 9 million
+MOST_SHARDS = 10_000  # a model with 700 GB has some two hundred
+MOST_CHARACTERS = 1 << 16  # of all members but weight_map; `metadata` has one number, as a rule
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def parse_index(data: bytes, *, uri: str) -> ShardIndex:
         uri: The index, for messages.
 
     Raises:
-        ShardIndexError: the index is malformed, empty, or names a shard that is not a file of its folder.
+        ShardIndexError: the index is malformed, empty, too large, or names a shard that is not a file of its folder.
 
     Example:
         >>> index = b'{"weight_map": {"a": "m-10.safetensors", "b": "m-9.safetensors"}}'
@@ -53,34 +56,82 @@ def parse_index(data: bytes, *, uri: str) -> ShardIndex:
         ('m-9.safetensors', 'm-10.safetensors')
     """
     try:
-        document = _object(_loads(data), "the index")
-        if "weight_map" not in document:
+        document = _Document(data)
+        if document.weight_map is None:
             raise ShardIndexError("the index has no weight_map", hint="It must map tensor names to shard names")
-        weight_map = _object(document["weight_map"], "weight_map")
-        if not weight_map:
+        if not document.weight_map:
             raise ShardIndexError("weight_map is empty")
-        for tensor, shard in weight_map.items():
-            if not isinstance(shard, str):
-                raise ShardIndexError(f"weight_map gives {quoted(shard)}, not a string, for tensor {quoted(tensor)}")
-        shards = tuple(sorted(set(weight_map.values()), key=_natural_order))
+        shards = tuple(sorted(document.shards, key=_natural_order))
         for shard in shards:
             _check_shard_name(shard)
-        metadata = document.get("metadata")
-        return ShardIndex(weight_map, shards, {} if metadata is None else _object(metadata, "metadata"))
+        metadata = document.others.get("metadata")
+        return ShardIndex(document.weight_map, shards, {} if metadata is None else _object(metadata, "metadata"))
     except ShardIndexError as error:
         error.uri = uri
         raise
 
 
-def _loads(data: bytes) -> Any:
-    try:
-        return strict_json.loads(strict_json.decode_utf8(data))
-    except UnicodeDecodeError as error:
-        raise ShardIndexError(f"the index is not UTF-8: {error.reason} at byte {error.start}") from error
-    except JSONDecodeError as error:
-        raise ShardIndexError(f"the index is not JSON: {error.msg} at character {error.pos}") from error
-    except ValueError as error:
-        raise ShardIndexError(f"the index is not acceptable JSON: {error}") from error
+def check_index_size(size_bytes: int, *, uri: str) -> None:
+    """Refuse an index that is too large to be one, before it is read.
+
+    Raises:
+        ShardIndexError: it is.
+    """
+    if size_bytes > MAX_INDEX_BYTES:
+        raise ShardIndexError(
+            f"the index has {size_bytes} bytes, more than the {MAX_INDEX_BYTES} allowed",
+            uri=uri,
+            hint="It is no index, or a damaged one",
+        )
+
+
+class _Document:
+    """An index as it is written; the same shard name is kept once for all its tensors."""
+
+    def __init__(self, data: bytes) -> None:
+        self.weight_map: dict[str, str] | None = None
+        self.shards: dict[str, str] = {}
+        self.others: dict[str, Any] = {}
+        try:
+            text = strict_json.decode_utf8(data)
+            self._reader = strict_json.Reader(text, window=MOST_CHARACTERS)
+            begin = self._reader.begin
+            if not self._reader.is_object(begin):
+                value, end = self._reader.read(begin)
+                self._reader.check_end(end)
+                _object(value, "the index")
+            self._reader.check_end(self._reader.read_members(begin, self._read_member))
+        except ShardIndexError:
+            raise
+        except UnicodeDecodeError as error:
+            raise ShardIndexError(f"the index is not UTF-8: {error.reason} at byte {error.start}") from error
+        except JSONDecodeError as error:
+            raise ShardIndexError(f"the index is not JSON: {error.msg} at character {error.pos}") from error
+        except ValueError as error:
+            raise ShardIndexError(f"the index is not acceptable JSON: {error}") from error
+
+    def _read_member(self, name: str, position: int) -> int:
+        strict_json.refuse_twin(self.others, name)
+        self.others[name] = None
+        if name == "weight_map" and self._reader.is_object(position):
+            self.weight_map = {}
+            return self._reader.read_members(position, self._read_entry)
+        value, end = self._reader.read(position)
+        if name == "weight_map":
+            _object(value, "weight_map")
+        self.others[name] = value if name == "metadata" else None
+        return end
+
+    def _read_entry(self, tensor: str, position: int) -> int:
+        assert self.weight_map is not None
+        strict_json.refuse_twin(self.weight_map, tensor)
+        shard, end = self._reader.read(position)
+        if not isinstance(shard, str):
+            raise ShardIndexError(f"weight_map gives {quoted(shard)}, not a string, for tensor {quoted(tensor)}")
+        if len(self.shards) > MOST_SHARDS:
+            raise ShardIndexError(f"the index names more than {MOST_SHARDS} shards")
+        self.weight_map[tensor] = self.shards.setdefault(shard, shard)
+        return end
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:

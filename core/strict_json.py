@@ -1,6 +1,9 @@
 """JSON as RFC 8259 means it, read from a source nobody trusts.
 
-Guarantees: what is accepted has one meaning in every reader, and reading it uses a bounded native stack.
+Guarantees: what is accepted has one meaning in every reader; reading takes linear time and a bounded native stack. A
+large document is read member by member, each but its strings in a window of bounded size: whatever it holds, it costs
+a few times the memory of its text.
+
 Refuses, always with ValueError: duplicate keys, NaN and Infinity, lone surrogates, a byte order mark, invalid
 UTF-8, anything before or after the value, nesting deeper than 127.
 """
@@ -9,31 +12,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from json import JSONDecodeError
 from typing import Any
 
 from streamer.core.quoting import quoted
 
-__all__ = ["Reader", "decode_utf8", "loads"]
+__all__ = ["SEPARATOR", "SPACE", "Reader", "decode_utf8", "loads", "refuse_twin"]
 
 MAX_DEPTH = 127  # what the reference's JSON reader (serde_json) allows
+
+SPACE = r"[ \t\n\r]*"  # less than what Python takes for a space
+# Ends before the quote of a next member or before the closing brace, so nothing is skipped between them.
+SEPARATOR = rf'{SPACE}(?:,{SPACE}(?=")|(?=\}}))'
+
+_SPACE = re.compile(SPACE)
+_OPENING = re.compile(rf'\{{{SPACE}(?=["}}])')
+_COLON = re.compile(rf"{SPACE}:{SPACE}")
+_SEPARATOR = re.compile(SEPARATOR)
 
 _STRUCTURE = b'"[]{}'
 _NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in _STRUCTURE)
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-
-_SPACE = re.compile(r"[ \t\n\r]*")  # less than what Python takes for a space
-
 # A value that is no array or object, or one without a bracket inside, not even inside a string.
 _FLAT = re.compile(r'[^\[{]|[\[{][^"\\\[\]{}]*(?:"[^"\\\[\]{}]*"[^"\\\[\]{}]*)*[\]}]')
-
-# Every escape is consumed from its backslash on, so an escaped backslash never starts another escape; a
-# surrogate that is not part of a pair is left to the named group.
-_ESCAPE = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F])|.)", re.DOTALL
-)
+# Where a text does not hold this, none of its strings holds a surrogate; else one may, and is looked at.
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+SHORT_WINDOW = 1 << 10  # characters
+_END_OF_WINDOW = 16  # characters: an escape or a literal that was cut is found wrong where it begins
 
 
 def decode_utf8(data: bytes | memoryview) -> str:
@@ -55,65 +62,136 @@ def loads(text: str) -> Any:
         >>> loads('{"a": [1, 2]}')
         {'a': [1, 2]}
     """
-    value, end = Reader(text).read(_after_space(text, 0))
-    end = _after_space(text, end)
-    if end != len(text):
-        raise JSONDecodeError("Extra data", text, end)
+    reader = Reader(text)
+    value, end = reader.read(reader.begin)
+    reader.check_end(end)
     return value
 
 
 class Reader:
     """Reads single values out of a longer text.
 
-    Raises:
-        ValueError: a string of the text holds a lone surrogate.
+    Args:
+        text: The whole document.
+        window: Most characters of a value that is no string; None: any number.
+
+    Attributes:
+        begin: Where the first value begins.
     """
 
-    def __init__(self, text: str) -> None:
-        # One character is found many times faster than two, and usually is not there.
-        if "\\" in text and any(escape["lone"] for escape in _ESCAPE.finditer(text)):
-            raise ValueError("a string holds a lone surrogate, which is no character")
+    def __init__(self, text: str, *, window: int | None = None) -> None:
         self._text = text
+        self._window = window
         self._decoder = _decoder(text)
         self._is_shallow = False
+        # One character is found many times faster than two, and usually is not there.
+        self._may_hold_surrogates = "\\" in text and _SURROGATE_ESCAPE.search(text) is not None
+        self.begin = self._after_space(0)
 
     def read(self, position: int) -> tuple[Any, int]:
         """Read the value that begins at `position`; return it and the position after it.
 
         Raises:
-            ValueError: there is no JSON value, or one that `loads` refuses. `JSONDecodeError.pos` says where.
+            ValueError: there is no JSON value, or one that `loads` refuses, or one that is larger than the window.
+                `JSONDecodeError.pos` says where.
         """
         try:
-            self._refuse_deep_nesting(position)
-            return self._decoder.raw_decode(self._text, position)
+            if self._window is None or self._text.startswith('"', position):
+                self._refuse_deep_nesting(position)
+                value, end = self._decoder.raw_decode(self._text, position)
+            else:
+                value, end = self._read_in_window(position, self._window)
         except RecursionError as error:
             raise ValueError("brackets are nested deeper than the stack that is left") from error
         except MemoryError as error:
             raise ValueError("the document needs more memory than there is") from error
+        if self._may_hold_surrogates:
+            _refuse_lone_surrogates(value)
+        return value, end
+
+    def read_members(self, position: int, read_value: Callable[[str, int], int]) -> int:
+        """Read the object that begins at `position`, one member after the other; return the position after it.
+
+        Args:
+            position: Of its brace.
+            read_value: Called with each member's name and the position of its value; returns the position after that.
+                Names may repeat.
+        """
+        position = self._after(_OPENING, position, "Expecting an object")
+        while self._text[position] == '"':
+            name, position = self.read(position)
+            position = self.after_value(read_value(name, self.after_name(position)))
+        return position + 1
+
+    def is_object(self, position: int) -> bool:
+        """Whether an object begins there."""
+        return self._text.startswith("{", position)
+
+    def after_name(self, position: int) -> int:
+        """Skip the colon behind a member's name."""
+        return self._after(_COLON, position, "Expecting ':' delimiter")
+
+    def after_value(self, position: int) -> int:
+        """Skip what separates a member from the next one, or from the brace that closes its object."""
+        return self._after(_SEPARATOR, position, "Expecting another member or the closing brace")
+
+    def check_end(self, position: int) -> None:
+        """Refuse anything but space from there on."""
+        end = self._after_space(position)
+        if end != len(self._text):
+            raise JSONDecodeError("Extra data", self._text, end)
+
+    def _read_in_window(self, position: int, most: int) -> tuple[Any, int]:
+        """Nearly all values are short, and a short window is quickly cut out."""
+        for size in (SHORT_WINDOW, most):
+            window = self._text[position : position + size + 1]
+            found = self._read_start(window, position, is_cut=len(window) > size)
+            if found is not None:
+                return found
+        raise ValueError(f"the value at character {position} takes more than {most} characters")
+
+    def _read_start(self, window: str, position: int, *, is_cut: bool) -> tuple[Any, int] | None:
+        """None: it may go on behind the window, whose last character is of the text behind."""
+        last = len(window) - 1 if is_cut else len(window)
+        try:
+            most = MAX_DEPTH - 1  # it stands in an object
+            if window.count("[") + window.count("{") > most and _is_deep(window, most):
+                raise ValueError(f"brackets are nested deeper than {MAX_DEPTH}")
+            value, end = self._decoder.raw_decode(window)
+        except JSONDecodeError as error:
+            if is_cut and (error.pos >= last - _END_OF_WINDOW or error.msg.startswith("Unterminated string")):
+                return None
+            raise JSONDecodeError(error.msg, self._text, position + error.pos) from None
+        return None if is_cut and end > last else (value, position + end)
 
     def _refuse_deep_nesting(self, position: int) -> None:
         # The usual metadata is flat, and spares a large header the search through all of it.
         if self._is_shallow or _FLAT.match(self._text, position):
             return
-        if _depth(self._text) > MAX_DEPTH:
+        if _is_deep(self._text, MAX_DEPTH):
             raise ValueError(f"brackets are nested deeper than {MAX_DEPTH}")
         self._is_shallow = True
 
+    def _after(self, pattern: re.Pattern[str], position: int, expectation: str) -> int:
+        match = pattern.match(self._text, position)
+        if match is None:
+            raise JSONDecodeError(expectation, self._text, position)
+        return match.end()
 
-def _after_space(text: str, position: int) -> int:
-    space = _SPACE.match(text, position)
-    return space.end() if space else position
+    def _after_space(self, position: int) -> int:
+        space = _SPACE.match(self._text, position)
+        return space.end() if space else position
 
 
-def _depth(text: str) -> int:
-    """Find the deepest nesting without recursion, so that the recursive reader only meets shallow documents."""
+def _is_deep(text: str, most: int) -> bool:
+    """Look for deeper nesting without recursion, so that the recursive reader only meets shallow documents."""
     skeleton = text.encode()
-    if b"\\" in skeleton:
-        skeleton = re.sub(rb"\\.", b"", skeleton, flags=re.DOTALL)
+    if b"\\" in skeleton:  # behind a backslash only a quote or a backslash matters
+        skeleton = skeleton.replace(b"\\\\", b"").replace(b'\\"', b"")
     # Dropping two quotes that touch changes for no bracket whether it stands inside a string.
     skeleton = skeleton.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     skeleton = re.sub(rb'"[^"]*"?', b"", skeleton)
-    return max(accumulate(map(_STEP.__getitem__, skeleton)), default=0)
+    return any(depth > most for depth in accumulate(map(_STEP.__getitem__, skeleton)))
 
 
 def _decoder(text: str) -> json.JSONDecoder:
@@ -125,13 +203,40 @@ def _decoder(text: str) -> json.JSONDecoder:
     )
 
 
+def refuse_twin(members: Mapping[str, object], name: str) -> None:
+    """Refuse a member's name that its object holds already.
+
+    Raises:
+        ValueError: it does.
+    """
+    if name in members:
+        raise ValueError(f"key {quoted(name)} occurs twice in one object")
+
+
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {quoted(twice)} occurs twice in one object")
+        seen: dict[str, None] = {}
+        for key, _ in pairs:
+            refuse_twin(seen, key)
+            seen[key] = None
     return members
+
+
+def _refuse_lone_surrogates(value: Any) -> None:
+    """Nested as deep as `MAX_DEPTH` at most."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("a string holds a lone surrogate, which is no character") from None
+    elif isinstance(value, list):
+        for each in value:
+            _refuse_lone_surrogates(each)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            _refuse_lone_surrogates(name)
+            _refuse_lone_surrogates(each)
 
 
 def _refuse_constant(text: str) -> None:

@@ -27,7 +27,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
-from streamer.core.index import ShardIndex, parse_index
+from streamer.core.index import ShardIndex, check_index_size, parse_index
 from streamer.core.reading import read_ranges
 from streamer.core.redact import redact
 from streamer.core.server_outages import Patience
@@ -218,6 +218,7 @@ def _from_index(
     store: Store, label: str, index_info: ObjectInfo, listed: list[ObjectInfo], settings: Settings
 ) -> Shards:
     index_object = _object(store, index_info)
+    check_index_size(index_object.size_bytes, uri=index_object.uri)
     content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings)
     index = parse_index(bytes(content[0]), uri=index_object.uri)
     folder = index_info.path.rpartition("/")[0]

@@ -1,0 +1,118 @@
+"""A header or an index costs a few times its own size in memory, whatever it holds, accepted or refused."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+import streamer
+from streamer.core.errors import FormatError, HeaderError, ShardIndexError
+from streamer.core.header import parse_header
+from streamer.core.index import MAX_INDEX_BYTES, parse_index
+
+SIZE = 3_000_000  # large enough that what is not proportional does not count
+MOST_TIMES = 10.0  # its size
+
+
+def repeated(unit: str) -> str:
+    return unit * (SIZE // len(unit))
+
+
+def numbered(unit: str) -> str:
+    """Join copies of it in which each ``%`` is the number of the copy."""
+    fields = unit.count("%")
+    return ",".join(unit % ((number,) * fields) for number in range(SIZE // len(unit)))
+
+
+HEADERS = {
+    "escapes": '{"__metadata__":{"k":"' + repeated("\\n") + '"}}',
+    "escaped quotes": '{"__metadata__":{"k":"' + repeated('\\"') + '"}}',
+    "escaped letters": '{"__metadata__":{"k":"' + repeated("\\u0041") + '"}}',
+    "surrogate pairs": '{"__metadata__":{"k":"' + repeated("\\ud83d\\ude00") + '"}}',
+    "wide characters": '{"__metadata__":{"k":"' + repeated("\U0001f600") + '"}}',
+    "a name of escapes": '{"' + repeated("\\t") + '":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
+    "much metadata": '{"__metadata__":{' + numbered('"%x":""') + "}}",
+    "entries": "{" + numbered('"%07x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}') + "}",
+    "entries in another form": "{" + numbered('"%07x" : {"dtype":"U8","shape":[0],"data_offsets":[0,0]}') + "}",
+    "shapes that differ": "{" + numbered('"%07x":{"dtype":"U8","shape":[0,%d],"data_offsets":[0,0]}') + "}",
+    "open brackets": '{"a":' + repeated("["),
+    "empty lists": '{"a":[' + repeated("[],") + "[]]}",
+    "small objects": '{"a":[' + repeated('{"":0},') + "0]}",
+    "lists as metadata": '{"__metadata__":[' + repeated("[],") + "[]]}",
+    "lists in metadata": '{"__metadata__":{"k":[' + repeated("[],") + "[]]}}",
+    "an unknown field of lists": '{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"x":['
+    + repeated("[],")
+    + "[]]}}",
+    "a shape of millions": '{"a":{"dtype":"U8","shape":[' + repeated("0,") + '0],"data_offsets":[0,0]}}',
+    "a string without end": '{"a":"' + repeated("a"),
+}
+
+INDEXES = {
+    "entries": '{"weight_map":{' + numbered('"%06x":"model.safetensors"') + "}}",
+    "shards that differ": '{"weight_map":{' + numbered('"%06x":"%06x.safetensors"') + "}}",
+    "escapes": '{"weight_map":{"' + repeated("\\n") + '":"model.safetensors"}}',
+    "lists beside it": '{"x":[' + repeated("[],") + '[]],"weight_map":{"a":"model.safetensors"}}',
+    "lists as metadata": '{"metadata":[' + repeated("[],") + '[]],"weight_map":{"a":"model.safetensors"}}',
+    "lists inside it": '{"weight_map":{"a":[' + repeated("[],") + "[]]}}",
+    "lists instead": "[" + repeated("[],") + "[]]",
+}
+
+
+def peak_of(parse, data: bytes) -> float:
+    """Return the memory that reading took at its most, in sizes of what was read, which is one of them."""
+    tracemalloc.start()
+    try:
+        parse()
+    except FormatError:
+        pass
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return 1 + peak / len(data)
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_a_header_costs_ten_times_its_size_at_most_regression(kind: str) -> None:
+    """Escapes took 44 times their size, and a malformed header 57 times."""
+    text = HEADERS[kind].encode()
+    data = len(text).to_bytes(8, "little") + text
+    assert peak_of(lambda: parse_header(data, len(data), uri="test"), data) < MOST_TIMES
+
+
+@pytest.mark.parametrize("kind", INDEXES)
+def test_an_index_costs_ten_times_its_size_at_most(kind: str) -> None:
+    data = INDEXES[kind].encode()
+    assert peak_of(lambda: parse_index(data, uri="test"), data) < MOST_TIMES
+
+
+def test_an_index_is_measured_before_it_is_read_regression(tmp_path: Path) -> None:
+    """A sparse one of 3 GB was read whole."""
+    index = tmp_path / "model.safetensors.index.json"
+    with index.open("wb") as file:
+        file.truncate(3_000_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ShardIndexError, match=f"3000000000 bytes, more than the {MAX_INDEX_BYTES} allowed"):
+            streamer.load(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_metadata_has_a_number_of_members_at_most() -> None:
+    text = ('{"__metadata__":{' + ",".join(f'"{number}":""' for number in range(100_001)) + "}}").encode()
+    data = len(text).to_bytes(8, "little") + text
+    with pytest.raises(HeaderError, match="more than 100000 members"):
+        parse_header(data, len(data), uri="test")
+
+
+@pytest.mark.parametrize("size", [1000, 1020, 1024, 1025, 2000, 65_000])
+def test_a_value_is_read_whole_wherever_the_window_ends(size: int) -> None:
+    """The first window has 1024 characters: what it cuts is read in the next one."""
+    for rest in range(30):
+        text = f'{{"a":{{"dtype":"U8","x":"{"y" * (size - 60 + rest)}","shape":[1],"data_offsets":[0,1]}}}}'.encode()
+        data = len(text).to_bytes(8, "little") + text
+        header = parse_header(data, len(data) + 1, uri="test")
+        assert header.entries[0].shape == (1,)
