@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
 PAUSE_S = 0.25  # before the second attempt, twice as long before the third
-LONGEST_PAUSE_S = 5.0  # however long the server would have us wait
+LONGEST_PAUSE_S = 1.0  # however long the server would have us wait: core/server_outages.py has more patience
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
 
 

@@ -36,6 +36,9 @@ ATTEMPTS = 3  # to read one block; each begins at the start of the object
 CHUNK_BYTES = 1 << 20  # what is copied at a time: waking the loop for less costs more than the copy
 EARLY_WAIT_S = 0.02  # for a thread that holds an earlier block and has not asked yet; several switches of the GIL
 MAX_IDLE = 8  # connections that wait for their next block; servers close them after a minute anyway
+STALL_S = 10.0
+# An eighth of what the engine asks of ranges: here another attempt starts from the beginning.
+STALL_BYTES_PER_S = 32 << 10
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
 
 _Body = list[aiohttp.ClientResponse]
@@ -219,6 +222,7 @@ def _drop(loop: asyncio.AbstractEventLoop, body: _Body) -> None:
 async def _next_chunk(response: aiohttp.ClientResponse, most: int, uri: str) -> bytes:
     parts: list[bytes] = []
     got = 0
+    window_began, got_before = monotonic(), 0
     try:
         while got < most:
             part = await response.content.read(most - got)
@@ -226,9 +230,23 @@ async def _next_chunk(response: aiohttp.ClientResponse, most: int, uri: str) -> 
                 break
             parts.append(part)
             got += len(part)
+            if (window_s := monotonic() - window_began) > STALL_S:
+                if got - got_before < STALL_BYTES_PER_S * window_s:
+                    raise _stalled(got - got_before, window_s, uri)
+                window_began, got_before = monotonic(), got
+    except TransferTimeoutError:
+        raise
     except Exception as error:
         if not got:
             raise_connection_error(error, uri)
     if not got:
         raise TruncatedError("The server ends the file before its size", uri=uri)
     return b"".join(parts)
+
+
+def _stalled(got: int, seconds: float, uri: str) -> TransferTimeoutError:
+    return TransferTimeoutError(
+        f"The transfer stalled: {got} bytes in {seconds:.0f} s",
+        uri=uri,
+        hint="The server gives no parts of the file, so each attempt starts anew; use one that answers ranges",
+    )

@@ -60,7 +60,7 @@ class NfsStore:
 
     Attributes:
         root: The path of `uri`.
-        server: Name or address of the server, with its scheme.
+        server: Name or address of the server, with its scheme and port.
     """
 
     root: str
@@ -68,7 +68,7 @@ class NfsStore:
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
         self._url = NfsUrl.parse(uri, storage_options)
-        self.server = f"nfs://{self._url.host}"
+        self.server = self._url.shown("")
         self.root = self._url.path.rstrip("/") or "/"
         self._client = _native.NfsClient(
             str(self._url), connect_timeout_s=CONNECT_TIMEOUT_S, stall_timeout_s=ANSWER_TIMEOUT_S

@@ -108,10 +108,11 @@ class Patience:
         give_up_at = time.monotonic() + self._limit_s
         while True:
             outage = self._turn(server, give_up_at)
+            asked_at = time.monotonic()
             try:
                 answer = question()
             except BaseException as error:
-                if not _note_failure(server, outage, error):
+                if not _note_failure(server, outage, error, asked_at):
                     raise
                 if time.monotonic() >= give_up_at or self._is_over.is_set():
                     raise _told(error, server) from error.__cause__
@@ -144,7 +145,7 @@ class Patience:
         return outage
 
 
-def _note_failure(server: _Server, outage: _Outage | None, error: BaseException) -> bool:
+def _note_failure(server: _Server, outage: _Outage | None, error: BaseException, asked_at: float) -> bool:
     """Tell whether the server is away, and worth waiting for."""
     with server.changed:
         server.changed.notify_all()
@@ -160,7 +161,7 @@ def _note_failure(server: _Server, outage: _Outage | None, error: BaseException)
             return False
         failure = error.message if isinstance(error, StreamerError) else str(error)
         if server.outage is None:
-            server.outage = _Outage(time.monotonic(), failure, failure)
+            server.outage = _Outage(asked_at, failure, failure, getattr(error, "attempts", 1))
             server.outage.put_off(failure)
         elif server.outage is outage:
             outage.put_off(failure)
@@ -185,12 +186,16 @@ def _told(error: BaseException, server: _Server) -> BaseException:
     if outage is not None and isinstance(error, StreamerError):
         seconds = time.monotonic() - outage.began
         error.message += (
-            f"; {server.name} has been failing for {seconds:.1f} s and was asked {outage.questions} times"
+            f"; {server.name} has been failing for {seconds:.1f} s and was asked {_times(outage.questions)}"
             f"; at first: {outage.first_failure}"
         )
         if isinstance(error, StorageError):
             error.attempts, error.elapsed_s = outage.questions, seconds
     return error
+
+
+def _times(count: int) -> str:
+    return f"{count} time{'' if count == 1 else 's'}"
 
 
 _SERVERS: OrderedDict[str, _Server] = OrderedDict()  # the ones used last at the end

@@ -7,6 +7,7 @@ import logging
 import shutil
 import ssl
 import threading
+import time
 import traceback
 import urllib.request
 from contextlib import nullcontext
@@ -487,6 +488,28 @@ def test_a_stream_that_always_breaks_off_is_an_error_with_its_range(two_servers)
         read(one_stream(first), 0, len(DATA))
     assert caught.value.byte_range == (0, len(DATA))
     assert caught.value.attempts == 3
+
+
+def test_a_stream_that_stalls_is_read_again_regression(two_servers, monkeypatch):
+    """A trickle counted as alive for as long as a byte came every 30 s."""
+    first, _ = two_servers
+    monkeypatch.setattr(http_stream, "STALL_S", 0.3)
+
+    def script(request, answer):
+        without_ranges(request, answer)
+        if request.number == 1:
+            write = answer.handler.wfile.write
+
+            def trickle(data):
+                for begin in range(0, len(data), 100):
+                    write(data[begin : begin + 100])
+                    time.sleep(0.1)
+
+            answer.handler.wfile.write = lambda data: write(data) if data[:5] == b"HTTP/" else trickle(data)
+
+    first.script = script
+    assert read(one_stream(first), 0, len(DATA)) == DATA
+    assert len(first.requests) == 3
 
 
 @pytest.mark.parametrize(
