@@ -2,7 +2,7 @@
 
     python3 tests/packaging/check_bundle.py WHEEL
 
-Its bills of materials (CycloneDX, one by auditwheel and one for our own libcurl) name the distribution's package of each
+Its bills of materials (CycloneDX, one by auditwheel, one for our own libcurl) name the distribution's package of each
 library; a package of which the distribution has a newer version ends the check.
 """
 
