@@ -222,5 +222,5 @@ def test_no_descriptor_or_thread_is_left_of_failed_loads(held):
         session = session_of(raiser(asyncio.CancelledError()))
         error_of(session)
         session.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # others may end meanwhile
     assert held() == 0

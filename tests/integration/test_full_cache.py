@@ -101,10 +101,10 @@ def test_a_download_that_dies_leaves_nothing_in_the_cache(file, tmp_path, monkey
         raise ConnectionResetError(104, "reset")
 
     options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
+    soon = streamer.Options(block_deadline_s=0.5)
     with monkeypatch.context() as patch:
         patch.setattr(LocalFileSystem, "get_file", die)
         with pytest.raises(streamer.ConnectError):
-            soon = streamer.Options(block_deadline_s=0.5)
             streamer.load(f"simplecache::file://{file}", storage_options=options, options=soon)
     assert list((tmp_path / "cache").iterdir()) == []
     assert_right(streamer.load(f"simplecache::file://{file}", storage_options=options))
