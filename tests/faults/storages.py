@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from servers.azurite import AzuriteServer
 from servers.ganesha import NfsServer
+from servers.gcs_emulator import GcsServer
+from servers.hub import HubServer
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests, rpc_calls, uncounted
@@ -85,6 +88,56 @@ def https(model: Path) -> Iterator[Storage]:
             lambda port: f"https://127.0.0.1:{port}/open/{model.name}",
             lambda port: {"verify": server.ca_file},
             uncounted,
+        )
+
+
+@storage
+def gs(model: Path) -> Iterator[Storage]:
+    """Google Cloud Storage's emulator, anonymously: nothing but its answers about objects is to be mutated."""
+    server = GcsServer()
+    server.start()
+    try:
+        server.make_bucket("public")
+        url = server.upload_folder(model, "public", "model")
+        port_of_gate = int(server.endpoint_url.rpartition(":")[2])
+        given = server.anonymous_options()
+        yield Storage(
+            server, port_of_gate, lambda port: url, lambda port: {**given, "endpoint_url": f"http://127.0.0.1:{port}"}
+        )
+    finally:
+        server.stop()
+
+
+@storage
+def az(model: Path) -> Iterator[Storage]:
+    """Azure's own emulator, Azurite."""
+    server = AzuriteServer()
+    server.start()
+    try:
+        server.make_container("bucket")
+        url = server.upload_folder(model, "bucket", "model")
+        port_of_server = server.host.partition("/")[0].partition(":")[2]
+        yield Storage(
+            server,
+            int(port_of_server),
+            lambda port: url,
+            lambda port: {"connection_string": server.connection_string.replace(port_of_server, str(port), 1)},
+        )
+    finally:
+        server.stop()
+
+
+@storage
+def hub(model: Path) -> Iterator[Storage]:
+    """A stand-in for the Hugging Face Hub."""
+    with HubServer() as server:
+        server.upload_folder(model, "owner/model")
+        port_of_hub = int(server.url.rpartition(":")[2])
+        yield Storage(
+            server,
+            port_of_hub,
+            lambda port: "hf://owner/model",
+            lambda port: {"endpoint": f"http://127.0.0.1:{port}", "token": False},
         )
 
 

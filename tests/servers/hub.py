@@ -161,7 +161,8 @@ class HubServer:
         begin = int(parse_qs(query).get("cursor", ["0"])[0])
         end = begin + PAGE_ENTRIES
         rest = "&".join(part for part in query.split("&") if part and not part.startswith("cursor="))
-        url = f"{self.url}{urlsplit(request.path).path}?{rest}{'&' if rest else ''}cursor={end}"
+        host = request.headers["Host"]  # of a proxy before it, where there is one
+        url = f"http://{host}{urlsplit(request.path).path}?{rest}{'&' if rest else ''}cursor={end}"
         _send_json(request, entries[begin:end], {"Link": f'<{url}>; rel="next"'} if end < len(entries) else {})
 
     def _answer_file(
