@@ -17,10 +17,12 @@ from streamer.backends.azure_client import AzureClient
 from streamer.backends.azure_urls import is_blob_url, parse_url
 from streamer.core.digests import HASHES, NoDigest, ObjectDigest, PartDigest
 from streamer.core.errors import ObjectNotFoundError
+from streamer.core.limits import Limits, ListingCount
 from streamer.core.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
 
 __all__ = ["AzureStore", "is_blob_url", "streamer_open_store", "streamer_source_kind"]
 
+DEFAULT_LIMITS = Limits()
 LIST_PAGE_BLOBS = 5000  # Azure's own limit
 
 # Computed by Azure of the bytes it sends, from service version 2019-02-02 on, in ranges of at most 4 MiB.
@@ -35,7 +37,7 @@ CRC64 = AnswerChecksum(
 
 
 @hookimpl
-def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
     """Open the container of `uri` with the options of `adlfs.AzureBlobFileSystem`.
 
     Raises:
@@ -43,7 +45,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
         OptionError: an option that is refused, such as ``connection_verify=False``.
     """
     is_ours = scheme in ("az", "abfs", "abfss") or (scheme == "https" and is_blob_url(uri))
-    return AzureStore(uri, storage_options) if is_ours else None
+    return AzureStore(uri, storage_options, limits) if is_ours else None
 
 
 @hookimpl
@@ -60,6 +62,7 @@ class AzureStore:
         uri: ``az://container/name``, ``abfss://container@account.dfs.core.windows.net/name`` or
             ``https://account.blob.core.windows.net/container/name``; each may end with ``?`` and a SAS.
         storage_options: Arguments of `adlfs.AzureBlobFileSystem`; copied, never changed.
+        limits: The most to take of Azure's answers.
 
     Attributes:
         root: ``container/name`` of `uri`, without SAS.
@@ -69,10 +72,11 @@ class AzureStore:
     root: str
     server: str
 
-    def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._url = parse_url(uri)
+        self._limits = limits
         self.root = f"{self._url.container}/{self._url.name}".rstrip("/")
-        self._client = AzureClient(self._url, storage_options)
+        self._client = AzureClient(self._url, storage_options, limits)
         self.server = self._client.endpoint
 
     def info(self, path: str) -> ObjectInfo:
@@ -107,17 +111,28 @@ class AzureStore:
         container, _, name = prefix.partition("/")
         folder = f"{name.rstrip('/')}/" if name else ""
 
-        async def ask(service: Any, options: Mapping[str, Any]) -> list[Any]:
-            entries = service.get_container_client(container).walk_blobs(
-                name_starts_with=folder or None,
-                include=["metadata"],
-                delimiter="/",
-                results_per_page=LIST_PAGE_BLOBS,
-                **options,
-            )
-            return [entry async for entry in entries]
+        uri = self._url.uri_of(folder)
 
-        entries = self._client.call(ask, self._url.uri_of(folder), container)
+        async def ask(service: Any, options: Mapping[str, Any]) -> list[Any]:
+            pages = (
+                service.get_container_client(container)
+                .walk_blobs(
+                    name_starts_with=folder or None,
+                    include=["metadata"],
+                    delimiter="/",
+                    results_per_page=LIST_PAGE_BLOBS,
+                    **options,
+                )
+                .by_page()
+            )
+            count, entries = ListingCount(self._limits, uri), []
+            async for page in pages:
+                on_page = [entry async for entry in page]
+                count.add(len(on_page))
+                entries += on_page
+            return entries
+
+        entries = self._client.call(ask, uri, container)
         blobs = [entry for entry in entries if isinstance(entry, BlobProperties) and not _is_folder(entry)]
         found = [_info(f"{container}/{blob.name}", self._url.uri_of(blob.name), blob) for blob in blobs]
         return sorted(found, key=lambda info: info.path)

@@ -22,12 +22,14 @@ from adlfs import AzureBlobFileSystem
 from azure.storage.blob import BlobSasPermissions, generate_blob_sas
 from fsspec.asyn import sync
 
-from streamer.backends.azure_errors import Asked, LoginFailedError, is_transient, raise_storage_error
+from streamer.backends.azure_errors import Asked, LoginFailedError, about_answer, is_transient, raise_storage_error
 from streamer.backends.azure_options import filled_options
 from streamer.backends.azure_urls import AzureUrl
+from streamer.backends.bounded_answers import allowing, bind
 from streamer.backends.fsspec_instances import shared
 from streamer.backends.metadata_servers import ask_azure_directly
 from streamer.core.errors import OptionError
+from streamer.core.limits import Limits
 from streamer.core.trust import trust_in
 
 __all__ = ["AzureClient", "Grant"]
@@ -36,6 +38,7 @@ __all__ = ["AzureClient", "Grant"]
 SIGNATURE_LIFETIME_S = 600
 CLOCK_SKEW_S = 300  # a server whose clock is behind would refuse a signature that begins now
 
+DEFAULT_LIMITS = Limits()
 ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
 FIRST_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 5
@@ -79,6 +82,7 @@ class AzureClient:
         url: The URL to be opened; its account, host and SAS count.
         storage_options: Arguments of `adlfs.AzureBlobFileSystem`, and ``connection_verify``, ``proxies`` and
             ``retry_total`` of Azure's own clients.
+        limits: The most to take of Azure's answers.
 
     Attributes:
         ca_file: The certificates that the options name, or None.
@@ -87,7 +91,8 @@ class AzureClient:
         OptionError: an option that is refused, or that adlfs cannot use.
     """
 
-    def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         options = filled_options(url, storage_options, os.environ)
         try:
             self._fs = shared(self, AzureBlobFileSystem, options, _close)
@@ -174,12 +179,17 @@ class AzureClient:
     async def _ask(self, ask: _Ask[_Answer]) -> _Answer:
         if hasattr(self._service.credential, "get_token"):
             await self._get_token()  # before the service client does, whose wait for it is not bounded
+        transport = self._service._pipeline._transport  # of all that the service client makes; it has no public name
+        await transport.open()
+        bind(transport.session)
         for attempt in range(1, self._attempts + 1):
-            try:
-                return await ask(self._service, self._request_options)
-            except Exception as error:
-                if attempt == self._attempts or not is_transient(error):
-                    raise _FailedError(error, attempt) from None
+            with allowing(self._limits.answer_bytes) as allowance:
+                try:
+                    return await ask(self._service, self._request_options)
+                except Exception as error:
+                    if attempt == self._attempts or not is_transient(error):
+                        told = about_answer(error) if allowance.has_answer else error
+                        raise _FailedError(told, attempt) from None
             await asyncio.sleep(FIRST_DELAY_S * 2 ** (attempt - 1))
         raise AssertionError("every attempt returns or raises")
 

@@ -24,6 +24,7 @@ from azure.core.exceptions import (
     ServiceResponseTimeoutError,
 )
 
+from streamer.backends.told_values import word_told
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -32,12 +33,13 @@ from streamer.core.errors import (
     ObjectNotFoundError,
     RedirectError,
     StorageError,
+    StreamerError,
     TlsError,
     TransferTimeoutError,
     UsageError,
 )
 
-__all__ = ["Asked", "LoginFailedError", "is_transient", "raise_login_error", "raise_storage_error"]
+__all__ = ["Asked", "LoginFailedError", "about_answer", "is_transient", "raise_login_error", "raise_storage_error"]
 
 _Row = tuple[type[StorageError] | type[UsageError], str, str | None]
 
@@ -150,7 +152,10 @@ def is_transient(error: Exception) -> bool:
 
 
 def raise_storage_error(error: Exception, asked: Asked, attempts: int) -> NoReturn:
-    """Translate an exception of azure-storage-blob, or `LoginFailedError`."""
+    """Translate an exception of azure-storage-blob, or `LoginFailedError`; one of our own passes."""
+    if isinstance(error, StorageError):
+        error.uri, error.attempts = error.uri or asked.uri, attempts
+        raise error
     if isinstance(error, LoginFailedError):
         raise_login_error(error.__cause__, asked)
     if isinstance(error, HttpResponseError) and error.response is not None:
@@ -160,6 +165,14 @@ def raise_storage_error(error: Exception, asked: Asked, attempts: int) -> NoRetu
     if isinstance(error, (AzureError, ValueError)):  # signing with a key that is not base64
         raise CredentialsError(f"The {asked.means or 'request'} is malformed", uri=asked.uri) from None
     raise StorageError(f"The Azure client failed with {type(error).__name__}", uri=asked.uri) from None
+
+
+def about_answer(error: Exception) -> Exception:
+    """Name an exception anew that came after an answer, where it is about what that says and not of the network."""
+    is_told = isinstance(error, HttpResponseError) and (error.status_code or 0) >= 300
+    if is_told or isinstance(error, (ServiceRequestError, ServiceResponseError, StreamerError)):
+        return error
+    return StorageError("Azure's answer is malformed", hint="Check account_host, and the proxy on the way to it")
 
 
 def raise_login_error(error: BaseException | None, asked: Asked) -> NoReturn:
@@ -184,7 +197,7 @@ def _from_answer(error: HttpResponseError, asked: Asked, attempts: int) -> Stora
     headers: Mapping[str, str] = error.response.headers  # type: ignore[attr-defined]
     status = error.status_code or 0
     told = getattr(error, "error_code", None)
-    code = headers.get("x-ms-error-code") or getattr(told, "value", told)
+    code = word_told(headers.get("x-ms-error-code") or getattr(told, "value", told))
     cls, message, hint = _row(str(code), status, str(error.message), asked)
     text = message.format(container=asked.container, account=asked.account, means=asked.means or "anonymous caller")
     if issubclass(cls, UsageError):
@@ -194,8 +207,8 @@ def _from_answer(error: HttpResponseError, asked: Asked, attempts: int) -> Stora
         uri=asked.uri,
         hint=hint,
         status=status or None,
-        code=str(code) if code else None,
-        request_id=headers.get("x-ms-request-id"),
+        code=code,
+        request_id=word_told(headers.get("x-ms-request-id")),
         attempts=attempts,
     )
 

@@ -18,7 +18,7 @@ from streamer.backends.http_access import access_of, foreign_option, merged_opti
 from streamer.backends.http_blob import is_for_azure, open_azure
 from streamer.backends.http_client import HttpClient
 from streamer.backends.http_fallback import open_through_fsspec
-from streamer.backends.http_listing import list_folder
+from streamer.backends.http_listing import list_folder, may_be_shard
 from streamer.backends.http_probe import Probe, expiry_of, probe
 from streamer.backends.http_redirects import Hop, origin_of, quoted
 from streamer.backends.http_stream import OneStream
@@ -31,17 +31,19 @@ from streamer.core.errors import (
     StorageError,
     UsageError,
 )
+from streamer.core.limits import Limits
 from streamer.core.redact import redact
 from streamer.core.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
 
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
 
+DEFAULT_LIMITS = Limits()
 PROBES_AT_A_TIME = 16  # as many as the engine asks for sources at once
 _IN_PATHS = "!$%&'()*+,/:;=@[]~"  # a `?` or `#` in the name of a shard is a letter of it
 
 
 @hookimpl
-def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
     """Open the server of `uri` with the options of fsspec's `HTTPFileSystem`, and ``verify``, the path of a CA file.
 
     Raises:
@@ -50,11 +52,11 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     """
     if scheme not in ("http", "https"):
         return None
-    if is_for_azure(uri, storage_options) and (store := open_azure(uri, storage_options)) is not None:
+    if is_for_azure(uri, storage_options) and (store := open_azure(uri, storage_options, limits)) is not None:
         return store
     options = merged_options(storage_options)
     foreign = foreign_option(options)
-    return HttpStore(uri, options) if foreign is None else open_through_fsspec(uri, options, foreign)
+    return HttpStore(uri, options, limits) if foreign is None else open_through_fsspec(uri, options, foreign)
 
 
 @hookimpl
@@ -70,6 +72,7 @@ class HttpStore:
     Args:
         uri: The URL, which may hold user, password and query.
         options: Arguments of `HTTPFileSystem`, as `merged_options` gives them.
+        limits: The most to take of the server's answers.
 
     Attributes:
         root: `uri` without user, query and fragment.
@@ -79,8 +82,9 @@ class HttpStore:
     root: str
     server: str
 
-    def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         parts = _split(uri)
+        self._limits = limits
         self.server = self._host = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2]}"
         self._access = access_of(uri, options)
         self._query = parts.query
@@ -101,9 +105,9 @@ class HttpStore:
         return self._told(path, self._client.run(probe, self._client, self._start(path), self._uri(path)))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the files that the folder's index page links to, and ask for the first byte of each.
+        """List the files that the folder's index page links to, and ask for the first byte of what may be a shard.
 
-        A file that cannot be read is listed without a size.
+        Any other file is listed without a size, and so is one that cannot be read.
 
         Raises:
             AccessDeniedError: the server does not show its folders.
@@ -111,7 +115,8 @@ class HttpStore:
         """
         folder = prefix.rstrip("/")
         try:
-            return self._client.run(self._find, folder)
+            names = list_folder(self._client, self._start(f"{folder}/"), self._uri(folder), self._limits)
+            return self._client.run(self._described, [f"{folder}/{name}" for name in names])
         except ObjectNotFoundError:
             return []
         except AccessDeniedError as error:
@@ -137,22 +142,23 @@ class HttpStore:
     def close(self) -> None:
         """Do nothing: the session is shared, and the sources given out still need it."""
 
-    async def _find(self, folder: str) -> list[ObjectInfo]:
-        start = self._start(f"{folder}/")
-        names = await list_folder(self._client, start, self._uri(folder))
-        few = asyncio.Semaphore(PROBES_AT_A_TIME)
+    async def _described(self, paths: list[str]) -> list[ObjectInfo]:
+        rest, found = iter(paths), []
 
-        async def described(path: str) -> ObjectInfo | None:
-            async with few:
+        async def ask_in_turn() -> None:
+            for path in rest:  # shared, so that a page of many links makes no task for each
                 try:
-                    return self._told(path, await probe(self._client, self._start(path), self._uri(path)))
+                    if not may_be_shard(path):
+                        found.append(ObjectInfo(path, self._uri(path), size_bytes=None))
+                        continue
+                    found.append(self._told(path, await probe(self._client, self._start(path), self._uri(path))))
                 except ObjectNotFoundError:
-                    return None  # a link to a sub-folder without its slash, or to what is gone
+                    pass  # a link to a sub-folder without its slash, or to what is gone
                 except StorageError:
-                    return ObjectInfo(path, self._uri(path), size_bytes=None)
+                    found.append(ObjectInfo(path, self._uri(path), size_bytes=None))
 
-        found = await asyncio.gather(*(described(f"{folder}/{name}") for name in names))
-        return sorted((info for info in found if info is not None), key=lambda info: info.path)
+        await asyncio.gather(*(ask_in_turn() for _ in range(PROBES_AT_A_TIME)))
+        return sorted(found, key=lambda info: info.path)
 
     def _told(self, path: str, known: Probe) -> ObjectInfo:
         with self._guard:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from streamer.backends.extras import install_hint
 from streamer.core.errors import UnknownSchemeError
+from streamer.core.limits import Limits
 from streamer.core.redact import redact
 from streamer.core.sources import Store
 
@@ -45,7 +46,7 @@ def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str,
     return has_credentials and "sig" not in parse_qs(parts.query)
 
 
-def open_azure(uri: str, options: Mapping[str, Any]) -> Store | None:
+def open_azure(uri: str, options: Mapping[str, Any], limits: Limits) -> Store | None:
     """Open the URL with the Azure backend, or give None where that does not want it.
 
     Raises:
@@ -61,5 +62,5 @@ def open_azure(uri: str, options: Mapping[str, Any]) -> Store | None:
         ) from error
     if not is_blob_url(uri):
         return None
-    store: Store | None = streamer_open_store(urlsplit(uri).scheme.lower(), uri, options)
+    store: Store | None = streamer_open_store(urlsplit(uri).scheme.lower(), uri, options, limits)
     return store

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import aiohttp
 
+from streamer.backends.told_values import word_told
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -34,7 +35,6 @@ TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, a
 
 _REQUEST_IDS = ("x-request-id", "x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-amz-cf-id")
 _CODE = re.compile(rb"<Code>\s*([A-Za-z0-9.]{1,60})\s*</Code>")
-_WORD = re.compile(r"[\w.:=/-]{1,128}", re.ASCII)
 
 _LOGIN = "Give storage_options={'auth': (user, password)} or {'headers': {'Authorization': 'Bearer …'}}"
 
@@ -116,7 +116,7 @@ def refusal(
         hint=hint,
         status=status,
         code=code[1].decode() if code else None,
-        request_id=request_id if _WORD.fullmatch(request_id) else None,
+        request_id=word_told(request_id),
         attempts=attempts,
         elapsed_s=elapsed_s,
     )

@@ -19,6 +19,7 @@ from fsspec.implementations.http import HTTPFileSystem
 from streamer.backends.fsspec_any import FsspecStore
 from streamer.backends.fsspec_leftovers import Leftovers
 from streamer.backends.http_access import access_of
+from streamer.backends.http_listing import may_be_shard
 from streamer.backends.http_redirects import origin_of
 from streamer.core.errors import OptionError, RedirectError
 from streamer.core.sources import ObjectInfo, PythonSource
@@ -99,8 +100,11 @@ class _ThroughFsspec(FsspecStore):
         self._remark = remark
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List as fsspec does, and ask for the sizes, which an index page does not tell."""
-        return [info if info.size_bytes is not None else self.info(info.path) for info in super().find(prefix)]
+        """List as fsspec does, and ask for the sizes of shards, which an index page does not tell."""
+        return [
+            self.info(info.path) if info.size_bytes is None and may_be_shard(info.path) else info
+            for info in super().find(prefix)
+        ]
 
     def source(self, info: ObjectInfo) -> PythonSource:
         """Return the file's reader, and why it is this one."""

@@ -6,17 +6,24 @@ compressed, or that is a web page where weights were expected, is an error and n
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qs, urlsplit
 
+import aiohttp
+
 from streamer.backends.http_client import HttpClient, Opened
 from streamer.backends.http_redirects import Hop
+from streamer.backends.told_values import size_told
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
 
 __all__ = ["Probe", "expiry_of", "probe", "version_in"]
+
+FIRST_BYTE_WAIT_S = 1.0  # behind its header; a new connection costs less than a longer wait
 
 _FIRST_BYTE = {"Range": "bytes=0-0"}
 _RANGE = re.compile(r"bytes\s+0-0/([0-9]+)", re.IGNORECASE)
@@ -66,16 +73,19 @@ async def probe(client: HttpClient, start: Hop, uri: str) -> Probe:
         _check_kind(answer.headers, urlsplit(start.url).path, uri)
         size_bytes, has_ranges = _size(answer.response.status, answer.headers, uri)
         if answer.response.status == 206:
-            await answer.response.read()  # one byte, which keeps the connection
+            await _take_first_byte(answer.response)
     finally:
         answer.response.close()
     return _described(answer, size_bytes, has_ranges)
 
 
 def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return the version that an answer tells, and the name of the header that does."""
+    """Return the version that an answer tells, and the name of the header that does.
+
+    One that is not of ASCII has no text of its own, and so could not be compared: it does not count.
+    """
     for name in ("ETag", "Last-Modified"):
-        if headers.get(name):
+        if headers.get(name) and headers[name].isascii() and headers[name].isprintable():
             return headers[name], name
     return None, "ETag"
 
@@ -94,6 +104,14 @@ def expiry_of(url: str) -> float | None:
         return float(int(query["expires"])) if "expires" in query else None
     except (KeyError, ValueError, OverflowError):
         return None
+
+
+async def _take_first_byte(response: aiohttp.ClientResponse) -> None:
+    """Empty the connection, so that it is kept. All that is wanted stood in the header, whatever comes behind it."""
+    if response.content_length not in (1, None):
+        return
+    with suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(response.content.read(2), FIRST_BYTE_WAIT_S)
 
 
 async def _probe_of_nothing(client: HttpClient, start: Hop, uri: str) -> Probe:
@@ -131,14 +149,15 @@ def _size(status: int, headers: Mapping[str, str], uri: str) -> tuple[int, bool]
     if status == 206:
         if told is None:
             raise RangeResponseError("The server sends another range than the one asked for", uri=uri, status=status)
-        return int(told[1]), True
+        return size_told(told[1], uri), True
     if status != 200:
         raise StorageError("The server answers without a file", uri=uri, status=status)
     length = told[1] if told else headers.get("Content-Length", "")
-    if not length.isdecimal():
+    if not length:
         raise StorageError(
             "The server does not tell the size of the file, and gives no part of it",
             uri=uri,
             hint="Download it and load the copy: without its size nothing could tell a whole file from a part",
         )
-    return int(length), int(length) <= 1 and told is None
+    size_bytes = size_told(length, uri)
+    return size_bytes, size_bytes <= 1 and told is None

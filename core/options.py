@@ -57,6 +57,10 @@ class Options:
             loads of 4 GiB and more, and only where the library itself makes no copy.
         coalesce_gap_bytes: Unwanted bytes up to this many between two wanted tensors are read and dropped
             rather than asked for separately.
+        answer_bytes: Most bytes of one answer that is not of tensors: a page of a listing, a document of the Hub, what
+            a server says to an error. More is refused.
+        listing_entries: Most entries of one folder, sub-folders included; of a web server's index page, most links.
+        listing_empty_pages: Most pages of one listing that bring no entry; stores give a few where much was deleted.
         header_bytes: First read of a shard, hoped to hold its whole header.
         max_attempts: Attempts at one block before the load fails, those not counted that fell into an outage of its
             server.
@@ -93,6 +97,9 @@ class Options:
     pinned_bytes: int = _knob(MIB, 64 * GIB, "bytes", "50 GB/s x 5 ms from a read to the end of its copy", 256 * MIB)
     gpudirect: bool | None = _switch("saves memory's bandwidth, costs a registration of each file")
     coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)
+    answer_bytes: int = _knob(64 * KIB, GIB, "bytes", "a page of 5000 blobs with metadata has 40 MB", 64 * MIB)
+    listing_entries: int = _knob(1, 10**7, "entries", "the largest checkpoints have a few thousand files", 100_000)
+    listing_empty_pages: int = _knob(0, 10**6, "pages", "S3 passes over 1000 deleted objects on each", 1000)
     header_bytes: int = _knob(8, 128 * MIB, "bytes", "holds the header of nearly every shard", 256 * KIB)
     max_attempts: int = _knob(1, 100, "attempts", "a server that works seldom fails the same request twice", 8)
     block_deadline_s: float = _knob(0.01, 86400, "s", "outlasts the restart of a server", 120.0)

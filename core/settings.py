@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from streamer.core.limits import Limits
 from streamer.core.machine import memory_bytes
 from streamer.core.options import GIB, MIB, Options
 
@@ -46,6 +47,7 @@ class Settings:
     pinned_bytes: int
     gpudirect: bool | None
     coalesce_gap_bytes: int
+    limits: Limits
     header_bytes: int
     max_attempts: int
     block_deadline_s: float
@@ -83,6 +85,11 @@ def resolve(options: Options | None) -> Settings:
         pinned_bytes=given.pinned_bytes,
         gpudirect=given.gpudirect,
         coalesce_gap_bytes=given.coalesce_gap_bytes,
+        limits=Limits(
+            answer_bytes=given.answer_bytes,
+            listing_entries=given.listing_entries,
+            listing_empty_pages=given.listing_empty_pages,
+        ),
         header_bytes=given.header_bytes,
         max_attempts=given.max_attempts,
         block_deadline_s=given.block_deadline_s,

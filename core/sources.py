@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import pluggy
 
 from streamer.core.digests import NoDigest, ObjectDigest
+from streamer.core.limits import Limits
 
 __all__ = [
     "AnswerChecksum",
@@ -234,13 +235,16 @@ class StoreHooks:
     """The hook specification that every backend, ours included, implements."""
 
     @hookspec(firstresult=True)
-    def streamer_open_store(self, scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
-        """Open the store that holds `uri`.
+    def streamer_open_store(
+        self, scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits
+    ) -> Store | None:
+        """Open the store that holds `uri`. An implementation may leave out arguments that it has no use for.
 
         Args:
             scheme: Lower-case scheme of the URL: ``"s3"``, or ``"file"`` for a plain path.
             uri: The whole URL as the user gave it, chained URLs (``simplecache::s3://…``) included.
             storage_options: The user's options, to be handed to fsspec unchanged.
+            limits: The most to take of a server's answers.
 
         Returns:
             The store, or None when this plug-in does not serve the URL.

@@ -359,6 +359,8 @@ def _opened_object(store: Store) -> SourceObject:
 
 
 def _as_object(store: Store, info: ObjectInfo) -> SourceObject:
+    if info.size_bytes is None:  # which a listing need not tell
+        info = store.info(info.path)
     assert info.size_bytes is not None
     return SourceObject(info.uri, store.source(info), info.size_bytes)
 

@@ -14,6 +14,7 @@ import pluggy
 from streamer.backends.extras import install_hint
 from streamer.core.entry_points import name_of, normalized
 from streamer.core.errors import PluginError, StreamerError, UnknownSchemeError
+from streamer.core.limits import Limits
 from streamer.core.redact import redact
 from streamer.core.sources import PROJECT_NAME, Source, Store, StoreHooks
 
@@ -34,7 +35,7 @@ DISABLED = "STREAMER_DISABLED_PLUGINS"
 FALLBACK = "streamer.backends.fsspec_any"
 
 
-def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, Any]) -> Store | None:
+def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, Any], limits: Limits) -> Store | None:
     """Let one backend open `uri`.
 
     Returns:
@@ -47,7 +48,7 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
     """
     hook = _hooks(point, scheme).streamer_open_store
     try:
-        store = hook(scheme=scheme, uri=uri, storage_options=options)
+        store = hook(scheme=scheme, uri=uri, storage_options=options, limits=limits)
     except StreamerError:
         raise
     except Exception as error:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from streamer.backends.extras import BUILTIN_SCHEMES
 from streamer.core.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError
+from streamer.core.limits import Limits
 from streamer.core.sources import PROJECT_NAME, Store
 from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with
 from streamer.plugins.scheme_options import options_of
@@ -32,6 +33,7 @@ __all__ = ["GROUP", "choose", "enabled", "may_serve", "open_store", "scheme_of"]
 
 GROUP = "streamer.backends"
 OUR_MODULES = "streamer.backends."
+DEFAULT_LIMITS = Limits()
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
 _logger = logging.getLogger(PROJECT_NAME)
@@ -43,6 +45,7 @@ def open_store(
     *,
     fs: AbstractFileSystem | None = None,
     found: Iterable[EntryPoint] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Store:
     """Open the store that holds `uri`.
 
@@ -53,6 +56,7 @@ def open_store(
         fs: An fsspec file system to read from instead of making one. One that a native backend would have made is
             read natively, with its options and credentials; any other through its own methods.
         found: Entry points to choose from, instead of the installed ones.
+        limits: The most to take of a server's answers.
 
     Raises:
         UnknownSchemeError: no backend and no fsspec file system serves this scheme.
@@ -65,15 +69,15 @@ def open_store(
     if fs is not None:
         if storage_options:
             raise OptionError("fs= brings its own options: storage_options cannot be given beside it")
-        return _open_instance(fs, text, candidates)
+        return _open_instance(fs, text, candidates, limits)
     scheme = scheme_of(text)
     chosen = choose(scheme, candidates)
     options = options_of(text, scheme, storage_options or {}, {point.name.lower(): point.value for point in candidates})
-    store = None if chosen is None else open_with(chosen, scheme, text, options)
+    store = None if chosen is None else open_with(chosen, scheme, text, options, limits)
     if store is not None:
         return store
     try:
-        store = open_with(_fallback(), scheme, text, options)
+        store = open_with(_fallback(), scheme, text, options, limits)
     except UnknownSchemeError as error:
         names = ", ".join(sorted({point.name for point in candidates})) or "none"
         error.hint = ". ".join(part for part in (error.hint, f"Installed backends: {names}") if part)
@@ -152,7 +156,7 @@ def _fallback() -> EntryPoint:
     return EntryPoint(name="*", value=FALLBACK, group=GROUP)
 
 
-def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[EntryPoint]) -> Store:
+def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[EntryPoint], limits: Limits) -> Store:
     """Read natively where one of our backends would have made this very file system from its options."""
     from fsspec import get_filesystem_class  # noqa: PLC0415 (takes 0.1 s)
 
@@ -163,7 +167,7 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     ours = next((point for point in candidates if is_builtin(point) and point.name == scheme), None)
     options = {key: value for key, value in fs.storage_options.items() if key not in ("asynchronous", "loop")}
     if ours is not None and not fs.storage_args and type(fs) is get_filesystem_class(scheme):
-        store = open_with(ours, scheme, fs.unstrip_protocol(path), options)
+        store = open_with(ours, scheme, fs.unstrip_protocol(path), options, limits)
         if store is not None:
             return store
     return FsspecStore.of_instance(fs, path)

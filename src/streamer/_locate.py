@@ -109,7 +109,8 @@ def locate(
 
     def locate_one(given: tuple[str, Mapping[str, Any] | None]) -> Shards:
         each, own = given
-        store = patient(plugins.open_store(each, own, fs=fs, found=backends), each, patience)
+        opened = plugins.open_store(each, own, fs=fs, found=backends, limits=settings.limits)
+        store = patient(opened, each, patience)
         try:
             parts = _locate_in(store, redact(each), settings)
             promised = promises_of(
@@ -234,8 +235,11 @@ def _infos_of_shards(
     known = {_name(info): info for info in listed}
 
     def info_of(shard: str) -> ObjectInfo:
+        listed_info = known.get(shard)
+        if listed_info is not None and listed_info.size_bytes is not None:
+            return listed_info
         try:
-            return known.get(shard) or store.info(f"{folder}/{shard}" if folder else shard)
+            return store.info(f"{folder}/{shard}" if folder else shard)
         except ObjectNotFoundError as error:
             raise ObjectNotFoundError(
                 f"the index names shard {shard[:80]!r}, which does not exist", uri=uri, hint="Upload the missing shard"
@@ -253,7 +257,9 @@ def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
 
 
 def _from_infos(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
-    return Shards(label, _objects(store, infos), None, infos, kind=kind)
+    # Some listings tell no size, or not of every name.
+    told = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
+    return Shards(label, _objects(store, told), None, told, kind=kind)
 
 
 def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:

@@ -8,6 +8,7 @@ import pytest
 
 from streamer.backends.http_blob import is_for_azure, open_azure
 from streamer.core.errors import UnknownSchemeError
+from streamer.core.limits import Limits
 
 FILE = "https://account.blob.core.windows.net/container/model.safetensors"
 
@@ -34,5 +35,5 @@ def test_a_file_anyone_may_read_is_plain_http_and_all_else_is_azures(uri, option
 def test_without_its_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "streamer.backends.azure", None)
     with pytest.raises(UnknownSchemeError, match=r"streamer\[azure\]") as caught:
-        open_azure(f"{FILE}?sig=canary", {})
+        open_azure(f"{FILE}?sig=canary", {}, Limits())
     assert "canary" not in str(caught.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamer.backends.http_listing import names_in
+from streamer.core.limits import Limits
 
 URL = "https://host:8443/models/small/"
 
@@ -23,7 +24,7 @@ URL = "https://host:8443/models/small/"
     ],
 )
 def test_a_direct_child_is_found(link, name):
-    assert names_in(f'<pre><a href="{link}">x</a>', URL) == [name]
+    assert names_in(f'<pre><a href="{link}">x</a>', URL, Limits()) == [name]
 
 
 @pytest.mark.parametrize(
@@ -50,13 +51,13 @@ def test_a_direct_child_is_found(link, name):
     ],
 )
 def test_anything_else_is_not(link):
-    assert names_in(f'<a href="{link}">x</a>', URL) == []
+    assert names_in(f'<a href="{link}">x</a>', URL, Limits()) == []
 
 
 def test_names_are_sorted_and_told_once():
     page = '<A HREF="b">b</A> <a title="x" href=\'a\'>a</a> <a name="n"></a> <a href=b>b</a> <img src="c">'
-    assert names_in(page, URL) == ["a", "b"]
+    assert names_in(page, URL, Limits()) == ["a", "b"]
 
 
 def test_a_broken_page_has_no_names():
-    assert names_in('<a href="', URL) == []
+    assert names_in('<a href="', URL, Limits()) == []

@@ -1,0 +1,113 @@
+"""Bodies of answers that are read whole, and never further than is allowed: a server may send for ever.
+
+Guarantees: no more than the allowed bytes (and one piece of a socket's buffer) are held, and none are asked for where
+Content-Length announces more; what a client library would unpack counts unpacked. `body_of` is for requests of our own.
+The clients of S3 and Azure read by themselves, in sessions that they share between loads: `allowing` says how much the
+requests of one task may bring, and `bind` makes a session of theirs obey. Its private attribute is the only way to say
+so: ``tests/security/test_endless_answers.py`` tells when a new version of aiohttp has another.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import aiohttp
+
+from streamer.core.errors import StorageError
+
+__all__ = ["Allowance", "allowing", "bind", "body_of"]
+
+PIECE_BYTES = 1 << 20  # unpacked at a time
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": -zlib.MAX_WBITS}  # as azure-core unpacks them
+
+
+@dataclass
+class Allowance:
+    """What the answers to one task's requests may bring.
+
+    Attributes:
+        most_bytes: In each body.
+        has_answer: A body has come: whatever fails afterwards is about what it says.
+    """
+
+    most_bytes: int
+    has_answer: bool = False
+
+
+_allowance: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
+
+
+@contextmanager
+def allowing(most_bytes: int) -> Iterator[Allowance]:
+    """Bound the answers to what this task asks for in bound sessions."""
+    allowance = Allowance(most_bytes)
+    token = _allowance.set(allowance)
+    try:
+        yield allowance
+    finally:
+        _allowance.reset(token)
+
+
+def bind(session: aiohttp.ClientSession) -> None:
+    """Have a session read bodies as far as the task that asks is allowed."""
+    if session._response_class is aiohttp.ClientResponse:
+        session._response_class = _BoundedResponse
+
+
+async def body_of(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """Read the body of an answer.
+
+    Raises:
+        StorageError: it is longer; the connection is closed.
+        aiohttp.ClientError: as of ``response.read()``.
+    """
+    # The answer to a HEAD tells the size of an object, and has no body.
+    if response.method != "HEAD" and (response.content_length or 0) > most_bytes:
+        raise _refused(response, most_bytes)
+    body = bytearray()
+    while piece := await response.content.readany():
+        body += piece
+        if len(body) > most_bytes:
+            raise _refused(response, most_bytes)
+    return bytes(body)
+
+
+class _BoundedResponse(aiohttp.ClientResponse):
+    async def read(self) -> bytes:
+        """Read the body as far as it is allowed to whoever asks."""
+        allowance = _allowance.get()
+        if allowance is None or self._body is not None:
+            return await super().read()
+        body = await body_of(self, allowance.most_bytes)
+        if _is_larger_unpacked(body, self.headers.get("Content-Encoding", ""), allowance.most_bytes):
+            raise _refused(self, allowance.most_bytes)
+        allowance.has_answer = True
+        self._body = body
+        return body
+
+
+def _is_larger_unpacked(body: bytes, encoding: str, most_bytes: int) -> bool:
+    window = _WINDOWS.get(encoding.lower())
+    if window is None:
+        return False
+    unpacking, rest, size = zlib.decompressobj(window), body, 0
+    while rest and not unpacking.eof and size <= most_bytes:
+        try:
+            size += len(unpacking.decompress(rest, PIECE_BYTES))
+        except zlib.error:  # for the client library to complain about
+            return False
+        rest = unpacking.unconsumed_tail
+    return size > most_bytes
+
+
+def _refused(response: aiohttp.ClientResponse, most_bytes: int) -> StorageError:
+    response.close()
+    return StorageError(
+        f"The server's answer has more than {most_bytes} bytes, and is none of a listing or about an object",
+        status=response.status,
+        hint="Check the URL and endpoint, or raise answer_bytes in Options",
+    )
