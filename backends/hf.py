@@ -20,11 +20,13 @@ from streamer.backends.http import source_of_probe
 from streamer.backends.http_probe import Probe
 from streamer.core.digests import NoDigest, ObjectDigest, PartDigest
 from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeResponseError
+from streamer.core.limits import Limits
 from streamer.core.redact import redact
 from streamer.core.sources import FileSource, HttpSource, ObjectInfo, Source, Store, hookimpl
 
 __all__ = ["HfStore", "streamer_open_store", "streamer_source_kind"]
 
+DEFAULT_LIMITS = Limits()
 _OTHER_KINDS = (
     "buckets/",
     "kernels/",
@@ -32,7 +34,7 @@ _OTHER_KINDS = (
 
 
 @hookimpl
-def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
     """Open the repository of `uri` with ``token`` and ``endpoint``, as of `huggingface_hub.HfFileSystem`.
 
     Raises:
@@ -42,7 +44,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     """
     if scheme != "hf" or uri.partition("://")[2].startswith(_OTHER_KINDS):
         return None
-    return HfStore(uri, storage_options)
+    return HfStore(uri, storage_options, limits)
 
 
 @hookimpl
@@ -58,6 +60,7 @@ class HfStore:
     Args:
         uri: The URL.
         storage_options: ``token``, ``endpoint``, and of the HTTP backend's ``verify``, ``proxy`` and ``timeout``.
+        limits: The most to take of the Hub's answers.
 
     Attributes:
         root: `uri` without its scheme.
@@ -67,10 +70,10 @@ class HfStore:
     root: str
     server: str
 
-    def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._place = parse_uri(uri)
         self.root = self._place.root
-        self._hub = HubClient(self._place, storage_options)
+        self._hub = HubClient(self._place, storage_options, limits)
         self.server = self._hub.endpoint
         self._guard = threading.Lock()
         self._known_commit: str | None = None

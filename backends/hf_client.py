@@ -6,39 +6,31 @@ huggingface_hub finds token and endpoint; its requests are not used, as several 
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
-from urllib.parse import quote, urljoin
+from typing import Any
+from urllib.parse import quote
 
 from huggingface_hub import constants
 from huggingface_hub.utils._headers import get_token_to_send
 
+from streamer.backends.bounded_answers import body_of
+from streamer.backends.hf_answers import HubFile, commit_in, entries_in, files_in, next_page
 from streamer.backends.hf_errors import refusal
-from streamer.backends.hf_paths import COMMIT, HfPath
+from streamer.backends.hf_paths import HfPath
 from streamer.backends.http_access import access_of, merged_options
 from streamer.backends.http_client import HttpClient
 from streamer.backends.http_errors import raise_connection_error
 from streamer.backends.http_probe import Probe, probe
-from streamer.backends.http_redirects import Hop, origin_of
+from streamer.backends.http_redirects import Hop
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
+from streamer.core.limits import Limits, ListingCount
 
-__all__ = ["HubClient", "HubFile"]
+__all__ = ["HubClient"]
 
 _OF_HTTP = ("verify", "proxy", "proxy_auth", "timeout", "ssl")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
-
-
-class HubFile(NamedTuple):
-    """A file of a commit: its name in its folder, its size, and its SHA-256 where the Hub knows it."""
-
-    name: str
-    size_bytes: int
-    sha256: str | None
+DEFAULT_LIMITS = Limits()
 
 
 class HubClient:
@@ -47,6 +39,7 @@ class HubClient:
     Args:
         place: The repository and revision.
         storage_options: ``token``, ``endpoint``, and of the HTTP backend's ``verify``, ``proxy`` and ``timeout``.
+        limits: The most to take of the Hub's answers.
 
     Attributes:
         access: Certificates and proxy.
@@ -58,7 +51,8 @@ class HubClient:
         CredentialsError: ``token=True`` without a saved login.
     """
 
-    def __init__(self, place: HfPath, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, place: HfPath, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         _check_names(storage_options)
         self._place = place
         self.endpoint = _endpoint(storage_options.get("endpoint"))
@@ -69,11 +63,8 @@ class HubClient:
 
     def commit(self, uri: str) -> str:
         """Ask which commit the revision is now."""
-        told, _ = self._asked(self._api(f"revision/{quote(self._place.revision, safe='')}"), uri)
-        commit = told.get("sha") if isinstance(told, dict) else None
-        if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
-            raise StorageError("The answer names no commit", uri=uri, hint="Check the endpoint")
-        return commit
+        body, _ = self._asked(self._api(f"revision/{quote(self._place.revision, safe='')}"), uri)
+        return commit_in(body, uri)
 
     def listed(self, commit: str, folder: str, uri: str) -> Iterator[HubFile]:
         """Describe the files directly in a folder; none when there is no such folder.
@@ -84,17 +75,21 @@ class HubClient:
         """
         url: str | None = self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))
         seen: set[str] = set()
+        count = ListingCount(self._limits, uri)
         while url is not None:
-            if url in seen or origin_of(url) != origin_of(self.endpoint):
+            if url in seen:
                 raise StorageError("The Hub's listing leads astray", uri=uri)
             seen.add(url)
             try:
-                entries, url = self._asked(url, uri)
+                body, link = self._asked(url, uri)
             except ObjectNotFoundError as error:
                 if error.code == "EntryNotFound":
                     return
                 raise
-            yield from _files(entries, folder, uri)
+            entries = entries_in(body, uri)
+            count.add(len(entries))
+            yield from files_in(entries, folder, uri)
+            url = next_page(link, url, uri)
 
     def start(self, commit: str, path: str) -> Hop:
         """Name the URL under which the Hub tells where a file lies."""
@@ -106,18 +101,17 @@ class HubClient:
         """Ask where a file lies, and for its first byte there; raises as `http_probe.probe`."""
         return self.client.run(probe, self.client, self.start(commit, path), uri)
 
-    def _asked(self, url: str, uri: str) -> tuple[Any, str | None]:
-        """Return the document behind a URL of the API, and the URL of its next page."""
-        document, link = self.client.run(self._document, url, uri)
-        following = _NEXT.search(link)
-        return document, urljoin(url, following[1]) if following else None
+    def _asked(self, url: str, uri: str) -> tuple[bytes, str]:
+        """Return what stands behind a URL of the API, and the ``Link`` to its next page."""
+        return self.client.run(self._body, url, uri)
 
-    async def _document(self, url: str, uri: str) -> tuple[Any, str]:
+    async def _body(self, url: str, uri: str) -> tuple[bytes, str]:
         answer = await self.client.opened(Hop(url, self.access.headers), uri, {})
         try:
-            return json.loads(await answer.response.read()), answer.headers.get("Link", "")
-        except ValueError:
-            raise StorageError("The answer is not one of the Hub's", uri=uri, hint="Check the endpoint") from None
+            return await body_of(answer.response, self._limits.answer_bytes), answer.headers.get("Link", "")
+        except StorageError as error:
+            error.uri = uri
+            raise
         except Exception as error:
             raise_connection_error(error, uri)
         finally:
@@ -125,24 +119,6 @@ class HubClient:
 
     def _api(self, rest: str) -> str:
         return f"{self.endpoint}/api/{self._place.kind}s/{self._place.repository}/{rest}"
-
-
-def _files(entries: Any, folder: str, uri: str) -> list[HubFile]:
-    try:
-        files = [
-            (str(entry["path"]).rpartition("/"), int(entry["size"]), _sha256(entry))
-            for entry in entries
-            if entry["type"] == "file"
-        ]
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise StorageError("The answer lists no files", uri=uri, hint="Check the endpoint") from None
-    return [HubFile(name, size, sha256) for (parent, _, name), size, sha256 in files if parent == folder]
-
-
-def _sha256(entry: Mapping[str, Any]) -> str | None:
-    """Files in LFS or Xet are named by their hash; small ones in Git itself have only Git's own."""
-    told = (entry.get("lfs") or {}).get("oid")
-    return told if isinstance(told, str) and _SHA256.fullmatch(told) else None
 
 
 def _check_names(storage_options: Mapping[str, Any]) -> None:

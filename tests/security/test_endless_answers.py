@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from servers.hostile import Poured, pour
@@ -10,7 +13,11 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
 from streamer import Options
+from streamer.backends.s3 import S3Store
+from streamer.backends.s3_client import S3Client
+from streamer.core.digests import NoDigest
 from streamer.core.errors import StorageError
+from streamer.core.sources import ObjectInfo
 
 pytestmark = pytest.mark.server
 
@@ -91,3 +98,140 @@ def test_an_endless_index_page_is_refused() -> None:
     with serving(script) as server, pytest.raises(StorageError, match="no end"):
         streamer.load(f"{base(server)}/folder")
     assert poured.sent_bytes < (16 << 20) + IN_SOCKETS_BYTES
+
+
+# --- stores, which are asked for listings and documents ---------------------------------------------------------------
+
+
+def s3(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+    return "s3://bucket/folder", {"key": "k", "secret": "s", "endpoint_url": base(server)}
+
+
+def gcs(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+    return "gs://bucket/folder", {"token": "anon", "endpoint_url": base(server)}
+
+
+def hub(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+    return f"hf://owner/name@{'a' * 40}", {"endpoint": base(server), "token": False}
+
+
+def azure(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+    connection = f"BlobEndpoint={base(server)}/account;AccountName=account;AccountKey=Q0FOQVJZ"
+    return "az://container/folder", {"connection_string": connection}
+
+
+STORES = [s3, gcs, hub, azure]
+Place = Callable[[ScriptedServer], tuple[str, dict[str, Any]]]
+
+
+def load(place: Place, server: ScriptedServer, options: Options) -> dict[str, Any]:
+    uri, storage_options = place(server)
+    return streamer.load(uri, storage_options=storage_options, options=options)
+
+
+@pytest.mark.parametrize("length", [None, str(3 << 30)])
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("place", STORES)
+def test_an_endless_answer_is_refused(place: Place, status: int, length: str | None) -> None:
+    poured = Poured()
+
+    def script(request: Request, answer: Answer) -> None:
+        answer.status = status
+        answer.headers = {"Content-Type": "application/xml", **({"Content-Length": length} if length else {})}
+        pour(answer, BODY_BYTES, poured)
+
+    with serving(script) as server, pytest.raises(StorageError) as caught:
+        load(place, server, SMALL)
+    assert poured.sent_bytes < 3 * IN_SOCKETS_BYTES  # asked again by the client of S3
+    if not (place is hub and status == 400):  # of whose errors only the beginning is read
+        assert "more than 1048576 bytes" in str(caught.value)
+        assert "answer_bytes" in str(caught.value)
+
+
+def test_what_the_client_of_azure_would_unpack_counts_unpacked() -> None:
+    packed = gzip.compress(bytes(BODY_BYTES // 4))
+    assert len(packed) < SMALL.answer_bytes
+
+    def script(request: Request, answer: Answer) -> None:
+        answer.become(200, packed, Content_Type="application/xml", Content_Encoding="gzip")
+
+    with serving(script) as server, pytest.raises(StorageError, match="more than 1048576 bytes"):
+        load(azure, server, SMALL)
+
+
+def s3_page(names: list[str], number: int) -> bytes:
+    entries = "".join(
+        f"<Contents><Key>{name}</Key><Size>1</Size><LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+        for name in names
+    )
+    return (
+        f"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>{number}</NextContinuationToken>"
+        f"{entries}</ListBucketResult>"
+    ).encode()
+
+
+def gcs_page(names: list[str], number: int) -> bytes:
+    return json.dumps({"items": [{"name": name, "size": "1"} for name in names], "nextPageToken": str(number)}).encode()
+
+
+def hub_page(names: list[str], number: int) -> bytes:
+    return json.dumps([{"type": "file", "path": name, "size": 1} for name in names]).encode()
+
+
+def azure_page(names: list[str], number: int) -> bytes:
+    blobs = "".join(
+        f"<Blob><Name>{name}</Name><Properties><Content-Length>1</Content-Length><BlobType>BlockBlob</BlobType>"
+        "</Properties></Blob>"
+        for name in names
+    )
+    return (
+        f'<?xml version="1.0"?><EnumerationResults ContainerName="container"><Blobs>{blobs}</Blobs>'
+        f"<NextMarker>{number}</NextMarker></EnumerationResults>"
+    ).encode()
+
+
+PAGES = {s3: s3_page, gcs: gcs_page, hub: hub_page, azure: azure_page}
+
+
+def listing_without_end(place: Place, names_on_page: int) -> ScriptedServer:
+    def script(request: Request, answer: Answer) -> None:
+        names = [f"folder/{request.number}-{index}.txt" for index in range(names_on_page)]
+        link = f'<http://{request.headers["host"]}/api/page/{request.number}>; rel="next"'
+        kind = "application/json" if place in (gcs, hub) else "application/xml"
+        answer.become(200, PAGES[place](names, request.number + 1), Content_Type=kind, Link=link)
+
+    return serving(script)
+
+
+@pytest.mark.parametrize("place", STORES)
+def test_a_listing_of_endless_pages_is_refused(place: Place) -> None:
+    with listing_without_end(place, 10) as server:
+        with pytest.raises(StorageError, match="more than 95 entries") as caught:
+            load(place, server, Options(listing_entries=95, deadline_s=30))
+        assert len(server.requests) == 10
+    assert "raise listing_entries" in str(caught.value)
+
+
+@pytest.mark.parametrize("place", STORES)
+def test_a_listing_of_endless_pages_that_bring_nothing_is_refused(place: Place) -> None:
+    with listing_without_end(place, 0) as server:
+        with pytest.raises(StorageError, match="8 pages of it bring nothing") as caught:
+            load(place, server, Options(listing_empty_pages=7, deadline_s=30))
+        assert len(server.requests) == 8
+    assert "raise listing_empty_pages" in str(caught.value)
+
+
+def test_parts_of_an_upload_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 tells the checksums of parts in pages, too."""
+    asked: list[int] = []
+
+    def answer(_client: S3Client, method: str, bucket: str, **wanted: Any) -> dict[str, Any]:
+        if method == "head_object":
+            return {"ContentLength": 9, "ChecksumCRC32C": "4waSgw==-5"}
+        asked.append(wanted["PartNumberMarker"])
+        return {"ObjectParts": {"IsTruncated": True, "NextPartNumberMarker": len(asked)}}
+
+    monkeypatch.setattr(S3Client, "call", answer)
+    store = S3Store("s3://bucket/key", {"anon": True})
+    assert isinstance(store.digest(ObjectInfo("bucket/key", "s3://bucket/key", 9)), NoDigest)
+    assert asked == [0]
