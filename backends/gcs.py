@@ -15,8 +15,10 @@ from typing import Any
 from streamer.backends.gcs_client import GcsClient
 from streamer.backends.gcs_credentials import Bearer
 from streamer.backends.gcs_errors import Answer, raise_storage_error, refusal
+from streamer.backends.told_values import name_told, size_told, word_told
 from streamer.core.digests import NoDigest, ObjectDigest, digest_of_base64
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
+from streamer.core.limits import Limits, ListingCount
 from streamer.core.redact import redact
 from streamer.core.sources import HttpSource, ObjectInfo, Source, Store, hookimpl
 
@@ -25,11 +27,12 @@ __all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
 # What GCS puts into every answer with bytes; emulators may not, and then the URL's condition alone tells.
 VERSION_HEADER = "x-goog-generation"
 
+DEFAULT_LIMITS = Limits()
 _PINNED = re.compile(r"(.+)(?:#|\?generation=)(\d+)")
 
 
 @hookimpl
-def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
     """Open the bucket of `uri` with the options of `gcsfs.GCSFileSystem`.
 
     Raises:
@@ -37,7 +40,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
         OptionError: an option that is refused.
         CredentialsError: credentials were named, and cannot be used.
     """
-    return GcsStore(uri, storage_options) if scheme in ("gs", "gcs") else None
+    return GcsStore(uri, storage_options, limits) if scheme in ("gs", "gcs") else None
 
 
 @hookimpl
@@ -52,6 +55,7 @@ class GcsStore:
     Args:
         uri: ``gs://bucket/key``, with ``#1234`` or ``?generation=1234`` to pin the generation of one object.
         storage_options: Arguments of `gcsfs.GCSFileSystem`; copied, never changed.
+        limits: The most to take of Google's answers.
 
     Attributes:
         root: ``bucket/key`` of `uri`, without generation.
@@ -61,14 +65,15 @@ class GcsStore:
     root: str
     server: str
 
-    def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self._scheme, _, path = uri.partition("://")
         pinned = _PINNED.fullmatch(path)
         self._pinned_generation = pinned[2] if pinned else None
         self.root = (pinned[1] if pinned else path).rstrip("/")
         _check_bucket(self.root.partition("/")[0], uri)
         try:
-            self._client = GcsClient(storage_options)
+            self._client = GcsClient(storage_options, limits)
         except StreamerError:
             raise
         except Exception as error:
@@ -102,13 +107,15 @@ class GcsStore:
         """
         bucket, _, key = prefix.partition("/")
         folder = f"{key.rstrip('/')}/" if key else ""
-        found = [
-            self._described(entry, bucket, self._uri(f"{bucket}/{folder}"))
+        uri = self._uri(f"{bucket}/{folder}")
+        described = (
+            self._described(entry, bucket, uri)
             for page in self._pages(bucket, folder)
-            for entry in page.get("items", [])
-            if not str(entry.get("name")).endswith("/")  # consoles make these as stand-ins for folders
-        ]
-        return sorted(found, key=lambda info: info.path)
+            for entry in page
+            # Consoles make these as stand-ins for folders.
+            if not (isinstance(entry, dict) and str(entry.get("name")).endswith("/"))
+        )
+        return sorted(described, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Name the object's media URL and the credentials of this moment; `HttpSource.refresh` gets others.
@@ -185,8 +192,9 @@ class GcsStore:
         self._client.forget_absent_credentials()
         raise refusal(answer, self._client.asker, uri)
 
-    def _pages(self, bucket: str, folder: str) -> Iterator[Mapping[str, Any]]:
+    def _pages(self, bucket: str, folder: str) -> Iterator[list[Any]]:
         uri = self._uri(f"{bucket}/{folder}")
+        count = ListingCount(self._limits, uri)
         seen: set[str | None] = set()
         token: str | None = None
         while token not in seen:
@@ -196,8 +204,11 @@ class GcsStore:
             if answer.status == 404:
                 raise _missing_bucket(answer, bucket, uri)
             page = self._document(answer, uri)
-            yield page
-            token = page.get("nextPageToken")
+            entries, token = page.get("items", []), page.get("nextPageToken")
+            if not isinstance(entries, list) or not isinstance(token, str | None):
+                raise _malformed(uri)
+            count.add(len(entries))
+            yield entries
             if not token:
                 return
         raise StorageError("Google Cloud Storage lists the same page again", uri=uri)
@@ -209,15 +220,13 @@ class GcsStore:
         what = "object of this name and generation" if generation else "object of this name"
         return _not_found(answer, f"There is no {what} in the bucket", uri, None)
 
-    def _described(self, entry: Mapping[str, Any], bucket: str, uri: str) -> ObjectInfo:
-        try:
-            path, size_bytes = f"{bucket}/{entry['name']}", int(entry["size"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise StorageError(
-                "The answer describes no object of Google Cloud Storage", uri=uri, hint="Check endpoint_url"
-            ) from error
+    def _described(self, entry: object, bucket: str, uri: str) -> ObjectInfo:
+        if not isinstance(entry, dict) or "name" not in entry or "size" not in entry:
+            raise _malformed(uri)
+        path = f"{bucket}/{name_told(entry['name'], uri)}"
         generation = entry.get("generation")
-        return ObjectInfo(path, self._uri(path), size_bytes, str(generation) if generation else None)
+        version = str(generation) if word_told(str(generation)) and generation else None
+        return ObjectInfo(path, self._uri(path), size_told(entry["size"], uri), version)
 
     def _generation_of(self, path: str) -> str | None:
         return self._pinned_generation if path == self.root else None
@@ -225,6 +234,11 @@ class GcsStore:
     def _uri(self, path: str) -> str:
         generation = self._generation_of(path)
         return redact(f"{self._scheme}://{path}") + (f"#{generation}" if generation else "")
+
+
+def _malformed(uri: str) -> StorageError:
+    hint = "Check endpoint_url"
+    return StorageError("The answer describes no object of Google Cloud Storage", uri=uri, hint=hint)
 
 
 def _missing_bucket(answer: Answer, bucket: str, uri: str) -> StorageError:

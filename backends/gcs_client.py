@@ -9,7 +9,6 @@ try six times over a minute, and renew tokens on the event loop that every other
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import ssl
@@ -24,14 +23,18 @@ from fsspec.asyn import sync
 from fsspec.config import apply_config
 from yarl import URL
 
+from streamer.backends.bounded_answers import body_of
 from streamer.backends.fsspec_instances import give_up, shared
 from streamer.backends.gcs_credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs_errors import Answer, Asker
-from streamer.core.errors import OptionError
+from streamer.backends.told_values import document_told, word_told
+from streamer.core.errors import OptionError, StorageError
+from streamer.core.limits import Limits
 from streamer.core.trust import trust_in
 
 __all__ = ["GcsClient", "filled_options"]
 
+DEFAULT_LIMITS = Limits()
 ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
 PAUSE_S = 0.25  # before the second attempt, twice as long before the third
 TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5, sock_read=15)
@@ -44,6 +47,7 @@ class GcsClient:
 
     Args:
         storage_options: Arguments of `gcsfs.GCSFileSystem`.
+        limits: The most to take of Google's answers.
 
     Attributes:
         asker: Whose requests these are.
@@ -53,7 +57,8 @@ class GcsClient:
         Exception: whatever gcsfs or google-auth raise, for `raise_storage_error`.
     """
 
-    def __init__(self, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         options = filled_options(storage_options, os.environ)
         self._fs: GcsFileSystem = shared(self, GcsFileSystem, options, _close)
         self.endpoint = self._location = self._fs._location.rstrip("/")
@@ -131,13 +136,15 @@ class GcsClient:
                     **self._trust,
                     **self._environment_proxy(),
                 ) as response:
-                    body = await response.read()
+                    body = await body_of(response, self._limits.answer_bytes)
+            except StorageError:
+                raise
             except TRANSIENT_ERRORS as error:
                 if is_last or isinstance(error, aiohttp.ClientSSLError):
                     raise
             else:
                 if is_last or response.status not in TRANSIENT_STATUSES:
-                    request_id = response.headers.get("X-GUploader-UploadID")
+                    request_id = word_told(response.headers.get("X-GUploader-UploadID"))
                     return Answer(response.status, _document(body), request_id, attempt, monotonic() - began_s)
             await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1) * (0.5 + random.random()))  # noqa: S311 (no secret)
         raise AssertionError("the last attempt returns or raises")
@@ -232,8 +239,5 @@ def _timeout(given: Any) -> aiohttp.ClientTimeout:
 
 
 def _document(body: bytes) -> Mapping[str, Any] | None:
-    try:
-        document = json.loads(body)
-    except ValueError:
-        return None
+    document = document_told(body)
     return document if isinstance(document, dict) else None

@@ -143,7 +143,10 @@ class Asker:
 
 
 def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
-    """Translate an exception of aiohttp, google-auth or gcsfs."""
+    """Translate an exception of aiohttp, google-auth or gcsfs; one of our own passes."""
+    if isinstance(error, StreamerError):
+        error.uri = error.uri or uri
+        raise error
     raise _translated(error, uri) from (None if _may_repeat_a_secret(error) else error)
 
 

@@ -18,6 +18,7 @@ from streamer.backends.gcs import GcsStore, streamer_open_store, streamer_source
 from streamer.backends.gcs_client import filled_options
 from streamer.backends.gcs_credentials import GcsFileSystem, bearer_of
 from streamer.core.errors import OptionError
+from streamer.core.limits import Limits
 from streamer.core.sources import HttpSource
 
 
@@ -62,8 +63,8 @@ def test_digits_behind_the_name_pin_a_generation(uri: str, root: str, shown: str
 
 
 def test_only_its_own_schemes_are_served() -> None:
-    assert streamer_open_store("s3", "s3://b/k", {}) is None
-    assert isinstance(streamer_open_store("gs", "gs://b/k", {"token": "anon"}), GcsStore)
+    assert streamer_open_store("s3", "s3://b/k", {}, Limits()) is None
+    assert isinstance(streamer_open_store("gs", "gs://b/k", {"token": "anon"}, Limits()), GcsStore)
     assert [streamer_source_kind(scheme) for scheme in ("gs", "gcs", "s3")] == [HttpSource, HttpSource, None]
 
 
