@@ -13,11 +13,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from streamer.backends.s3_answers import ListedObject, entries_on, objects_on
 from streamer.backends.s3_client import S3Client
 from streamer.backends.s3_digests import Composite, digest_in_head, digest_of_parts
 from streamer.backends.s3_errors import error_code, storage_error
+from streamer.backends.told_values import size_told
 from streamer.core.digests import NoDigest, ObjectDigest
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
+from streamer.core.limits import Limits, ListingCount
 from streamer.core.redact import redact
 from streamer.core.sources import HttpSource, ObjectInfo, Store, hookimpl
 
@@ -25,17 +28,20 @@ __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
 
 # botocore renews temporary credentials that live less than 10 minutes, so the frozen ones outlive the signature.
 SIGNATURE_LIFETIME_S = 600
+MAX_PARTS = 10_000  # of a multipart upload, S3's own limit
+
+DEFAULT_LIMITS = Limits()
 
 
 @hookimpl
-def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
     """Open the bucket of `uri` with the options of `s3fs.S3FileSystem`.
 
     Raises:
         UsageError: the URL names no bucket.
         OptionError: an option that is refused, such as ``verify=False``.
     """
-    return S3Store(uri, storage_options) if scheme in ("s3", "s3a") else None
+    return S3Store(uri, storage_options, limits) if scheme in ("s3", "s3a") else None
 
 
 @hookimpl
@@ -51,6 +57,7 @@ class S3Store:
     Args:
         uri: ``s3://bucket/key``, with ``?versionId=…`` to pin the version of one object.
         storage_options: Arguments of `s3fs.S3FileSystem`; copied, never changed.
+        limits: The most to take of S3's answers.
 
     Attributes:
         root: ``bucket/key`` of `uri`, without version.
@@ -60,12 +67,13 @@ class S3Store:
     root: str
     server: str
 
-    def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self._scheme, _, rest = uri.partition("://")
         path, _, self._pinned_version = rest.partition("?versionId=")
         self.root = path.rstrip("/")
         _check_bucket(self.root.partition("/")[0], uri)
-        self._client = S3Client(storage_options)
+        self._client = S3Client(storage_options, limits)
         self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
 
     def info(self, path: str) -> ObjectInfo:
@@ -86,7 +94,8 @@ class S3Store:
         except Exception as error:
             reason = self._reason(error, bucket, wanted)
             raise storage_error(reason, uri, bucket) from reason
-        return ObjectInfo(path, uri, size_bytes=answer["ContentLength"], version=answer.get("ETag") or None)
+        told = answer.get("ContentLength")
+        return ObjectInfo(path, uri, None if told is None else size_told(told, uri), answer.get("ETag") or None)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the objects of one folder with their sizes and ETags, a thousand per request.
@@ -97,12 +106,9 @@ class S3Store:
         """
         bucket, key = self._client.split(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""
-        found = [
-            self._listed(bucket, entry)
-            for page in self._pages(bucket, folder)
-            for entry in page.get("Contents", [])
-            if not entry["Key"].endswith("/")  # consoles make these as stand-ins for folders
-        ]
+        uri = self._uri(f"{bucket}/{folder}")
+        pages = self._pages(bucket, folder, uri)
+        found = [self._listed(bucket, each) for page in pages for each in objects_on(page, uri)]
         return sorted(found, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> HttpSource:
@@ -142,8 +148,8 @@ class S3Store:
         except Exception as error:
             reason = self._reason(error, bucket, wanted)
             raise storage_error(reason, info.uri, bucket) from reason
-        size_bytes = answer["ContentLength"]
-        if (answer.get("ETag") or None, size_bytes) != (info.version, info.size_bytes):
+        size_bytes = answer.get("ContentLength")
+        if size_bytes is None or (answer.get("ETag") or None, size_bytes) != (info.version, info.size_bytes):
             return NoDigest("it was replaced meanwhile")  # and reading it fails
         found = digest_in_head(answer, size_bytes)
         if not isinstance(found, Composite):
@@ -184,35 +190,41 @@ class S3Store:
     def _version_of(self, path: str) -> dict[str, str]:
         return {"VersionId": self._pinned_version} if self._pinned_version and path == self.root else {}
 
-    def _listed(self, bucket: str, entry: Mapping[str, Any]) -> ObjectInfo:
-        path = f"{bucket}/{entry['Key']}"
-        return ObjectInfo(path, self._uri(path), size_bytes=entry["Size"], version=entry.get("ETag") or None)
+    def _listed(self, bucket: str, told: ListedObject) -> ObjectInfo:
+        path = f"{bucket}/{told.key}"
+        return ObjectInfo(path, self._uri(path), told.size_bytes, told.etag)
 
-    def _pages(self, bucket: str, folder: str) -> Iterator[dict[str, Any]]:
+    def _pages(self, bucket: str, folder: str, uri: str) -> Iterator[dict[str, Any]]:
+        count = ListingCount(self._limits, uri)
+        seen: set[str] = set()
         token: dict[str, str] = {}
         while True:
             try:
                 page = self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **token)
             except Exception as error:
-                raise storage_error(error, self._uri(f"{bucket}/{folder}"), bucket) from error
+                raise storage_error(error, uri, bucket) from error
+            count.add(entries_on(page))
             yield page
             if not page.get("IsTruncated"):
                 return
             following = page.get("NextContinuationToken")
-            if not following or token.get("ContinuationToken") == following:
-                raise StorageError("S3 broke off its listing", uri=self._uri(f"{bucket}/{folder}"))
+            if not following or following in seen:
+                raise StorageError("S3 broke off its listing", uri=uri)
+            seen.add(following)
             token = {"ContinuationToken": following}
 
     def _parts(self, bucket: str, wanted: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-        marker = 0
-        while True:
+        marker = given = 0
+        while given < MAX_PARTS:
             answer = self._client.call(
                 "get_object_attributes", bucket, ObjectAttributes=["ObjectParts"], PartNumberMarker=marker, **wanted
             )
             page = answer.get("ObjectParts") or {}
-            yield from page.get("Parts") or []
+            parts = page.get("Parts") or []
+            given += len(parts)
+            yield from parts
             following = page.get("NextPartNumberMarker")
-            if not page.get("IsTruncated") or not following or following <= marker:
+            if not parts or not page.get("IsTruncated") or not following or following <= marker:
                 return
             marker = following
 

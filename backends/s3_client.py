@@ -14,21 +14,25 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from fsspec.asyn import sync
 from fsspec.config import apply_config
 from s3fs import S3FileSystem
 
+from streamer.backends.bounded_answers import allowing
 from streamer.backends.fsspec_instances import shared
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.s3_clock import TOLERANCE_S, clock_offset_s, sign_at_offset
+from streamer.backends.s3_errors import MalformedAnswerError
 from streamer.backends.s3_redirects import follow_no_redirects
 from streamer.backends.s3_sessions import new_session
 from streamer.core.errors import OptionError
+from streamer.core.limits import Limits
 
 __all__ = ["S3Client", "filled_options"]
 
 # The first attempt, one for a connection that was closed while idle, one for a server that restarts.
+DEFAULT_LIMITS = Limits()
 RETRIES = {"mode": "standard", "total_max_attempts": 3}
 
 
@@ -37,12 +41,14 @@ class S3Client:
 
     Args:
         storage_options: Arguments of `s3fs.S3FileSystem`.
+        limits: The most to take of S3's answers.
 
     Raises:
         OptionError: an option that is refused, or that s3fs does not know.
     """
 
-    def __init__(self, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         options = filled_options(storage_options, os.environ)
         try:
             self._fs = shared(self, S3FileSystem, options, _close)
@@ -90,17 +96,26 @@ class S3Client:
         return proxies.get(url.partition(":")[0])
 
     async def _call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        client = await self._signing_client(bucket)
         try:
-            answer: dict[str, Any] = await getattr(client, method)(Bucket=bucket, **parameters)
+            answer = await self._bounded_call(method, bucket, parameters)
         except ClientError as error:
             if not self._learns_clock(error.response) or _status(error.response) != 403:
                 raise
-            client = await self._signing_client(bucket)
-            answer = await getattr(client, method)(Bucket=bucket, **parameters)
+            answer = await self._bounded_call(method, bucket, parameters)
         self._learns_clock(answer)
         if "Body" in answer:  # only asked for to learn the reason of a refusal
             answer.pop("Body").close()
+        return answer
+
+    async def _bounded_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        client = await self._signing_client(bucket)
+        with allowing(self._limits.answer_bytes) as allowance:
+            try:
+                answer: dict[str, Any] = await getattr(client, method)(Bucket=bucket, **parameters)
+            except Exception as error:
+                if not allowance.has_answer or isinstance(error, (BotoCoreError, ClientError)):
+                    raise
+                raise MalformedAnswerError from error
         return answer
 
     async def _signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, Any]) -> Any:

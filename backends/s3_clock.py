@@ -17,6 +17,9 @@ __all__ = ["TOLERANCE_S", "clock_offset_s", "sign_at_offset"]
 # minutes and the 10 minutes that our URLs live bear the difference.
 TOLERANCE_S = 60.0
 
+# A machine without a battery for its clock begins in 1970; what differs more is no time, and no calendar may hold it.
+MOST_S = 100 * 365.25 * 86400
+
 _TIMESTAMP = "%Y%m%dT%H%M%SZ"  # of SigV4, as botocore writes it into the context of a request
 
 
@@ -36,11 +39,13 @@ def clock_offset_s(date: str | None, now_s: float) -> float | None:
     """
     try:
         told = parsedate_to_datetime(date or "")
-    except ValueError:
+        if told.tzinfo is None:  # "-0000": a time without a place
+            return None
+        offset_s = told.timestamp() - now_s
+    except (OverflowError, TypeError, ValueError):
         return None
-    if told.tzinfo is None:  # "-0000": a time without a place
+    if abs(offset_s) > MOST_S:
         return None
-    offset_s = told.timestamp() - now_s
     return offset_s if abs(offset_s) > TOLERANCE_S else 0.0
 
 

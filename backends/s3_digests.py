@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,6 +25,9 @@ _FIELDS = {
     "ChecksumSHA256": "sha256",
     "ChecksumSHA1": "sha1",
 }
+
+
+_PARTS = re.compile(r"[0-9]{1,5}")  # S3 allows 10 000
 
 
 class Composite:
@@ -51,7 +55,7 @@ def digest_in_head(answer: Mapping[str, Any], size_bytes: int) -> ObjectDigest |
         return digest_of_base64(_FIELDS[field], value, size_bytes)
     if _FIELDS[field] not in CHECKSUMS:
         return NoDigest(f"its {_FIELDS[field]} is one of the parts of a multipart upload")
-    return Composite(field, int(parts)) if parts.isdecimal() else NoDigest("the storage's checksum is malformed")
+    return Composite(field, int(parts)) if _PARTS.fullmatch(parts) else NoDigest("the storage's checksum is malformed")
 
 
 def digest_of_parts(

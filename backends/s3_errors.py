@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from botocore import exceptions as boto
 
+from streamer.backends.told_values import word_told
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -28,7 +29,7 @@ from streamer.core.errors import (
     UsageError,
 )
 
-__all__ = ["error_code", "storage_error"]
+__all__ = ["MalformedAnswerError", "error_code", "storage_error"]
 
 _REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
 _REGION = re.compile(r"[a-z0-9-]{2,40}")
@@ -115,6 +116,10 @@ _CLASSES: list[tuple[tuple[type[Exception], ...], type[StreamerError], str, str 
 ]
 
 
+class MalformedAnswerError(Exception):
+    """botocore could not read an answer; the cause says why."""
+
+
 def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     """Translate an exception of botocore or s3fs.
 
@@ -125,6 +130,13 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     """
     if isinstance(error, boto.ClientError):
         return _from_answer(error.response, uri, bucket)
+    inner = getattr(error, "kwargs", {}).get("error")  # what was raised while the answer was read
+    if isinstance(inner, StorageError):
+        return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
+    if isinstance(error, MalformedAnswerError) or isinstance(inner, UnicodeError):
+        return StorageError(
+            "S3's answer is malformed", uri=uri, hint="Check endpoint_url: is it a server of S3's kind?"
+        )
     for classes, cls, message, hint in _CLASSES:
         if isinstance(error, classes):
             return cls(message + _where(error, cls), uri=uri, hint=hint)
@@ -163,8 +175,8 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
         uri=uri,
         hint=hint,
         status=status or None,
-        code=code if code and not code.isdigit() else None,
-        request_id=metadata.get("RequestId") or None,
+        code=word_told(code) if not code.isdigit() else None,
+        request_id=word_told(metadata.get("RequestId")),
         attempts=metadata.get("RetryAttempts", 0) + 1,
     )
 

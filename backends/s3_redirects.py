@@ -1,5 +1,7 @@
 """The S3 client follows no redirect: its HTTP library would take the session token, a header of its own, to any host.
 
+Nor does it read an answer without end (`bounded_answers`).
+
 aiohttp leaves only ``Authorization`` and cookies behind, and what the other host answers would count as S3's. A bucket
 of another region is found all the same: S3 names the region in an error, and botocore asks that region's own host.
 Private attributes are the only way to say so: ``tests/security/test_who_gets_credentials.py`` tells when a new version
@@ -9,6 +11,8 @@ has others.
 from __future__ import annotations
 
 from typing import Any
+
+from streamer.backends.bounded_answers import bind
 
 __all__ = ["follow_no_redirects"]
 
@@ -28,7 +32,9 @@ class _Sessions:
         self._plain = plain
 
     async def __call__(self, *arguments: Any) -> _Session:
-        return _Session(await self._plain(*arguments))
+        session = await self._plain(*arguments)
+        bind(session)
+        return _Session(session)
 
 
 class _Session:
