@@ -18,6 +18,7 @@ import aiohttp
 from azure.core.exceptions import (
     AzureError,
     HttpResponseError,
+    IncompleteReadError,
     ServiceRequestError,
     ServiceRequestTimeoutError,
     ServiceResponseError,
@@ -144,6 +145,8 @@ class LoginFailedError(Exception):
 
 def is_transient(error: Exception) -> bool:
     """Say whether asking again may help."""
+    if isinstance(error, IncompleteReadError):
+        return True
     if isinstance(error, HttpResponseError):
         return error.response is not None and error.status_code in _RETRIED_STATUSES
     reason = _reason(error)
@@ -158,6 +161,8 @@ def raise_storage_error(error: Exception, asked: Asked, attempts: int) -> NoRetu
         raise error
     if isinstance(error, LoginFailedError):
         raise_login_error(error.__cause__, asked)
+    if isinstance(error, IncompleteReadError):
+        raise ConnectError(f"{asked.host} broke off its answer", uri=asked.uri, attempts=attempts) from None
     if isinstance(error, HttpResponseError) and error.response is not None:
         raise _from_answer(error, asked, attempts) from None
     if isinstance(error, (ServiceRequestError, ServiceResponseError)):
@@ -170,7 +175,7 @@ def raise_storage_error(error: Exception, asked: Asked, attempts: int) -> NoRetu
 def about_answer(error: Exception) -> Exception:
     """Name an exception anew that came after an answer, where it is about what that says and not of the network."""
     is_told = isinstance(error, HttpResponseError) and (error.status_code or 0) >= 300
-    if is_told or isinstance(error, (ServiceRequestError, ServiceResponseError, StreamerError)):
+    if is_told or isinstance(error, (IncompleteReadError, ServiceRequestError, ServiceResponseError, StreamerError)):
         return error
     return StorageError("Azure's answer is malformed", hint="Check account_host, and the proxy on the way to it")
 

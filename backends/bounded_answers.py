@@ -62,17 +62,21 @@ async def body_of(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     """Read the body of an answer.
 
     Raises:
-        StorageError: it is longer; the connection is closed.
+        StorageError: it is longer.
         aiohttp.ClientError: as of ``response.read()``.
     """
     # The answer to a HEAD tells the size of an object, and has no body.
-    if response.method != "HEAD" and (response.content_length or 0) > most_bytes:
-        raise _refused(response, most_bytes)
+    is_too_long = response.method != "HEAD" and (response.content_length or 0) > most_bytes
     body = bytearray()
-    while piece := await response.content.readany():
-        body += piece
-        if len(body) > most_bytes:
-            raise _refused(response, most_bytes)
+    try:
+        while not is_too_long and (piece := await response.content.readany()):
+            body += piece
+            is_too_long = len(body) > most_bytes
+    except BaseException:
+        response.close()
+        raise
+    if is_too_long:
+        raise _refused(response, most_bytes)
     return bytes(body)
 
 
@@ -107,7 +111,7 @@ def _is_larger_unpacked(body: bytes, encoding: str, most_bytes: int) -> bool:
 def _refused(response: aiohttp.ClientResponse, most_bytes: int) -> StorageError:
     response.close()
     return StorageError(
-        f"The server's answer has more than {most_bytes} bytes, and is none of a listing or about an object",
+        f"The server's answer, which is none of tensors, has more than {most_bytes} bytes",
         status=response.status,
         hint="Check the URL and endpoint, or raise answer_bytes in Options",
     )

@@ -25,6 +25,14 @@ namespace {
 
 using Headers = std::vector<std::string>;
 
+// A server may put any bytes into its headers and its codes; those that are no UTF-8 are escaped.
+py::str text_of(const std::string& told) {
+  PyObject* text =
+      PyUnicode_DecodeUTF8(told.data(), static_cast<Py_ssize_t>(told.size()), "backslashreplace");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
 const char* name_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kNotFound:
@@ -185,18 +193,21 @@ void register_read_error(py::module_& module) {
   py::class_<ReadError>(module, "ReadError",
                         "What went wrong, as a value; core maps it to the error tree.")
       .def_property_readonly("code", [](const ReadError& error) { return name_of(error.code); })
-      .def_readonly("detail", &ReadError::detail)
+      .def_property_readonly("detail", [](const ReadError& error) { return text_of(error.detail); })
       .def_readonly("source", &ReadError::source)
       .def_readonly("begin", &ReadError::begin)
       .def_readonly("end", &ReadError::end)
       .def_readonly("http_status", &ReadError::http_status)
       .def_readonly("os_error", &ReadError::os_error)
-      .def_readonly("storage_code", &ReadError::storage_code)
-      .def_readonly("request_id", &ReadError::request_id)
+      .def_property_readonly("storage_code",
+                             [](const ReadError& error) { return text_of(error.storage_code); })
+      .def_property_readonly("request_id",
+                             [](const ReadError& error) { return text_of(error.request_id); })
       .def_readonly("item", &ReadError::item)
       .def_readonly("algorithm", &ReadError::algorithm)
-      .def_readonly("expected", &ReadError::expected)
-      .def_readonly("found", &ReadError::found)
+      .def_property_readonly("expected",
+                             [](const ReadError& error) { return text_of(error.expected); })
+      .def_property_readonly("found", [](const ReadError& error) { return text_of(error.found); })
       .def_readonly("attempts", &ReadError::attempts)
       .def_readonly("elapsed_s", &ReadError::elapsed_s);
 }
@@ -206,7 +217,8 @@ void register_open_outage(py::module_& module) {
       .def_readonly("server", &OpenOutage::server)
       .def_readonly("waited_s", &OpenOutage::waited_s)
       .def_readonly("probes", &OpenOutage::probes)
-      .def_readonly("last_failure", &OpenOutage::last_failure);
+      .def_property_readonly("last_failure",
+                             [](const OpenOutage& outage) { return text_of(outage.last_failure); });
 }
 
 void register_delivery(py::module_& module) {
@@ -329,7 +341,10 @@ void register_session(py::module_& module) {
       .def("wait", &wait_interruptibly, py::arg("timeout_s"))
       .def("take", &take, py::arg("item"))
       .def("renew", &Session::renew, py::arg("source"), py::arg("target"))
-      .def("version", &Session::version, py::arg("source"))
+      .def(
+          "version",
+          [](Session& session, std::uint32_t source) { return text_of(session.version(source)); },
+          py::arg("source"))
       .def("take_python_block",
            [](const std::shared_ptr<Session>& session) -> std::unique_ptr<PythonBlock> {
              const py::gil_scoped_release unlocked;

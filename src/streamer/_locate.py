@@ -48,6 +48,7 @@ StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | No
 SHARD_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"
 USUAL_INDEX = "model.safetensors.index.json"
+MOST_BYTES = (1 << 63) - 1  # off_t of every system; the engine counts so, too
 USUAL_SHARD = "model.safetensors"
 
 
@@ -269,6 +270,8 @@ def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
 def _object(store: Store, info: ObjectInfo) -> SourceObject:
     if info.size_bytes is None:
         raise StorageError("the storage does not tell the size of this object", uri=info.uri)
+    if not 0 <= info.size_bytes <= MOST_BYTES:
+        raise StorageError("the storage tells a size that no file can have", uri=info.uri)
     return SourceObject(info.uri, store.source(info), info.size_bytes)
 
 

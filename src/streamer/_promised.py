@@ -129,7 +129,7 @@ def _from_manifest(
     store: Store, infos: Sequence[ObjectInfo], index_path: str | None, settings: Settings, is_whole: bool
 ) -> list[FoundManifest]:
     info = _found(store, infos, index_path)
-    if info.size_bytes is None or info.size_bytes > MAX_MANIFEST_BYTES:
+    if info.size_bytes is None or not 0 <= info.size_bytes <= MAX_MANIFEST_BYTES:
         raise ManifestError(f"a manifest of {info.size_bytes} bytes is not read", uri=info.uri)
     manifest_object = SourceObject(info.uri, store.source(info), info.size_bytes)
     content, _ = read_ranges([manifest_object], [(0, 0, info.size_bytes)], settings)

@@ -1,0 +1,259 @@
+"""Whatever a server answers while a checkpoint is looked for, the error is of the tree, and the server's fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from servers.scripted_http import Answer, Request, ScriptedServer
+
+import streamer
+from streamer import Options
+from streamer.core.errors import ConnectError, OptionError, StorageError, StreamerError
+
+pytestmark = pytest.mark.server
+
+SHARD = (2).to_bytes(8, "little") + b"{}"
+QUICK = Options(max_attempts=1, block_deadline_s=2, deadline_s=30)
+LATIN = "caf\xe9"  # http.server sends it as one byte, which no UTF-8 is
+
+Script = Callable[[Request, Answer], None]
+Place = Callable[[ScriptedServer], tuple[str, dict[str, Any]]]
+
+
+def base(server: ScriptedServer) -> str:
+    return server.url.removesuffix("/object")
+
+
+def web(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+    return f"{base(server)}/a.safetensors", {}
+
+
+def s3(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+    return "s3://bucket/folder", {"key": "k", "secret": "s", "endpoint_url": base(server)}
+
+
+def gcs(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+    return "gs://bucket/folder", {"token": "anon", "endpoint_url": base(server)}
+
+
+def hub(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+    return f"hf://owner/name@{'a' * 40}", {"endpoint": base(server), "token": False}
+
+
+def azure(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+    connection = f"BlobEndpoint={base(server)}/account;AccountName=account;AccountKey=Q0FOQVJZ"
+    return "az://container/folder", {"connection_string": connection}
+
+
+def failure(place: Place, script: Script) -> StreamerError:
+    """Load what is there, and return the error."""
+    with ScriptedServer(SHARD, script) as server:
+        uri, storage_options = place(server)
+        with pytest.raises(StreamerError) as caught:
+            streamer.load(uri, storage_options=storage_options, options=QUICK)
+    str(caught.value).encode()  # any log can take it
+    return caught.value
+
+
+def is_the_servers_fault(error: StreamerError) -> bool:
+    return (
+        isinstance(error, StorageError) and not isinstance(error, OptionError) and "storage options" not in str(error)
+    )
+
+
+# --- web servers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_is_cut_behind_the_header_of_a_probe() -> None:
+    def script(request: Request, answer: Answer) -> None:
+        answer.sent_bytes = 0
+
+    assert isinstance(failure(web, script), ConnectError)
+
+
+@pytest.mark.parametrize("total", ["9" * 4400, str(1 << 64), str(1 << 63), "-1", "*"])
+def test_a_total_that_no_file_has(total: str) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        answer.headers["Content-Range"] = f"bytes 0-0/{total}"
+
+    assert is_the_servers_fault(failure(web, script))
+
+
+@pytest.mark.parametrize("page", [b"<![x]>", b'<a href="a.safetensors">a</a><![%s]><a href="b.safetensors">'])
+def test_an_index_page_that_pythons_parser_gives_up(page: bytes) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        answer.become(200, page, Content_Type="text/html")
+
+    def folder(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
+        return f"{base(server)}/folder", {}
+
+    assert is_the_servers_fault(failure(folder, script))
+
+
+def test_an_etag_that_is_not_of_ascii_is_none() -> None:
+    def script(request: Request, answer: Answer) -> None:
+        answer.headers["ETag"] = f'"{LATIN}"'
+
+    with ScriptedServer(SHARD, script) as server:
+        assert streamer.load(web(server)[0]) == {}
+
+
+@pytest.mark.parametrize("status", [404, 500])
+@pytest.mark.parametrize("place", [web, s3, gcs, hub, azure])
+def test_a_request_id_that_is_not_of_ascii_is_left_out(place: Place, status: int) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        names = ("x-amz-request-id", "x-ms-request-id", "X-GUploader-UploadID", "x-ms-error-code", "x-goog-generation")
+        answer.become(status, b"", **dict.fromkeys(names, LATIN))
+
+    error = failure(place, script)
+    assert is_the_servers_fault(error)
+    assert LATIN not in str(error)
+
+
+def test_one_that_the_engine_is_told_neither() -> None:
+    def script(request: Request, answer: Answer) -> None:
+        if request.end - request.begin > 1:
+            answer.become(403, b"<Error><Code>caf\xe9</Code></Error>", x_amz_request_id=LATIN)
+
+    assert is_the_servers_fault(failure(web, script))
+
+
+@pytest.mark.parametrize("location", ["http://[", "http://host:99999/", f"http://{LATIN}:port/", "http://\x7f/", "//"])
+def test_a_redirect_to_what_is_no_url(location: str) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        answer.become(302, Location=location)
+
+    assert is_the_servers_fault(failure(web, script))
+
+
+# --- listings ---------------------------------------------------------------------------------------------------------
+
+BAD_SIZES = ["-1", str(1 << 63), str(1 << 64), "9" * 4400, "1e400", "1.5", "true", '""', "null", "[]"]
+
+
+def gcs_listing(entry: str) -> bytes:
+    return f'{{"items": [{entry}]}}'.encode()
+
+
+def gcs_entry(size: str) -> str:
+    return f'{{"name": "folder/a.safetensors", "size": {size}}}'
+
+
+def hub_entry(size: str) -> str:
+    return f'{{"type": "file", "path": "a.safetensors", "size": {size}}}'
+
+
+def s3_listing(entry: str) -> bytes:
+    return f"<ListBucketResult><IsTruncated>false</IsTruncated><Contents>{entry}</Contents></ListBucketResult>".encode()
+
+
+def s3_entry(size: str) -> str:
+    return f"<Key>folder/a.safetensors</Key><Size>{size}</Size>"
+
+
+def azure_listing(blob: str) -> bytes:
+    return (
+        '<?xml version="1.0"?><EnumerationResults ContainerName="container"><Blobs><Blob>'
+        f"{blob}</Blob></Blobs><NextMarker/></EnumerationResults>"
+    ).encode()
+
+
+def azure_entry(size: str) -> str:
+    properties = f"<Content-Length>{size}</Content-Length><BlobType>BlockBlob</BlobType>"
+    return f"<Name>folder/a.safetensors</Name><Properties>{properties}</Properties>"
+
+
+def answering(body: bytes, kind: str, **headers: str) -> Script:
+    return lambda request, answer: answer.become(200, body, Content_Type=kind, **headers)
+
+
+@pytest.mark.parametrize("size", [*BAD_SIZES, "Infinity", "-Infinity", "NaN"])
+def test_a_size_that_no_file_has_in_a_listing_of_json(size: str) -> None:
+    assert is_the_servers_fault(failure(gcs, answering(gcs_listing(gcs_entry(size)), "application/json")))
+    assert is_the_servers_fault(failure(hub, answering(f"[{hub_entry(size)}]".encode(), "application/json")))
+
+
+@pytest.mark.parametrize("size", ["-1", str(1 << 63), str(1 << 64), "9" * 4400, "1e400", "many", ""])
+def test_a_size_that_no_file_has_in_a_listing_of_xml(size: str) -> None:
+    assert is_the_servers_fault(failure(s3, answering(s3_listing(s3_entry(size)), "application/xml")))
+    assert is_the_servers_fault(failure(azure, answering(azure_listing(azure_entry(size)), "application/xml")))
+
+
+CUT_UTF8 = "größe".encode()[:3]
+DOCUMENTS = {
+    "nothing": b"",
+    "cut UTF-8": b'{"items": [{"name": "' + CUT_UTF8 + b'", "size": 1}]}',
+    "nested": b"[" * 100_000,
+    "closed": b"[" * 5_000 + b"]" * 5_000,
+    "a list": b"[1]",
+    "a list of lists": b"[[]]",
+    "entries that are a number": b'{"items": 1}',
+    "entries that are numbers": b'{"items": [1]}',
+    "a name that is a number": b'{"items": [{"name": 1, "size": 1}]}',
+    "half a character": b'{"items": [{"name": "folder/\\ud800.safetensors", "size": 1}]}',
+    "a token that is an object": b'{"items": [], "nextPageToken": {}}',
+    "a token that is a list": b'{"nextPageToken": [1]}',
+    "a file without a path": b'[{"type": "file", "size": 1}]',
+    "a path that is a number": b'[{"type": "file", "path": 1, "size": 1}]',
+    "a path of half a character": b'[{"type": "file", "path": "\\udc00.safetensors", "size": 1}]',
+    "a hash that is a number": b'[{"type": "file", "path": "a", "size": 1, "lfs": 1}]',
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("place", [gcs, hub])
+def test_a_document_that_is_none(place: Place, name: str) -> None:
+    assert is_the_servers_fault(failure(place, answering(DOCUMENTS[name], "application/json")))
+
+
+@pytest.mark.parametrize("link", ["http://host:99999/", "http://host:port/", "http://[", "//[::1", f"http://{LATIN}/"])
+def test_a_link_to_a_next_page_that_is_none(link: str) -> None:
+    script = answering(b"[]", "application/json", Link=f'<{link}>; rel="next"')
+    assert "leads astray" in str(failure(hub, script))
+
+
+TEXTS = {
+    "nothing": b"",
+    "no XML": b"not at all",
+    "cut": b"<ListBucketResult><Contents>",
+    "cut UTF-8": s3_listing(s3_entry("1")).replace(b"folder", CUT_UTF8),
+    "no entry": s3_listing(""),
+    "no name": s3_listing("<Size>1</Size>"),
+    "no size": s3_listing("<Key>folder/a.safetensors</Key>"),
+    "a date that is none": s3_listing(s3_entry("1") + "<LastModified>soon</LastModified>"),
+    "truncated without a token": b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+    "a blob without a name": azure_listing("<Properties/>"),
+    "a blob without properties": azure_listing("<Name>folder/a.safetensors</Name>"),
+    "a blob with a date that is none": azure_listing(
+        azure_entry("1").replace("<Content-Length>", "<Last-Modified>soon</Last-Modified><Content-Length>")
+    ),
+    "nested": b"<a>" * 100_000,
+    "other": b"<html><body>Log in</body></html>",
+    "JSON": b"{}",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("place", [s3, azure])
+def test_a_text_that_is_no_listing(place: Place, name: str) -> None:
+    assert is_the_servers_fault(failure(place, answering(TEXTS[name], "application/xml")))
+
+
+@pytest.mark.parametrize("place", [s3, gcs, hub, azure])
+def test_an_answer_that_is_cut(place: Place) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        answer.become(200, b"{" * 100, Content_Type="application/json")
+        answer.sent_bytes = 50
+
+    assert isinstance(failure(place, script), ConnectError)
+
+
+@pytest.mark.parametrize("place", [s3, azure])
+def test_a_header_that_is_no_number_or_not_of_utf_8(place: Place) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        answer.become(200, b"<a/>", ETag=LATIN, Date=LATIN, x_ms_request_id=LATIN)
+        answer.headers["Content-Type"] = f"application/{LATIN}"
+
+    assert is_the_servers_fault(failure(place, script))
