@@ -62,7 +62,7 @@ fuzz: $(INSTALL_STAMP) fuzz-packages ## fuzz every parser for SECONDS each, from
 	$(BIN)/cmake --build build/fuzzers --target range_response_fuzz url_fuzz nfs_url_fuzz nfs_link_fuzz
 	for target in range_response url nfs_url nfs_link; do mkdir -p build/fuzz/$$target && \
 	  build/fuzzers/$${target}_fuzz -max_total_time=$(SECONDS) build/fuzz/$$target native/fuzz/corpus/$$target || exit 1; done
-	cd tests && for target in header index manifest uri; do \
+	cd tests && for target in header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing; do \
 	  ../$(BIN)/python -m fuzzing $$target -max_total_time=$(SECONDS) || exit 1; done
 
 lint: $(INSTALL_STAMP) ## check style and types: ruff, clang-format, mypy

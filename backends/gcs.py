@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from streamer.backends.gcs_answers import object_in, page_in
 from streamer.backends.gcs_client import GcsClient
 from streamer.backends.gcs_credentials import Bearer
 from streamer.backends.gcs_errors import Answer, raise_storage_error, refusal
-from streamer.backends.told_values import name_told, size_told, word_told
 from streamer.core.digests import NoDigest, ObjectDigest, digest_of_base64
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.limits import Limits, ListingCount
@@ -203,10 +203,7 @@ class GcsStore:
             answer = self._ask(uri, bucket, prefix=folder or None, delimiter="/", pageToken=token, fields=wanted)
             if answer.status == 404:
                 raise _missing_bucket(answer, bucket, uri)
-            page = self._document(answer, uri)
-            entries, token = page.get("items", []), page.get("nextPageToken")
-            if not isinstance(entries, list) or not isinstance(token, str | None):
-                raise _malformed(uri)
+            entries, token = page_in(self._document(answer, uri), uri)
             count.add(len(entries))
             yield entries
             if not token:
@@ -221,12 +218,9 @@ class GcsStore:
         return _not_found(answer, f"There is no {what} in the bucket", uri, None)
 
     def _described(self, entry: object, bucket: str, uri: str) -> ObjectInfo:
-        if not isinstance(entry, dict) or "name" not in entry or "size" not in entry:
-            raise _malformed(uri)
-        path = f"{bucket}/{name_told(entry['name'], uri)}"
-        generation = entry.get("generation")
-        version = str(generation) if word_told(str(generation)) and generation else None
-        return ObjectInfo(path, self._uri(path), size_told(entry["size"], uri), version)
+        told = object_in(entry, uri)
+        path = f"{bucket}/{told.name}"
+        return ObjectInfo(path, self._uri(path), told.size_bytes, told.generation)
 
     def _generation_of(self, path: str) -> str | None:
         return self._pinned_generation if path == self.root else None
@@ -234,11 +228,6 @@ class GcsStore:
     def _uri(self, path: str) -> str:
         generation = self._generation_of(path)
         return redact(f"{self._scheme}://{path}") + (f"#{generation}" if generation else "")
-
-
-def _malformed(uri: str) -> StorageError:
-    hint = "Check endpoint_url"
-    return StorageError("The answer describes no object of Google Cloud Storage", uri=uri, hint=hint)
 
 
 def _missing_bucket(answer: Answer, bucket: str, uri: str) -> StorageError:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from safetensors import SafetensorError, deserialize
 
+from fuzzing import answers
 from streamer.core.errors import FormatError, ManifestError, ShardIndexError, TruncatedError
 from streamer.core.header import LENGTH_BYTES, header_size_bytes, parse_header
 from streamer.core.index import parse_index
@@ -71,4 +72,10 @@ def uri(data: bytes) -> None:
             assert SECRET not in redact(secret), secret
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {"header": header, "index": index, "manifest": manifest, "uri": uri}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "header": header,
+    "index": index,
+    "manifest": manifest,
+    "uri": uri,
+    **answers.TARGETS,
+}

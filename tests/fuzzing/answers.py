@@ -1,0 +1,198 @@
+"""What the control plane must do with whatever a server answers: each says its law as those of `targets` do.
+
+In all of them an error is a `StorageError` whose text any log can take. An input of several parts has a line for each
+header, then an empty line, then the body.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import botocore.session
+from botocore.exceptions import ClientError
+from botocore.parsers import create_parser
+
+from streamer.backends import hf_errors, http_errors
+from streamer.backends.gcs_answers import object_in, page_in
+from streamer.backends.gcs_errors import Answer, Asker
+from streamer.backends.gcs_errors import refusal as gcs_refusal
+from streamer.backends.hf_answers import commit_in, entries_in, files_in, next_page
+from streamer.backends.http_listing import may_be_shard, names_in
+from streamer.backends.http_probe import _check_kind, _size, expiry_of, version_in
+from streamer.backends.http_redirects import Hop, next_hop, origin_of
+from streamer.backends.s3_answers import entries_on, objects_on
+from streamer.backends.s3_clock import clock_offset_s
+from streamer.backends.s3_digests import digest_in_head
+from streamer.backends.s3_errors import storage_error
+from streamer.backends.told_values import document_told
+from streamer.core.errors import StorageError
+from streamer.core.limits import Limits
+
+__all__ = ["TARGETS"]
+
+MOST_BYTES = (1 << 63) - 1
+FOLDER = "https://host:8443/models/small/"
+LIMITS = Limits(listing_entries=1000)
+
+
+def index_page(data: bytes) -> None:
+    """An index page is refused, or each of its names is a file of that very folder."""
+    try:
+        names = names_in(data.decode(errors="replace"), FOLDER, LIMITS)
+    except StorageError as error:
+        _check(error)
+        return
+    assert len(names) <= LIMITS.listing_entries
+    for name in names:
+        found = urljoin(FOLDER, f"./{name}")
+        assert origin_of(found) == origin_of(FOLDER), name
+        assert urlsplit(found).path.rpartition("/")[0] == urlsplit(FOLDER).path.rstrip("/"), name
+        may_be_shard(name)
+
+
+def hub_listing(data: bytes) -> None:
+    """A page of the Hub is refused, or gives files with sizes, and the next page is of the same origin."""
+    headers, body = _parts(data)
+    questions: list[Callable[[], object]] = [
+        lambda: commit_in(body, "hf://x"),
+        lambda: _check_hub_files(body),
+        lambda: _check_same_origin(next_page(headers.get("link", ""), FOLDER, "hf://x")),
+    ]
+    for question in questions:
+        _refuse_or_answer(question)
+
+
+def gcs_listing(data: bytes) -> None:
+    """A page of Google's is refused, or gives objects with names and sizes that can be."""
+
+    def ask() -> None:
+        document = document_told(data)
+        if isinstance(document, dict):
+            entries, token = page_in(document, "gs://x")
+            assert token is None or token
+            for entry in entries:
+                found = object_in(entry, "gs://x")
+                _check_object(found.name, found.size_bytes)
+
+    _refuse_or_answer(ask)
+
+
+def s3_listing(data: bytes) -> None:
+    """botocore refuses a page, with whatever error, or we do, or it gives objects with names and sizes that can be."""
+    page = _parsed_by_botocore("ListObjectsV2", 200, {}, data)
+    if page is None:
+        return
+
+    def ask() -> None:
+        assert entries_on(page) >= 0
+        for found in objects_on(page, "s3://x"):
+            _check_object(found.key, found.size_bytes)
+
+    _refuse_or_answer(ask)
+
+
+def probe_header(data: bytes) -> None:
+    """The header of a probe is refused, or tells a size that a file can have; a redirect stays with HTTP."""
+    headers, _ = _parts(data)
+    told = {name.title(): value for name, value in headers.items()}
+    for status in (200, 206):
+        _refuse_or_answer(lambda status=status: _check_size(_size(status, told, "https://x")[0]))
+    _refuse_or_answer(lambda: _check_kind(told, "/a.safetensors", "https://x"))
+    version, _ = version_in(told)
+    assert version is None or version.isascii()
+    location = told.get("Location", "")
+    _refuse_or_answer(lambda: _check_hop(next_hop(Hop(FOLDER, {"secret": "x"}), location, "https://x")))
+    expiry_of(f"https://x/?{location}")
+    clock_offset_s(told.get("Date"), 0.0)
+    digest_in_head({"ChecksumCRC32C": told.get("X-Amz-Checksum-Crc32C")}, 1)
+
+
+def error_body(data: bytes) -> None:
+    """Whatever says an error, it is a `StorageError`."""
+    headers, body = _parts(data)
+    for status in (400, 401, 403, 404, 429, 500):
+        _check(http_errors.refusal(status, headers, body, "https://x"))
+        _check(hf_errors.refusal(status, headers, body, "hf://x", has_token=False))
+        document = document_told(body)
+        answer = Answer(status, document if isinstance(document, dict) else None, headers.get("x-guploader-uploadid"))
+        _check(gcs_refusal(answer, Asker(None, None), "gs://x"))
+        parsed = _parsed_by_botocore("GetObject", status, headers, body)
+        if parsed is not None:
+            _check(storage_error(ClientError(parsed, "GetObject"), "s3://x", "bucket"))
+
+
+def _parts(data: bytes) -> tuple[dict[str, str], bytes]:
+    head, _, body = data.partition(b"\n\n")
+    lines = (line.partition(":") for line in head.decode("utf-8", "surrogateescape").split("\n"))  # as aiohttp
+    return {name.strip().lower(): value.strip() for name, _, value in lines}, body
+
+
+def _refuse_or_answer(ask: Callable[[], object]) -> None:
+    try:
+        ask()
+    except StorageError as error:
+        _check(error)
+
+
+def _check(error: Any) -> None:
+    assert isinstance(error, StorageError), error
+    str(error).encode()
+
+
+def _check_size(size_bytes: int) -> None:
+    assert 0 <= size_bytes <= MOST_BYTES
+
+
+def _check_object(name: str, size_bytes: int) -> None:
+    assert name
+    assert name.encode()
+    _check_size(size_bytes)
+
+
+def _check_hub_files(body: bytes) -> None:
+    for file in files_in(entries_in(body, "hf://x"), "folder", "hf://x"):
+        _check_size(file.size_bytes)
+        json.dumps(file.name).encode()
+
+
+def _check_same_origin(url: str | None) -> None:
+    assert url is None or origin_of(url) == origin_of(FOLDER)
+
+
+def _check_hop(hop: Hop) -> None:
+    assert hop.url.startswith("https://")
+    assert not hop.headers or origin_of(hop.url) == origin_of(FOLDER)
+
+
+def _parsed_by_botocore(operation: str, status: int, headers: dict[str, str], body: bytes) -> dict[str, Any] | None:
+    """None where it fails: the client of `streamer.backends.s3_client` gives that a name of its own."""
+    answer = {"status_code": status, "headers": headers, "body": body, "context": {}}
+    try:
+        parsed: dict[str, Any] = _parser().parse(answer, _service().operation_model(operation).output_shape)
+    except Exception:
+        return None
+    return parsed
+
+
+@lru_cache(maxsize=1)
+def _service() -> Any:
+    return botocore.session.get_session().get_service_model("s3")
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Any:
+    return create_parser("rest-xml")
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "error_body": error_body,
+    "gcs_listing": gcs_listing,
+    "hub_listing": hub_listing,
+    "index_page": index_page,
+    "probe_header": probe_header,
+    "s3_listing": s3_listing,
+}
