@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeAlias
+from functools import partial, wraps
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from streamer import _native
 from streamer.core.device_tensors import DeviceTensors
@@ -34,11 +34,27 @@ from streamer.core.sources import HttpSource, PythonSource
 
 __all__ = ["ReadSession", "SourceObject"]
 
+_Given = ParamSpec("_Given")
+_Told = TypeVar("_Told")
+
 WAIT_S = 0.2  # between two looks at the progress; the engine itself wakes us for anything else
 # Memory that a device which does not answer may still write, by its id. Freed with the process, as its context is.
 _LEFT_TO_DEVICES: dict[int, object] = {}
 # What keeps the caller's tensors alive, what keeps their memory in place, and the tensors of our own.
 _Targets: TypeAlias = "tuple[object, ResizeLock | None, DeviceTensors | None]"
+
+
+def _of_one_process(method: Callable[_Given, _Told]) -> Callable[_Given, _Told]:
+    """Refuse a forked child in the words of the public tree: the engine's own class is none of it."""
+
+    @wraps(method)
+    def refusing(*given: _Given.args, **named: _Given.kwargs) -> _Told:
+        try:
+            return method(*given, **named)
+        except _native.ForkedError as error:
+            raise EngineError(str(error)) from None
+
+    return refusing
 
 
 class ReadSession:
@@ -104,6 +120,7 @@ class ReadSession:
         self._end()
         self._at_death.detach()
 
+    @_of_one_process
     def next_items(self) -> list[int]:
         """Wait for items whose bytes are all in place; an empty list means that every item was given.
 
@@ -123,6 +140,7 @@ class ReadSession:
         self._delivered += len(items)
         return items
 
+    @_of_one_process
     def take(self, item: int) -> _native.Memory | None:
         """Hand over the memory of a finished item; None when it is empty or went to the caller's target."""
         memory = self._engine.take(item)
@@ -134,28 +152,29 @@ class ReadSession:
                 raise
         return memory
 
+    @_of_one_process
     def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
         """Give first byte, bytes and checksum of the consecutive pieces of a finished item; none where it is empty."""
         return self._engine.digest_pieces(item)
 
+    @_of_one_process
     def version(self, source: int) -> str:
         """Text that changes when the object's content does, as the answers told; empty where they did not."""
         return self._engine.version(source)
 
+    @_of_one_process
     def compares_answers(self, source: int) -> bool:
         """Whether every answer about this object so far was compared with a checksum of it."""
         return self._engine.compares_answers(source)
 
+    @_of_one_process
     def stats(self) -> dict[str, int]:
         """Give the engine's counters."""
         return self._engine.stats()
 
     def _wait(self) -> _native.Delivery:
         while True:
-            try:
-                delivery = self._engine.wait(WAIT_S)
-            except _native.ForkedError as error:
-                raise EngineError(str(error)) from None
+            delivery = self._engine.wait(WAIT_S)
             if self._on_progress:
                 self._on_progress(self._engine.stats()["bytes_landed"])
             self._news.look()

@@ -27,7 +27,8 @@ ErrorCodeName = Literal[
     "device",
 ]
 
-class ForkedError(RuntimeError): ...
+class ForkedError(RuntimeError):
+    """A child uses the session of its parent. Users never see it: `streamer.core.session` raises `EngineError`."""
 
 class Memory:
     @property

@@ -10,10 +10,14 @@ import textwrap
 import threading
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from safetensors.numpy import save_file
 
+import streamer
 from streamer.backends import fsspec_reads, http_stream
+from streamer.core.errors import EngineError
 
 LOADS = """
     import os, signal, sys, threading
@@ -107,3 +111,19 @@ def test_no_child_waits_for_a_file_system_that_a_thread_of_its_parent_reads_regr
     fs = MemoryFileSystem()
     with held_by_another_thread(fsspec_reads._lock_of(fs), until=threading.Event()):
         assert ends_in_child(lambda: fsspec_reads._lock_of(fs).acquire()) == 0
+
+
+def test_whatever_a_child_asks_of_its_parents_stream_the_error_is_of_the_tree_regression(tmp_path):
+    """`report` told the engine's own error, which no documentation knows."""
+    save_file({"a": np.zeros(4, np.float32), "b": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")
+    stream = streamer.stream(str(tmp_path / "model.safetensors"), framework="numpy")
+    next(stream)
+
+    def ask():
+        for question in (lambda: stream.report, lambda: next(stream)):
+            with pytest.raises(EngineError, match="parent process"):
+                question()
+        stream.close()
+
+    assert ends_in_child(ask) == 0
+    stream.close()
