@@ -33,6 +33,7 @@ from streamer.core.redact import redact
 from streamer.core.server_outages import Patience
 from streamer.core.session import SourceObject
 from streamer.core.settings import Settings
+from streamer.core.shard_names import first_missing
 from streamer.core.sources import ObjectInfo, Store
 from streamer.plugins.registry import enabled
 
@@ -199,10 +200,23 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         return _from_index(store, label, (usual or indexes)[0], infos, settings)
     shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX)]
     if shards:
+        _check_whole(shards, label)
         return _from_infos(store, label, shards, "folder")
     if infos:
         raise ObjectNotFoundError("the folder holds no *.safetensors file", uri=label)
     return _from_infos(store, label, [store.info(root)])  # a file without the suffix, or an error that says so
+
+
+def _check_whole(shards: list[ObjectInfo], label: str) -> None:
+    """Without an index only their names tell that some are missing."""
+    missing = first_missing(_name(info) for info in shards)
+    if missing is not None:
+        series, found, total = missing
+        raise ObjectNotFoundError(
+            f"the folder holds {found} of the {total} shards {series}, and no index",
+            uri=label,
+            hint="Fetch the others; a glob (folder/*.safetensors) loads those that are there",
+        )
 
 
 def _listed(store: Store, root: str) -> list[ObjectInfo]:

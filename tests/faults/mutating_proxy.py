@@ -35,7 +35,7 @@ class MutatingProxy:
         self._port, self._drawn, self._share = port, drawn, share
         self._guard = threading.Lock()
         self.mutations: Counter[str] = Counter()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self._running: AbstractContextManager[None] | None = None
 
     @property
@@ -105,3 +105,8 @@ class MutatingProxy:
                 change = self._drawn.choice(MUTATIONS)
                 change(told, self._drawn)
                 self.mutations[change.__name__] += 1
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a client that leaves is no news here."""
