@@ -31,11 +31,16 @@ The tree (each class is also the builtin a caller would expect)::
     ├── PluginError (RuntimeError)              a plug-in broke its contract; names it
     ├── LoadCancelledError (RuntimeError)       the stream was closed under its consumer
     └── EngineError (RuntimeError)              our bug, or a forked child using its parent's stream
+
+Servers, file names and checkpoints put their own text into these. Whoever raises one need not think of that: whatever
+is text of an error (``str(error)``, its attributes) is fit for a terminal and for one line of a log.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from streamer.core.quoting import printable
 
 __all__ = [
     "AccessDeniedError",
@@ -80,10 +85,13 @@ class StreamerError(Exception):
     """
 
     def __init__(self, message: str, *, uri: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.message = message
         self.uri = uri
         self.hint = hint
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, printable(value) if isinstance(value, str) else value)
 
     def __str__(self) -> str:
         return "".join(self._sentences())

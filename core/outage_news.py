@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from streamer.core.quoting import printable
+
 if TYPE_CHECKING:
     from streamer import _native
 
@@ -48,14 +50,14 @@ class Bulletin:
             if told is not None and told.at_s <= waited_s < told.at_s + TOLD_AGAIN_S:
                 return
             self._told[server] = _Told(time.monotonic() - waited_s, waited_s)
-        _log.warning("%s, asked %d times: %s", line_of(server, waited_s), questions, last_failure)
+        _log.warning("%s, asked %d times: %s", line_of(server, waited_s), questions, printable(last_failure))
 
     def again(self, server: str) -> None:
         """Say that it answers again, where it was said that it does not."""
         with self._guard:
             told = self._told.pop(server, None)
         if told is not None:
-            _log.warning("%s answers again, after %.0f s", server, time.monotonic() - told.since)
+            _log.warning("%s answers again, after %.0f s", printable(server), time.monotonic() - told.since)
 
     def forget(self) -> None:
         """Begin anew, in a forked child: a thread that is not there may hold the lock."""
@@ -107,4 +109,4 @@ class OutageNews:
 
 def line_of(server: str, waited_s: float) -> str:
     """Say in a few words which server is waited for."""
-    return f"waiting for {server}, away for {waited_s:.0f} s"
+    return f"waiting for {printable(server)}, away for {waited_s:.0f} s"

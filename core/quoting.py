@@ -1,12 +1,28 @@
-"""How a value read from a checkpoint is shown in a message: on one line, escaped and cut, whatever it holds."""
+r"""How text of others (a checkpoint, a server, a file's name) is shown: on one line, as letters, whatever it holds.
+
+What a terminal or a reader of logs would obey (escape sequences, line breaks, marks that turn the direction of writing
+around, half a character) is written as Python writes it: ``\x1b``, ``\n``, ``\u202e``.
+"""
 
 from __future__ import annotations
 
 import json
 
-__all__ = ["quoted"]
+__all__ = ["printable", "quoted"]
 
 SHOWN_CHARACTERS = 80  # a whole tensor name of any known model, one line of a terminal
+
+
+def printable(text: str) -> str:
+    r"""Show letters, and of everything else its number; what is printable already stays as it is.
+
+    Errors and log lines of this package do this themselves: callers put foreign text in as it came.
+
+    Example:
+        >>> print(printable("models\x1b[2J/a\nb"))
+        models\x1b[2J/a\nb
+    """
+    return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def quoted(value: object) -> str:
@@ -22,3 +38,7 @@ def quoted(value: object) -> str:
         return json.dumps(value)[:SHOWN_CHARACTERS]
     # Cut before quoting: a name may be megabytes long.
     return repr(value[:SHOWN_CHARACTERS]) + ("…" if len(value) > SHOWN_CHARACTERS else "")
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]

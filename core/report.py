@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from streamer.core.quoting import printable
 from streamer.core.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 
 __all__ = ["LoadReport", "ObjectCheck", "count_readers", "remarks_of"]
@@ -106,7 +107,7 @@ class LoadReport:
         rate = f"{self.bytes / 1e9:.3f} GB in {self.seconds:.2f} s, {self.gb_per_s:.2f} GB/s"
         asked = f", {self.requests} requests, {self.retries} retries" if self.requests else ""
         waited = f", {self.waited_s:.1f} s of it in {self.outages} outages" if self.outages else ""
-        return f"{self.uri}: {self.tensors} tensors, {rate}{asked}{waited}"
+        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{waited}"
 
 
 def count_readers(sources: Iterable[Source]) -> dict[str, int]:

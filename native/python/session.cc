@@ -25,12 +25,18 @@ namespace {
 
 using Headers = std::vector<std::string>;
 
-// A server may put any bytes into its headers and its codes; those that are no UTF-8 are escaped.
-py::str text_of(const std::string& told) {
+// What a server wrote need not be UTF-8, and must not end in an error about that.
+py::str text_of(const std::string& bytes) {
   PyObject* text =
-      PyUnicode_DecodeUTF8(told.data(), static_cast<Py_ssize_t>(told.size()), "backslashreplace");
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace");
   if (text == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::str>(text);
+}
+
+// A getter of such text.
+template <typename Owner>
+auto text_in(std::string Owner::*member) {
+  return [member](const Owner& owner) { return text_of(owner.*member); };
 }
 
 const char* name_of(ErrorCode code) {
@@ -193,32 +199,28 @@ void register_read_error(py::module_& module) {
   py::class_<ReadError>(module, "ReadError",
                         "What went wrong, as a value; core maps it to the error tree.")
       .def_property_readonly("code", [](const ReadError& error) { return name_of(error.code); })
-      .def_property_readonly("detail", [](const ReadError& error) { return text_of(error.detail); })
+      .def_property_readonly("detail", text_in(&ReadError::detail))
       .def_readonly("source", &ReadError::source)
       .def_readonly("begin", &ReadError::begin)
       .def_readonly("end", &ReadError::end)
       .def_readonly("http_status", &ReadError::http_status)
       .def_readonly("os_error", &ReadError::os_error)
-      .def_property_readonly("storage_code",
-                             [](const ReadError& error) { return text_of(error.storage_code); })
-      .def_property_readonly("request_id",
-                             [](const ReadError& error) { return text_of(error.request_id); })
+      .def_property_readonly("storage_code", text_in(&ReadError::storage_code))
+      .def_property_readonly("request_id", text_in(&ReadError::request_id))
       .def_readonly("item", &ReadError::item)
       .def_readonly("algorithm", &ReadError::algorithm)
-      .def_property_readonly("expected",
-                             [](const ReadError& error) { return text_of(error.expected); })
-      .def_property_readonly("found", [](const ReadError& error) { return text_of(error.found); })
+      .def_property_readonly("expected", text_in(&ReadError::expected))
+      .def_property_readonly("found", text_in(&ReadError::found))
       .def_readonly("attempts", &ReadError::attempts)
       .def_readonly("elapsed_s", &ReadError::elapsed_s);
 }
 
 void register_open_outage(py::module_& module) {
   py::class_<OpenOutage>(module, "OpenOutage", "A server that is waited for.")
-      .def_readonly("server", &OpenOutage::server)
+      .def_property_readonly("server", text_in(&OpenOutage::server))
       .def_readonly("waited_s", &OpenOutage::waited_s)
       .def_readonly("probes", &OpenOutage::probes)
-      .def_property_readonly("last_failure",
-                             [](const OpenOutage& outage) { return text_of(outage.last_failure); });
+      .def_property_readonly("last_failure", text_in(&OpenOutage::last_failure));
 }
 
 void register_delivery(py::module_& module) {

@@ -10,6 +10,7 @@ import click
 
 import streamer
 from streamer import plugins
+from streamer.core.quoting import printable
 
 __all__ = ["main"]
 
@@ -40,7 +41,8 @@ def list_plugins(as_json: bool) -> None:
         rows.append((f"{backend.scheme}://", backend.distribution, backend.version, each.reads or "-", _status(each)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     for row in rows:
-        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+        cells = [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
+        click.echo(printable("  ".join(cells)))
 
 
 @main.command("manifest")
@@ -67,7 +69,9 @@ def write_manifest(uri: str, storage_options: str | None, as_json: bool) -> None
     if as_json:
         click.echo(json.dumps(report.to_dict()))
     else:
-        click.echo(f"{report.uri}: {report.tensors} tensors, {report.bytes / 1e9:.3f} GB in {report.seconds:.2f} s")
+        click.echo(
+            f"{printable(report.uri)}: {report.tensors} tensors, {report.bytes / 1e9:.3f} GB in {report.seconds:.2f} s"
+        )
 
 
 def _options_of(text: str | None) -> dict[str, Any] | None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from streamer.core.quoting import printable
+
 __all__ = ["Progress", "ProgressOption"]
 
 # None: a bar on a terminal; a bool: always or never; a callable: called with (bytes done, bytes in all).
@@ -21,10 +23,10 @@ class Progress:
     """One bar, one callable, or nothing; `update` takes the bytes done so far and may be called often."""
 
     def __init__(self, option: ProgressOption, total_bytes: int, label: str) -> None:
-        self._total_bytes, self._label = total_bytes, label
+        self._total_bytes, self._label = total_bytes, printable(label)
         self._call = option if callable(option) else None
         self._shown_bytes = 0
-        self._bar = _make_bar(total_bytes, label) if _wants_bar(option) else None
+        self._bar = _make_bar(total_bytes, self._label) if _wants_bar(option) else None
 
     @property
     def is_shown(self) -> bool:
@@ -43,7 +45,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Show what a load waits for in the place of its name, where it is read first; its name again where empty."""
         if self._bar is not None:
-            self._bar.set_description_str(text or self._label)
+            self._bar.set_description_str(printable(text) or self._label)
 
     def close(self) -> None:
         """Leave the bar as it is and end its line."""

@@ -24,6 +24,7 @@ from streamer.core.errors import ChecksumError, EngineError, LoadCancelledError,
 from streamer.core.frameworks import Framework, framework_of
 from streamer.core.options import Options
 from streamer.core.plan import Item, plan_reads
+from streamer.core.quoting import printable
 from streamer.core.report import LoadReport, count_readers, remarks_of
 from streamer.core.selection import NamesOption
 from streamer.core.session import ReadSession
@@ -225,7 +226,7 @@ class Stream:
         _log.info("%s", report)
         for check in report.verified:
             if check.verified_by is None:
-                _log.info("%s: not verified, %s", check.uri, check.remark)
+                _log.info("%s: not verified, %s", printable(check.uri), printable(check.remark or ""))
 
 
 def _place(located: Located, framework: Framework, targets: Targets | None) -> int:
