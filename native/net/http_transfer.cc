@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "net/secrets.h"
+
 namespace streamer {
 namespace {
 
@@ -343,6 +345,7 @@ void HttpTransfer::complete_error(ReadError& error, TimePoint now) const {
   error.source = block_.source;
   error.attempts = block_.attempts;
   error.elapsed_s = seconds_between(block_.first_started, now);
+  mask_secrets(error, *target_);
 }
 
 }  // namespace streamer

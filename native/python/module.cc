@@ -10,5 +10,6 @@ PYBIND11_MODULE(_native, module) {
   streamer::register_memory(module);
   streamer::register_nfs(module);
   streamer::register_python_block(module);
+  streamer::register_secrets(module);
   streamer::register_session(module);
 }

@@ -11,6 +11,7 @@ void register_integrity(pybind11::module_& module);
 void register_memory(pybind11::module_& module);
 void register_nfs(pybind11::module_& module);
 void register_python_block(pybind11::module_& module);
+void register_secrets(pybind11::module_& module);
 void register_session(pybind11::module_& module);
 
 }  // namespace streamer
