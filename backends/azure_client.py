@@ -30,6 +30,7 @@ from streamer.backends.fsspec_instances import shared
 from streamer.backends.metadata_servers import ask_azure_directly
 from streamer.core.errors import OptionError
 from streamer.core.limits import Limits
+from streamer.core.secret_options import SecretOptions
 from streamer.core.trust import trust_in
 
 __all__ = ["AzureClient", "Grant"]
@@ -93,7 +94,7 @@ class AzureClient:
 
     def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        options = filled_options(url, storage_options, os.environ)
+        options = filled_options(url, storage_options, SecretOptions(os.environ))
         try:
             self._fs = shared(self, AzureBlobFileSystem, options, _close)
         except Exception as error:
@@ -250,14 +251,14 @@ def _request_options(options: Mapping[str, Any], ca_file: str | None) -> dict[st
         "connection_timeout": options.get("connection_timeout") or CONNECT_TIMEOUT_S,
         "read_timeout": options.get("read_timeout") or READ_TIMEOUT_S,
     }
-    if options.get("proxies"):
-        chosen["proxies"] = dict(options["proxies"])
     if ca_file:
         try:
             # As aiohttp's own argument: `connection_verify` would make a context, and so a connection, per request.
             chosen["ssl"] = trust_in(ca_file)
         except OSError as error:
             raise OptionError(f"The CA file {ca_file} cannot be read", hint="It must be a PEM file") from error
+    if options.get("proxies"):
+        chosen["proxies"] = dict(options["proxies"])
     return chosen
 
 

@@ -16,6 +16,7 @@ from fsspec.config import apply_config
 from streamer.backends.azure_hosts import check_host
 from streamer.backends.azure_urls import AzureUrl
 from streamer.core.errors import OptionError
+from streamer.core.secret_options import SecretOptions, plain
 
 __all__ = ["filled_options"]
 
@@ -27,7 +28,7 @@ ACCOUNT_HINT = (
 )
 
 
-def filled_options(url: AzureUrl, given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def filled_options(url: AzureUrl, given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     """Complete the arguments of `AzureBlobFileSystem`.
 
     A plain ``https://`` URL without any credentials is read as anyone may read it; ``anon=False`` logs in instead.
@@ -36,7 +37,7 @@ def filled_options(url: AzureUrl, given: Mapping[str, Any], environment: Mapping
         UsageError: the URL's host is not Azure's, and nobody named it beside the URL.
         OptionError: ``connection_verify=False``, an ``asynchronous`` instance, no account, or two of them.
     """
-    options: dict[str, Any] = apply_config(AzureBlobFileSystem, dict(given))
+    options = SecretOptions(apply_config(AzureBlobFileSystem, plain(given)))
     _refuse(options)
     check_host(url, options, environment)
     _fill_account(options, url)
@@ -52,15 +53,15 @@ def _endpoint_options(options: Mapping[str, Any], url: AzureUrl, environment: Ma
     """Say host and credential in one connection string; None leaves the choice to adlfs."""
     if url.sas and options.get("connection_string"):
         raise OptionError("The URL holds a SAS, the options a connection string", hint="Give one of them")
-    elsewhere = options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING")
+    is_elsewhere = bool(options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING"))
     account = options.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME")
-    secret = _secret(options, url, environment, account)
-    if options.get("connection_string") or (secret is None and elsewhere):
+    says = SecretOptions({"credential": _secret(options, url, environment, account)})
+    if options.get("connection_string") or (says["credential"] is None and is_elsewhere):
         return None
     host = options.get("account_host") or (f"{account}.{PUBLIC_CLOUD}" if account else None)
     if host is None:
         raise OptionError("No storage account is named", hint=ACCOUNT_HINT)
-    return None if secret is None else f"BlobEndpoint=https://{host}{secret}"
+    return None if says["credential"] is None else f"BlobEndpoint=https://{host}{says['credential']}"
 
 
 def _secret(
@@ -91,7 +92,7 @@ def _refuse(options: Mapping[str, Any]) -> None:
         raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
 
 
-def _fill_account(options: dict[str, Any], url: AzureUrl) -> None:
+def _fill_account(options: SecretOptions, url: AzureUrl) -> None:
     named = options.get("account_name")
     if url.account and named and url.account.removesuffix("-secondary") != named:
         raise OptionError(f"The URL names account {url.account!r}, account_name another one", uri=url.uri_of(url.name))

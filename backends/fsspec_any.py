@@ -24,6 +24,7 @@ from streamer.backends.fsspec_reads import source_of
 from streamer.core.entry_points import refuse_accidental
 from streamer.core.errors import ObjectNotFoundError, UsageError
 from streamer.core.redact import redact
+from streamer.core.secret_options import plain
 from streamer.core.sources import ObjectInfo, PythonSource, Store, hookimpl
 
 __all__ = ["FsspecStore", "streamer_open_store", "streamer_source_kind"]
@@ -42,7 +43,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     shown = redact(uri)
     leftovers = Leftovers()
     try:
-        fs, path = fsspec.url_to_fs(uri, **storage_options)
+        fs, path = fsspec.url_to_fs(uri, **plain(storage_options))
     except Exception as error:
         raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
     store = _class_for(fs)(fs, path, uri)

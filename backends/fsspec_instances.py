@@ -14,9 +14,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsspec import AbstractFileSystem
+
+from streamer.core.secret_options import SecretOptions, plain
 
 __all__ = ["IDLE_KEPT", "INSTANCES", "Instance", "close_idle", "detach_finalizers", "give_up", "shared"]
 
@@ -154,11 +157,11 @@ def shared(
     Raises:
         Exception: what `cls` raises.
     """
-    wanted = dict(options)
-    key = None if wanted.pop("skip_instance_cache", False) else (cls, _key_of(wanted))
+    wanted = SecretOptions(options)
+    key = None if wanted.pop("skip_instance_cache", False) else _Key(cls, _key_of(wanted))
     found = INSTANCES.use(user, key)
     if found is None:
-        fs = cls(**wanted, skip_instance_cache=True)
+        fs = cls(**plain(wanted), skip_instance_cache=True)
         found = INSTANCES.add(user, Instance(key, fs, lambda: _close_on_loop(fs, close)))
     return found.fs
 
@@ -191,6 +194,14 @@ def detach_finalizers(fs: AbstractFileSystem) -> None:
         alive = finalizer.peek()
         if alive is not None and alive[0] is fs:
             finalizer.detach()
+
+
+@dataclass(frozen=True)
+class _Key:
+    """Equal for equal options, which it does not show."""
+
+    cls: type[AbstractFileSystem]
+    options: Hashable = field(repr=False)
 
 
 def _key_of(value: Any) -> Hashable:

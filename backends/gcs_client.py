@@ -30,6 +30,7 @@ from streamer.backends.gcs_errors import Answer, Asker
 from streamer.backends.told_values import document_told, word_told
 from streamer.core.errors import OptionError, StorageError
 from streamer.core.limits import Limits
+from streamer.core.secret_options import SecretOptions, plain
 from streamer.core.trust import trust_in
 
 __all__ = ["GcsClient", "filled_options"]
@@ -59,7 +60,7 @@ class GcsClient:
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        options = filled_options(storage_options, os.environ)
+        options = filled_options(storage_options, SecretOptions(os.environ))
         self._fs: GcsFileSystem = shared(self, GcsFileSystem, options, _close)
         self.endpoint = self._location = self._fs._location.rstrip("/")
         _check_endpoint(self._location)
@@ -174,7 +175,7 @@ async def _close(fs: GcsFileSystem) -> None:
         await session.close()
 
 
-def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     """Complete the arguments of `GCSFileSystem` from fsspec's configuration and the environment.
 
     What the environment says becomes an argument, because fsspec would otherwise give the instance of an environment
@@ -183,7 +184,7 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     Raises:
         OptionError: an ``asynchronous`` instance, a key file that does not exist, or TLS that is not verified.
     """
-    options: dict[str, Any] = apply_config(GcsFileSystem, dict(given))
+    options = SecretOptions(apply_config(GcsFileSystem, plain(given)))
     if options.get("asynchronous"):
         raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     if options.get("project", "") is None:
@@ -194,10 +195,9 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
         options["token"] = EMULATOR if options.get("token") is None else options["token"]
     if options.get("token") is None and environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
         options["key_file"] = environment["GOOGLE_APPLICATION_CREDENTIALS"]
-    token = options.get("token")
-    if isinstance(token, str) and _looks_like_a_path(token):
+    if _looks_like_a_path(options.get("token")):
         try:
-            open(token, "rb").close()
+            open(options["token"], "rb").close()
         except OSError as error:
             raise OptionError(f"The option token names a file that cannot be read ({type(error).__name__})") from None
     session = options.get("session_kwargs") or {}
@@ -206,9 +206,9 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     return options
 
 
-def _looks_like_a_path(token: str) -> bool:
+def _looks_like_a_path(token: Any) -> bool:
     """A token that is no file would be sent to the server as it stands, so a mistyped name must not pass for one."""
-    return token.endswith(".json") or token.startswith(("/", "./", "../", "~"))
+    return isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
 
 
 def _check_endpoint(location: str) -> None:

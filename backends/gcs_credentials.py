@@ -26,6 +26,7 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import Request
 
 from streamer.backends.metadata_servers import is_metadata_url
+from streamer.core.secret_options import SecretOptions, plain
 
 __all__ = ["EMULATOR", "Bearer", "GcsFileSystem", "bearer_of"]
 
@@ -74,21 +75,29 @@ class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
     ) -> None:
         self.why_anonymous: str | None = None
         self.renewal = threading.Lock()
-        if token == EMULATOR:
-            token, self.why_anonymous = "anon", EMULATOR
-        elif token is None or token == "google_default":  # noqa: S105 (the name of a method)
-            token, options = self._default_credentials(token or key_file, access, options)
-        elif token == "cloud":  # noqa: S105 (another one)
-            token = google.auth.compute_engine.Credentials()  # type: ignore[no-untyped-call]
-        elif isinstance(token, str) and token not in METHODS and not os.path.exists(token):
-            token = google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call]
-        super().__init__(token=token, access=access, **options)
+        given = SecretOptions({**options, "token": token})
+        token, options = None, {}  # a traceback shows what names stand for
+        self._fill_credentials(given, access, key_file)
+        super().__init__(access=access, **plain(given))
         if self.credentials.credentials is None and self.why_anonymous is None:
             self.why_anonymous = "asked"
 
+    def _fill_credentials(self, given: SecretOptions, access: str, key_file: str | None) -> None:
+        token = given["token"]
+        if token == EMULATOR:
+            given["token"], self.why_anonymous = "anon", EMULATOR
+        elif token is None or token == "google_default":  # noqa: S105 (the name of a method)
+            given["token"], project = self._default_credentials(token or key_file, access, given)
+            if project is not None:
+                given["project"] = project
+        elif token == "cloud":  # noqa: S105 (another one)
+            given["token"] = google.auth.compute_engine.Credentials()  # type: ignore[no-untyped-call]
+        elif isinstance(token, str) and token not in METHODS and not os.path.exists(token):
+            given["token"] = google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call]
+
     def _default_credentials(
-        self, named: str | None, access: str, options: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
+        self, named: str | None, access: str, options: Mapping[str, Any]
+    ) -> tuple[Any, str | None]:
         try:
             found, project = google.auth.default(scopes=[SCOPE + access], request=_token_request())
         except DefaultCredentialsError:
@@ -96,10 +105,10 @@ class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             if named:
                 raise
         else:
-            return found, {**options, "project": options.get("project") or project or ""}
+            return found, options.get("project") or project or ""
         cached = _cached_credentials(options, access)
         self.why_anonymous = "none found" if cached is None else None
-        return cached or "anon", options
+        return cached or "anon", None
 
 
 def bearer_of(fs: GcsFileSystem, refused: str | None = None) -> Bearer:

@@ -26,6 +26,7 @@ from streamer.backends.http_probe import Probe, probe
 from streamer.backends.http_redirects import Hop
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.limits import Limits, ListingCount
+from streamer.core.secret_options import SecretOptions
 
 __all__ = ["HubClient"]
 
@@ -56,9 +57,9 @@ class HubClient:
         _check_names(storage_options)
         self._place = place
         self.endpoint = _endpoint(storage_options.get("endpoint"))
-        headers = _token_headers(storage_options.get("token"))
         http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
-        self.access = access_of(self.endpoint, {**http, "headers": headers})
+        http["headers"] = headers = SecretOptions(_token_headers(storage_options))
+        self.access = access_of(self.endpoint, http)
         self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)))
 
     def commit(self, uri: str) -> str:
@@ -136,12 +137,12 @@ def _endpoint(given: Any) -> str:
     return endpoint
 
 
-def _token_headers(token: Any) -> dict[str, str]:
-    if not isinstance(token, (str, bool, type(None))):
+def _token_headers(options: Mapping[str, Any]) -> dict[str, str]:
+    if not isinstance(options.get("token"), (str, bool, type(None))):
         raise OptionError("token must be text, True for the saved login, or False for none")
     try:
         # Not `build_hf_headers`: for its user agent it asks huggingface.co, which the caller may not have named.
-        found = get_token_to_send(token)
+        found = get_token_to_send(options.get("token"))
     except OSError:  # the library's LocalTokenNotFoundError
         raise CredentialsError(
             "There is no saved login of the Hub", hint="Set HF_TOKEN, or run `hf auth login`"

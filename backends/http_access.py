@@ -21,6 +21,7 @@ from fsspec.config import apply_config
 from fsspec.implementations.http import HTTPFileSystem
 
 from streamer.core.errors import OptionError
+from streamer.core.secret_options import SecretOptions, plain
 
 __all__ = ["TIMEOUT", "Access", "access_of", "environment_proxy", "foreign_option", "merged_options", "with_user"]
 
@@ -71,13 +72,13 @@ class Access:
     may_redirect_to_local: bool = False
 
 
-def merged_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def merged_options(given: Mapping[str, Any]) -> SecretOptions:
     """Merge fsspec's configuration into the arguments of `HTTPFileSystem`.
 
     Raises:
         OptionError: TLS that would not be verified, or an ``asynchronous`` instance.
     """
-    options: dict[str, Any] = apply_config(HTTPFileSystem, dict(given))
+    options = SecretOptions(apply_config(HTTPFileSystem, plain(given)))
     client = options.get("client_kwargs") or {}
     connector = client.get("connector")
     refusals = [options.get(name, True) for name in ("verify", "ssl", "verify_ssl")]
@@ -114,12 +115,14 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
         OptionError: a value of the wrong kind, or a header that is refused.
     """
     client = options.get("client_kwargs") or {}
-    headers = _login_headers(_netrc_login(url) if client.get("trust_env") else None)
-    headers |= _login_headers(_login_in(url))
+    logins = SecretOptions({"netrc": _netrc_login(url) if client.get("trust_env") else None, "url": _login_in(url)})
+    headers = SecretOptions()
+    for name in logins:
+        headers.update(_login_headers(logins, name))
     for source in (client, options):
-        headers |= _login_headers(source.get("auth"))
-        headers |= _cookie_headers(source.get("cookies"))
-        headers = _merged(headers, source.get("headers") or {})
+        headers.update(_login_headers(source, "auth"))
+        headers.update(_cookie_headers(source))
+        headers.update(_given_headers(source))
     headers.pop("accept-encoding", None)  # always ``identity``, else no range could be told
     _check_headers(headers)
     return Access(
@@ -138,42 +141,51 @@ def environment_proxy(url: str) -> str | None:
     return None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
 
 
-def with_user(url: str, login: Any) -> str:
-    """Put user and password into a URL, as proxies want it."""
-    user, password = _login(login)
+def with_user(url: str, login: Any) -> str | None:
+    """Put user and password into a URL, as proxies want it; None where these are no login."""
+    found = _login(login)
+    if found is None:
+        return None
+    user, password = found
     parts = urlsplit(url)
     place = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}"
     return parts._replace(netloc=place).geturl()
 
 
-def _merged(headers: Mapping[str, str], given: Any) -> dict[str, str]:
+# These look into `source` themselves: what they refuse shall be the value of no name in a traceback.
+
+
+def _given_headers(source: Mapping[str, Any]) -> dict[str, str]:
     try:
-        return {**headers, **{str(name).lower(): str(value) for name, value in dict(given).items()}}
+        return {str(name).lower(): str(value) for name, value in dict(source.get("headers") or {}).items()}
     except (TypeError, ValueError):
         raise OptionError("headers must be a mapping of names to values") from None
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    for name, value in headers.items():
+    for name in headers:
         if name in _FORBIDDEN:
             raise OptionError(f"headers cannot hold {name!r}: reading by ranges sets it itself")
-        if not name.isascii() or any(letter in name + value for letter in "\r\n\0") or not name.strip():
+        if not name.isascii() or any(letter in name + headers[name] for letter in "\r\n\0") or not name.strip():
             raise OptionError("A name or value in headers cannot be sent")
 
 
-def _login(given: Any) -> tuple[str, str]:
-    login, password = (given.login, given.password) if hasattr(given, "login") else given
+def _login(given: Any) -> tuple[str, str] | None:
+    try:
+        login, password = (given.login, given.password) if hasattr(given, "login") else given
+    except (TypeError, ValueError):
+        return None
     return str(login), str(password)
 
 
-def _login_headers(given: Any) -> dict[str, str]:
-    if given is None:
+def _login_headers(source: Mapping[str, Any], name: str) -> dict[str, str]:
+    if source.get(name) is None:
         return {}
-    try:
-        user, password = _login(given)
-    except (TypeError, ValueError):
-        raise OptionError("auth must be aiohttp.BasicAuth or a pair (user, password)") from None
-    encoding = getattr(given, "encoding", "utf-8")
+    login = _login(source[name])
+    if login is None:
+        raise OptionError("auth must be aiohttp.BasicAuth or a pair (user, password)")
+    user, password = login
+    encoding = getattr(source[name], "encoding", "utf-8")
     return {"authorization": "Basic " + b64encode(f"{user}:{password}".encode(encoding)).decode()}
 
 
@@ -191,12 +203,12 @@ def _netrc_login(url: str) -> tuple[str, str] | None:
     return (found[0], found[2] or "") if found else None
 
 
-def _cookie_headers(given: Any) -> dict[str, str]:
-    if not given:
+def _cookie_headers(source: Mapping[str, Any]) -> dict[str, str]:
+    if not source.get("cookies"):
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(source["cookies"], Mapping):
         raise OptionError("cookies must be a mapping of names to values")
-    return {"cookie": "; ".join(f"{name}={value}" for name, value in given.items())}
+    return {"cookie": "; ".join(f"{name}={value}" for name, value in source["cookies"].items())}
 
 
 def _ca_file(verify: Any) -> str | None:
@@ -208,10 +220,14 @@ def _ca_file(verify: Any) -> str | None:
 
 
 def _proxy(source: Mapping[str, Any]) -> str | None:
-    proxy, login = source.get("proxy"), source.get("proxy_auth")
-    if not proxy:
+    if not source.get("proxy"):
         return None
-    return with_user(str(proxy), login) if login else str(proxy)
+    if not source.get("proxy_auth"):
+        return str(source["proxy"])
+    found = with_user(str(source["proxy"]), source["proxy_auth"])
+    if found is None:
+        raise OptionError("proxy_auth must be aiohttp.BasicAuth or a pair (user, password)")
+    return found
 
 
 def _timeout(given: Any) -> aiohttp.ClientTimeout:

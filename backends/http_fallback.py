@@ -22,6 +22,7 @@ from streamer.backends.http_access import access_of
 from streamer.backends.http_listing import may_be_shard
 from streamer.backends.http_redirects import origin_of
 from streamer.core.errors import OptionError, RedirectError
+from streamer.core.secret_options import SecretOptions, plain
 from streamer.core.sources import ObjectInfo, PythonSource
 from streamer.core.trust import trust_in
 
@@ -41,7 +42,7 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
     Raises:
         OptionError: ``verify`` names no CA file, or fsspec refuses the options.
     """
-    own = dict(options)
+    own = SecretOptions(options)
     verify = own.pop("verify", None)
     own.pop("local_redirects", None)  # fsspec follows every redirect
     if verify not in (None, True):
@@ -51,7 +52,7 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
         # A `partial` of these two is told from others by fsspec, which keeps an instance for each set of options.
         own["get_client"] = partial(_staying_session, own.get("get_client") or _usual_session)
     try:
-        fs = HTTPFileSystem(**own)
+        fs = HTTPFileSystem(**plain(own))
     except (TypeError, ValueError) as error:
         raise OptionError(f"fsspec refuses the storage options: {type(error).__name__}") from None
     store = _ThroughFsspec(fs, uri, f"the option {foreign} is one that only fsspec can honour: read through it")

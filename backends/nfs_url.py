@@ -13,6 +13,7 @@ from typing import Any
 
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.redact import redact
+from streamer.core.secret_options import SecretOptions
 
 __all__ = ["NfsUrl"]
 
@@ -65,10 +66,11 @@ class NfsUrl:
             )
         if "\0" in path:
             raise UsageError("A path cannot hold a NUL", uri=redact(uri).replace("\0", ""))
-        given: dict[str, Any] = {"nfsport": server["port"]} if server["port"] else {}
+        given = SecretOptions({"nfsport": server["port"]} if server["port"] else {})
         if has_options:
             given.update(pair.partition("=")[::2] for pair in query.split("&"))
         given.update({name: value for name, value in storage_options.items() if value is not None})
+        _check_names(given)
         return cls(server["host"], slash + path or "/", {name: _number(name, value) for name, value in given.items()})
 
     def at(self, path: str) -> NfsUrl:
@@ -86,9 +88,13 @@ class NfsUrl:
         return f"{SCHEME}{self.host}{self.path}?" + "&".join(f"{name}={value}" for name, value in options.items())
 
 
+def _check_names(given: Mapping[str, Any]) -> None:
+    for name in given:
+        if name not in BOUNDS:
+            raise OptionError(f"nfs:// has no option {name[:40]!r}", hint=f"There are {', '.join(BOUNDS)}")
+
+
 def _number(name: str, value: object) -> int:
-    if name not in BOUNDS:
-        raise OptionError(f"nfs:// has no option {name[:40]!r}", hint=f"There are {', '.join(BOUNDS)}")
     low, high = BOUNDS[name]
     try:
         number = int(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else None

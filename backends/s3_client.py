@@ -28,6 +28,7 @@ from streamer.backends.s3_redirects import follow_no_redirects
 from streamer.backends.s3_sessions import new_session
 from streamer.core.errors import OptionError
 from streamer.core.limits import Limits
+from streamer.core.secret_options import SecretOptions, plain
 
 __all__ = ["S3Client", "filled_options"]
 
@@ -49,13 +50,14 @@ class S3Client:
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        options = filled_options(storage_options, os.environ)
+        environment = SecretOptions(os.environ)
+        options = filled_options(storage_options, environment)
         try:
             self._fs = shared(self, S3FileSystem, options, _close)
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"s3fs refuses the storage options: {type(error).__name__}") from error
         # As botocore will find it, but for its configuration files.
-        self.endpoint = _endpoint(options, os.environ)
+        self.endpoint = _endpoint(options, environment)
         self.is_anonymous = bool(self._fs.anon)
         self.requester_pays = bool(self._fs.requester_pays)
         self._clock_offset_s = 0.0
@@ -133,7 +135,7 @@ class S3Client:
 
     async def _signing_client(self, bucket: str) -> Any:
         if self._fs.session is None:  # the caller gave none, and this is the first client
-            self._fs.session, self._fs._session_is_owned = new_session(self._fs.kwargs), False
+            self._fs.session, self._fs._session_is_owned = new_session(SecretOptions(self._fs.kwargs)), False
             if not (self.is_anonymous or self._fs.key):
                 ask_aws_directly(self._fs.session)
         await self._fs.set_session()
@@ -164,7 +166,7 @@ def _status(answer: Mapping[str, Any]) -> int:
     return status
 
 
-def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     """Complete the arguments of `S3FileSystem` where the user left them open.
 
     fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
@@ -172,7 +174,7 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     Raises:
         OptionError: ``verify=False``, a password in ``endpoint_url``, or an ``asynchronous`` instance.
     """
-    options: dict[str, Any] = apply_config(S3FileSystem, dict(given))
+    options = SecretOptions(apply_config(S3FileSystem, plain(given)))
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
     endpoints = (options.get("endpoint_url"), options["client_kwargs"].get("endpoint_url"))
@@ -189,8 +191,8 @@ def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str]) -> str
     return str(named).rstrip("/") if named else None
 
 
-def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    client = dict(options.get("client_kwargs") or {})
+def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    client = SecretOptions(options.get("client_kwargs"))
     if client.get("verify") is False:
         raise OptionError(
             "verify=False is refused: TLS certificates are always verified",
@@ -210,8 +212,8 @@ def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environ
     return not (named or configured or options.get("cache_regions"))
 
 
-def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    config = dict(options.get("config_kwargs") or {})
+def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    config = SecretOptions(options.get("config_kwargs"))
     config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default
     if "AWS_MAX_ATTEMPTS" not in environment and "AWS_RETRY_MODE" not in environment:
         config.setdefault("retries", dict(RETRIES))

@@ -6,18 +6,21 @@ parse its own copy of botocore's description of S3, and of all endpoints there a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from aiobotocore.session import AioSession
 from botocore.loaders import create_loader
 
+from streamer.core.secret_options import plain
+
 __all__ = ["new_session"]
 
 
-def new_session(options: dict[str, Any]) -> AioSession:
+def new_session(options: Mapping[str, Any]) -> AioSession:
     """Make a session with the arguments that s3fs gives to one."""
-    session = AioSession(**options)
+    session = AioSession(**plain(options))
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return session
 

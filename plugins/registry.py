@@ -20,6 +20,7 @@ from streamer.backends.extras import BUILTIN_SCHEMES
 from streamer.core.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError
 from streamer.core.limits import Limits
+from streamer.core.secret_options import SecretOptions, hidden, plain
 from streamer.core.sources import PROJECT_NAME, Store
 from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with
 from streamer.plugins.scheme_options import options_of
@@ -65,6 +66,7 @@ def open_store(
         StreamerError: the backend refuses the URL or its options.
     """
     text = os.fspath(uri)
+    storage_options = hidden(storage_options)
     candidates = enabled(found, [text])
     if fs is not None:
         if storage_options:
@@ -72,7 +74,8 @@ def open_store(
         return _open_instance(fs, text, candidates, limits)
     scheme = scheme_of(text)
     chosen = choose(scheme, candidates)
-    options = options_of(text, scheme, storage_options or {}, {point.name.lower(): point.value for point in candidates})
+    modules = {point.name.lower(): point.value for point in candidates}
+    options = SecretOptions(options_of(text, scheme, plain(storage_options or {}), modules))
     store = None if chosen is None else open_with(chosen, scheme, text, options, limits)
     if store is not None:
         return store
@@ -165,7 +168,9 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     refuse_accidental("fsspec.specs", "fsspec")
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     ours = next((point for point in candidates if is_builtin(point) and point.name == scheme), None)
-    options = {key: value for key, value in fs.storage_options.items() if key not in ("asynchronous", "loop")}
+    options = SecretOptions(fs.storage_options)
+    for name in ("asynchronous", "loop"):
+        options.pop(name, None)
     if ours is not None and not fs.storage_args and type(fs) is get_filesystem_class(scheme):
         store = open_with(ours, scheme, fs.unstrip_protocol(path), options, limits)
         if store is not None:

@@ -18,6 +18,7 @@ from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.frameworks import framework_of
 from streamer.core.header import TensorEntry
 from streamer.core.options import Options
+from streamer.core.secret_options import hidden
 from streamer.core.selection import NamesOption, select
 from streamer.core.verification import VerifyOption
 
@@ -157,4 +158,5 @@ def open(  # noqa: A001  the name users know from files
         ...     rows = checkpoint.get_slice("lm_head.weight")[:128]
     """
     del progress
+    storage_options = hidden(storage_options)
     return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, framework, device)

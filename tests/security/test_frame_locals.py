@@ -1,0 +1,166 @@
+"""A traceback that shows what local names stand for shows no storage option in a frame of this package."""
+
+from __future__ import annotations
+
+import base64
+import json
+import traceback
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamer
+from streamer import core
+from streamer.core.secret_options import SecretOptions, hidden, plain
+from streamer.plugins import open_store
+
+CANARY = "C4n4ryS3cr3tXyz"
+CANARY_KEY = base64.b64encode(CANARY.encode() * 3).decode()
+CLOSED = "127.0.0.1:9"  # nothing listens on the port of "discard"
+HASTY = streamer.Options(max_attempts=1, block_deadline_s=1.0)
+OURS = tuple(
+    str(Path(package.__file__ or "").parent) + "/"
+    for package in (core, streamer, streamer.plugins, __import__("streamer.backends").backends)
+)
+
+S3 = {"key": "AKIDEXAMPLE", "secret": CANARY, "token": CANARY}
+S3_HERE = {**S3, "endpoint_url": f"http://{CLOSED}"}
+AZURE_HERE = f"AccountName=acct;AccountKey={CANARY_KEY};BlobEndpoint=http://{CLOSED}/acct"
+
+ERRORS: dict[str, tuple[str, Any]] = {
+    "s3": ("s3://bucket/a.safetensors", S3_HERE),
+    "s3 by scheme": ("s3://bucket/a.safetensors", {"s3": S3_HERE, "gs": {"token": CANARY}}),
+    "s3 unknown option": ("s3://bucket/a.safetensors", {**S3, "no_such_option": CANARY}),
+    "s3 refused option": ("s3://bucket/a.safetensors", {**S3, "client_kwargs": {"verify": False, "a": CANARY}}),
+    "s3 of a client": (
+        "s3://bucket/a.safetensors",
+        {"client_kwargs": {"aws_access_key_id": "AKID", "aws_secret_access_key": CANARY, "no_such": 1}},
+    ),
+    "s3 asynchronous": ("s3://bucket/a.safetensors", {**S3, "asynchronous": True}),
+    "gs": ("gs://bucket/a.safetensors", {"token": f"ya29.{CANARY}", "endpoint_url": f"http://{CLOSED}"}),
+    "gs key": ("gs://bucket/a.safetensors", {"token": {"private_key": CANARY, "client_email": "a@b"}}),
+    "gs key file": ("gs://bucket/a.safetensors", {"token": f"/absent/{CANARY}.json"}),
+    "gs unknown option": ("gs://bucket/a.safetensors", {"token": f"ya29.{CANARY}", "no_such": 1, "project": None}),
+    "gs connector": ("gs://bucket/a.safetensors", {"token": f"ya29.{CANARY}", "session_kwargs": {"a": CANARY}}),
+    "az key": ("az://container/a.safetensors", {"connection_string": AZURE_HERE}),
+    "az malformed key": ("az://container/a.safetensors", {"account_name": "acct", "account_key": f"{CANARY}!"}),
+    "az SAS": (
+        "az://container/a.safetensors",
+        {"account_name": "acct", "sas_token": f"sv=2024&sig={CANARY}", "account_host": CLOSED},
+    ),
+    "az no account": ("az://container/a.safetensors", {"sas_token": f"sv=2024&sig={CANARY}"}),
+    "az two": (
+        "https://acct.blob.core.windows.net/c/a.safetensors",
+        {"account_name": "other", "account_key": CANARY_KEY},
+    ),
+    "az certificates": (
+        "az://container/a.safetensors",
+        {
+            "connection_string": AZURE_HERE,
+            "connection_verify": "/absent.pem",
+            "proxies": {"http": f"http://u:{CANARY}@p"},
+        },
+    ),
+    "hf": ("hf://owner/repo/a.safetensors", {"token": f"hf_{CANARY}", "endpoint": f"http://{CLOSED}"}),
+    "hf wrong option": ("hf://owner/repo/a.safetensors", {"token": f"hf_{CANARY}", "tokn": CANARY}),
+    "hf certificates": ("hf://owner/repo/a.safetensors", {"token": f"hf_{CANARY}", "verify": "/absent.pem"}),
+    "hf malformed token": ("hf://owner/repo/a.safetensors", {"token": [CANARY]}),
+    "http": (f"http://{CLOSED}/a.safetensors", {"headers": {"Authorization": f"Bearer {CANARY}"}}),
+    "http login": (f"http://{CLOSED}/a.safetensors", {"auth": ("user", CANARY)}),
+    "http malformed login": (f"http://{CLOSED}/a.safetensors", {"auth": (CANARY,)}),
+    "http malformed proxy": (
+        f"http://{CLOSED}/a.safetensors",
+        {"proxy": "http://proxy", "proxy_auth": [CANARY, CANARY, ""], "headers": {"X-Key": CANARY}},
+    ),
+    "http malformed header": (f"http://{CLOSED}/a.safetensors", {"headers": {"X-Key": f"{CANARY}\r\n"}}),
+    "http malformed headers": (f"http://{CLOSED}/a.safetensors", {"headers": [CANARY]}),
+    "http malformed cookies": (f"http://{CLOSED}/a.safetensors", {"cookies": [CANARY]}),
+    "http forbidden header": (f"http://{CLOSED}/a.safetensors", {"headers": {"X-Key": CANARY, "Range": "x"}}),
+    "http proxy": ("http://storage.invalid/a.safetensors", {"proxy": f"http://user:{CANARY}@{CLOSED}"}),
+    "http through fsspec": (f"http://{CLOSED}/a.safetensors", {"headers": {"X-Key": CANARY}, "no_such": CANARY}),
+    "nfs": (f"nfs://{CLOSED}/export/a.safetensors", {"password": CANARY}),
+    "file": ("/absent/a.safetensors", {"password": CANARY}),
+    "sftp": (f"sftp://{CLOSED}/a.safetensors", {"username": "u", "password": CANARY}),
+    "chain": ("simplecache::s3://bucket/a.safetensors", {"s3": S3_HERE}),
+    "archive": ("zip://a.safetensors", {"fo": f"http://{CLOSED}/a.zip", "target_options": {"headers": {"X": CANARY}}}),
+    "unknown": ("nosuch://host/a.safetensors", {"password": CANARY}),
+}
+WAYS = {
+    "load": lambda uri, options: streamer.load(uri, storage_options=options, options=HASTY),
+    "load_into": lambda uri, options: streamer.load_into(uri, {}, storage_options=options, options=HASTY),
+    "load_file": lambda uri, options: streamer.load_file(uri, storage_options=options, options=HASTY),
+    "stream": lambda uri, options: streamer.stream(uri, storage_options=options, options=HASTY),
+    "open": lambda uri, options: streamer.open(uri, storage_options=options, options=HASTY),
+    "safe_open": lambda uri, options: streamer.safe_open(uri, "pt", storage_options=options, options=HASTY),
+    "a list": lambda uri, options: streamer.load([uri, uri], storage_options=[options, None], options=HASTY),
+    "write_manifest": lambda uri, options: streamer.write_manifest(uri, storage_options=options, options=HASTY),
+}
+
+
+def shown_by_us(error: BaseException) -> list[str]:
+    """What a traceback with locals shows of our frames, causes included; each must be there to be looked at."""
+    texts: list[str] = []
+    left = [traceback.TracebackException.from_exception(error, capture_locals=True)]
+    while left:
+        shown = left.pop()
+        ours = [frame for frame in shown.stack if frame.filename.startswith(OURS)]
+        texts += [f"{frame.name}: {name} = {value}" for frame in ours for name, value in (frame.locals or {}).items()]
+        left += [each for each in (shown.__cause__, shown.__context__) if each is not None]
+    return texts
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_no_frame_of_ours_shows_an_option(monkeypatch, case):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("SOME_PASSWORD", CANARY)
+    with pytest.raises(streamer.StreamerError) as caught:
+        WAYS["load"](*ERRORS[case])
+    shown = shown_by_us(caught.value)
+    assert shown
+    assert [text for text in shown if CANARY in text or CANARY_KEY[:24] in text] == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_neither_does_any_way_in(monkeypatch, way):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with pytest.raises(streamer.StreamerError) as caught:
+        WAYS[way](*ERRORS["s3"])
+    shown = shown_by_us(caught.value)
+    assert any(
+        text.startswith(f"{'load' if way == 'a list' else '__init__' if way == 'safe_open' else way}: ")
+        for text in shown
+    )
+    assert [text for text in shown if CANARY in text] == []
+
+
+_values = st.recursive(st.text(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner), max_leaves=8)
+
+
+@given(st.dictionaries(st.text(), _values))
+def test_what_was_hidden_comes_out_as_it_went_in(options):
+    assert plain(SecretOptions(options)) == options
+    assert plain(SecretOptions(SecretOptions(options))) == options
+    assert SecretOptions(options) == options
+    json.dumps(plain(hidden(options)))  # nothing that is hidden is left inside
+
+
+def test_two_secrets_are_not_taken_for_one():
+    """fsspec tells its instances apart by the text of their arguments."""
+    made = []
+
+    class Recorded(fsspec.AbstractFileSystem):
+        protocol = "recorded"
+
+        def __init__(self, **options):
+            super().__init__(**options)
+            made.append(options)
+
+    fsspec.register_implementation("recorded", Recorded, clobber=True)
+    for secret in (CANARY, "another"):
+        open_store("recorded://a", {"login": {"password": secret}})
+    assert made == [{"login": {"password": CANARY}}, {"login": {"password": "another"}}]
+    assert all(type(each["login"]) is dict for each in made)
