@@ -30,6 +30,7 @@ from streamer.core.errors import (
 from streamer.core.index import ShardIndex, check_index_size, parse_index
 from streamer.core.reading import read_ranges
 from streamer.core.redact import redact
+from streamer.core.secret_texts import SecretTexts
 from streamer.core.server_outages import Patience
 from streamer.core.session import SourceObject
 from streamer.core.settings import Settings
@@ -111,8 +112,10 @@ def locate(
 
     def locate_one(given: tuple[str, Mapping[str, Any] | None]) -> Shards:
         each, own = given
-        opened = plugins.open_store(each, own, fs=fs, found=backends, limits=settings.limits)
-        store = patient(opened, each, patience)
+        secrets = SecretTexts(each, getattr(fs, "storage_options", own))
+        with secrets.kept_out():
+            opened = plugins.open_store(each, own, fs=fs, found=backends, limits=settings.limits)
+        store = patient(opened, each, patience, secrets)
         try:
             parts = _locate_in(store, redact(each), settings)
             promised = promises_of(

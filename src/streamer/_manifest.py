@@ -24,6 +24,7 @@ from streamer.core.options import Options
 from streamer.core.plan import Item, plan_reads
 from streamer.core.redact import redact
 from streamer.core.secret_options import hidden
+from streamer.core.secret_texts import SecretTexts
 from streamer.core.session import ReadSession
 from streamer.core.sources import WritableStore
 
@@ -93,7 +94,8 @@ def write_manifest(
     if not isinstance(uri, (str, os.PathLike)):
         raise UsageError("a manifest is of one checkpoint: one file, folder or index", hint="Call it once for each")
     own_options = storage_options if storage_options is None or isinstance(storage_options, Mapping) else None
-    with closing(plugins.open_store(os.fspath(uri), own_options, fs=fs)) as store:
+    secrets = SecretTexts(os.fspath(uri), getattr(fs, "storage_options", own_options))
+    with secrets.kept_out(), closing(plugins.open_store(os.fspath(uri), own_options, fs=fs)) as store:
         if not isinstance(store, WritableStore):
             raise UsageError(
                 "this storage cannot be written",

@@ -47,6 +47,8 @@ class Answer:
         for name, value in self.headers.items():
             self.handler.send_header(name, value)
         self.handler.end_headers()
+        if self.handler.command == "HEAD":
+            return
         self.handler.wfile.write(self.body if self.sent_bytes is None else self.body[: self.sent_bytes])
         if self.sent_bytes is not None:
             self.handler.close_connection = True
@@ -155,6 +157,9 @@ class ScriptedServer:
                     answer.send()
                 except OSError:  # the client has left
                     self.close_connection = True
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
 
             def log_message(self, *_: object) -> None:
                 """Print nothing."""
