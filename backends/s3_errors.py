@@ -156,14 +156,14 @@ def _where(error: Exception, cls: type[StreamerError]) -> str:
 
 def error_code(error: Exception) -> str | None:
     """Return S3's own code, or None where it gave none: the answer to a HEAD has no body to put it in."""
-    code = error.response.get("Error", {}).get("Code") if isinstance(error, boto.ClientError) else None
-    return None if code is None or code.isdigit() or code == "Unknown" else str(code)
+    code = _code_in(error.response) if isinstance(error, boto.ClientError) else ""
+    return None if not code or code == "Unknown" else code
 
 
 def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageError:
     told, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
     status: int = metadata.get("HTTPStatusCode", 0)
-    code: str = told.get("Code", "")
+    code = _code_in(response)
     region = _other_region(told, metadata, status)
     if code in _REDIRECTS or region is not None:
         cls, message, hint = _redirect(region)
@@ -175,10 +175,16 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
         uri=uri,
         hint=hint,
         status=status or None,
-        code=word_told(code) if not code.isdigit() else None,
+        code=code or None,
         request_id=word_told(metadata.get("RequestId")),
         attempts=metadata.get("RetryAttempts", 0) + 1,
     )
+
+
+def _code_in(response: dict[str, Any]) -> str:
+    """Read the code of an error document; empty where that has a status for one, elements, or what is no word."""
+    code = word_told(response.get("Error", {}).get("Code")) or ""
+    return "" if code.isdigit() else code
 
 
 def _other_region(told: dict[str, Any], metadata: dict[str, Any], status: int) -> str | None:
@@ -187,7 +193,7 @@ def _other_region(told: dict[str, Any], metadata: dict[str, Any], status: int) -
     named = told.get("Region") or (metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") if redirected else None)
     if named is None:
         return "" if redirected else None
-    return named if _REGION.fullmatch(named) else ""
+    return named if isinstance(named, str) and _REGION.fullmatch(named) else ""
 
 
 def _redirect(region: str | None) -> tuple[type[StorageError], str, str | None]:

@@ -28,7 +28,7 @@ from streamer.backends.s3_answers import entries_on, objects_on
 from streamer.backends.s3_clock import clock_offset_s
 from streamer.backends.s3_digests import digest_in_head
 from streamer.backends.s3_errors import storage_error
-from streamer.backends.told_values import document_told
+from streamer.backends.told_values import document_told, word_told
 from streamer.core.errors import StorageError
 from streamer.core.limits import Limits
 
@@ -118,7 +118,8 @@ def error_body(data: bytes) -> None:
         _check(http_errors.refusal(status, headers, body, "https://x"))
         _check(hf_errors.refusal(status, headers, body, "hf://x", has_token=False))
         document = document_told(body)
-        answer = Answer(status, document if isinstance(document, dict) else None, headers.get("x-guploader-uploadid"))
+        request_id = word_told(headers.get("x-guploader-uploadid"))  # as `gcs_client` takes it
+        answer = Answer(status, document if isinstance(document, dict) else None, request_id)
         _check(gcs_refusal(answer, Asker(None, None), "gs://x"))
         parsed = _parsed_by_botocore("GetObject", status, headers, body)
         if parsed is not None:
