@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
+from streamer.core.limits import Limits
 from streamer.plugins import Backend, examine, installed, open_store
 from streamer.plugins.registry import GROUP, scheme_of
 
@@ -33,6 +34,8 @@ class AStore:
 def streamer_open_store(scheme, uri, storage_options):
     return AStore(scheme, uri, storage_options)
 """
+
+LIMITED = "(scheme, uri, limits):\n    return AStore(scheme, uri, limits)"
 
 Install = Callable[..., list[EntryPoint]]
 
@@ -101,6 +104,13 @@ def test_the_callers_options_are_not_handed_out_for_changing(install: Install) -
     store = open_store("acme://x", options, found=install("acme-store", STORE, "acme"))
     store.options.clear()  # type: ignore[attr-defined]
     assert options == {"key": 1}
+
+
+def test_a_backend_is_told_the_limits_if_it_asks_for_them(install: Install) -> None:
+    asking = STORE.replace("(scheme, uri, storage_options):\n    return AStore(scheme, uri, storage_options)", LIMITED)
+    assert "limits" in asking
+    store = open_store("acme://x", found=install("acme-store", asking, "acme"), limits=Limits(listing_entries=7))
+    assert store.options.listing_entries == 7  # type: ignore[attr-defined]
 
 
 def test_only_the_backend_of_the_scheme_is_imported(install: Install) -> None:
