@@ -59,7 +59,7 @@ class SecretTexts:
 
     def __init__(self, uri: str, options: Mapping[str, Any] | None = None) -> None:
         found = [*_texts_in(options or {})]
-        self._urls = [part for text in (uri, *found) if _URL.match(text) for part in text.split("::")]
+        self._urls = [part for text in (_sendable(uri), *found) if _URL.match(text) for part in text.split("::")]
         self._texts = [piece for text in found if not _URL.match(text) for piece in _pieces_of(text)]
 
     def __repr__(self) -> str:

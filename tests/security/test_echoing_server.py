@@ -14,10 +14,13 @@ from urllib.parse import quote, unquote
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save
 from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
+from streamer import _native
 
 HASTY = streamer.Options(max_attempts=2, block_deadline_s=0.5, first_byte_timeout_s=1.0, block_bytes=64 << 10)
 SIGNATURE = "5f2d7c0de1a94b7e9b6f0a1c2d3e4f5061728394a5b6c7d8e9f0011223344556"
@@ -84,3 +87,23 @@ def look_for_secret(caplog, asked, shape, place, status):
 
 def pieces_of(text: str, length: int = 16) -> set[str]:
     return {text[start : start + length] for start in range(max(1, len(text) - length + 1))}
+
+
+_letters = st.text(alphabet="aZ9+/=%. ", max_size=12)
+_secret = st.text(alphabet="bcdefYX012+/=_-", min_size=4, max_size=60)
+
+
+@given(_letters, _secret, _letters, st.integers(0, 4))
+def test_no_piece_of_a_secret_is_left(before, secret, after, encodings):
+    told = secret
+    for _ in range(encodings - 1):
+        told = quote(told, safe="")
+    masked = _native.masked(f"{before} {told} {after}", [secret], [])
+    assert not pieces_of(secret, min(len(secret), 16)) & pieces_of(unquote(masked), min(len(secret), 16))
+    assert masked.startswith(f"{before} ")
+    assert masked.endswith(f" {after}")
+
+
+@given(st.text(alphabet="aZ9+/=%. ", max_size=60), _secret.filter(lambda text: not set(text) <= set("+/=9Z")))
+def test_text_without_a_secret_stays_as_it_is(text, secret):
+    assert _native.masked(text, [secret], [f"https://host/key?sig={secret}"]) == text

@@ -142,6 +142,7 @@ def test_what_s3_says_of_a_request_is_not_shown():
         answer.become(403, f"<Error><Code>AccessDenied</Code><Message>{told}</Message></Error>".encode())
 
     with ScriptedServer(DATA, script) as server:
+        server.answers_head = True
         options = {"key": "AKIDEXAMPLE", "secret": "x" * 20, "token": TOKEN}
         endpoint = server.url.removesuffix("/object")
         text = shown("s3://bucket/a.safetensors", {**options, "endpoint_url": endpoint})
@@ -154,6 +155,10 @@ def test_neither_is_a_request_id_that_repeats_the_token():
         text = shown(server.url, {"headers": {"Authorization": f"Bearer {TOKEN}"}})
     assert "request id ***" in text
     assert TOKEN not in text
+
+
+def test_a_url_that_is_no_text_is_an_error_of_ours():
+    assert "nothing\\udc9b" in shown("memory://nothing\udc9b/a.safetensors", {"key": "\udc9b" * 9})
 
 
 HARMLESS = {

@@ -78,6 +78,7 @@ class ScriptedServer:
         self.etag = '"v1"'
         self.script = script
         self.requests: list[Request] = []
+        self.answers_head = False  # like a GET, without the body
         self.stopping = threading.Event()  # a script that stalls waits on it, so that no test leaves a thread
         self._lock = threading.Lock()
         self.authority = trustme.CA() if with_tls else None
@@ -159,7 +160,10 @@ class ScriptedServer:
                     self.close_connection = True
 
             def do_HEAD(self) -> None:
-                self.do_GET()
+                if outer.answers_head:
+                    self.do_GET()
+                else:
+                    self.send_error(501)
 
             def log_message(self, *_: object) -> None:
                 """Print nothing."""
