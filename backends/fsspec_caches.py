@@ -19,6 +19,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.cached import CachingFileSystem, SimpleCacheFileSystem, WholeFileCacheFileSystem
 
 from streamer.backends.posix_write import draft_of
+from streamer.core.quoting import printable
 
 __all__ = ["local_size_bytes", "open_for_reading"]
 
@@ -96,8 +97,9 @@ def _warn_once(fs: Any, error: OSError) -> None:
     if fs in _warned:
         return
     _warned.add(fs)
+    place = printable(str(fs.storage[-1]))
     warnings.warn(
-        f"The cache {fs.storage[-1]} has no room ({errno.errorcode[error.errno or 0]}): files are read without it",
+        f"The cache {place} has no room ({errno.errorcode[error.errno or 0]}): files are read without it",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -167,6 +167,7 @@ HARMLESS = {
     "account_name": "exampleaccount",
     "target_protocol": "webhdfs",
     "cache_storage": "/var/cache/models",
+    "requester_pays": "my-project-for-bills",
     "token": "anon",
 }
 
