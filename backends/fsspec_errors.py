@@ -38,6 +38,15 @@ _STATUSES: dict[int, tuple[type[StorageError], str]] = {
 # By name, as their libraries need not be installed: paramiko's, smbprotocol's.
 _AUTHENTICATION_FAILURES = frozenset({"AuthenticationException", "BadAuthenticationType", "LogonFailure"})
 
+# By name, too: botocore's, whose classes are no builtins.
+_NAMED: dict[str, tuple[type[StorageError], str]] = {
+    "ConnectTimeoutError": (TransferTimeoutError, "The storage did not answer in time"),
+    "ReadTimeoutError": (TransferTimeoutError, "The storage did not answer in time"),
+    "EndpointConnectionError": (ConnectError, "No connection to the storage"),
+    "ConnectionClosedError": (ConnectError, "The storage broke off the connection"),
+    "HTTPClientError": (ConnectError, "No connection to the storage"),
+}
+
 # The first matching class counts: subclasses stand before their bases.
 _CLASSES: list[tuple[tuple[type[BaseException], ...], type[StorageError], str]] = [
     ((FileNotFoundError, NotADirectoryError), ObjectNotFoundError, "There is no such file"),
@@ -99,6 +108,9 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
     for classes, cls, message in _CLASSES:
         if isinstance(error, classes) or isinstance(alike, classes):
             return cls(message, uri=uri, byte_range=byte_range, code=code)
+    if type(error).__name__ in _NAMED:
+        cls, message = _NAMED[type(error).__name__]
+        return cls(message, uri=uri, byte_range=byte_range)
     return StorageError(
         f"The file system failed with {type(error).__name__}", uri=uri, byte_range=byte_range, code=code
     )

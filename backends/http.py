@@ -34,6 +34,7 @@ from streamer.core.errors import (
 from streamer.core.limits import Limits
 from streamer.core.redact import redact
 from streamer.core.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
+from streamer.core.transient import is_transient
 
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
 
@@ -154,7 +155,11 @@ class HttpStore:
                     found.append(self._told(path, await probe(self._client, self._start(path), self._uri(path))))
                 except ObjectNotFoundError:
                     pass  # a link to a sub-folder without its slash, or to what is gone
-                except StorageError:
+                except StorageError as error:
+                    if is_transient(error):
+                        for _ in rest:  # nobody needs the others' answers
+                            pass
+                        raise  # whoever asked will ask again: the file is there, and its size is not known
                     found.append(ObjectInfo(path, self._uri(path), size_bytes=None))
 
         await asyncio.gather(*(ask_in_turn() for _ in range(PROBES_AT_A_TIME)))

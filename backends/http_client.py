@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
 PAUSE_S = 0.25  # before the second attempt, twice as long before the third
-LONGEST_PAUSE_S = 1.0  # however long the server would have us wait: core/server_outages.py has more patience
+LONGEST_PAUSE_S = 1.0  # longer ones are for core/server_outages.py
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
 
 
@@ -109,15 +109,19 @@ class HttpClient:
             except StorageError:
                 raise
             except Exception as error:
-                is_lasting = isinstance(error, aiohttp.ClientSSLError) or not isinstance(error, TRANSIENT_ERRORS)
+                # One that says nothing was waited for long enough: whether it is asked again, others decide.
+                is_lasting = isinstance(error, (aiohttp.ClientSSLError, asyncio.TimeoutError))
+                is_lasting = is_lasting or not isinstance(error, TRANSIENT_ERRORS)
                 if is_lasting or attempt == ATTEMPTS:
                     raise_connection_error(error, uri, attempt, monotonic() - began_s)
                 pause_s = 0.0
             else:
-                if status not in TRANSIENT_STATUSES or attempt == ATTEMPTS:
-                    elapsed_s = monotonic() - began_s
-                    raise self._refuse(status, found.headers, body, uri, attempts=attempt, elapsed_s=elapsed_s)
                 pause_s = _asked_pause_s(found.headers)
+                if status not in TRANSIENT_STATUSES or attempt == ATTEMPTS or pause_s > LONGEST_PAUSE_S:
+                    elapsed_s = monotonic() - began_s
+                    refused = self._refuse(status, found.headers, body, uri, attempts=attempt, elapsed_s=elapsed_s)
+                    refused.retry_after_s = pause_s
+                    raise refused
             jitter = 0.5 + random.random()  # noqa: S311 (no secret)
             await asyncio.sleep(max(pause_s, PAUSE_S * 2 ** (attempt - 1) * jitter))
         raise AssertionError("the last attempt returns or raises")
@@ -173,4 +177,4 @@ async def _start_of(response: aiohttp.ClientResponse) -> bytes:
 
 def _asked_pause_s(headers: Mapping[str, str]) -> float:
     told = headers.get("Retry-After", "")
-    return min(float(told), LONGEST_PAUSE_S) if told.isdecimal() else 0.0
+    return float(told[:9]) if told.isascii() and told.isdigit() else 0.0

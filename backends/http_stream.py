@@ -127,6 +127,8 @@ class OneStream:
                 self._receive(len(view), lambda chunk, at: view.__setitem__(slice(at, at + len(chunk)), chunk))
             except (ConnectError, TransferTimeoutError, TruncatedError) as error:
                 self._drop()
+                # A future and its error hold each other, and the error's frames hold the buffer.
+                error.__traceback__ = None
                 if attempt == ATTEMPTS:
                     error.byte_range, error.object_size = (offset, offset + len(view)), self._info.size_bytes
                     error.attempts = attempt

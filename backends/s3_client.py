@@ -115,7 +115,7 @@ class S3Client:
             try:
                 answer: dict[str, Any] = await getattr(client, method)(Bucket=bucket, **parameters)
             except Exception as error:
-                if not allowance.has_answer or isinstance(error, (BotoCoreError, ClientError)):
+                if not allowance.has_answer or isinstance(error, (BotoCoreError, ClientError, RecursionError)):
                     raise
                 raise MalformedAnswerError from error
         return answer

@@ -70,6 +70,8 @@ _STATUSES: dict[int, tuple[type[StorageError], str, str | None]] = {
 
 # The first matching class counts: subclasses stand before their bases.
 _CLASSES: list[tuple[tuple[type[Exception], ...], type[StreamerError], str, str | None]] = [
+    # botocore asks a HEAD of the bucket where a redirect leads, and follows what that says in the same way.
+    ((RecursionError,), RedirectError, "The S3 endpoint redirects in a circle", "Check endpoint_url and region"),
     (
         (boto.NoCredentialsError, boto.PartialCredentialsError, boto.NoAuthTokenError),
         CredentialsError,

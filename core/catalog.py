@@ -70,9 +70,8 @@ def read_catalog(
         ShardIndexError: the index names a tensor its shard does not hold.
         FormatError: two shards hold a tensor of the same name and no index decides.
     """
-    prefixes, pinned = read_ranges(
-        shards, [(i, 0, min(known.size_bytes, settings.header_bytes)) for i, known in enumerate(shards)], settings
-    )
+    beginnings = [(i, 0, min(known.size_bytes, settings.header_bytes)) for i, known in enumerate(shards)]
+    prefixes, pinned = read_ranges(shards, beginnings, settings, what="headers")
     prefixes, pinned = _completed(prefixes, pinned, settings)
     headers = [
         parse_header(data, known.size_bytes, uri=known.uri, max_rank=settings.max_rank)
@@ -98,9 +97,8 @@ def _completed(
     longer = [i for i, size in enumerate(sizes) if size > len(prefixes[i])]
     whole = list(prefixes)
     if longer:
-        rest, pinned = read_ranges(
-            [shards[i] for i in longer], [(n, len(prefixes[i]), sizes[i]) for n, i in enumerate(longer)], settings
-        )
+        ends = [(n, len(prefixes[i]), sizes[i]) for n, i in enumerate(longer)]
+        rest, pinned = read_ranges([shards[i] for i in longer], ends, settings, what="headers")
         shards = list(shards)
         for i, tail, again in zip(longer, rest, pinned, strict=True):
             whole[i] = memoryview(b"".join((prefixes[i], tail)))

@@ -153,7 +153,10 @@ class StorageError(StreamerError, OSError):
         request_id: The storage's request id, or None.
         attempts: How many times the range was tried.
         elapsed_s: Seconds from the first attempt to giving up.
+        retry_after_s: How long the server wants to be left alone; 0 where it does not say.
     """
+
+    retry_after_s: float = 0.0
 
     def __init__(
         self,

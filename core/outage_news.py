@@ -26,6 +26,7 @@ _log = logging.getLogger("streamer")
 LOOK_S = 0.5
 TOLD_AFTER_S = 1.0
 TOLD_AGAIN_S = 10.0
+SAME_OUTAGE_S = 1.0  # what began later is another one, though nobody said that the one before was over
 
 
 @dataclass
@@ -46,11 +47,14 @@ class Bulletin:
         if waited_s < TOLD_AFTER_S:
             return
         with self._guard:
-            told = self._told.get(server)
+            told, since = self._told.get(server), time.monotonic() - waited_s
+            if told is not None and since > told.since + SAME_OUTAGE_S:
+                told = None
             if told is not None and told.at_s <= waited_s < told.at_s + TOLD_AGAIN_S:
                 return
-            self._told[server] = _Told(time.monotonic() - waited_s, waited_s)
-        _log.warning("%s, asked %d times: %s", line_of(server, waited_s), questions, printable(last_failure))
+            self._told[server] = _Told(since if told is None else told.since, waited_s)
+        asked = f", asked {questions} times" if questions > 1 else ""
+        _log.warning("%s%s: %s", line_of(server, waited_s), asked, printable(last_failure))
 
     def again(self, server: str) -> None:
         """Say that it answers again, where it was said that it does not."""
@@ -101,6 +105,13 @@ class OutageNews:
         if waited_for or self._away:
             self._show("; ".join(line_of(server, outage.waited_s) for server, outage in waited_for.items()))
         self._away = set(waited_for)
+
+    def end(self) -> None:
+        """Say what is over, as nobody looks any more."""
+        away, self._away = self._away, set()
+        if away:
+            for server in away - {each.server for each in self._engine.outages()}:
+                self._bulletin.again(server)
 
     def _show(self, text: str) -> None:
         if self._on_wait is not None:

@@ -8,6 +8,7 @@ A failure that may pass is the engine's to judge, as over HTTP: the block is rea
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -96,8 +97,12 @@ class PythonReaders:
         error = _caught(self._fill, block, view)
         if error is not None:
             _forget_locals(error)  # else whoever keeps the error keeps the load's memory
-        # A slice of the view holds the block, not the view.
+        # A slice of the view holds the block, not the view. An error that the source met and got over may hold one in
+        # a circle, as those of futures do, until garbage is collected.
         is_kept = not _is_released(view) or sys.getrefcount(block) != references
+        if is_kept:
+            gc.collect()
+            is_kept = not _is_released(view) or sys.getrefcount(block) != references
         if error is None and is_kept:
             uri = self._objects[block.source].uri
             error = PluginError("the source keeps a reference to the buffer it was given", uri=uri)

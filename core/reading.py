@@ -13,9 +13,19 @@ __all__ = ["read_ranges"]
 
 
 def read_ranges(
-    objects: Sequence[SourceObject], ranges: Sequence[tuple[int, int, int]], settings: Settings
+    objects: Sequence[SourceObject],
+    ranges: Sequence[tuple[int, int, int]],
+    settings: Settings,
+    *,
+    what: str = "ranges",
 ) -> tuple[list[memoryview], list[SourceObject]]:
     """Read ``(object index, begin, end)`` ranges, sorted by object.
+
+    Args:
+        objects: To read from.
+        ranges: What to read.
+        settings: How to read.
+        what: What the ranges hold, in a message.
 
     Returns:
         The bytes of each range, and the objects with the version their answers told: later reads of them are
@@ -26,7 +36,7 @@ def read_ranges(
         StorageError: and its kinds, for the first range that cannot be read.
     """
     plan = plan_reads((Item(*wanted) for wanted in ranges), settings.coalesce_gap_bytes)
-    session = ReadSession(objects, plan, settings)
+    session = ReadSession(objects, plan, settings, items=what)
     found = [memoryview(b"")] * len(ranges)
     try:
         while items := session.next_items():
@@ -39,5 +49,6 @@ def read_ranges(
             for index, known in enumerate(objects)
         ]
     finally:
+        settings.meter.add(session.stats())
         session.close()
     return found, pinned

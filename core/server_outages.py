@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from streamer.core.errors import StorageError, StreamerError
 from streamer.core.outage_news import BULLETIN
-from streamer.core.transient import is_away, is_transport_failure
+from streamer.core.transient import is_away, is_transient, is_transport_failure
 
 __all__ = ["Patience"]
 
@@ -26,6 +26,7 @@ Answer = TypeVar("Answer")
 
 PAUSE_S = 0.5  # after the first failure; the clients below have made attempts of their own by then
 LONGEST_PAUSE_S = 5.0
+LIMIT_OF_ONE_REQUEST_S = 10.0  # for what may be the fault of one question: 408, 500
 LOOK_S = 0.2  # between two looks at whether somebody still wants the answer
 MOST_SERVERS = 1024  # that are remembered; a process talks to a handful
 
@@ -34,17 +35,26 @@ MOST_SERVERS = 1024  # that are remembered; a process talks to a handful
 class _Outage:
     began: float
     first_failure: str
-    last_failure: str
-    questions: int = 1
+    last_failure: str = ""
+    questions: int = 0
     pause_s: float = field(default_factory=lambda: PAUSE_S)
     ask_at: float = 0.0
     is_asking: bool = False
 
-    def put_off(self, failure: str) -> None:
+    def note(self, failure: str, error: BaseException) -> None:
+        """Count a question that failed, and put off the next one."""
         self.last_failure = failure
+        self.questions += max(1, getattr(error, "attempts", 1))  # of the storage's library
         jitter = 0.5 + random.random() / 2  # noqa: S311 (no secret)
-        self.ask_at = time.monotonic() + self.pause_s * jitter
+        asked_for_s = getattr(error, "retry_after_s", 0.0)
+        self.ask_at = time.monotonic() + max(self.pause_s * jitter, asked_for_s)
         self.pause_s = min(self.pause_s * 2, LONGEST_PAUSE_S)
+
+    def story(self, server: str) -> str:
+        """Tell in a sentence how long it lasts, how often the server was asked, and what it said at first."""
+        times = f"{self.questions} time{'' if self.questions == 1 else 's'}"
+        at_first = "" if self.first_failure == self.last_failure else f"; at first: {self.first_failure}"
+        return f"{server} has been failing for {time.monotonic() - self.began:.1f} s and was asked {times}{at_first}"
 
 
 @dataclass(eq=False)
@@ -57,6 +67,15 @@ class _Server:
     outage: _Outage | None = None
 
 
+class _Wait:
+    """One question, from its first attempt; `failed_at` is set once it has to be asked again."""
+
+    def __init__(self, server: _Server) -> None:
+        self.server = server
+        self.asked_at = time.monotonic()
+        self.failed_at: float | None = None
+
+
 class Patience:
     """How one load asks servers, and for how long it waits for them. Thread-safe.
 
@@ -64,7 +83,7 @@ class Patience:
         limit_s: Longest time for one question, from its first attempt.
 
     Attributes:
-        waited_s: How long all its questions together waited.
+        waited_s: For how long at least one question waited for its server.
         probes: Questions it sent to servers that were away.
     """
 
@@ -73,7 +92,9 @@ class Patience:
         self._is_over = threading.Event()
         self._guard = threading.Lock()
         self._met: set[_Outage] = set()
-        self._waiting_for: set[_Server] = set()
+        self._asking: set[_Wait] = set()
+        self._waiting = 0
+        self._waiting_since = 0.0
         self.waited_s = 0.0
         self.probes = 0
 
@@ -83,12 +104,18 @@ class Patience:
         return len(self._met)
 
     def story(self) -> str:
-        """Tell of the servers that are waited for at this moment; empty where there are none."""
+        """Tell of the servers that have not answered yet; empty where there are none."""
         with self._guard:
-            waiting_for = [(server, server.outage) for server in self._waiting_for]
-        now = time.monotonic()
-        stories = [(server.name, now - outage.began) for server, outage in waiting_for if outage is not None]
-        return "".join(f"; {name} has been failing for {away_s:.1f} s" for name, away_s in stories)
+            asking = sorted(self._asking, key=lambda each: each.asked_at)
+        told = {}
+        for each in reversed(asking):
+            outage, silent_s = each.server.outage, time.monotonic() - each.asked_at
+            told[each.server.name] = (
+                f"; {outage.story(each.server.name)}"
+                if outage is not None
+                else f"; {each.server.name} has said nothing for {silent_s:.1f} s"
+            )
+        return "".join(told.values())
 
     def end(self) -> None:
         """Wait for no server any more: nobody wants its answer."""
@@ -104,45 +131,65 @@ class Patience:
         Raises:
             BaseException: what the question raises, if that will not pass, or lasts longer than the limit.
         """
-        server = _server(server_name)
-        give_up_at = time.monotonic() + self._limit_s
+        wait = _Wait(_server(server_name))
+        with self._guard:
+            self._asking.add(wait)
+        try:
+            return self._ask(wait, question)
+        finally:
+            self._finish(wait)
+
+    def _ask(self, wait: _Wait, question: Callable[[], Answer]) -> Answer:
+        server = wait.server
         while True:
-            outage = self._turn(server, give_up_at)
+            outage = self._turn(wait, wait.asked_at + self._limit_s)
             asked_at = time.monotonic()
             try:
                 answer = question()
             except BaseException as error:
                 if not _note_failure(server, outage, error, asked_at):
                     raise
-                if time.monotonic() >= give_up_at or self._is_over.is_set():
+                limit_s = min(self._limit_s, LIMIT_OF_ONE_REQUEST_S) if not is_away(error) else self._limit_s
+                if time.monotonic() >= wait.asked_at + limit_s or self._is_over.is_set():
                     raise _told(error, server) from error.__cause__
+                self._begin(wait, asked_at)
             else:
                 _note_answer(server)
                 return answer
 
-    def _turn(self, server: _Server, give_up_at: float) -> _Outage | None:
+    def _turn(self, wait: _Wait, give_up_at: float) -> _Outage | None:
         """Wait until the server may be asked; return the outage for which this question is the probe."""
-        began = time.monotonic()
+        server = wait.server
         with server.changed:
             while (outage := server.outage) is not None:
                 now = time.monotonic()
                 if now >= give_up_at or self._is_over.is_set():
-                    break
+                    return None
+                self._begin(wait, now)
+                self._met.add(outage)
                 if not outage.is_asking and now >= outage.ask_at:
                     outage.is_asking = True
-                    outage.questions += 1
-                    break
-                with self._guard:
-                    self._met.add(outage)
-                    self._waiting_for.add(server)
+                    self.probes += 1
+                    return outage
                 BULLETIN.away(server.name, now - outage.began, outage.questions, outage.last_failure)
                 server.changed.wait(LOOK_S)
+        return None
+
+    def _begin(self, wait: _Wait, since: float) -> None:
+        """The question has to wait for its server; several that wait at a time count once."""
         with self._guard:
-            self.waited_s += time.monotonic() - began
-            self.probes += outage is not None
-            if outage is None:
-                self._waiting_for.discard(server)
-        return outage
+            if wait.failed_at is None:
+                wait.failed_at = since
+                self._waiting_since = since if self._waiting == 0 else min(since, self._waiting_since)
+                self._waiting += 1
+
+    def _finish(self, wait: _Wait) -> None:
+        with self._guard:
+            self._asking.discard(wait)
+            if wait.failed_at is not None:
+                self._waiting -= 1
+                if self._waiting == 0:
+                    self.waited_s += time.monotonic() - self._waiting_since
 
 
 def _note_failure(server: _Server, outage: _Outage | None, error: BaseException, asked_at: float) -> bool:
@@ -153,18 +200,20 @@ def _note_failure(server: _Server, outage: _Outage | None, error: BaseException,
             outage.is_asking = False
         if isinstance(error, StorageError) and not is_transport_failure(error):
             server.has_answered = True
-        if not isinstance(error, Exception) or not is_away(error):
+        if not isinstance(error, Exception) or not is_transient(error):
             if isinstance(error, StorageError):
                 _end(server)  # it works; what was asked of it was wrong
             return False
         if not server.has_answered:
             return False
         failure = error.message if isinstance(error, StreamerError) else str(error)
+        status = getattr(error, "status", None)
+        failure += f" (HTTP {status})" if status else ""
         if server.outage is None:
-            server.outage = _Outage(asked_at, failure, failure, getattr(error, "attempts", 1))
-            server.outage.put_off(failure)
+            server.outage = _Outage(asked_at, failure)
+            server.outage.note(failure, error)
         elif server.outage is outage:
-            outage.put_off(failure)
+            outage.note(failure, error)
         return True
 
 
@@ -184,18 +233,11 @@ def _end(server: _Server) -> None:
 def _told(error: BaseException, server: _Server) -> BaseException:
     outage = server.outage
     if outage is not None and isinstance(error, StreamerError):
-        seconds = time.monotonic() - outage.began
-        error.message += (
-            f"; {server.name} has been failing for {seconds:.1f} s and was asked {_times(outage.questions)}"
-            f"; at first: {outage.first_failure}"
-        )
+        error.message += f"; {outage.story(server.name)}"
+        error.hint = error.hint or "Wait until the server works again, or raise block_deadline_s in Options"
         if isinstance(error, StorageError):
-            error.attempts, error.elapsed_s = outage.questions, seconds
+            error.attempts, error.elapsed_s = outage.questions, time.monotonic() - outage.began
     return error
-
-
-def _times(count: int) -> str:
-    return f"{count} time{'' if count == 1 else 's'}"
 
 
 _SERVERS: OrderedDict[str, _Server] = OrderedDict()  # the ones used last at the end

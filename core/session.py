@@ -72,6 +72,7 @@ class ReadSession:
         digests: What to compute of the items on the way, and what is expected of them.
         name_of: Gives the name of an item, for messages.
         device_tensors: Gives memory for items on CUDA devices, on the consumer's thread.
+        items: What they are, in a message.
     """
 
     def __init__(
@@ -88,7 +89,9 @@ class ReadSession:
         digests: _native.DigestPlan | None = None,
         name_of: Callable[[int], str] | None = None,
         device_tensors: DeviceTensors | None = None,
+        items: str = "tensors",
     ) -> None:
+        self._items = items
         self._objects = objects
         self._plan = plan
         self._on_progress = on_progress
@@ -119,6 +122,8 @@ class ReadSession:
         """
         self._end()
         self._at_death.detach()
+        if not self._engine.is_forked():
+            self._news.end()
 
     @_of_one_process
     def next_items(self) -> list[int]:
@@ -201,7 +206,7 @@ class ReadSession:
             missing = self._plan.item_count - self._delivered
             away = [f"; {each.server} has been failing for {each.waited_s:.1f} s" for each in self._engine.outages()]
             raise TransferTimeoutError(
-                f"{missing} of {self._plan.item_count} tensors were not there in time{''.join(away)}",
+                f"{missing} of {self._plan.item_count} {self._items} were not there in time{''.join(away)}",
                 uri=self._objects[0].uri,
                 elapsed_s=elapsed_s,
                 hint=f"Raise deadline_s in Options ({self._deadline_s:g} s)",

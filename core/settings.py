@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamer.core.limits import Limits
 from streamer.core.machine import memory_bytes
 from streamer.core.options import GIB, MIB, Options
+from streamer.core.report import OutageMeter
 
 __all__ = ["Settings", "resolve"]
 
@@ -29,6 +30,7 @@ class Settings:
     `file_threads`, `direct_io` and `gpudirect` may be None, see `streamer.core.file_reading`; `http_reactors` and
     `http_in_flight`, see `streamer.core.http_reading`. `io_uring` too: the engine finds out whether it can have one.
     `began` is the monotonic time from which `deadline_s` counts; None: from the beginning of each read.
+    `meter` adds up what was waited for before the tensors were read.
     """
 
     file_block_bytes: int
@@ -59,6 +61,7 @@ class Settings:
     stall_bytes_per_s: float
     max_rank: int
     began: float | None = None
+    meter: OutageMeter = field(default_factory=OutageMeter, compare=False)
 
 
 def resolve(options: Options | None) -> Settings:

@@ -18,6 +18,7 @@ from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.frameworks import framework_of
 from streamer.core.header import TensorEntry
 from streamer.core.options import Options
+from streamer.core.report import OutageMeter
 from streamer.core.secret_options import hidden
 from streamer.core.selection import NamesOption, select
 from streamer.core.verification import VerifyOption
@@ -36,7 +37,9 @@ class Checkpoint:
     """
 
     def __init__(self, opened: Opened, names: NamesOption, framework: str, device: Any) -> None:
-        opened.settings = replace(opened.settings, began=None)  # each read has the whole deadline
+        # Each read has the whole deadline, and a report of its own.
+        opened.settings = replace(opened.settings, began=None, meter=OutageMeter())
+        opened.stages = {}
         self._opened = opened
         self._framework = framework_of(framework, device)
         chosen = select(names, list(opened.catalog.tensors))

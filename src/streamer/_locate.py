@@ -66,7 +66,6 @@ class Shards:
         index_path: The store's own path of the index; None without one, and for a list of URIs.
         kind: What the user named.
         promised: What is known of the bytes of each shard, if that was asked for.
-        patience: What was waited for while they were looked for.
     """
 
     label: str
@@ -76,7 +75,6 @@ class Shards:
     index_path: str | None = None
     kind: Kind = "file"
     promised: list[Promise] = field(default_factory=list)
-    patience: Patience = field(default_factory=lambda: Patience(0))
 
 
 def locate(
@@ -138,7 +136,10 @@ def locate(
         ) from None
     finally:
         patience.end()
-    return replace(_joined(found), patience=patience)
+        settings.meter.outages += patience.outages
+        settings.meter.waited_s += patience.waited_s
+        settings.meter.probes += patience.probes
+    return _joined(found)
 
 
 def _joined(found: list[Shards]) -> Shards:
@@ -238,7 +239,7 @@ def _from_index(
 ) -> Shards:
     index_object = _object(store, index_info)
     check_index_size(index_object.size_bytes, uri=index_object.uri)
-    content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings)
+    content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
     index = parse_index(bytes(content[0]), uri=index_object.uri)
     folder = index_info.path.rpartition("/")[0]
     infos = _infos_of_shards(store, folder, index, listed, index_object.uri)

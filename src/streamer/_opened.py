@@ -34,7 +34,6 @@ class Opened:
         self.catalog = catalog
         self.settings = settings
         self.stages = stages
-        self.patience = shards.patience
         self._verify = verify
         self._promised = shards.promised
 

@@ -132,7 +132,7 @@ def _from_manifest(
     if info.size_bytes is None or not 0 <= info.size_bytes <= MAX_MANIFEST_BYTES:
         raise ManifestError(f"a manifest of {info.size_bytes} bytes is not read", uri=info.uri)
     manifest_object = SourceObject(info.uri, store.source(info), info.size_bytes)
-    content, _ = read_ranges([manifest_object], [(0, 0, info.size_bytes)], settings)
+    content, _ = read_ranges([manifest_object], [(0, 0, info.size_bytes)], settings, what="manifests")
     manifest = parse_manifest(bytes(content[0]), uri=info.uri)
     names = [name_in_manifest(each.path, info.path) for each in infos]
     missing = [name for name in manifest.shards if name not in names] if is_whole else []

@@ -114,7 +114,7 @@ class Stream:
     @property
     def report(self) -> LoadReport:
         """What was done so far; complete once the loop has ended."""
-        stats = self._session.stats()
+        stats, before = self._session.stats(), self._opened.settings.meter
         path = device_path(self._ways(), stats)
         read_s = (self._ended or time.perf_counter()) - self._started
         stages = {**self._opened.stages, "read": read_s}
@@ -126,9 +126,9 @@ class Stream:
             seconds=sum(stages.values()),
             requests=stats["http_requests"],
             retries=stats["retries"],
-            outages=stats["outages"] + self._opened.patience.outages,
-            waited_s=stats["waited_us"] / 1e6 + self._opened.patience.waited_s,
-            probes=stats["probes"] + self._opened.patience.probes,
+            outages=stats["outages"] + before.outages,
+            waited_s=stats["waited_us"] / 1e6 + before.waited_s,
+            probes=stats["probes"] + before.probes,
             rereads=stats["rereads"],
             hedges=stats["hedges"],
             credential_refreshes=stats["credential_refreshes"],

@@ -224,3 +224,21 @@ def test_no_descriptor_or_thread_is_left_of_failed_loads(held):
         session.close()
     assert len(os.listdir("/proc/self/fd")) <= before  # others may end meanwhile
     assert held() == 0
+
+
+def test_a_source_that_gets_over_an_error_keeps_no_buffer_regression():
+    """A future and its error hold each other, and the error's frames the buffer: the source was blamed for it."""
+
+    def fail(buffer):
+        raise ConnectionResetError(len(buffer))
+
+    def read_into(buffer, offset):
+        try:
+            fail(buffer[:10])
+        except ConnectionResetError as error:
+            error.future = [error]
+        return len(buffer)
+
+    session = session_of(read_into)
+    _read_all(session)
+    session.close()

@@ -68,6 +68,27 @@ def test_ten_loads_that_wait_for_one_server_say_it_once(clock, caplog):
     ]
 
 
+def test_an_outage_that_nobody_saw_the_end_of_does_not_hide_the_next_one(clock, caplog):
+    """A load that ended in an outage left it open: the next one was not told, and its end with the age of both."""
+    bulletin, outages = Bulletin(), [SimpleNamespace(server=SERVER, waited_s=2.0, **ASKED)]
+    engine = SimpleNamespace(outages=lambda: outages)
+    first = OutageNews(engine, None, bulletin)
+    first.look()
+    first.end()
+    clock.seconds += 100
+    outages[0].waited_s = 3.0
+    second = OutageNews(engine, None, bulletin)
+    second.look()
+    outages.clear()
+    second.end()
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+        f"waiting for {SERVER}",
+        f"waiting for {SERVER}",
+        f"{SERVER} answers again",
+    ]
+    assert caplog.records[-1].getMessage().endswith("after 3 s")
+
+
 def test_looking_often_costs_nothing(clock):
     looks = []
     news = OutageNews(SimpleNamespace(outages=lambda: looks.append(None) or []), None)

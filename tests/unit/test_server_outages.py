@@ -69,7 +69,6 @@ def test_a_status_that_asks_for_patience_is_an_answer(server, status):
     "final",
     [
         ObjectNotFoundError("absent", status=404),
-        HttpStatusError("broken", status=500),
         StorageError("odd"),
         ValueError("bug"),
     ],
@@ -82,6 +81,56 @@ def test_what_will_not_pass_is_raised_at_once(server, final):
         patience.ask(server, question)
     assert len(question.asked) == 1
     assert patience.outages == 0
+
+
+@pytest.mark.parametrize("status", [408, 500])
+def test_what_may_be_the_fault_of_one_question_is_tried_for_a_shorter_while(server, status, monkeypatch):
+    monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
+    patience = Patience(60)
+    assert patience.ask(server, told(HttpStatusError("broken", status=status), "well")) == "well"
+    with pytest.raises(HttpStatusError):
+        patience.ask(server, told(HttpStatusError("broken", status=status)))
+
+
+def test_questions_that_wait_at_a_time_count_once(server):
+    patience, count = Patience(60), 8
+    patience.ask(server, told("first"))
+    began, is_back = time.monotonic(), threading.Event()
+
+    def question():
+        if not is_back.is_set():
+            raise refused()
+
+    threads = [threading.Thread(target=patience.ask, args=(server, question)) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    is_back.set()
+    for thread in threads:
+        thread.join()
+    assert 0.2 <= patience.waited_s <= time.monotonic() - began
+    assert patience.outages == 1
+
+
+def test_a_server_is_left_alone_for_as_long_as_it_asks(server):
+    busy = HttpStatusError("busy", status=429)
+    busy.retry_after_s = 0.3
+    question = told(busy, "well")
+    began = time.monotonic()
+    assert Patience(60).ask(server, question) == "well"
+    assert time.monotonic() - began >= 0.3
+
+
+def test_the_story_tells_of_a_server_that_says_nothing(server):
+    patience, release = Patience(60), threading.Event()
+    thread = threading.Thread(target=patience.ask, args=(server, release.wait))
+    thread.start()
+    while not patience.story():
+        time.sleep(0.001)
+    assert patience.story().startswith(f"; {server} has said nothing for 0.")
+    release.set()
+    thread.join()
+    assert patience.story() == ""
 
 
 def test_the_answer_that_there_is_nothing_ends_an_outage(server):
