@@ -6,6 +6,7 @@ torch is imported when the first tensor, device or dtype is asked for, never bef
 from __future__ import annotations
 
 import sys
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamer.core.devices import Devices, HostOnly, TorchDevices
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from streamer.core.header import TensorEntry
 
 __all__ = ["Framework", "framework_of"]
+
+LARGEST_ITEM_BYTES = 16
+LARGEST_STRIDE = 2**63 - 1
 
 _TORCH_DTYPES = {
     "BOOL": "bool",
@@ -113,6 +117,7 @@ class TorchFramework:
         return known
 
     def shape(self, entry: TensorEntry) -> tuple[int, ...]:
+        _check_addressable(entry)
         if entry.dtype != "F4" or not entry.shape:
             return entry.shape
         if entry.shape[-1] % 2:
@@ -152,6 +157,7 @@ class NumpyFramework:
         return self._np.dtype(name)
 
     def shape(self, entry: TensorEntry) -> tuple[int, ...]:
+        _check_addressable(entry)
         return entry.shape
 
     def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
@@ -165,6 +171,15 @@ class NumpyFramework:
 
     def cast(self, tensor: Any) -> Any:
         return tensor
+
+
+def _check_addressable(entry: TensorEntry) -> None:
+    """An empty tensor may have any dimension beside its zero; the strides of the libraries are signed 64-bit numbers."""
+    if 0 not in entry.shape:
+        return  # its bytes are in a file
+    strides = prod(max(1, size) for size in entry.shape)
+    if strides * LARGEST_ITEM_BYTES > LARGEST_STRIDE:
+        raise _unsupported(entry, "the other dimensions of this empty tensor are too large for torch and numpy")
 
 
 def framework_of(name: str, device: Any = "cpu", cast_to: Any = None) -> Framework:

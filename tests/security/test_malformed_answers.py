@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -257,3 +259,18 @@ def test_a_header_that_is_no_number_or_not_of_utf_8(place: Place) -> None:
         answer.headers["Content-Type"] = f"application/{LATIN}"
 
     assert is_the_servers_fault(failure(place, script))
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", ["pt", "np"])
+@pytest.mark.parametrize("shape", [[0, 2**63, 4], [0, 2**62, 4], [2**64 - 1, 0], [0, 2**63 - 1]])
+def test_an_empty_tensor_that_no_library_can_hold_regression(tmp_path: Path, shape: list[int], framework: str) -> None:
+    """torch's TypeError or RuntimeError, or numpy's ValueError, came out of it."""
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(streamer.UnsupportedDtypeError, match="too large for torch and numpy"):
+        streamer.load(tmp_path, framework=framework)
+    with streamer.open(tmp_path, framework=framework) as checkpoint, pytest.raises(streamer.UnsupportedDtypeError):
+        checkpoint.get_tensor("a")
