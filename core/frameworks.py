@@ -174,7 +174,7 @@ class NumpyFramework:
 
 
 def _check_addressable(entry: TensorEntry) -> None:
-    """An empty tensor may have any dimension beside its zero; the strides of the libraries are signed 64-bit numbers."""
+    """An empty tensor may have any dimension beside its zero; strides of the libraries are signed 64-bit numbers."""
     if 0 not in entry.shape:
         return  # its bytes are in a file
     strides = prod(max(1, size) for size in entry.shape)
