@@ -106,7 +106,8 @@ class LoadReport:
     def __str__(self) -> str:
         rate = f"{self.bytes / 1e9:.3f} GB in {self.seconds:.2f} s, {self.gb_per_s:.2f} GB/s"
         asked = f", {self.requests} requests, {self.retries} retries" if self.requests else ""
-        waited = f", {self.waited_s:.1f} s of it in {self.outages} outages" if self.outages else ""
+        count = f"{self.outages} outage{'' if self.outages == 1 else 's'}"
+        waited = f", {self.waited_s:.1f} s of it in {count}" if self.outages else ""
         return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{waited}"
 
 

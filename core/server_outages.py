@@ -166,10 +166,12 @@ class Patience:
                 if now >= give_up_at or self._is_over.is_set():
                     return None
                 self._begin(wait, now)
-                self._met.add(outage)
-                if not outage.is_asking and now >= outage.ask_at:
+                is_probe = not outage.is_asking and now >= outage.ask_at
+                with self._guard:
+                    self._met.add(outage)
+                    self.probes += is_probe
+                if is_probe:
                     outage.is_asking = True
-                    self.probes += 1
                     return outage
                 BULLETIN.away(server.name, now - outage.began, outage.questions, outage.last_failure)
                 server.changed.wait(LOOK_S)
