@@ -29,6 +29,7 @@ __all__ = ["HttpClient", "Opened"]
 T = TypeVar("T")
 
 ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
+ATTEMPTS_IN_SILENCE = 2  # the second may meet another server behind the same address
 PAUSE_S = 0.25  # before the second attempt, twice as long before the third
 LONGEST_PAUSE_S = 1.0  # longer ones are for core/server_outages.py
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
@@ -109,10 +110,9 @@ class HttpClient:
             except StorageError:
                 raise
             except Exception as error:
-                # One that says nothing was waited for long enough: whether it is asked again, others decide.
-                is_lasting = isinstance(error, (aiohttp.ClientSSLError, asyncio.TimeoutError))
-                is_lasting = is_lasting or not isinstance(error, TRANSIENT_ERRORS)
-                if is_lasting or attempt == ATTEMPTS:
+                is_lasting = isinstance(error, aiohttp.ClientSSLError) or not isinstance(error, TRANSIENT_ERRORS)
+                most = ATTEMPTS_IN_SILENCE if isinstance(error, asyncio.TimeoutError) else ATTEMPTS
+                if is_lasting or attempt >= most:
                     raise_connection_error(error, uri, attempt, monotonic() - began_s)
                 pause_s = 0.0
             else:
