@@ -19,7 +19,13 @@ from fsspec.implementations.http import HTTPFileSystem
 from yarl import URL
 
 from streamer.backends.http_access import Access, environment_proxy
-from streamer.backends.http_errors import TRANSIENT_ERRORS, TRANSIENT_STATUSES, raise_connection_error, refusal
+from streamer.backends.http_errors import (
+    TRANSIENT_ERRORS,
+    TRANSIENT_STATUSES,
+    forget_request,
+    raise_connection_error,
+    refusal,
+)
 from streamer.backends.http_redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.core.errors import RedirectError, StorageError
 from streamer.core.trust import trust_in
@@ -110,6 +116,7 @@ class HttpClient:
             except StorageError:
                 raise
             except Exception as error:
+                forget_request(error)
                 is_lasting = isinstance(error, aiohttp.ClientSSLError) or not isinstance(error, TRANSIENT_ERRORS)
                 most = ATTEMPTS_IN_SILENCE if isinstance(error, asyncio.TimeoutError) else ATTEMPTS
                 if is_lasting or attempt >= most:
@@ -121,6 +128,7 @@ class HttpClient:
                     elapsed_s = monotonic() - began_s
                     refused = self._refuse(status, found.headers, body, uri, attempts=attempt, elapsed_s=elapsed_s)
                     refused.retry_after_s = pause_s
+                    del found, body  # a server may repeat secrets in them, and a traceback show them
                     raise refused
             jitter = 0.5 + random.random()  # noqa: S311 (no secret)
             await asyncio.sleep(max(pause_s, PAUSE_S * 2 ** (attempt - 1) * jitter))

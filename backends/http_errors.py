@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import NoReturn
 
 import aiohttp
@@ -28,7 +29,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 
-__all__ = ["TRANSIENT_ERRORS", "TRANSIENT_STATUSES", "raise_connection_error", "refusal"]
+__all__ = ["TRANSIENT_ERRORS", "TRANSIENT_STATUSES", "forget_request", "raise_connection_error", "refusal"]
 
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
@@ -77,6 +78,7 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
         attempts: How often.
         elapsed_s: Seconds since the first.
     """
+    forget_request(error)
     if isinstance(error, aiohttp.ClientHttpProxyError):
         told: StreamerError = refusal(error.status, {}, b"", uri, attempts=attempts)
     else:
@@ -89,6 +91,13 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
             told.attempts, told.elapsed_s = attempts, elapsed_s
     # Only these name a host and a reason; others may repeat the URL.
     raise told from (error if isinstance(error, aiohttp.ClientConnectorError) else None)
+
+
+def forget_request(error: BaseException) -> None:
+    """Take the request, with all of its headers, out of an error of aiohttp: a frame of a traceback would show it."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        error.request_info = SimpleNamespace(real_url="")  # type: ignore[assignment]
+        error.history = error.args = ()
 
 
 def refusal(

@@ -5,6 +5,7 @@ Guarantees: nothing is asked of a storage but the addresses of an NFS server; no
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ def _add(engine: _native.Session, known: SourceObject, files: FileReading, *, us
     source = known.source
     if isinstance(source, FileSource):
         is_direct = source.path in files.direct_paths
-        engine.add_file(source.path, known.size_bytes, known.version, source.inside or "", is_direct, uses_ring)
+        path, inside = os.fsencode(source.path), os.fsencode(source.inside or "")  # names need not be text
+        engine.add_file(path, known.size_bytes, known.version, inside, is_direct, uses_ring)
     elif isinstance(source, HttpSource):
         version_header = source.version_header or ""
         version = (known.version or source.version or "") if version_header else ""

@@ -221,15 +221,23 @@ class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
 
     def __init__(self, max_rank: int) -> None:
         self._max_rank = max_rank
+        self._numbers: dict[str, int] = {}  # each dimension once: a number takes more memory than its text
 
     def __missing__(self, written: tuple[str, str]) -> tuple[str, tuple[int, ...], int]:
         dtype, shape_text = written
         if len(self) == MOST_KINDS:
             self.clear()
-        shape = tuple(map(int, shape_text.split(","))) if shape_text else ()
+            self._numbers.clear()
+        shape = tuple(map(self._number, shape_text.split(","))) if shape_text else ()
         _check_rank(shape, self._max_rank)
         kind = self[written] = dtype, shape, byte_length(shape, dtype)
         return kind
+
+    def _number(self, text: str) -> int:
+        known = self._numbers.get(text)
+        if known is None:
+            known = self._numbers[text] = int(text)
+        return known
 
 
 def _row(name: str, fields: Any, data_begin: int, max_rank: int) -> Row:

@@ -128,7 +128,7 @@ class _Document:
         shard, end = self._reader.read(position)
         if not isinstance(shard, str):
             raise ShardIndexError(f"weight_map gives {quoted(shard)}, not a string, for tensor {quoted(tensor)}")
-        if len(self.shards) > MOST_SHARDS:
+        if len(self.shards) == MOST_SHARDS and shard not in self.shards:
             raise ShardIndexError(f"the index names more than {MOST_SHARDS} shards")
         self.weight_map[tensor] = self.shards.setdefault(shard, shard)
         return end

@@ -149,7 +149,7 @@ class Session:
         gpudirect: bool | None,
     ) -> None: ...
     def add_file(
-        self, path: str, size_bytes: int, version: str, folder: str, is_direct: bool, uses_ring: bool
+        self, path: bytes, size_bytes: int, version: str, folder: bytes, is_direct: bool, uses_ring: bool
     ) -> None: ...
     def add_http(
         self, target: HttpTarget, size_bytes: int, version: str, version_header: str, can_refresh: bool

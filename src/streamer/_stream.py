@@ -104,6 +104,7 @@ class Stream:
             device_tensors=self._device_tensors,
         )
         self._batch: Iterator[int] = iter(())
+        self._is_closing = False
         self._reading = threading.Lock()
 
     @property
@@ -148,6 +149,7 @@ class Stream:
 
     def close(self) -> None:
         """Stop reading and join every thread. Tensors already yielded stay valid."""
+        self._is_closing = True
         self._session.close()
         self._progress.close()
         self._ended = self._ended or time.perf_counter()
@@ -204,7 +206,7 @@ class Stream:
 
     def _tensor(self, item: int, memory: _native.Memory | None) -> Any:
         entry = self._wanted[item].entry
-        if self._ended is not None:
+        if self._is_closing:  # by another thread: the engine gives nothing any more
             raise LoadCancelledError("the stream was closed while it was read")
         if self._device_tensors and self._places[item]:
             return self._device_tensors.take(item)

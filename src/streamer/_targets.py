@@ -37,9 +37,11 @@ class Targets:
         device_paths: How they get to their devices, as `Devices.path`.
         tied: Name to tensor, for those whose memory the engine fills under another name: copied at the end.
         lock: Keeps the memory of them all where it is; the caller's to release.
+        homes: Name to the caller's own tensor, and where and what it was.
     """
 
     lock: ResizeLock
+    homes: dict[str, tuple[Any, object]] = field(default_factory=dict)
     addresses: dict[str, int] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     in_place: dict[str, Any] = field(default_factory=dict)
@@ -51,10 +53,10 @@ class Targets:
         """Refuse to call those filled whose memory was replaced meanwhile.
 
         Raises:
-            TargetError: the bytes of one went to memory that is no longer its own.
+            TargetError: the bytes of one went to memory that is no longer its own, or it got another shape or dtype.
         """
-        for name, tensor in self.in_place.items():
-            if _address(tensor, is_filled_on_device=name in self.places) != self.addresses[name]:
+        for name, (tensor, home) in self.homes.items():
+            if _home(tensor) != home:
                 raise TargetError(f"the memory of the target {name[:80]!r} was replaced while it was filled")
 
 
@@ -67,7 +69,7 @@ def tensors_of(target: Any) -> Mapping[str, Any]:
     if isinstance(target, Mapping):
         return target
     state_dict = getattr(target, "state_dict", None)
-    if not callable(state_dict):
+    if not callable(state_dict) or isinstance(target, type):
         raise TargetError(f"a target is an nn.Module or a mapping of tensors, not {type(target).__name__}")
     named: Mapping[str, Any] = state_dict(keep_vars=True)
     return named
@@ -93,7 +95,11 @@ def match_targets(
     lock = ResizeLock(checked)  # before an address is taken
     try:
         check_apart(filter(None, map(extent_of, (located.entry.name for located in kept), checked)))
-        return kept, _placed(kept, checked, framework, lock)
+        targets = _placed(kept, checked, framework, lock)
+        for located in kept:
+            own = tensors[located.entry.name]
+            targets.homes[located.entry.name] = own, _home(own)
+        return kept, targets
     except BaseException:
         lock.release()
         raise
@@ -130,6 +136,11 @@ def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
     entry = located.entry
     tensor = getattr(tensor, "data", tensor) if hasattr(tensor, "data_ptr") else tensor  # past autograd
     shape, dtype = framework.shape(entry), framework.final_dtype(entry)
+    if not hasattr(tensor, "dtype") or hasattr(tensor, "mask") or getattr(tensor, "is_nested", False):
+        kind = type(tensor).__name__
+        raise TargetError(f"the target of tensor {entry.name[:80]!r} is a {kind}, which cannot be filled")
+    if not hasattr(tensor, "data_ptr") and not tensor.flags.writeable:
+        raise TargetError(f"the target of tensor {entry.name[:80]!r} is read-only")
     if tuple(getattr(tensor, "shape", ())) != shape:
         raise TargetError(
             f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(getattr(tensor, 'shape', ()))}"
@@ -170,6 +181,13 @@ def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
     return int(tensor.ctypes.data) if flags.c_contiguous and flags.writeable and tensor.size else None
 
 
+def _home(tensor: Any) -> object:
+    """Where a tensor lies and what it is; ``x.data = …``, ``x.set_(…)`` and ``module.half()`` change it."""
+    if hasattr(tensor, "data_ptr"):
+        return tensor.data_ptr(), tensor.shape, tensor.dtype, tensor.device
+    return tensor.ctypes.data, tensor.shape, tensor.dtype
+
+
 def _storage(tensor: Any) -> object:
     """What two tied tensors have in common."""
     if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided":
@@ -178,5 +196,5 @@ def _storage(tensor: Any) -> object:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(repr(name[:80]) for name in names[:NAMED])
+    shown = ", ".join(repr(str(name)[:80]) for name in names[:NAMED])
     return shown + (", …" if len(names) > NAMED else "")

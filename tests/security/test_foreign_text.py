@@ -111,6 +111,14 @@ def test_the_name_of_a_file_that_is_no_text(tmp_path):
     str(caught.value).encode()  # it can be printed
 
 
+def test_a_file_whose_name_is_no_text_is_loaded_regression(tmp_path):
+    """pybind11's TypeError came out of it, and one stray file kept a folder from being loaded."""
+    save_file({"weight": torch.arange(9.0)}, tmp_path / "a.safetensors")
+    os.rename(tmp_path / "a.safetensors", bytes(tmp_path) + b"/\xe9.safetensors")
+    assert list(streamer.load(tmp_path)) == ["weight"]
+    assert list(streamer.load(os.fsdecode(bytes(tmp_path) + b"/\xe9.safetensors"))) == ["weight"]
+
+
 @pytest.mark.parametrize("ask", [{"names": "evil\x1b[2J"}, {"dtype": "evil\x1b[2J"}, {"device": "evil\x1b[2J"}])
 def test_what_the_caller_passes_on(tmp_path, ask):
     save_file({"weight\x1b[2J": torch.arange(9.0)}, tmp_path / "a.safetensors")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,33 @@ def test_neither_does_any_way_in(monkeypatch, way):
         for text in shown
     )
     assert [text for text in shown if CANARY in text] == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"220 mail ESMTP\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+        b"HTTP/1.1 403 No\r\nContent-Length: 30\r\n\r\nyou sent " + CANARY.encode() + b"......",
+    ],
+    ids=["no HTTP", "malformed", "an echo"],
+)
+def test_neither_does_an_error_about_an_answer_regression(answer):
+    """aiohttp's own error holds the request with all its headers, and a frame of ours held that error."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            for _ in range(3):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x.safetensors"
+        with pytest.raises(streamer.StreamerError) as caught:
+            streamer.load(url, storage_options={"headers": {"Authorization": f"Bearer {CANARY}"}})
+    assert [text for text in shown_by_us(caught.value) if CANARY in text] == []
 
 
 _values = st.recursive(st.text(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner), max_leaves=8)

@@ -39,7 +39,6 @@ def loading(target: object, framework: str = "pt") -> Iterator[None]:
 
 
 RESIZES: dict[str, Callable[[torch.Tensor], object]] = {
-    "the tensor grows": lambda tensor: tensor.resize_(4 * ELEMENTS),
     "its storage is freed": lambda tensor: tensor.untyped_storage().resize_(0),
     "its storage grows": lambda tensor: tensor.untyped_storage().resize_(16 * ELEMENTS),
 }
@@ -50,13 +49,24 @@ def test_a_tensor_cannot_be_resized_while_it_is_filled_and_can_afterwards(
     resize: Callable[[torch.Tensor], object],
 ) -> None:
     target = torch.zeros(ELEMENTS)
-    memory = target.view(-1)  # torch gives the tensor its new shape before it refuses the memory for it
+    memory = target.view(-1)
     address = target.data_ptr()
     with loading(target), pytest.raises(RuntimeError, match="not resizable"):
         resize(target)
     assert memory.data_ptr() == address
     assert torch.equal(memory, torch.arange(ELEMENTS, dtype=torch.float32))
     resize(target)
+
+
+def test_a_tensor_that_was_to_grow_is_no_success_regression() -> None:
+    """torch gives it its new shape, and refuses the memory for it only then: to look at it would crash."""
+    target = torch.zeros(ELEMENTS)
+    with (
+        pytest.raises(streamer.TargetError, match="replaced while it was filled"),
+        loading(target),
+        pytest.raises(RuntimeError, match="not resizable"),
+    ):
+        target.resize_(4 * ELEMENTS)
 
 
 def test_a_target_that_is_filled_by_a_copy_cannot_be_resized_either() -> None:
@@ -79,6 +89,25 @@ def test_the_array_behind_a_view_cannot_be_resized_while_the_view_is_filled() ->
     with loading(owner[1].view(), "np"), pytest.raises(ValueError, match="resize"):
         owner.resize((2, 4 * ELEMENTS), refcheck=False)
     assert owner[1].tolist() == list(range(ELEMENTS))
+
+
+REPLACEMENTS: dict[str, Callable[[torch.Tensor], object]] = {
+    "other data": lambda tensor: setattr(tensor, "data", torch.zeros(3)),
+    "another storage": lambda tensor: tensor.set_(torch.zeros(3)),
+    "another dtype": lambda tensor: setattr(tensor, "data", tensor.data.half()),
+}
+
+
+@pytest.mark.parametrize("replace", REPLACEMENTS.values(), ids=REPLACEMENTS)
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_target_that_got_other_memory_is_not_called_filled_regression(
+    tmp_path: Path, replace: Callable[[torch.Tensor], object], step: int
+) -> None:
+    """The load succeeded, and the target held nothing of it."""
+    save_file({"a": torch.ones(3), "b": torch.ones(3)}, tmp_path / "a.safetensors")
+    target = torch.zeros(3 * step)[::step]
+    with pytest.raises(streamer.TargetError, match="'a' was replaced while it was filled"):
+        streamer.load_into(tmp_path, {"a": target, "b": torch.zeros(3)}, progress=lambda _done, _total: replace(target))
 
 
 def test_a_storage_that_is_replaced_as_a_whole_is_told(tmp_path: Path) -> None:

@@ -41,3 +41,21 @@ def test_a_progress_callback_that_reads_its_own_stream_is_refused(tmp_path: Path
     stream = streamer.stream(tmp_path, progress=lambda *_: next(stream))
     with stream, pytest.raises(streamer.UsageError, match="its own progress callback"):
         next(stream)
+
+
+def test_a_stream_that_another_thread_closes_was_closed_and_is_not_broken_regression(tmp_path: Path) -> None:
+    """It was told as "delivered without its bytes", a fault of the engine."""
+    save_file({f"t{number}": torch.zeros(10) for number in range(3000)}, tmp_path / "model.safetensors")
+    with streamer.stream(tmp_path, progress=False) as stream:
+        taken = stream._session.take
+
+        def close_then_take(item: int) -> object:
+            if item == 100:
+                closing = threading.Thread(target=stream.close)
+                closing.start()
+                closing.join()
+            return taken(item)
+
+        stream._session.take = close_then_take
+        with pytest.raises(streamer.LoadCancelledError):
+            dict(stream)

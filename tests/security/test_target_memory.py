@@ -133,3 +133,31 @@ def load_ones_into(targets: Mapping[str, Any], folder: Path) -> None:
     save_file(stored, folder / "model.safetensors")
     framework = "pt" if isinstance(targets["a"], torch.Tensor) else "np"
     streamer.load_into(folder, targets, framework=framework, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "framework"),
+    [
+        (1.0, "pt"),
+        (None, "pt"),
+        ("x", "pt"),
+        (np.float32(0), "np"),
+        (np.frombuffer(bytes(12), np.float32), "np"),
+        (np.ma.masked_array(np.zeros(3, np.float32), [True, False, True]), "np"),
+    ],
+    ids=["a number", "nothing", "a text", "a scalar", "read-only", "masked"],
+)
+def test_what_cannot_be_filled_is_refused_before_a_byte_is_read_regression(tmp_path, target, framework):
+    """Another library's exception came out of it, or the masked values stayed."""
+    shape = (3,) if getattr(target, "shape", None) == (3,) else ()
+    save_file({"a": torch.ones(shape)}, tmp_path / "a.safetensors")
+    with pytest.raises(streamer.TargetError):
+        streamer.load_into(tmp_path, {"a": target}, framework=framework)
+
+
+def test_a_class_and_names_that_are_no_text_are_refused(tmp_path):
+    save_file({"a": torch.ones(3)}, tmp_path / "a.safetensors")
+    with pytest.raises(streamer.TargetError, match="not type"):
+        streamer.load_into(tmp_path, torch.nn.Linear)
+    with pytest.raises(streamer.TargetError, match="lacks 1 of the target's tensors: '1'"):
+        streamer.load_into(tmp_path, {1: torch.zeros(3), "a": torch.zeros(3)})
