@@ -53,6 +53,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     """
     if scheme not in ("http", "https"):
         return None
+    _split(uri)  # refuses what is no URL
     if is_for_azure(uri, storage_options) and (store := open_azure(uri, storage_options, limits)) is not None:
         return store
     options = merged_options(storage_options)

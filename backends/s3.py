@@ -108,7 +108,10 @@ class S3Store:
         folder = f"{key.rstrip('/')}/" if key else ""
         uri = self._uri(f"{bucket}/{folder}")
         pages = self._pages(bucket, folder, uri)
-        found = [self._listed(bucket, each) for page in pages for each in objects_on(page, uri)]
+        told = [each for page in pages for each in objects_on(page, uri)]
+        if any(not each.key.startswith(folder) for each in told):
+            raise StorageError("S3 lists objects that are not in the folder", uri=uri, hint="Check endpoint_url")
+        found = [self._listed(bucket, each) for each in told if "/" not in each.key[len(folder) :]]
         return sorted(found, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> HttpSource:

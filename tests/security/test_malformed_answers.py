@@ -274,3 +274,13 @@ def test_an_empty_tensor_that_no_library_can_hold_regression(tmp_path: Path, sha
         streamer.load(tmp_path, framework=framework)
     with streamer.open(tmp_path, framework=framework) as checkpoint, pytest.raises(streamer.UnsupportedDtypeError):
         checkpoint.get_tensor("a")
+
+
+def test_objects_that_are_not_in_the_folder() -> None:
+    stray = s3_entry("1").replace("folder/", "other/")
+    assert is_the_servers_fault(failure(s3, answering(s3_listing(stray), "application/xml")))
+
+
+def test_a_url_that_is_none_is_the_callers_mistake() -> None:
+    with pytest.raises(streamer.UsageError, match="not a URL"):
+        streamer.load("http://[::1/model.safetensors")
