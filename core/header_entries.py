@@ -130,6 +130,7 @@ class _DocumentReader:
         self._kinds = _Kinds(max_rank)
         self._compact = CompactReader(text, self._kinds)
         self._rows: list[Row] = []
+        self._numbers: dict[int, int] = {}
         self._metadata: list[dict[str, str] | None] = []
 
     def read(self) -> Document:
@@ -182,8 +183,15 @@ class _DocumentReader:
             position = self._read_metadata(position)
         else:
             value, position = self._read_entry(name, position)
-            self._rows.append(_row(name, value, self._data_begin, self._max_rank))
+            self._rows.append(self._shared(_row(name, value, self._data_begin, self._max_rank)))
         return self._json.after_value(position)
+
+    def _shared(self, row: Row) -> Row:
+        """Keep each dimension once: a number takes more memory than its text."""
+        if len(self._numbers) > MOST_KINDS:
+            self._numbers.clear()
+        name, dtype, shape, begin, end = row
+        return name, dtype, tuple(self._numbers.setdefault(number, number) for number in shape), begin, end
 
     def _read_entry(self, name: str, position: int) -> tuple[Any, int]:
         try:

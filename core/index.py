@@ -40,7 +40,7 @@ class ShardIndex:
     metadata: Mapping[str, Any]
 
 
-def parse_index(data: bytes, *, uri: str) -> ShardIndex:
+def parse_index(data: bytes | memoryview, *, uri: str) -> ShardIndex:
     """Read an index.
 
     Args:
@@ -88,7 +88,7 @@ def check_index_size(size_bytes: int, *, uri: str) -> None:
 class _Document:
     """An index as it is written; the same shard name is kept once for all its tensors."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.weight_map: dict[str, str] | None = None
         self.shards: dict[str, str] = {}
         self.others: dict[str, Any] = {}

@@ -37,6 +37,12 @@ HEADERS = {
     "entries": "{" + numbered('"%07x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}') + "}",
     "entries in another form": "{" + numbered('"%07x" : {"dtype":"U8","shape":[0],"data_offsets":[0,0]}') + "}",
     "shapes that differ": "{" + numbered('"%07x":{"dtype":"U8","shape":[0,%d],"data_offsets":[0,0]}') + "}",
+    "many dimensions": "{"
+    + numbered('"%07x":{"dtype":"U8","shape":[0,' + "300," * 62 + '%d],"data_offsets":[0,0]}')
+    + "}",
+    "many dimensions in another form": "{"
+    + numbered('"%07x":{"shape":[0,' + "300," * 62 + '%d],"dtype":"U8","data_offsets":[0,0]}')
+    + "}",
     "open brackets": '{"a":' + repeated("["),
     "empty lists": '{"a":[' + repeated("[],") + "[]]}",
     "small objects": '{"a":[' + repeated('{"":0},') + "0]}",
