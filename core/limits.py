@@ -1,13 +1,14 @@
 """The most that a store takes from its server while a checkpoint is looked for: whoever answers may never end.
 
-Values only. Each store keeps to them by its own means; what they are for, and their reasons, stand in `Options`.
+Each store keeps to them by its own means; what they are for, and their reasons, stand in `Options`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from streamer.core.errors import StorageError
+from streamer.core.errors import LoadCancelledError, StorageError
 from streamer.core.options import Options
 
 __all__ = ["Limits", "ListingCount"]
@@ -23,11 +24,13 @@ class Limits:
         answer_bytes: Of the body of one answer.
         listing_entries: Of one folder.
         listing_empty_pages: Pages of one listing that bring no entry.
+        is_wanted: Whether anybody still waits for the answer; asked before each further page.
     """
 
     answer_bytes: int = _DEFAULTS.answer_bytes
     listing_entries: int = _DEFAULTS.listing_entries
     listing_empty_pages: int = _DEFAULTS.listing_empty_pages
+    is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
 
 
 class ListingCount:
@@ -47,7 +50,10 @@ class ListingCount:
 
         Raises:
             StorageError: there are too many, or too many pages without one.
+            LoadCancelledError: nobody waits for them any more.
         """
+        if not self._limits.is_wanted():
+            raise LoadCancelledError("nobody waits for the listing any more", uri=self._uri)
         self._entries += entries
         self._empty_pages += entries == 0
         if self._entries > self._limits.listing_entries:

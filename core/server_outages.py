@@ -117,6 +117,10 @@ class Patience:
             )
         return "".join(told.values())
 
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for an answer."""
+        return not self._is_over.is_set()
+
     def end(self) -> None:
         """Wait for no server any more: nobody wants its answer."""
         self._is_over.set()

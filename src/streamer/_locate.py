@@ -107,12 +107,13 @@ def locate(
     options = _options_by_uri(storage_options, len(uris))
     backends = enabled(uris=uris)  # once: it reads the entry points of everything that is installed
     patience = Patience(settings.block_deadline_s)
+    limits = replace(settings.limits, is_wanted=patience.is_wanted)
 
     def locate_one(given: tuple[str, Mapping[str, Any] | None]) -> Shards:
         each, own = given
         secrets = SecretTexts(each, getattr(fs, "storage_options", own))
         with secrets.kept_out():
-            opened = plugins.open_store(each, own, fs=fs, found=backends, limits=settings.limits)
+            opened = plugins.open_store(each, own, fs=fs, found=backends, limits=limits)
         store = patient(opened, each, patience, secrets)
         try:
             parts = _locate_in(store, redact(each), settings)

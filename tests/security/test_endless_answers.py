@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -235,3 +236,23 @@ def test_parts_of_an_upload_without_end_are_given_up(monkeypatch: pytest.MonkeyP
     store = S3Store("s3://bucket/key", {"anon": True})
     assert isinstance(store.digest(ObjectInfo("bucket/key", "s3://bucket/key", 9)), NoDigest)
     assert asked == [0]
+
+
+@pytest.mark.parametrize("place", STORES)
+def test_nobody_asks_for_further_pages_once_the_caller_has_left_regression(place: Place) -> None:
+    """The thread that listed went on for as long as there were pages."""
+    with listing_without_end(place, 1) as server:
+        pages = server.script
+        assert pages is not None
+
+        def slowly(request: Request, answer: Answer) -> None:
+            time.sleep(0.1)
+            pages(request, answer)
+
+        server.script = slowly
+        with pytest.raises(streamer.TransferTimeoutError, match="deadline_s"):
+            load(place, server, Options(deadline_s=1.0))
+        time.sleep(0.3)  # for the page that was under way
+        asked = len(server.requests)
+        time.sleep(0.5)
+        assert len(server.requests) == asked
