@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
-import threading
+import socketserver
 import traceback
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from servers.background import served
 
 import streamer
 from streamer import core
@@ -150,17 +150,14 @@ def test_neither_does_any_way_in(monkeypatch, way):
 )
 def test_neither_does_an_error_about_an_answer_regression(answer):
     """aiohttp's own error holds the request with all its headers, and a frame of ours held that error."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve():
-            for _ in range(3):
-                connection, _ = server.accept()
-                with connection:
-                    connection.recv(65536)
-                    connection.sendall(answer)
+    class Answering(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(65536)
+            self.request.sendall(answer)
 
-        threading.Thread(target=serve, daemon=True).start()
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/x.safetensors"
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as server, served(server):
+        url = f"http://127.0.0.1:{server.server_address[1]}/x.safetensors"
         with pytest.raises(streamer.StreamerError) as caught:
             streamer.load(url, storage_options={"headers": {"Authorization": f"Bearer {CANARY}"}})
     assert [text for text in shown_by_us(caught.value) if CANARY in text] == []

@@ -1,11 +1,11 @@
-"""HTTP servers of the tests' own, served by threads of this process."""
+"""Servers of the tests' own, served by threads of this process."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import ThreadingHTTPServer
+from socketserver import ThreadingTCPServer
 
 __all__ = ["served"]
 
@@ -13,7 +13,7 @@ POLL_S = 0.05  # between two looks at whether to stop
 
 
 @contextmanager
-def served(*servers: ThreadingHTTPServer) -> Iterator[None]:
+def served(*servers: ThreadingTCPServer) -> Iterator[None]:
     """Serve inside the block; behind it they are closed, and their threads are gone."""
     threads = []
     for server in servers:
