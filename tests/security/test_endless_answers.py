@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from servers.hostile import Poured, pour
+from servers.places import STORES, Place, azure, base, gcs, hub, s3
 from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
@@ -32,10 +33,6 @@ Endless = Callable[[Answer], None]
 
 def serving(script: Callable[[Request, Answer], None]) -> ScriptedServer:
     return ScriptedServer(DATA, script)
-
-
-def base(server: ScriptedServer) -> str:
-    return server.url.removesuffix("/object")
 
 
 # --- web servers ------------------------------------------------------------------------------------------------------
@@ -102,27 +99,6 @@ def test_an_endless_index_page_is_refused() -> None:
 
 
 # --- stores, which are asked for listings and documents ---------------------------------------------------------------
-
-
-def s3(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
-    return "s3://bucket/folder", {"key": "k", "secret": "s", "endpoint_url": base(server)}
-
-
-def gcs(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
-    return "gs://bucket/folder", {"token": "anon", "endpoint_url": base(server)}
-
-
-def hub(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
-    return f"hf://owner/name@{'a' * 40}", {"endpoint": base(server), "token": False}
-
-
-def azure(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
-    connection = f"BlobEndpoint={base(server)}/account;AccountName=account;AccountKey=Q0FOQVJZ"
-    return "az://container/folder", {"connection_string": connection}
-
-
-STORES = [s3, gcs, hub, azure]
-Place = Callable[[ScriptedServer], tuple[str, dict[str, Any]]]
 
 
 def load(place: Place, server: ScriptedServer, options: Options) -> dict[str, Any]:

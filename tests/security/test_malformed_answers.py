@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.places import Place, azure, base, gcs, hub, s3, web
 from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
@@ -21,32 +22,6 @@ QUICK = Options(max_attempts=1, block_deadline_s=2, deadline_s=30)
 LATIN = "caf\xe9"  # http.server sends it as one byte, which no UTF-8 is
 
 Script = Callable[[Request, Answer], None]
-Place = Callable[[ScriptedServer], tuple[str, dict[str, Any]]]
-
-
-def base(server: ScriptedServer) -> str:
-    return server.url.removesuffix("/object")
-
-
-def web(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
-    return f"{base(server)}/a.safetensors", {}
-
-
-def s3(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
-    return "s3://bucket/folder", {"key": "k", "secret": "s", "endpoint_url": base(server)}
-
-
-def gcs(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
-    return "gs://bucket/folder", {"token": "anon", "endpoint_url": base(server)}
-
-
-def hub(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
-    return f"hf://owner/name@{'a' * 40}", {"endpoint": base(server), "token": False}
-
-
-def azure(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
-    connection = f"BlobEndpoint={base(server)}/account;AccountName=account;AccountKey=Q0FOQVJZ"
-    return "az://container/folder", {"connection_string": connection}
 
 
 def failure(place: Place, script: Script) -> StreamerError:
