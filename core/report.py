@@ -126,7 +126,7 @@ class OutageMeter:
     probes: int = 0
 
     def add(self, stats: Mapping[str, int]) -> None:
-        """Add what the counters of a session say."""
+        """Add what the counters of a session say, or of the lookup before it."""
         self.outages += stats["outages"]
         self.waited_s += stats["waited_us"] / 1e6
         self.probes += stats["probes"]

@@ -68,12 +68,12 @@ class _Server:
 
 
 class _Wait:
-    """One question, from its first attempt; `failed_at` is set once it has to be asked again."""
+    """One question, from its first attempt; `is_waiting` from when it has to be asked again."""
 
     def __init__(self, server: _Server) -> None:
         self.server = server
         self.asked_at = time.monotonic()
-        self.failed_at: float | None = None
+        self.is_waiting = False
 
 
 class Patience:
@@ -102,6 +102,10 @@ class Patience:
     def outages(self) -> int:
         """How many outages this load had to wait for."""
         return len(self._met)
+
+    def stats(self) -> dict[str, int]:
+        """Count as the engine does."""
+        return {"outages": self.outages, "waited_us": round(self.waited_s * 1e6), "probes": self.probes}
 
     def story(self) -> str:
         """Tell of the servers that have not answered yet; empty where there are none."""
@@ -184,15 +188,15 @@ class Patience:
     def _begin(self, wait: _Wait, since: float) -> None:
         """The question has to wait for its server; several that wait at a time count once."""
         with self._guard:
-            if wait.failed_at is None:
-                wait.failed_at = since
+            if not wait.is_waiting:
+                wait.is_waiting = True
                 self._waiting_since = since if self._waiting == 0 else min(since, self._waiting_since)
                 self._waiting += 1
 
     def _finish(self, wait: _Wait) -> None:
         with self._guard:
             self._asking.discard(wait)
-            if wait.failed_at is not None:
+            if wait.is_waiting:
                 self._waiting -= 1
                 if self._waiting == 0:
                     self.waited_s += time.monotonic() - self._waiting_since

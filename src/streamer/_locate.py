@@ -137,9 +137,7 @@ def locate(
         ) from None
     finally:
         patience.end()
-        settings.meter.outages += patience.outages
-        settings.meter.waited_s += patience.waited_s
-        settings.meter.probes += patience.probes
+        settings.meter.add(patience.stats())
     return _joined(found)
 
 
