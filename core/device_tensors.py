@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["DeviceTensors", "Provision"]
 
 
-CONSUMERS_HOST = -2  # the engine's number for memory of ours on this machine; see native/pipeline/plan.h
+CONSUMERS_HOST = -2  # the engine's number for memory of ours on this machine; see native/plan/plan.h
 
 
 class Provision(NamedTuple):

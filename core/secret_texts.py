@@ -77,7 +77,7 @@ class SecretTexts:
         return f"{type(self).__name__}()"
 
     def masked(self, text: str) -> str:
-        """Put ``***`` in the place of each; see native/net/secrets.h for what is recognized."""
+        """Put ``***`` in the place of each; see native/http/secrets.h for what is recognized."""
         # Surrogates, of names that are no text, are none in UTF-8.
         return _native.masked(_sendable(text), self._texts, self._urls)
 

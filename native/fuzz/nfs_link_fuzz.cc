@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "net/nfs_object.h"
+#include "nfs/object.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "net/nfs_url.h"
+#include "nfs/url.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "net/range_response.h"
+#include "http/range_response.h"
 
 namespace {
 

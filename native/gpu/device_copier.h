@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "gpu/copy_batch.h"
-#include "gpu/cuda_device.h"
-#include "pipeline/scheduler.h"
+#include "cuda/copy_batch.h"
+#include "cuda/device.h"
+#include "schedule/scheduler.h"
 
 namespace streamer {
 

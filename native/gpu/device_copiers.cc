@@ -1,6 +1,6 @@
 #include "gpu/device_copiers.h"
 
-#include "gpu/cuda_runtime.h"
+#include "cuda/runtime.h"
 
 namespace streamer {
 

@@ -11,7 +11,7 @@
 #include <memory>
 #include <optional>
 
-#include "gpu/cufile.h"
+#include "cuda/cufile.h"
 #include "gpu/device_copier.h"
 #include "io/file_reader.h"
 

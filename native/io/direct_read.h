@@ -9,7 +9,7 @@
 
 #include "io/read_call.h"
 #include "io/read_ring.h"
-#include "pipeline/segment_cursor.h"
+#include "plan/segment_cursor.h"
 
 namespace streamer {
 

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "base/temporary_file_fixture.h"
 #include "io/arena.h"
 #include "io/file_reader.h"
 #include "io/open_file.h"
 #include "io/read_ring.h"
-#include "pipeline/session_fixture.h"
 
 namespace streamer {
 namespace {

@@ -26,7 +26,7 @@
 #include "base/read_error.h"
 #include "io/open_file.h"
 #include "io/read_call.h"
-#include "pipeline/segment_cursor.h"
+#include "plan/segment_cursor.h"
 
 namespace streamer {
 

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/temporary_file_fixture.h"
 #include "io/open_file.h"
-#include "pipeline/segment_cursor.h"
-#include "pipeline/session_fixture.h"
+#include "plan/segment_cursor.h"
 
 namespace streamer {
 namespace {

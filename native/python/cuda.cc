@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "gpu/cuda_runtime.h"
+#include "cuda/runtime.h"
 #include "python/registers.h"
 
 namespace py = pybind11;

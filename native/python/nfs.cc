@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "base/broken_pipe.h"
-#include "net/nfs_client.h"
+#include "nfs/client.h"
 #include "python/interruptible.h"
 
 #endif
@@ -55,7 +55,7 @@ void register_nfs(py::module_& module) {
                 entry.name.data(), static_cast<Py_ssize_t>(entry.name.size())));
           })
       .def_readonly("attributes", &NfsEntry::attributes);
-  py::class_<NfsClient>(module, "NfsClient", "See net/nfs_client.h; a failure is an answer too.")
+  py::class_<NfsClient>(module, "NfsClient", "See nfs/client.h; a failure is an answer too.")
       .def(py::init(&make_client), py::arg("url"), py::kw_only(), py::arg("connect_timeout_s"),
            py::arg("stall_timeout_s"))
       .def(

@@ -1,5 +1,5 @@
 // PythonBlock, for core/python_readers.py alone.
-#include "pipeline/python_block.h"
+#include "session/python_block.h"
 
 #include <pybind11/pybind11.h>
 

@@ -1,5 +1,5 @@
 // The engine's way to mask secrets, for what Python shows.
-#include "net/secrets.h"
+#include "http/secrets.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

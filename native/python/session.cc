@@ -1,5 +1,5 @@
 // Session, its options and what it answers, for core/session.py alone.
-#include "pipeline/session.h"
+#include "session/session.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "net/endpoint.h"
-#include "pipeline/python_block.h"
 #include "python/interruptible.h"
 #include "python/registers.h"
+#include "session/python_block.h"
 
 namespace py = pybind11;
 
@@ -304,7 +304,7 @@ void register_session(py::module_& module) {
 
   using released = py::call_guard<py::gil_scoped_release>;
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",
-                                                "One load; see pipeline/session.h.")
+                                                "One load; see session/session.h.")
       // Under the GIL, which os.fork() takes too: no child inherits libcurl's start half done.
       .def(py::init(&make_session), py::kw_only(), py::arg("file_block_bytes"),
            py::arg("http_block_bytes"), py::arg("python_block_bytes"), py::arg("nfs_block_bytes"),

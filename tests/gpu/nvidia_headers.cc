@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "gpu/cuda_driver.h"
-#include "gpu/cufile.h"
+#include "cuda/cufile.h"
+#include "cuda/driver.h"
 
 namespace streamer {
 namespace {

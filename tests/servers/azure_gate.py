@@ -2,7 +2,7 @@
 
 The gate is ours, so it proves that client and gate agree; its rules are those of Azure's documentation of Get Blob
 (https://learn.microsoft.com/rest/api/storageservices/get-blob). That the checksum itself is Azure's is shown by a value
-that Azure answered (``native/net/answer_checksum_test.cc``).
+that Azure answered (``native/http/answer_checksum_test.cc``).
 """
 
 from __future__ import annotations

@@ -82,6 +82,24 @@ def test_importing_streamer_imports_neither_torch_nor_numpy_nor_fsspec_and_start
     assert run_python(code) == "[] 1"
 
 
+# Rooms of the engine, from the lowest: a room includes from its own line none but itself, and from those above.
+ENGINE_ROOMS = ["base integrity", "plan cuda net", "io", "schedule", "gpu http nfs", "session", "python"]
+ENGINE_RANKS = {room: rank for rank, rooms in enumerate(ENGINE_ROOMS) for room in rooms.split()}
+ENGINE_FILES = sorted(path for room in ENGINE_RANKS for path in (ROOT / "native" / room).glob("*.[ch]*"))
+
+
+@pytest.mark.parametrize("path", ENGINE_FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_room_of_the_engine_includes_only_downwards(path):
+    room = path.parent.name
+    for included in re.findall(r'#include "([^"/]+)/', path.read_text()):
+        assert included == room or ENGINE_RANKS[included] < ENGINE_RANKS[room], f"{path.name} includes from {included}"
+
+
+def test_every_folder_of_the_engine_is_a_room():
+    folders = {path.parent.name for path in (ROOT / "native").glob("*/*") if path.is_file()}
+    assert folders - {"fuzz", "sanitize", "wheel"} == set(ENGINE_RANKS)
+
+
 NATIVE = [path for path in (ROOT / "native").rglob("*.[ch]*") if not path.stem.endswith("_test")]
 OF_TESTS = {"loopback_server", "proof"}
 

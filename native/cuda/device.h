@@ -1,0 +1,107 @@
+// One CUDA device through its primary context, which is also torch's; and what belongs to it.
+//
+// Everything here gives back what it took when it is destroyed, except in a forked child, where the
+// driver must not be called. A handle must not outlive its device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "cuda/relaxed_capture.h"
+
+namespace streamer {
+
+class CudaDevice {
+ public:
+  struct MemoryInfo {
+    std::uint64_t free_bytes = 0;
+    std::uint64_t total_bytes = 0;
+  };
+
+  // Throws DeviceFailure: no such device, or its context cannot be had.
+  CudaDevice(std::shared_ptr<const CudaDriver> driver, int index);
+  ~CudaDevice();
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  const CudaDriver& driver() const { return *driver_; }
+  const std::shared_ptr<const CudaDriver>& shared_driver() const { return driver_; }
+  int index() const { return index_; }
+  std::string label() const { return "cuda:" + std::to_string(index_); }
+  // Of the bus the device sits on; nothing where the system does not tell.
+  std::optional<int> numa_node() const { return numa_node_; }
+
+  // Throws DeviceFailure.
+  MemoryInfo memory() const;
+  // Throws DeviceFailure when the driver knows that one of them is memory of another device.
+  void check_addresses(const std::vector<std::byte*>& addresses) const;
+
+ private:
+  friend class CurrentContext;
+
+  std::shared_ptr<const CudaDriver> driver_;
+  int index_;
+  int handle_ = 0;
+  CudaContextHandle context_ = nullptr;
+  std::optional<int> numa_node_;
+};
+
+// Makes the device current on this thread for as long as it lives, and its calls harmless to a
+// capture.
+class CurrentContext {
+ public:
+  explicit CurrentContext(const CudaDevice& device);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  const CudaDriver& driver_;
+  const RelaxedCapture relaxed_;
+};
+
+// A stream that never waits for the legacy default stream. Made and destroyed with the device
+// current.
+class CudaStream {
+ public:
+  explicit CudaStream(const CudaDevice& device);
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  CudaStreamHandle handle() const { return handle_; }
+
+ private:
+  const CudaDriver& driver_;
+  CudaStreamHandle handle_ = nullptr;
+};
+
+// Fires when all that was put on a stream before it is done. As CudaStream.
+class CudaEvent {
+ public:
+  explicit CudaEvent(const CudaDevice& device);
+  ~CudaEvent();
+  CudaEvent(CudaEvent&& other) noexcept
+      : device_(other.device_), handle_(std::exchange(other.handle_, nullptr)) {}
+  CudaEvent& operator=(CudaEvent&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+
+  void record(CudaStreamHandle stream);
+  // Throws DeviceFailure where the work before it failed.
+  bool has_fired() const;
+  CudaEventHandle handle() const { return handle_; }
+
+ private:
+  const CudaDevice* device_;
+  CudaEventHandle handle_ = nullptr;
+};
+
+}  // namespace streamer

@@ -1,0 +1,126 @@
+// Against the fake driver: nothing here says that a real one would agree.
+#include "cuda/driver.h"
+
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "base/forked_child_fixture.h"
+#include "cuda/fake_driver.h"
+#include "cuda/runtime.h"
+
+namespace streamer {
+namespace {
+
+ReadError failure_of(int device) {
+  try {
+    CudaRuntime::instance().ring(device);
+  } catch (const DeviceFailure& failure) {
+    return failure.error();
+  }
+  FAIL("the device was opened");
+  return {};
+}
+
+TEST_CASE("without a driver there is an error and no crash") {
+  try {
+    load_cuda_driver("libcuda-that-nobody-has.so.1");
+    FAIL("it was loaded");
+  } catch (const DeviceFailure& failure) {
+    CHECK(failure.error().code == ErrorCode::kDevice);
+    CHECK(failure.error().detail.find("there is no CUDA driver here") == 0);
+  }
+}
+
+TEST_CASE("a library that is no driver is refused by the function it lacks") {
+  CHECK_THROWS_WITH_AS(load_cuda_driver("libc.so.6"),
+                       "the CUDA driver is too old: it has no cuInit", DeviceFailure);
+}
+
+TEST_CASE("a device that is not there is named with how many there are") {
+  const FakeDriver fake;
+  CHECK(failure_of(7).storage_code == "CUDA_ERROR_INVALID_DEVICE");
+  CHECK(failure_of(7).detail.find("leave 2 devices") != std::string::npos);
+  CHECK(failure_of(-2).storage_code == "CUDA_ERROR_INVALID_DEVICE");
+}
+
+TEST_CASE("an empty CUDA_VISIBLE_DEVICES is the driver's own error") {
+  const FakeDriver fake;
+  fake.set_devices(0);
+  CHECK(failure_of(0).storage_code == "CUDA_ERROR_NO_DEVICE");
+}
+
+TEST_CASE("every refusal on the way to a device carries the driver's name for it") {
+  for (const char* function :
+       {"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDevicePrimaryCtxRetain"}) {
+    CAPTURE(function);
+    const FakeDriver fake;
+    fake.fail(function, 46, 0);
+    CHECK(failure_of(0).storage_code == "CUDA_ERROR_DEVICE_UNAVAILABLE");
+  }
+}
+
+TEST_CASE("a code the driver does not know is still told") {
+  const FakeDriver fake;
+  fake.fail("cuInit", 4711, 0);
+  CHECK(failure_of(0).storage_code == "CUDA error 4711");
+  CHECK(failure_of(0).detail == "starting the CUDA driver failed: an unknown error");
+}
+
+TEST_CASE("after a failure the device can be opened") {
+  const FakeDriver fake;
+  fake.fail("cuDevicePrimaryCtxRetain", 2, 0);
+  CHECK(failure_of(0).storage_code == "CUDA_ERROR_OUT_OF_MEMORY");
+  fake.fail("cuDevicePrimaryCtxRetain", 0, 0);
+  CHECK(CudaRuntime::instance().ring(0)->device()->memory().free_bytes == 1 << 30);
+}
+
+int device_refused_in_child() {
+  try {
+    CudaRuntime::instance().ring(0);
+  } catch (const DeviceFailure& failure) {
+    return failure.error().detail.starts_with("CUDA was used before this process was forked") ? 0
+                                                                                              : 2;
+  }
+  return 1;
+}
+
+TEST_CASE("a child forked while a device is opened is refused, and does not hang (regression)") {
+  const FakeDriver fake;
+  fake.set_start_delay_us(300'000);
+  std::thread opener([] { CudaRuntime::instance().ring(0); });
+  while (fake.calls("cuInit") == 0) std::this_thread::yield();
+  CHECK(exit_status_of_child(device_refused_in_child) == 0);
+  opener.join();
+}
+
+TEST_CASE("a child of a child of a process that used CUDA is refused too") {
+  const FakeDriver fake;
+  CudaRuntime::instance().ring(0);
+  CHECK(exit_status_of_child([] { return exit_status_of_child(device_refused_in_child); }) == 0);
+}
+
+TEST_CASE("a child of a process that only failed to use CUDA may try it for itself") {
+  const FakeDriver fake;
+  fake.fail("cuInit", 100, 0);
+  CHECK(failure_of(0).storage_code == "CUDA_ERROR_NO_DEVICE");
+  CHECK(exit_status_of_child([] {
+          CudaRuntime::instance().use_library_for_tests("libcuda-that-nobody-has.so.1");
+          return failure_of(0).detail.starts_with("there is no CUDA driver here") ? 0 : 1;
+        }) == 0);
+}
+
+TEST_CASE("a target on another device is told by the driver") {
+  const FakeDriver fake;
+  int there = 0;
+  fake.place(&there, sizeof there, 1);
+  const auto ring = CudaRuntime::instance().ring(0);
+  auto* const address = reinterpret_cast<std::byte*>(&there);
+  CHECK_THROWS_AS(ring->device()->check_addresses({address}), DeviceFailure);
+  CHECK_NOTHROW(CudaRuntime::instance().ring(1)->device()->check_addresses({address}));
+  fake.fail("cuPointerGetAttribute", 1, 0);  // it does not know: the copy itself will tell
+  CHECK_NOTHROW(ring->device()->check_addresses({address}));
+}
+
+}  // namespace
+}  // namespace streamer

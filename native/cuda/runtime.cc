@@ -1,0 +1,112 @@
+#include "cuda/runtime.h"
+
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+namespace streamer {
+
+CudaRuntime& CudaRuntime::instance() {
+  static constinit std::atomic<CudaRuntime*> known{nullptr};
+  CudaRuntime* runtime = known;
+  if (runtime != nullptr && runtime->process_ == getpid()) return *runtime;
+  auto* const made = new CudaRuntime(runtime);
+  if (known.compare_exchange_strong(runtime, made)) return *made;
+  delete made;  // another thread of this process was first
+  return *runtime;
+}
+
+CudaRuntime::CudaRuntime(const CudaRuntime* parents)
+    : process_(getpid()),
+      is_refused_(parents != nullptr && (parents->is_used_ || parents->is_refused_)) {}
+
+void CudaRuntime::refuse_in_child() const {
+  if (!is_refused_) return;
+  throw device_failure(
+      "CUDA was used before this process was forked; start processes with the spawn method",
+      "CUDA_ERROR_NOT_INITIALIZED");
+}
+
+std::shared_ptr<PinnedRing> CudaRuntime::ring(int device) {
+  refuse_in_child();
+  const std::lock_guard lock(mutex_);
+  if (!driver_) load_driver();
+  std::shared_ptr<PinnedRing>& ring = rings_[device];
+  if (!ring) ring = std::make_shared<PinnedRing>(std::make_shared<CudaDevice>(driver_, device));
+  return ring;
+}
+
+// A child that is born meanwhile inherits a driver that is half started.
+void CudaRuntime::load_driver() {
+  is_used_ = true;
+  try {
+    driver_ = load_cuda_driver(path_);
+  } catch (...) {
+    is_used_ = false;
+    throw;
+  }
+}
+
+CudaRuntime::FileStorage CudaRuntime::file_storage(bool may_copy) {
+  refuse_in_child();
+  const std::lock_guard lock(mutex_);
+  const auto open_once = [this](std::optional<FileStorage>& known, bool copies) {
+    if (known) return *known;
+    std::optional<RelaxedCapture> relaxed;  // the library calls the driver
+    if (driver_) relaxed.emplace(*driver_);
+    FileStorage& opened = known.emplace();
+    opened.library = CuFile::open(cufile_paths_, copies, opened.reason);
+    return opened;
+  };
+  FileStorage straight = open_once(straight_storage_, false);
+  if (straight.library || !may_copy) return straight;
+  return open_once(copying_storage_, true);
+}
+
+std::uint64_t CudaRuntime::release_free() {
+  refuse_in_child();
+  std::vector<std::shared_ptr<PinnedRing>> rings;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [device, ring] : rings_) {
+      if (ring) rings.push_back(ring);
+    }
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& ring : rings) bytes += ring->release_free();
+  return bytes;
+}
+
+RingStats CudaRuntime::stats() {
+  refuse_in_child();
+  RingStats sum;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [device, ring] : rings_) {
+    if (!ring) continue;
+    const RingStats one = ring->stats();
+    sum.pinned_bytes += one.pinned_bytes;
+    sum.free_bytes += one.free_bytes;
+    sum.abandoned_bytes += one.abandoned_bytes;
+  }
+  return sum;
+}
+
+void CudaRuntime::use_library_for_tests(std::string path) {
+  refuse_in_child();
+  std::map<int, std::shared_ptr<PinnedRing>> forgotten;  // freed without the lock
+  const std::lock_guard lock(mutex_);
+  forgotten.swap(rings_);
+  driver_.reset();
+  is_used_ = false;
+  path_ = path.empty() ? kCudaLibrary : std::move(path);
+}
+
+void CudaRuntime::use_cufile_for_tests(CuFilePaths paths) {
+  const std::lock_guard lock(mutex_);
+  straight_storage_.reset();
+  copying_storage_.reset();
+  cufile_paths_ = std::move(paths);
+}
+
+}  // namespace streamer

@@ -1,0 +1,41 @@
+#include "http/answer_checksum.h"
+
+#include <doctest/doctest.h>
+
+#include <span>
+#include <string>
+
+namespace streamer {
+namespace {
+
+std::uint64_t crc_of(Crc code, const std::string& text) {
+  return compute(code, std::as_bytes(std::span(text)));
+}
+
+TEST_CASE("Azure's CRC64 is that of NVMe, its least significant byte first") {
+  // As Azure itself answered to "Hello World" (Azure SDK for JavaScript, its recorded tests).
+  const AnswerChecksum azure{.order = AnswerChecksum::Order::kLeastSignificantFirst};
+  CHECK(value_of(azure, "YeJLfssylmU=") == crc_of(Crc::kCrc64Nvme, "Hello World"));
+}
+
+TEST_CASE("stores write the most significant byte first") {
+  CHECK(value_of({.code = Crc::kCrc32c}, "4waSgw==") == crc_of(Crc::kCrc32c, "123456789"));
+}
+
+TEST_CASE("a refusal of the header is told from others") {
+  CHECK(means_unknown_header("UnsupportedHeader"));
+  CHECK(means_unknown_header("FeatureNotSupported"));
+  CHECK_FALSE(means_unknown_header("AuthenticationFailed"));
+  CHECK_FALSE(means_unknown_header(""));
+}
+
+TEST_CASE("what is no value of its size is none") {
+  for (const char* text : {"", "YeJLfssylmU", "YeJLfssylmU==", "YeJLfssylmV=", "YeJL fssylmU=",
+                           "4waSgw==", "YeJLfssy-mU=", "YeJLfssylmUA", "============"}) {
+    CAPTURE(text);
+    CHECK_FALSE(value_of({}, text));
+  }
+}
+
+}  // namespace
+}  // namespace streamer

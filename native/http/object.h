@@ -1,0 +1,134 @@
+// One object behind a URL, as all reactors of a session share it.
+//
+// The way to reach it (URL, headers, expiry) is an immutable HttpTarget that Python replaces when
+// credentials are renewed; requests under way keep the target they started with. The version, which
+// the header `version_header` of every answer tells, is pinned by the first answer, or by the
+// caller, and never changes afterwards.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "http/answer_checksum.h"
+#include "net/endpoint.h"
+
+namespace streamer {
+
+struct HttpTarget {
+  std::string url;
+  std::vector<std::string> headers;  // "name: value"
+  std::string ca_file;               // PEM bundle; empty: libcurl's own default
+  std::string proxy;                 // empty: libcurl obeys the environment
+  double expires_at_s = 0;           // Unix time; 0: never
+  double renew_at_s = 0;             // when to ask for a new one; 0: never
+
+  std::shared_ptr<Endpoint> endpoint = {};  // of the URL; HttpObject sets it
+};
+
+class HttpObject {
+ public:
+  HttpObject(HttpTarget target, std::uint64_t size_bytes, std::string version,
+             std::string version_header, bool can_refresh)
+      : size_bytes_(size_bytes),
+        version_header_(std::move(version_header)),
+        can_refresh_(can_refresh),
+        target_(shared(std::move(target))),
+        version_(std::move(version)) {}
+
+  std::uint64_t size_bytes() const { return size_bytes_; }
+  // Empty: no header tells the version of this object, and none is compared.
+  const std::string& version_header() const { return version_header_; }
+  bool can_refresh() const { return can_refresh_; }
+
+  // Asks for a checksum with each answer, and compares it. Before the first request only.
+  void compare_answers(AnswerChecksum checksum) { answer_checksum_ = std::move(checksum); }
+  const std::optional<AnswerChecksum>& answer_checksum() const { return answer_checksum_; }
+  // Nothing can be said of the whole then: none is asked for any more.
+  void note_answer_without_checksum() { has_bare_answers_ = true; }
+  // Every answer so far was compared.
+  bool compares_answers() const { return answer_checksum_ && !has_bare_answers_; }
+
+  std::shared_ptr<const HttpTarget> target() {
+    const std::lock_guard lock(mutex_);
+    return target_;
+  }
+
+  // New credentials are here.
+  void renew(HttpTarget target, double unix_now_s) {
+    const std::lock_guard lock(mutex_);
+    const bool is_in_vain = target.expires_at_s > 0 && unix_now_s >= target.expires_at_s;
+    renewals_in_vain_ = is_in_vain ? renewals_in_vain_ + 1 : 0;
+    target_ = shared(std::move(target));
+    is_refresh_asked_ = false;
+    is_refused_ = false;
+  }
+
+  // What is new has expired, every time: this machine's clock is wrong, or the giver's.
+  bool is_renewed_in_vain() {
+    const std::lock_guard lock(mutex_);
+    return renewals_in_vain_ >= kMostRenewalsInVain;
+  }
+
+  // The server called this target expired: nothing more is asked with it.
+  void refuse(const std::shared_ptr<const HttpTarget>& target) {
+    const std::lock_guard lock(mutex_);
+    if (target == target_) is_refused_ = true;
+  }
+
+  // Whether a request made now would be refused for its age.
+  bool is_expired(double unix_now_s) {
+    const std::lock_guard lock(mutex_);
+    return is_refused_ || (target_->expires_at_s > 0 && unix_now_s >= target_->expires_at_s);
+  }
+
+  bool is_due_for_renewal(double unix_now_s) {
+    const std::lock_guard lock(mutex_);
+    return is_refused_ || (target_->renew_at_s > 0 && unix_now_s >= target_->renew_at_s);
+  }
+
+  // True for the first caller since the last renewal: that one asks the consumer.
+  bool is_first_to_ask_refresh() {
+    const std::lock_guard lock(mutex_);
+    return !std::exchange(is_refresh_asked_, true);
+  }
+
+  std::string version() {
+    const std::lock_guard lock(mutex_);
+    return version_;
+  }
+
+  // The first answer decides; false when another version was pinned meanwhile.
+  bool pin_version(const std::string& version) {
+    const std::lock_guard lock(mutex_);
+    if (version_.empty()) version_ = version;
+    return version.empty() || version_ == version;
+  }
+
+ private:
+  static constexpr int kMostRenewalsInVain = 3;
+
+  static std::shared_ptr<const HttpTarget> shared(HttpTarget target) {
+    target.endpoint = Endpoint::of(target.url);
+    return std::make_shared<const HttpTarget>(std::move(target));
+  }
+
+  const std::uint64_t size_bytes_;
+  const std::string version_header_;
+  const bool can_refresh_;
+  std::optional<AnswerChecksum> answer_checksum_;
+  std::atomic<bool> has_bare_answers_{false};
+  std::mutex mutex_;
+  std::shared_ptr<const HttpTarget> target_;  // guarded by mutex_
+  std::string version_;                       // guarded by mutex_
+  bool is_refresh_asked_ = false;             // guarded by mutex_
+  bool is_refused_ = false;                   // guarded by mutex_
+  int renewals_in_vain_ = 0;                  // in a row; guarded by mutex_
+};
+
+}  // namespace streamer

@@ -1,0 +1,246 @@
+#include "http/range_response.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <utility>
+
+namespace streamer {
+namespace {
+
+std::string_view trim(std::string_view text) {
+  const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+std::optional<std::uint64_t> parse_number(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::string_view without_quotes(std::string_view etag) {
+  if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') {
+    etag.remove_prefix(1);
+    etag.remove_suffix(1);
+  }
+  return etag;
+}
+
+// "bytes 0-99/1234"
+bool is_content_range(std::string_view text, const RangeRequest& asked) {
+  constexpr std::string_view kUnit = "bytes ";
+  if (!equals_ignoring_case(text.substr(0, kUnit.size()), kUnit)) return false;
+  text.remove_prefix(kUnit.size());
+  const std::size_t dash = text.find('-');
+  const std::size_t slash = text.find('/');
+  if (dash == std::string_view::npos || slash == std::string_view::npos || slash < dash)
+    return false;
+  return parse_number(text.substr(0, dash)) == asked.begin &&
+         parse_number(text.substr(dash + 1, slash - dash - 1)) == asked.end - 1 &&
+         parse_number(text.substr(slash + 1)) == asked.size;
+}
+
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+ErrorCode code_of_denial(int status, std::string_view storage_code, std::string_view message,
+                         std::string_view detail) {
+  // S3 reports an expired query signature as AccessDenied with "Request has expired", Azure an
+  // expired SAS as AuthenticationFailed with this detail.
+  if (message.find("expired") != std::string_view::npos ||
+      detail.find("expired") != std::string_view::npos ||
+      detail.find("not valid in the specified time frame") != std::string_view::npos ||
+      is_one_of(storage_code, {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})) {
+    return ErrorCode::kCredentialsExpired;
+  }
+  // S3 compares the time of a signature with its own; of a signed URL it says this in words.
+  if (storage_code == "RequestTimeTooSkewed" ||
+      message.find("not valid yet") != std::string_view::npos ||
+      message.find("not yet valid") != std::string_view::npos) {
+    return ErrorCode::kClockSkew;
+  }
+  // RFC 9110: 401 is about who asks, 403 about what they may.
+  if (status == 401 ||
+      is_one_of(storage_code, {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken",
+                               "AuthorizationHeaderMalformed", "AuthenticationFailed",
+                               "InvalidAuthenticationInfo"})) {
+    return ErrorCode::kCredentials;
+  }
+  return ErrorCode::kAccessDenied;
+}
+
+ErrorCode code_of_status(int status, std::string_view body) {
+  const std::string_view storage_code = xml_text(body, "Code");
+  if (status == 404) return ErrorCode::kNotFound;
+  if (status == 412) return ErrorCode::kChanged;
+  if (status == 401 || status == 403) {
+    return code_of_denial(status, storage_code, xml_text(body, "Message"),
+                          xml_text(body, "AuthenticationErrorDetail"));
+  }
+  if (status == 400 && is_one_of(storage_code, {"ExpiredToken", "TokenRefreshRequired"})) {
+    return ErrorCode::kCredentialsExpired;
+  }
+  if (status >= 300 && status < 400) return ErrorCode::kRedirect;
+  if (status == 416) return ErrorCode::kTruncated;
+  return ErrorCode::kHttpStatus;
+}
+
+ReadError error_of(ErrorCode code, std::string detail, const RangeRequest& asked,
+                   const ResponseHead& head) {
+  ReadError error;
+  error.code = code;
+  error.detail = std::move(detail);
+  error.begin = asked.begin;
+  error.end = asked.end;
+  error.http_status = head.status;
+  error.request_id = head.request_id;
+  error.retry_after_s = head.retry_after_s;
+  return error;
+}
+
+std::string sentence_for(ErrorCode code, std::string_view message) {
+  std::string text;
+  switch (code) {
+    case ErrorCode::kNotFound:
+      text = "the server does not know this object";
+      break;
+    case ErrorCode::kChanged:
+      text = "the object was replaced while it was read";
+      break;
+    case ErrorCode::kCredentialsExpired:
+      text = "the credentials or the signature expired";
+      break;
+    case ErrorCode::kClockSkew:
+      text = "the server's clock differs from the time of the signature";
+      break;
+    case ErrorCode::kCredentials:
+      text = "the server does not accept these credentials";
+      break;
+    case ErrorCode::kAccessDenied:
+      text = "the server refuses to give this object";
+      break;
+    case ErrorCode::kRedirect:
+      text = "the server redirects, which a signed request must not follow";
+      break;
+    case ErrorCode::kTruncated:
+      text = "the object ends before this range";
+      break;
+    default:
+      text = "the server failed";
+  }
+  const std::string_view line =
+      message.substr(0, message.find('\n'));  // Azure adds request and time
+  if (!line.empty()) text.append(": ").append(line.substr(0, 200));
+  return text;
+}
+
+std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseHead& head,
+                                      std::string_view body) {
+  if (head.status == 206) return std::nullopt;
+  const std::string_view storage_code = xml_text(body, "Code");
+  const std::string_view message = xml_text(body, "Message");
+  if (head.status == 200 && !storage_code.empty()) {
+    ReadError error = error_of(ErrorCode::kHttpStatus,
+                               sentence_for(ErrorCode::kHttpStatus, message), asked, head);
+    error.storage_code = storage_code.substr(0, 100);
+    return error;
+  }
+  const bool is_whole = asked.begin == 0 && asked.end == asked.size;
+  if (head.status == 200 && is_whole) return std::nullopt;
+  if (head.status >= 200 && head.status < 300) {
+    return error_of(ErrorCode::kRangeResponse,
+                    "the server ignored the range and sent something else", asked, head);
+  }
+  const ErrorCode code = code_of_status(head.status, body);
+  ReadError error = error_of(code, sentence_for(code, message), asked, head);
+  error.storage_code = storage_code.substr(0, 100);
+  return error;
+}
+
+}  // namespace
+
+void ResponseHead::take_line(std::string_view line) {
+  line = trim(line);
+  if (line.substr(0, 5) == "HTTP/") {
+    *this = ResponseHead(std::move(version_header), std::move(checksum_header));
+    const std::size_t space = line.find(' ');
+    if (space != std::string_view::npos) {
+      status = static_cast<int>(parse_number(line.substr(space + 1, 3)).value_or(0));
+    }
+    return;
+  }
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return;
+  const std::string_view name = line.substr(0, colon);
+  const std::string_view value = trim(line.substr(colon + 1));
+  const auto is = [name](std::string_view wanted) { return equals_ignoring_case(name, wanted); };
+  if (is("content-range")) content_range = value;
+  if (is("content-length")) content_length = parse_number(value);
+  if (is("content-encoding")) content_encoding = value;
+  if (is("content-type")) content_type = value.substr(0, 128);
+  if (!version_header.empty() && is(version_header)) version = value;
+  if (!checksum_header.empty() && is(checksum_header)) checksum = value.substr(0, 128);
+  if (is("x-amz-request-id") || is("x-ms-request-id") || is("x-guploader-uploadid") ||
+      is("x-request-id")) {
+    request_id = value.substr(0, 128);
+  }
+  if (is("retry-after")) retry_after_s = static_cast<double>(parse_number(value).value_or(0));
+}
+
+bool equals_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
+    return std::tolower(x) == std::tolower(y);
+  });
+}
+
+std::string_view xml_text(std::string_view document, std::string_view tag) {
+  const std::string open = std::string("<").append(tag).append(">");
+  const std::size_t start = document.find(open);
+  if (start == std::string_view::npos) return {};
+  const std::size_t end = document.find("</", start);
+  if (end == std::string_view::npos) return {};
+  return trim(document.substr(start + open.size(), end - start - open.size()));
+}
+
+bool may_be_error_document(const ResponseHead& head) {
+  return head.status == 200 && head.content_type.find("xml") != std::string::npos;
+}
+
+std::optional<ReadError> check_range_response(const RangeRequest& asked, const ResponseHead& head,
+                                              std::string_view body) {
+  if (auto error = check_status(asked, head, body)) return error;
+  const auto refuse = [&](ErrorCode code, std::string detail) {
+    return error_of(code, std::move(detail), asked, head);
+  };
+  if (!head.content_encoding.empty() && !equals_ignoring_case(head.content_encoding, "identity")) {
+    return refuse(ErrorCode::kRangeResponse,
+                  "the server encoded the range (" + head.content_encoding.substr(0, 40) + ")");
+  }
+  if (!asked.version_header.empty() && !asked.version.empty()) {
+    if (head.version.empty()) {
+      return refuse(ErrorCode::kRangeResponse, "the answer carries no " + asked.version_header +
+                                                   ", so its version cannot be checked");
+    }
+    if (without_quotes(head.version) != without_quotes(asked.version)) {
+      return refuse(ErrorCode::kChanged, "the object was replaced while it was read");
+    }
+  }
+  if (head.status == 206 && !is_content_range(head.content_range, asked)) {
+    return refuse(ErrorCode::kRangeResponse, "the server sent another range (Content-Range: " +
+                                                 head.content_range.substr(0, 60) + ")");
+  }
+  if (head.content_length && *head.content_length != asked.end - asked.begin) {
+    return refuse(ErrorCode::kRangeResponse,
+                  "the server announces " + std::to_string(*head.content_length) + " bytes, not " +
+                      std::to_string(asked.end - asked.begin));
+  }
+  return std::nullopt;
+}
+
+}  // namespace streamer

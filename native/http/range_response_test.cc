@@ -1,0 +1,152 @@
+#include "http/range_response.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+namespace streamer {
+namespace {
+
+const RangeRequest kAsked{.begin = 100, .end = 200, .size = 1000, .version = "\"v1\""};
+
+ResponseHead head_of(const std::vector<std::string>& lines) {
+  ResponseHead head;
+  for (const std::string& line : lines) head.take_line(line + "\r\n");
+  return head;
+}
+
+ResponseHead good_head() {
+  return head_of({"HTTP/1.1 206 Partial Content", "Content-Range: bytes 100-199/1000",
+                  "Content-Length: 100", "ETag: \"v1\"", "x-amz-request-id: R1"});
+}
+
+std::optional<ErrorCode> code_of(const ResponseHead& head, std::string_view body = {},
+                                 const RangeRequest& asked = kAsked) {
+  const auto error = check_range_response(asked, head, body);
+  return error ? std::optional(error->code) : std::nullopt;
+}
+
+TEST_CASE("exactly the range that was asked for is accepted") {
+  CHECK_FALSE(code_of(good_head()));
+  ResponseHead chunked = good_head();
+  chunked.content_length.reset();
+  CHECK_FALSE(code_of(chunked));
+  ResponseHead unquoted = good_head();
+  unquoted.version = "v1";
+  CHECK_FALSE(code_of(unquoted));
+}
+
+TEST_CASE("any other Content-Range is refused") {
+  for (const char* value :
+       {"bytes 100-198/1000", "bytes 101-199/1000", "bytes 100-199/1001", "bytes 100-199/*",
+        "bytes */1000", "bytes 0-99/1000", "100-199/1000", "bytes 100-199", "",
+        "bytes -100-199/1000", "bytes 100-199/1000x", "bytes 99999999999999999999-1/2"}) {
+    ResponseHead head = good_head();
+    head.content_range = value;
+    CHECK_MESSAGE(code_of(head) == ErrorCode::kRangeResponse, value);
+  }
+}
+
+TEST_CASE("another length, an encoding or a missing ETag is refused") {
+  ResponseHead shorter = good_head();
+  shorter.content_length = 99;
+  CHECK(code_of(shorter) == ErrorCode::kRangeResponse);
+  ResponseHead zipped = good_head();
+  zipped.content_encoding = "gzip";
+  CHECK(code_of(zipped) == ErrorCode::kRangeResponse);
+  ResponseHead anonymous = good_head();
+  anonymous.version.clear();
+  CHECK(code_of(anonymous) == ErrorCode::kRangeResponse);
+}
+
+TEST_CASE("another ETag, or 412, means the object was replaced") {
+  ResponseHead other = good_head();
+  other.version = "\"v2\"";
+  CHECK(code_of(other) == ErrorCode::kChanged);
+  CHECK(code_of(head_of({"HTTP/1.1 412 Precondition Failed"})) == ErrorCode::kChanged);
+}
+
+TEST_CASE("200 is accepted only when the whole object was asked for") {
+  const ResponseHead whole = head_of({"HTTP/1.1 200 OK", "Content-Length: 1000", "ETag: \"v1\""});
+  CHECK(code_of(whole) == ErrorCode::kRangeResponse);
+  CHECK_FALSE(code_of(whole, {}, {.begin = 0, .end = 1000, .size = 1000, .version = "\"v1\""}));
+  const ResponseHead page = head_of({"HTTP/1.1 200 OK", "Content-Length: 512", "ETag: \"v1\""});
+  CHECK(code_of(page, {}, {.begin = 0, .end = 1000, .size = 1000, .version = "\"v1\""}) ==
+        ErrorCode::kRangeResponse);
+}
+
+TEST_CASE("each status has its meaning") {
+  const auto status = [](int number, std::string_view body = {}) {
+    return code_of(head_of({"HTTP/1.1 " + std::to_string(number) + " x"}), body);
+  };
+  CHECK(status(404) == ErrorCode::kNotFound);
+  CHECK(status(403) == ErrorCode::kAccessDenied);
+  CHECK(status(401) == ErrorCode::kCredentials);
+  CHECK(status(416) == ErrorCode::kTruncated);
+  CHECK(status(500) == ErrorCode::kHttpStatus);
+  CHECK(status(503) == ErrorCode::kHttpStatus);
+  for (const int redirect : {301, 302, 303, 307, 308})
+    CHECK(status(redirect) == ErrorCode::kRedirect);
+  const auto error = [](const char* code) {
+    return "<Error><Code>" + std::string(code) + "</Code></Error>";
+  };
+  CHECK(status(403, error("SignatureDoesNotMatch")) == ErrorCode::kCredentials);
+  CHECK(status(403, error("InvalidAccessKeyId")) == ErrorCode::kCredentials);
+  CHECK(status(403, error("RequestTimeTooSkewed")) == ErrorCode::kClockSkew);
+  CHECK(status(403,
+               "<Error><Code>AccessDenied</Code><Message>Request is not valid "
+               "yet</Message></Error>") == ErrorCode::kClockSkew);
+  CHECK(status(403, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
+  CHECK(status(400, error("ExpiredToken")) == ErrorCode::kCredentialsExpired);
+  CHECK(status(403,
+               "<Error><Code>AccessDenied</Code><Message>Request has "
+               "expired</Message></Error>") == ErrorCode::kCredentialsExpired);
+}
+
+TEST_CASE("an error carries status, code, request id and range") {
+  ResponseHead head = head_of({"HTTP/1.1 404 Not Found", "x-amz-request-id: R9", "Retry-After: 3"});
+  const auto error =
+      check_range_response(kAsked, head, "<?xml?><Error><Code>NoSuchKey</Code></Error>");
+  REQUIRE(error);
+  CHECK(error->http_status == 404);
+  CHECK(error->storage_code == "NoSuchKey");
+  CHECK(error->request_id == "R9");
+  CHECK(error->begin == 100);
+  CHECK(error->end == 200);
+  CHECK(error->retry_after_s == 3.0);
+}
+
+TEST_CASE("a new status line starts over, whatever the case of the names") {
+  const ResponseHead head =
+      head_of({"HTTP/1.1 100 Continue", "ETag: \"old\"", "HTTP/1.1 206 Partial Content",
+               "eTAG:  \"v1\"  ", "CONTENT-RANGE:bytes 100-199/1000"});
+  CHECK(head.status == 206);
+  CHECK_FALSE(code_of(head));
+}
+
+TEST_CASE("headers of nonsense never count as an answer") {
+  for (const char* line : {"HTTP/1.1", "HTTP/1.1 ", "HTTP/1.1 abc", "garbage", ":", ""}) {
+    CHECK(code_of(head_of({line})).has_value());
+  }
+}
+
+TEST_CASE("an error document under 200 is the error it tells") {
+  const RangeRequest asked{0, 100, 1000, "", "ETag"};
+  ResponseHead head("ETag");
+  for (const std::string_view line :
+       {"HTTP/1.1 200 OK", "Content-Type: application/xml", "Content-Length: 70"}) {
+    head.take_line(line);
+  }
+  CHECK(may_be_error_document(head));
+  const auto error = check_range_response(asked, head,
+                                          "<Error><Code>SlowDown</Code><Message>Reduce your "
+                                          "rate</Message></Error>");
+  REQUIRE(error);
+  CHECK(error->code == ErrorCode::kHttpStatus);
+  CHECK(error->storage_code == "SlowDown");
+  CHECK(error->detail.find("Reduce your rate") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace streamer

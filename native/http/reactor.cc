@@ -1,0 +1,314 @@
+#include "http/reactor.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "base/descriptors.h"
+#include "net/name_lookup.h"
+
+namespace streamer {
+namespace {
+
+constexpr double kDeadlineCheckS = 0.1;
+constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
+// How soon a block is looked at again whose credentials expired, or whose
+// endpoint has no room.
+constexpr double kRefreshPollS = 0.05;
+constexpr double kRoomPollS = 0.02;
+constexpr double kDescriptorPollS = 0.02;  // or whose connection found no descriptor left
+// A name server that answered libcurl this fast will answer us as fast; one that did not has failed
+// by being slow, and would hold up every other request of this thread.
+constexpr double kPromptLookupS = 0.5;
+
+// What libcurl calls so is no fault of a request: ends this thread, and with it the load.
+void check(CURLMcode result) {
+  if (result != CURLM_OK) throw std::runtime_error(curl_multi_strerror(result));
+}
+
+}  // namespace
+
+HttpReactor::HttpReactor(Scheduler& scheduler,
+                         const std::vector<std::unique_ptr<HttpObject>>& objects,
+                         const HttpOptions& http, const RetryOptions& retry, double hedge_percent,
+                         unsigned max_in_flight, HttpCounters& counters)
+    : scheduler_(scheduler),
+      objects_(objects),
+      retries_(scheduler, Lane::kHttp, retry),
+      block_deadline_s_(retry.block_deadline_s),
+      counters_(counters),
+      multi_(curl_multi_init()),
+      window_(max_in_flight),
+      hedge_budget_(hedge_percent) {
+  if (!multi_) throw std::runtime_error("libcurl gives no multi handle");
+  for (unsigned i = 0; i < max_in_flight; ++i) {
+    transfers_.push_back(std::make_unique<HttpTransfer>(http, received_bytes_));
+    idle_.push_back(transfers_.back().get());
+  }
+}
+
+HttpReactor::~HttpReactor() {
+  for (const auto& [transfer, flight] : active_) {
+    curl_multi_remove_handle(multi_.get(), transfer->handle());
+    transfer->target()->endpoint->cancel(flight.ticket);
+  }
+}
+
+void HttpReactor::run() {
+  while (!scheduler_.is_stopped()) {
+    if (!is_leaving_) start_blocks();
+    if ((is_lane_finished_ || is_leaving_) && active_.empty()) return;
+    int running = 0;
+    check(curl_multi_perform(multi_.get(), &running));
+    collect_finished();
+    enforce_deadlines();
+    if (has_room() && !is_lane_finished_ && !is_leaving_) start_blocks();
+    sleep();
+  }
+}
+
+void HttpReactor::start_blocks() {
+  retry_at_.reset();
+  while (has_room()) {
+    const TimePoint now = Clock::now();
+    const auto admission = [this, now](std::uint32_t source, TimePoint first_started) {
+      return retries_.closed_until(*objects_[source]->target()->endpoint, first_started, now);
+    };
+    TakeResult result = scheduler_.try_take(Lane::kHttp, now, admission);
+    is_lane_finished_ = result.is_finished;
+    retry_at_ = result.retry_at;
+    if (!result.block) return;
+    start(std::move(*result.block), now);
+  }
+}
+
+// A block whose object's credentials have expired goes back to the queue until
+// the consumer renewed them, one whose endpoint has enough to do until it has
+// less.
+void HttpReactor::start(Block block, TimePoint now) {
+  HttpObject& object = *objects_[block.source];
+  if (retries_.give_up_overdue(block, *object.target()->endpoint, now)) return;
+  const double unix_now_s = unix_time_s();
+  if (object.is_renewed_in_vain()) {
+    ReadError error = error_of(ErrorCode::kClockSkew,
+                               "the new credentials were given out already expired, again and "
+                               "again, by this machine's clock");
+    error.source = block.source;
+    scheduler_.fail(std::move(error));
+    return;
+  }
+  if (object.can_refresh() && object.is_due_for_renewal(unix_now_s)) {
+    ask_refresh(object, block.source);
+    if (object.is_expired(unix_now_s)) {
+      scheduler_.set_aside(Lane::kHttp, std::move(block), after(now, kRefreshPollS));
+      return;
+    }
+  }
+  std::shared_ptr<const HttpTarget> target = object.target();
+  const auto ticket = target->endpoint->try_start(now);
+  if (!ticket) {  // another thread was faster
+    scheduler_.put_back(Lane::kHttp, std::move(block), after(now, kRoomPollS));
+    return;
+  }
+  hedge_budget_.record_request(block.size() - block.received);
+  full_size_bytes_ = std::max(full_size_bytes_, block.size());
+  send(std::move(block), object, std::move(target), {.ticket = *ticket, .started = now});
+}
+
+void HttpReactor::send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
+                       Flight flight) {
+  HttpTransfer* transfer = idle_.back();
+  idle_.pop_back();
+  ++counters_.requests;
+  transfer->prepare(std::move(block), object, std::move(target), flight.started,
+                    flight.ticket.first_byte_s);
+  if (flight.partner != nullptr) active_.at(flight.partner).partner = transfer;
+  active_.emplace(transfer, std::move(flight));
+  check(curl_multi_add_handle(multi_.get(), transfer->handle()));
+}
+
+void HttpReactor::collect_finished() {
+  int left = 0;
+  while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &left)) {
+    if (message->msg != CURLMSG_DONE) continue;
+    char* self = nullptr;
+    const CURLcode result = message->data.result;  // the message dies with the handle's removal
+    curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &self);
+    auto& transfer = *reinterpret_cast<HttpTransfer*>(self);
+    const TimePoint now = Clock::now();
+    std::optional<ReadError> error = transfer.conclude(result, now);
+    if (error) look_behind(*error, transfer, now);
+    settle(transfer, std::move(error));
+  }
+}
+
+// Tells apart what libcurl has one word for.
+void HttpReactor::look_behind(ReadError& error, HttpTransfer& transfer, TimePoint now) const {
+  const bool has_no_connection =
+      error.code == ErrorCode::kConnect || error.code == ErrorCode::kResolve;
+  if (!has_no_connection || error.http_status != 0) return;
+  if (const int shortage = descriptor_shortage(); shortage != 0) {
+    error.code = ErrorCode::kIo;
+    error.os_error = shortage;
+    error.detail = "no file descriptor is left for a connection";
+    return;
+  }
+  const bool was_prompt = seconds_between(active_.at(&transfer).started, now) < kPromptLookupS;
+  if (error.code == ErrorCode::kResolve && was_prompt && !scheduler_.is_stopped()) {
+    error.code = look_up(host_of(transfer.target()->url));
+  }
+}
+
+void HttpReactor::enforce_deadlines() {
+  const TimePoint now = Clock::now();
+  if (now < next_deadline_check_) return;
+  next_deadline_check_ = after(now, kDeadlineCheckS);
+  std::vector<HttpTransfer*> active;
+  for (const auto& [transfer, flight] : active_) active.push_back(transfer);
+  for (HttpTransfer* transfer : active) {
+    if (!active_.contains(transfer)) continue;  // cancelled with its partner
+    auto error = transfer->check_deadlines(now, active_.size(), block_deadline_s_);
+    if (error) settle(*transfer, std::move(error));
+  }
+  hedge_slow_ones(now);
+}
+
+void HttpReactor::hedge_slow_ones(TimePoint now) {
+  std::vector<std::pair<double, HttpTransfer*>> slow;  // and for how long already
+  for (const auto& [transfer, flight] : active_) {
+    if (flight.was_hedged || flight.hedge) continue;
+    const auto limit_s = transfer->target()->endpoint->slow_after_s();
+    const double elapsed_s = seconds_between(flight.started, now);
+    if (limit_s && elapsed_s > *limit_s && transfer->remaining_s(elapsed_s) > *limit_s) {
+      slow.emplace_back(elapsed_s, transfer);
+    }
+  }
+  std::sort(slow.rbegin(), slow.rend());
+  for (const auto& [elapsed_s, transfer] : slow) hedge(*transfer, active_.at(transfer), now);
+}
+
+// If there is a transfer to spare, room at the server, which has no outage, and the duplicate is
+// within the budget.
+void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
+  const Block& block = slow.block();
+  if (idle_.empty() || block.received == block.size()) return;
+  std::shared_ptr<const HttpTarget> target = slow.object().target();
+  if (target->endpoint->outage()) return;
+  const auto ticket = target->endpoint->try_start(now);
+  if (!ticket) return;
+  if (!hedge_budget_.try_spend(block.end - block.first_open())) {
+    target->endpoint->cancel(*ticket);
+    return;
+  }
+  flight.was_hedged = true;
+  ++counters_.hedges;
+  auto hedge = std::make_unique<Hedge>(block);
+  Block duplicate = hedge->block(block.source);
+  send(std::move(duplicate), slow.object(), std::move(target),
+       {.ticket = *ticket, .started = now, .partner = &slow, .hedge = std::move(hedge)});
+}
+
+void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error) {
+  Flight flight = release(transfer);
+  Endpoint& endpoint = *transfer.target()->endpoint;
+  const TimePoint now = Clock::now();
+  bool is_of_outage = false;
+  if (error && means_no_descriptor(error->os_error)) {
+    endpoint.cancel(flight.ticket);  // it was never sent
+  } else if (error) {
+    is_of_outage = endpoint.finish_badly(flight.ticket, *error, now);
+  } else {
+    const double seconds = seconds_between(flight.started, now);
+    const std::uint64_t bytes = transfer.block().size();
+    endpoint.finish_well(flight.ticket, seconds, bytes * 2 >= full_size_bytes_, now);
+    if (transfer.block().attempts == 1 && !flight.hedge) {
+      endpoint.record_answer(bytes, transfer.answered_in_s());
+    }
+  }
+  if (flight.hedge) {
+    settle_duplicate(std::move(flight), !error);
+    return;
+  }
+  if (flight.partner != nullptr) cancel(*flight.partner);
+  if (error) {
+    try_again(transfer, std::move(*error), is_of_outage);
+  } else {
+    scheduler_.finish(Lane::kHttp, transfer.take_block());
+  }
+}
+
+// The slow request is cancelled before its block is touched: it has no second writer.
+void HttpReactor::settle_duplicate(Flight duplicate, bool is_complete) {
+  HttpTransfer& slow = *duplicate.partner;
+  if (!is_complete) {
+    active_.at(&slow).partner = nullptr;
+    return;
+  }
+  cancel(slow);
+  Block block = slow.take_block();
+  duplicate.hedge->complete(block);
+  scheduler_.finish(Lane::kHttp, std::move(block));
+}
+
+void HttpReactor::cancel(HttpTransfer& transfer) {
+  const Flight flight = release(transfer);
+  transfer.target()->endpoint->cancel(flight.ticket);
+}
+
+void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage) {
+  Block block = transfer.take_block();
+  if (means_no_descriptor(error.os_error) && wait_for_descriptor(block)) return;
+  HttpObject& object = transfer.object();
+  Endpoint& endpoint = *transfer.target()->endpoint;
+  const bool is_stale = classify(error) == FailureKind::kStale;
+  if (is_stale && !object.can_refresh()) {
+    retries_.give_up(block, std::move(error), endpoint);
+    return;
+  }
+  if (is_stale) object.refuse(transfer.target());
+  retries_.try_again(std::move(block), std::move(error), endpoint, is_of_outage);
+}
+
+// Puts the block back without counting an attempt, as it was never sent: for this reactor, which
+// keeps to the connections it has, or for the others where it has none. False when nobody has one.
+bool HttpReactor::wait_for_descriptor(Block& block) {
+  if (active_.empty()) {
+    is_leaving_ = is_leaving_ || counters_.reactors.leave_to_others();
+    if (!is_leaving_) return false;
+  }
+  window_.limit(static_cast<unsigned>(active_.size()));
+  --block.attempts;
+  scheduler_.put_back(Lane::kHttp, std::move(block), after(Clock::now(), kDescriptorPollS));
+  return true;
+}
+
+void HttpReactor::ask_refresh(HttpObject& object, std::uint32_t source) {
+  if (!object.is_first_to_ask_refresh()) return;
+  ++counters_.refreshes;
+  scheduler_.ask_refresh(source);
+}
+
+HttpReactor::Flight HttpReactor::release(HttpTransfer& transfer) {
+  curl_multi_remove_handle(multi_.get(), transfer.handle());
+  Flight flight = std::move(active_.extract(&transfer).mapped());
+  idle_.push_back(&transfer);
+  return flight;
+}
+
+void HttpReactor::sleep() {
+  const TimePoint before = Clock::now();
+  curl_multi_poll(multi_.get(), nullptr, 0, poll_timeout_ms(), nullptr);
+  if (has_room()) {
+    window_.restart(before, received_bytes_);
+  } else {
+    window_.record_sleep(before, Clock::now(), received_bytes_);
+  }
+}
+
+int HttpReactor::poll_timeout_ms() const {
+  double timeout_s = active_.empty() ? kIdlePollMs / 1e3 : kDeadlineCheckS;
+  if (retry_at_) timeout_s = std::min(timeout_s, seconds_between(Clock::now(), *retry_at_));
+  return std::max(0, static_cast<int>(timeout_s * 1e3) + 1);
+}
+
+}  // namespace streamer

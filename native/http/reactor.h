@@ -1,0 +1,108 @@
+// One thread, one CURLM, its own connections, up to K ranged GETs in flight.
+//
+// The thread takes blocks from the HTTP lane whenever a transfer is free, and
+// drives all transfers at once. Only wake() may be called from another thread.
+// Python is never called: when an object's credentials need renewing, the
+// consumer is asked through the scheduler and the block waits in the queue
+// meanwhile. How hard a server may be pressed, and whether it has an outage, is
+// decided by its Endpoint, which all loads of the process share: blocks of a
+// server that is paused wait in the queue, those of others go on.
+#pragma once
+
+#include <curl/curl.h>
+
+#include <atomic>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/reader_count.h"
+#include "http/hedge.h"
+#include "http/in_flight_window.h"
+#include "http/object.h"
+#include "http/transfer.h"
+#include "net/endpoint.h"
+#include "net/retry.h"
+#include "schedule/block_retries.h"
+#include "schedule/scheduler.h"
+
+namespace streamer {
+
+struct HttpCounters {
+  std::atomic<std::uint64_t> requests{0};
+  std::atomic<std::uint64_t> refreshes{0};
+  std::atomic<std::uint64_t> hedges{0};
+  ReaderCount reactors;
+};
+
+class HttpReactor {
+ public:
+  // `objects` is indexed by source and holds null for those that are not read over HTTP.
+  HttpReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<HttpObject>>& objects,
+              const HttpOptions& http, const RetryOptions& retry, double hedge_percent,
+              unsigned max_in_flight, HttpCounters& counters);
+  ~HttpReactor();
+  HttpReactor(const HttpReactor&) = delete;
+  HttpReactor& operator=(const HttpReactor&) = delete;
+
+  // Runs until the lane needs nothing more or everything is stopped. Called once, on the reactor's
+  // thread.
+  void run();
+
+  // Makes run() look at the queue again. From any thread, as long as this object lives.
+  void wake() { curl_multi_wakeup(multi_.get()); }
+
+ private:
+  struct FreeMulti {
+    void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
+  };
+
+  // A request under way.
+  struct Flight {
+    OutageTicket ticket{};
+    TimePoint started{};
+    HttpTransfer* partner = nullptr;         // its duplicate, or the one it is a duplicate of
+    std::unique_ptr<Hedge> hedge = nullptr;  // what a duplicate fills; null for the others
+    bool was_hedged = false;                 // one duplicate is enough
+  };
+
+  void start_blocks();
+  void start(Block block, TimePoint now);
+  void send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
+            Flight flight);
+  void collect_finished();
+  void enforce_deadlines();
+  void hedge_slow_ones(TimePoint now);
+  void hedge(HttpTransfer& slow, Flight& flight, TimePoint now);
+  void look_behind(ReadError& error, HttpTransfer& transfer, TimePoint now) const;
+  void settle(HttpTransfer& transfer, std::optional<ReadError> error);
+  void settle_duplicate(Flight duplicate, bool is_complete);
+  void cancel(HttpTransfer& transfer);
+  void try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage);
+  bool wait_for_descriptor(Block& block);
+  void sleep();
+  bool has_room() const { return active_.size() < window_.size(); }
+  void ask_refresh(HttpObject& object, std::uint32_t source);
+  Flight release(HttpTransfer& transfer);
+  int poll_timeout_ms() const;
+
+  Scheduler& scheduler_;
+  const std::vector<std::unique_ptr<HttpObject>>& objects_;
+  const BlockRetries retries_;
+  const double block_deadline_s_;
+  HttpCounters& counters_;
+  std::unique_ptr<CURLM, FreeMulti> multi_;
+  std::vector<std::unique_ptr<HttpTransfer>> transfers_;
+  std::vector<HttpTransfer*> idle_;
+  std::unordered_map<HttpTransfer*, Flight> active_;
+  InFlightWindow window_;
+  HedgeBudget hedge_budget_;
+  std::uint64_t full_size_bytes_ = 0;  // of the largest block so far
+  std::uint64_t received_bytes_ = 0;   // by all transfers, since the start
+  std::optional<TimePoint> retry_at_;
+  TimePoint next_deadline_check_{};
+  bool is_lane_finished_ = false;
+  bool is_leaving_ = false;  // no connection can be made; other reactors have some
+};
+
+}  // namespace streamer

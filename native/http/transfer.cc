@@ -1,0 +1,351 @@
+#include "http/transfer.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "http/secrets.h"
+
+namespace streamer {
+namespace {
+
+constexpr std::size_t kErrorBodyBytes = 8 << 10;  // an <Error> document is a few hundred bytes
+// Of what each transfer would get if they shared alike: below, it is this one that is slow.
+constexpr double kFairShare = 0.25;
+
+ErrorCode code_of(CURLcode result) {
+  switch (result) {
+    case CURLE_OPERATION_TIMEDOUT:
+      return ErrorCode::kTimeout;
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_CIPHER:
+    case CURLE_SSL_ISSUER_ERROR:
+    case CURLE_SSL_CERTPROBLEM:
+      return ErrorCode::kTls;
+    case CURLE_COULDNT_RESOLVE_HOST:
+      return ErrorCode::kResolve;
+    case CURLE_OUT_OF_MEMORY:
+      return ErrorCode::kOutOfMemory;
+    case CURLE_URL_MALFORMAT:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_TOO_MANY_REDIRECTS:
+      return ErrorCode::kHttpStatus;  // final: another attempt cannot help
+    default:
+      return ErrorCode::kConnect;
+  }
+}
+
+// The header that makes the server itself refuse another version (RFC 9110 §13.1), or nothing where
+// it has none for this kind of version: then the URL holds the condition, or the answers alone
+// tell.
+std::string precondition_of(const RangeRequest& asked) {
+  if (asked.version.empty()) return {};
+  if (equals_ignoring_case(asked.version_header, "ETag")) {
+    return asked.version.starts_with("W/") ? "" : "If-Match: " + asked.version;  // never a weak one
+  }
+  if (equals_ignoring_case(asked.version_header, "Last-Modified")) {
+    return "If-Unmodified-Since: " + asked.version;
+  }
+  return {};
+}
+
+}  // namespace
+
+HttpTransfer::HttpTransfer(const HttpOptions& options, std::uint64_t& received_bytes)
+    : options_(options), received_bytes_(received_bytes), easy_(curl_easy_init()) {
+  if (!easy_) throw std::runtime_error("libcurl gives no handle");
+}
+
+void HttpTransfer::prepare(Block block, HttpObject& object,
+                           std::shared_ptr<const HttpTarget> target, TimePoint now,
+                           double first_byte_s) {
+  first_byte_s_ = std::min(first_byte_s, options_.first_byte_timeout_s);
+  block_ = std::move(block);
+  if (block_.attempts++ == 0) block_.first_started = now;
+  object_ = &object;
+  target_ = std::move(target);
+  asked_ = {block_.begin + block_.received, block_.end, object.size_bytes(), object.version(),
+            object.version_header()};
+  asks_for_checksum_ = wants_checksum();
+  head_ = ResponseHead(asked_.version_header,
+                       asks_for_checksum_ ? object.answer_checksum()->answer_header : "");
+  cursor_.emplace(block_);
+  is_head_checked_ = has_thrown_ = false;
+  refusal_.reset();
+  error_body_.clear();
+  message_[0] = '\0';
+  started_ = window_start_ = now;
+  received_before_ = block_.received;
+  window_received_ = block_.received;
+  window_total_ = received_bytes_;
+  set_headers();
+  set_options();
+}
+
+void HttpTransfer::set_headers() {
+  headers_.reset();
+  const auto add = [this](const std::string& line) {
+    headers_.reset(curl_slist_append(headers_.release(), line.c_str()));
+  };
+  for (const std::string& line : target_->headers) add(line);
+  add("Accept-Encoding: identity");
+  if (asks_for_checksum_) add(object_->answer_checksum()->request_header);
+  const std::string precondition = precondition_of(asked_);
+  if (!precondition.empty()) add(precondition);
+}
+
+void HttpTransfer::set_options() {
+  CURL* easy = easy_.get();
+  curl_easy_reset(easy);  // keeps connections; forgets the last request
+  const std::string range = std::to_string(asked_.begin) + "-" + std::to_string(asked_.end - 1);
+  curl_easy_setopt(easy, CURLOPT_URL, target_->url.c_str());
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS,
+                   1L);  // a key may hold ".."; its signature covers it as it is
+  curl_easy_setopt(easy, CURLOPT_RANGE, range.c_str());
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
+  curl_easy_setopt(easy, CURLOPT_PRIVATE, this);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &HttpTransfer::on_body);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, this);
+  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &HttpTransfer::on_header);
+  curl_easy_setopt(easy, CURLOPT_HEADERDATA, this);
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, message_.data());
+#if LIBCURL_VERSION_NUM >= 0x075500
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+#if LIBCURL_VERSION_NUM >= 0x075700
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT,
+                   1L);  // cancelling must not wait for a name server
+#endif
+  // One connection per request in flight: HTTP/2 would put them all on one.
+  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION,
+                   0L);  // a signature must not reach another host
+  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+  // A proxy's answer to CONNECT is not the server's: neither its status nor its headers count.
+  curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                   static_cast<long>(options_.connect_timeout_s * 1e3));
+  curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES,
+                   1L);  // spread over what a name stands for
+  if (block_.attempts > 1) {
+    curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
+    curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT,
+                     0L);  // and perhaps another server
+  }
+  if (!target_->ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target_->ca_file.c_str());
+  if (!target_->proxy.empty()) curl_easy_setopt(easy, CURLOPT_PROXY, target_->proxy.c_str());
+}
+
+std::size_t HttpTransfer::on_header(char* data, std::size_t size, std::size_t count,
+                                    void* self) noexcept {
+  auto& transfer = *static_cast<HttpTransfer*>(self);
+  try {
+    transfer.head_.take_line({data, size * count});
+    return size * count;
+  } catch (...) {
+    transfer.has_thrown_ = true;
+    return 0;  // anything but all bytes makes libcurl give up
+  }
+}
+
+std::size_t HttpTransfer::on_body(char* data, std::size_t size, std::size_t count,
+                                  void* self) noexcept {
+  auto& transfer = *static_cast<HttpTransfer*>(self);
+  try {
+    return transfer.take_body({data, size * count}) ? size * count : 0;
+  } catch (...) {
+    transfer.has_thrown_ = true;
+    return 0;
+  }
+}
+
+bool HttpTransfer::take_body(std::string_view data) {
+  if (head_.status < 200 || head_.status > 299 || may_be_error_document(head_)) {
+    error_body_.append(
+        data.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
+    return error_body_.size() < kErrorBodyBytes;
+  }
+  if (!is_head_checked_) {
+    is_head_checked_ = true;
+    refusal_ = check_range_response(asked_, head_, {});
+    if (!refusal_ && !object_->pin_version(head_.version)) {
+      refusal_ = error_of(ErrorCode::kChanged, "the object was replaced while it was read");
+    }
+    if (!refusal_) expect_checksum();
+  }
+  if (refusal_) return false;
+  if (data.size() > block_.size() - block_.received) {
+    refusal_ =
+        error_of(ErrorCode::kRangeResponse, "the server sent more bytes than the range holds");
+    return false;
+  }
+  const std::uint64_t copied =
+      cursor_->copy(reinterpret_cast<const std::byte*>(data.data()), data.size());
+  block_.received += copied;
+  received_bytes_ += copied;
+  if (block_.answer) {
+    block_.answer->found = compute(object_->answer_checksum()->code, std::as_bytes(std::span(data)),
+                                   block_.answer->found);
+  }
+  return true;
+}
+
+bool HttpTransfer::wants_checksum() const {
+  return object_->compares_answers() &&
+         asked_.end - asked_.begin <= object_->answer_checksum()->max_bytes;
+}
+
+// An answer that goes on where another was cut has a checksum of its own, of fewer bytes: that of
+// the first covers them all, those that came before the cut included.
+void HttpTransfer::expect_checksum() {
+  if (!object_->answer_checksum() || block_.answer) return;
+  if (head_.checksum.empty()) {
+    object_->note_answer_without_checksum();
+    return;
+  }
+  const auto expected = value_of(*object_->answer_checksum(), head_.checksum);
+  if (!expected) {
+    refusal_ = error_of(ErrorCode::kRangeResponse, "the answer's checksum is malformed (" +
+                                                       head_.checksum.substr(0, 40) + ")");
+    return;
+  }
+  block_.answer = AnswerCheck{.begin = asked_.begin, .expected = *expected, .found = 0};
+}
+
+// Once all bytes are there: what is wrong with them. They are then asked for again, all of them, as
+// nobody knows which it is.
+std::optional<ReadError> HttpTransfer::compare_checksum() {
+  if (!block_.answer) return std::nullopt;
+  const AnswerCheck answer = *block_.answer;
+  if (answer.found == answer.expected) {
+    block_.answer.reset();
+    return std::nullopt;
+  }
+  block_.forget_open();
+  const Crc code = object_->answer_checksum()->code;
+  ReadError error = error_of(ErrorCode::kChecksum,
+                             "the bytes are not those that the server sent with their checksum");
+  error.begin = answer.begin;
+  const std::vector<Segment>& pieces = block_.copies.empty() ? block_.segments : block_.copies;
+  if (pieces.size() == 1) error.item = pieces[0].item;
+  error.algorithm = name_of(code);
+  error.expected = hexadecimal(code, answer.expected);
+  error.found = hexadecimal(code, answer.found);
+  return error;
+}
+
+std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) {
+  std::optional<ReadError> error = std::move(refusal_);
+  if (has_thrown_) error = error_of(ErrorCode::kOutOfMemory, "no memory for an answer");
+  const bool is_answered = head_.status >= 300 || (head_.status > 0 && !is_head_checked_);
+  if (!error && is_answered && (result == CURLE_OK || !error_body_.empty())) {
+    error = check_range_response(asked_, head_, error_body_);
+  }
+  if (!error && result != CURLE_OK) error = error_of_curl(result);
+  if (!error && block_.received != block_.size()) {
+    error = error_of(ErrorCode::kConnect,
+                     "the server closed the connection before the range was complete");
+  }
+  if (!error) error = compare_checksum();
+  if (error && asks_for_checksum_ && means_unknown_header(error->storage_code)) {
+    object_->note_answer_without_checksum();
+    error->code = ErrorCode::kRangeResponse;  // once more, without asking for it
+  }
+  if (error) complete_error(*error, now);
+  return error;
+}
+
+std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_t active,
+                                                       double block_deadline_s) {
+  std::optional<ReadError> error;
+  const double window_s = seconds_between(window_start_, now);
+  if (seconds_between(block_.first_started, now) > block_deadline_s) {
+    error = error_of(ErrorCode::kTimeout, "the block's time is up (block_deadline_s)");
+  } else if (head_.status == 0) {
+    curl_off_t connected_us = 0;  // connection and TLS handshake; 0 until they are done
+    curl_easy_getinfo(easy_.get(), CURLINFO_PRETRANSFER_TIME_T, &connected_us);
+    const double limit = static_cast<double>(connected_us) / 1e6 + first_byte_s_;
+    if (connected_us > 0 && seconds_between(started_, now) > limit) {
+      error = error_of(ErrorCode::kTimeout, "no answer within the first-byte time-out");
+    }
+    window_start_ = now;  // a late answer has not stalled yet
+    window_total_ = received_bytes_;
+  } else if (window_s > options_.stall_timeout_s) {
+    const auto progress = static_cast<double>(block_.received - window_received_);
+    if (progress < slowest_bytes_per_s(window_s, active) * window_s) {
+      error = error_of(ErrorCode::kTimeout, "the transfer stalled");
+    }
+    window_start_ = now;
+    window_received_ = block_.received;
+    window_total_ = received_bytes_;
+  }
+  if (error) complete_error(*error, now);
+  return error;
+}
+
+// Where all transfers together bring what one must, the line is slow, not the server: then only
+// those that fall far behind the others have stalled.
+double HttpTransfer::slowest_bytes_per_s(double seconds, std::size_t active) const {
+  const double together = static_cast<double>(received_bytes_ - window_total_) / seconds;
+  if (together < options_.stall_bytes_per_s) return options_.stall_bytes_per_s;
+  const double share = together / static_cast<double>(std::max<std::size_t>(active, 1));
+  return std::min(options_.stall_bytes_per_s, share * kFairShare);
+}
+
+double HttpTransfer::answered_in_s() const {
+  curl_off_t connected_us = 0;
+  curl_off_t total_us = 0;
+  curl_easy_getinfo(easy_.get(), CURLINFO_PRETRANSFER_TIME_T, &connected_us);
+  curl_easy_getinfo(easy_.get(), CURLINFO_TOTAL_TIME_T, &total_us);
+  return static_cast<double>(total_us - connected_us) / 1e6;
+}
+
+double HttpTransfer::remaining_s(double elapsed_s) const {
+  const auto received = static_cast<double>(block_.received - received_before_);
+  if (received == 0) return std::numeric_limits<double>::infinity();
+  return elapsed_s / received * static_cast<double>(block_.size() - block_.received);
+}
+
+ReadError HttpTransfer::error_of(ErrorCode code, std::string detail) const {
+  ReadError error;
+  error.code = code;
+  error.detail = std::move(detail);
+  error.begin = asked_.begin;
+  error.end = asked_.end;
+  error.http_status = head_.status;
+  error.request_id = head_.request_id;
+  return error;
+}
+
+std::optional<ReadError> HttpTransfer::error_of_curl(CURLcode result) const {
+  const char* text = message_[0] != '\0' ? message_.data() : curl_easy_strerror(result);
+  ReadError error = error_of(code_of(result), text);
+  long tunnel_status = 0;
+  curl_easy_getinfo(easy_.get(), CURLINFO_HTTP_CONNECTCODE, &tunnel_status);
+  if (head_.status == 0 && tunnel_status >= 300) {
+    error.code = ErrorCode::kHttpStatus;
+    error.http_status = static_cast<int>(tunnel_status);
+    error.detail = "the proxy made no tunnel to the server";
+  } else if (result == CURLE_SSL_CONNECT_ERROR && target_->endpoint->has_answered()) {
+    error.code = ErrorCode::kConnect;  // its TLS was right before: the connection was lost
+  }
+  return error;
+}
+
+void HttpTransfer::complete_error(ReadError& error, TimePoint now) const {
+  error.source = block_.source;
+  error.attempts = block_.attempts;
+  error.elapsed_s = seconds_between(block_.first_started, now);
+  mask_secrets(error, *target_);
+}
+
+}  // namespace streamer

@@ -1,0 +1,117 @@
+// One ranged GET: from a block to its bytes in place, or to a reason why not.
+//
+// The head of the answer is checked before its first body byte is kept, so a wrong answer never
+// reaches a tensor. Where the server sends a checksum of its answers, the bytes are compared with
+// it when the last of them is there; wrong ones are forgotten. A transfer is bound to its reactor's
+// thread and is reused for one request after another.
+#pragma once
+
+#include <curl/curl.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/read_error.h"
+#include "http/object.h"
+#include "http/range_response.h"
+#include "plan/plan.h"
+#include "plan/segment_cursor.h"
+
+namespace streamer {
+
+struct HttpOptions {
+  double connect_timeout_s = 10;
+  double first_byte_timeout_s = 30;  // from the request's last byte to the answer's first
+  double stall_timeout_s = 10;       // longest time below stall_bytes_per_s
+  double stall_bytes_per_s = 256 << 10;
+};
+
+class HttpTransfer {
+ public:
+  // `received_bytes` counts what all transfers of the reactor received; it must outlive this one.
+  HttpTransfer(const HttpOptions& options, std::uint64_t& received_bytes);
+  HttpTransfer(const HttpTransfer&) = delete;
+  HttpTransfer& operator=(const HttpTransfer&) = delete;
+
+  CURL* handle() const { return easy_.get(); }
+
+  // Prepares the request for what is missing of the block. The caller adds handle() to its multi
+  // handle. `first_byte_s`: how long the answer may take to begin, where that is less than the
+  // option says.
+  void prepare(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
+               TimePoint now, double first_byte_s);
+
+  // What the request came to; nothing when every byte landed.
+  std::optional<ReadError> conclude(CURLcode result, TimePoint now);
+
+  // Nothing, or the time-out this transfer has run into, while its reactor has `active` of them.
+  // `block_deadline_s` counts from the block's first attempt.
+  std::optional<ReadError> check_deadlines(TimePoint now, std::size_t active,
+                                           double block_deadline_s);
+
+  // The block, with what it received.
+  Block take_block() { return std::move(block_); }
+  const Block& block() const { return block_; }
+
+  // How long the whole answer took, the connection already made.
+  double answered_in_s() const;
+  // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
+  double remaining_s(double elapsed_s) const;
+
+  const std::shared_ptr<const HttpTarget>& target() const { return target_; }
+  HttpObject& object() const { return *object_; }
+  std::uint32_t source() const { return block_.source; }
+
+ private:
+  struct FreeEasy {
+    void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
+  };
+  struct FreeList {
+    void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+  };
+
+  // libcurl is C: nothing may be thrown through it.
+  static std::size_t on_header(char* data, std::size_t size, std::size_t count,
+                               void* self) noexcept;
+  static std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self) noexcept;
+  bool take_body(std::string_view data);
+  double slowest_bytes_per_s(double seconds, std::size_t active) const;
+  bool wants_checksum() const;
+  void expect_checksum();
+  std::optional<ReadError> compare_checksum();
+  void set_options();
+  void set_headers();
+  ReadError error_of(ErrorCode code, std::string detail) const;
+  std::optional<ReadError> error_of_curl(CURLcode result) const;
+  void complete_error(ReadError& error, TimePoint now) const;
+
+  const HttpOptions options_;
+  std::uint64_t& received_bytes_;
+  std::unique_ptr<CURL, FreeEasy> easy_;
+  std::unique_ptr<curl_slist, FreeList> headers_;
+  std::array<char, CURL_ERROR_SIZE> message_{};
+
+  Block block_;
+  HttpObject* object_ = nullptr;
+  std::shared_ptr<const HttpTarget> target_;
+  RangeRequest asked_;
+  ResponseHead head_;
+  std::optional<SegmentCursor> cursor_;
+  bool asks_for_checksum_ = false;
+  bool is_head_checked_ = false;
+  bool has_thrown_ = false;  // there was no memory for what a callback wanted to keep
+  std::optional<ReadError> refusal_;
+  std::string error_body_;
+  TimePoint started_{};
+  double first_byte_s_ = 0;            // at most the option
+  std::uint64_t received_before_ = 0;  // by earlier attempts at the block
+  TimePoint window_start_{};           // of the current stall window
+  std::uint64_t window_received_ = 0;  // block_.received at its start
+  std::uint64_t window_total_ = 0;     // received_bytes_ at its start
+};
+
+}  // namespace streamer

@@ -1,0 +1,267 @@
+#include "nfs/connection.h"
+
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+#include "nfs/errors.h"
+#include "nfs/libnfs.h"
+
+namespace streamer {
+namespace {
+
+// libnfs takes no larger answer before version 5, and servers seldom give one.
+constexpr std::uint64_t kLargestReadBytes = std::uint64_t{1} << 20;
+constexpr int kMostLinks = 40;                     // as Linux
+constexpr std::uint64_t kLongestLinkBytes = 4096;  // PATH_MAX
+
+std::int64_t nanoseconds(std::uint64_t seconds, std::uint64_t rest) {
+  return static_cast<std::int64_t>(seconds) * 1'000'000'000 + static_cast<std::int64_t>(rest);
+}
+
+// libnfs names a client by process and second, so that a server would take two connections of one
+// process for one client that has restarted, and forget the files the first has open.
+void name_client(nfs_context* context) {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  const std::string name = "streamer " + std::to_string(random()) + std::to_string(random());
+  nfs4_set_client_name(context, name.c_str());
+  std::array<char, 8> verifier{};
+  const std::uint64_t number = random();
+  std::memcpy(verifier.data(), &number, sizeof number);
+  nfs4_set_verifier(context, verifier.data());
+}
+
+}  // namespace
+
+NfsAttributes nfs_attributes(const void* attributes) {
+  const auto& found = *static_cast<const nfs_stat_64*>(attributes);
+  NfsAttributes ours;
+  ours.size = found.nfs_size;
+  ours.inode = found.nfs_ino;
+  ours.mode = found.nfs_mode;
+  ours.links = found.nfs_nlink;
+  ours.modified_ns = nanoseconds(found.nfs_mtime, found.nfs_mtime_nsec);
+  ours.changed_ns = nanoseconds(found.nfs_ctime, found.nfs_ctime_nsec);
+  return ours;
+}
+
+void NfsConnection::Destroy::operator()(nfs_context* context) const {
+  nfs_destroy_context(context);
+}
+
+NfsConnection::NfsConnection(const NfsUrl& url, const std::string& address,
+                             const std::string& folder, const NfsTimeouts& timeouts)
+    : timeouts_(timeouts), context_(nfs_init_context()) {
+  if (!context_) throw std::bad_alloc();
+  nfs_url* const parsed = nfs_parse_url_dir(context_.get(), url.settings_for_libnfs().c_str());
+  if (parsed == nullptr) throw std::runtime_error("libnfs refuses the options of the URL");
+  nfs_destroy_url(parsed);
+  nfs_set_autoreconnect(context_.get(), 0);
+  nfs_set_dircache(context_.get(), 0);  // a listing is never older than its call
+  if (url.version == 4) name_client(context_.get());
+  Question* const mount = question([this](int result, void*) {
+    if (result == 0) {
+      is_mounted_ = true;
+    } else {
+      failure_ = error_of("mount the export", result);
+      const bool is_refused_connection = failure_->code == ErrorCode::kConnect;
+      if (is_refused_connection) failure_->detail = "no connection to the NFS server";
+    }
+  });
+  const int queued =
+      nfs_mount_async(context_.get(), address.c_str(), folder.c_str(), &on_answer, mount);
+  if (queued != 0) fail(ErrorCode::kConnect, "no connection to the NFS server");
+}
+
+NfsConnection::~NfsConnection() {
+  is_dying_ = true;
+  context_.reset();  // answers every question with "cancelled", which on_answer drops
+}
+
+int NfsConnection::descriptor() { return nfs_get_fd(context_.get()); }
+
+short NfsConnection::events() { return static_cast<short>(nfs_which_events(context_.get())); }
+
+void NfsConnection::service(short events) {
+  if (failure_) return;
+  if (nfs_service(context_.get(), events) == 0) return;
+  // A refused mount has said why already; anything else was only told that it failed.
+  if (failure_ && failure_->code == ErrorCode::kConnect) failure_.reset();
+  fail(ErrorCode::kConnect, is_mounted_ ? "the connection to the NFS server was lost"
+                                        : "no connection to the NFS server");
+}
+
+void NfsConnection::enforce_deadlines(TimePoint now) {
+  if (failure_) return;
+  const bool is_overdue =
+      std::any_of(questions_.begin(), questions_.end(),
+                  [now](const Question& asked) { return now > asked.deadline; });
+  if (is_mounted_ && is_overdue) return fail(ErrorCode::kTimeout, "the NFS server does not answer");
+  const double waited_s = seconds_between(progress_at_, now);
+  if (!is_mounted_) {
+    if (waited_s > timeouts_.connect_s) {
+      fail(ErrorCode::kTimeout, "no connection to the NFS server within the time allowed");
+    }
+    return;
+  }
+  const std::uint64_t received = received_bytes();
+  const auto brought = static_cast<double>(received - progress_bytes_);
+  if (is_idle() || brought >= timeouts_.stall_bytes_per_s * timeouts_.stall_s) {
+    progress_at_ = now;
+    progress_bytes_ = received;
+  } else if (waited_s > timeouts_.stall_s) {
+    fail(ErrorCode::kTimeout, "the NFS server does not answer");
+  }
+}
+
+void NfsConnection::look_up(const std::string& path, Answer<Found> answer) {
+  look_further(path, 0, std::make_shared<Answer<Found>>(std::move(answer)));
+}
+
+void NfsConnection::look_further(std::string path, int links,
+                                 std::shared_ptr<Answer<Found>> answer) {
+  Question* const asked = question([this, path, links, answer](int result, void* data) {
+    if (result < 0) return (*answer)(error_of("stat the file", result), {});
+    const NfsAttributes found = nfs_attributes(data);
+    if (!found.is_link()) return (*answer)(std::nullopt, {path, found});
+    follow({path, found}, links, answer);
+  });
+  check_queued(nfs_lstat64_async(context_.get(), path.c_str(), &on_answer, asked), "stat");
+}
+
+void NfsConnection::follow(const Found& link, int links, std::shared_ptr<Answer<Found>> answer) {
+  Question* const asked = question([this, link, links, answer](int result, void* data) {
+    if (result < 0) return (*answer)(error_of("follow the link", result), {});
+    // libnfs 4 does not end the text; its length is the size of the link.
+    const auto* const text = static_cast<const char*>(data);
+    const std::string says(text, strnlen(text, std::min(link.attributes.size, kLongestLinkBytes)));
+    const std::optional<std::string> target = path_behind_link(link.path, says);
+    if (target && links < kMostLinks) return look_further(*target, links + 1, answer);
+    ReadError error;
+    error.code = ErrorCode::kNotFound;
+    error.os_error = target ? ELOOP : ENOENT;
+    error.detail = target ? "too many links lead to the file" : "the link leads out of the export";
+    (*answer)(std::move(error), {});
+  });
+  check_queued(nfs_readlink_async(context_.get(), link.path.c_str(), &on_answer, asked),
+               "read a link");
+}
+
+void NfsConnection::list(const std::string& path, Answer<nfsdir*> answer) {
+  Question* const asked = question([this, answer = std::move(answer)](int result, void* data) {
+    if (result < 0) return answer(error_of("list the folder", result), nullptr);
+    answer(std::nullopt, static_cast<nfsdir*>(data));
+  });
+  check_queued(nfs_opendir_async(context_.get(), path.c_str(), &on_answer, asked), "list");
+}
+
+void NfsConnection::open(const std::string& path, Answer<nfsfh*> answer) {
+  Question* const asked = question([this, answer = std::move(answer)](int result, void* data) {
+    if (result < 0) return answer(error_of("open the file", result), nullptr);
+    answer(std::nullopt, static_cast<nfsfh*>(data));
+  });
+  check_queued(nfs_open_async(context_.get(), path.c_str(), O_RDONLY, &on_answer, asked), "open");
+}
+
+void NfsConnection::close(nfsfh* file, Answer<int> answer) {
+  Question* const asked = question([this, answer = std::move(answer)](int result, void*) {
+    if (result < 0) return answer(error_of("close the file", result), 0);
+    answer(std::nullopt, 0);
+  });
+  check_queued(nfs_close_async(context_.get(), file, &on_answer, asked), "close");
+}
+
+void NfsConnection::attributes(nfsfh* file, Answer<NfsAttributes> answer) {
+  Question* const asked = question([this, answer = std::move(answer)](int result, void* data) {
+    if (result < 0) return answer(error_of("stat the file", result), {});
+    answer(std::nullopt, nfs_attributes(data));
+  });
+  check_queued(nfs_fstat64_async(context_.get(), file, &on_answer, asked), "stat");
+}
+
+void NfsConnection::read(nfsfh* file, std::byte* buffer, std::uint64_t offset, std::uint64_t size,
+                         Answer<Bytes> answer) {
+  Question* const asked = question(
+      [this, buffer, size, answer = std::move(answer)](int result, void* data) {
+        if (result < 0) return answer(error_of("read the file", result), {});
+        const auto got = static_cast<std::uint64_t>(result);
+        if (got > size) {
+          ReadError error;
+          error.detail = "the NFS server gave more bytes than were asked for";
+          return answer(std::move(error), {});
+        }
+        answer(std::nullopt, {kLibnfsFillsBuffers ? buffer : static_cast<std::byte*>(data), got});
+      },
+      Brings::kData);
+  check_queued(ask_bytes(context_.get(), file, buffer, offset, size, &on_answer, asked), "read");
+}
+
+std::uint64_t NfsConnection::read_bytes() {
+  const std::uint64_t told = nfs_get_readmax(context_.get());  // 0 with version 4 before libnfs 5
+  return told == 0 ? kLargestReadBytes : std::min(told, kLargestReadBytes);
+}
+
+void NfsConnection::on_answer(int result, nfs_context* /*context*/, void* data,
+                              void* argument) noexcept {
+  auto* const asked = static_cast<Question*>(argument);
+  NfsConnection& connection = *asked->connection;
+  if (connection.is_dying_) return;
+  const Raw answer = std::move(asked->answer);
+  connection.questions_.erase(asked->position);
+  try {
+    answer(result, data);
+  } catch (const std::exception& failure) {  // must not reach libnfs, which is C
+    connection.fail(ErrorCode::kIo, std::string("the engine failed: ") + failure.what());
+  }
+}
+
+NfsConnection::Question* NfsConnection::question(Raw answer, Brings what) {
+  const TimePoint now = Clock::now();
+  if (questions_.empty()) {  // whatever was owed before has come
+    progress_at_ = now;
+    progress_bytes_ = received_bytes();
+  }
+  const TimePoint deadline =
+      what == Brings::kData ? TimePoint::max() : after(now, timeouts_.stall_s);
+  questions_.push_back({this, std::move(answer), deadline, {}});
+  questions_.back().position = std::prev(questions_.end());
+  return &questions_.back();
+}
+
+void NfsConnection::check_queued(int queued, const char* action) {
+  if (queued != 0)
+    fail(ErrorCode::kConnect, std::string("libnfs cannot ask the server to ") + action);
+}
+
+ReadError NfsConnection::error_of(const char* action, int result) {
+  const char* const sentence = nfs_get_error(context_.get());
+  return nfs_error(action, result, sentence == nullptr ? "" : sentence);
+}
+
+void NfsConnection::fail(ErrorCode code, std::string detail) {
+  if (failure_) return;
+  failure_.emplace();
+  failure_->code = code;
+  failure_->detail = std::move(detail);
+}
+
+// What the socket has brought, answers under way included.
+std::uint64_t NfsConnection::received_bytes() {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (!context_ || getsockopt(descriptor(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  return info.tcpi_bytes_received;
+}
+
+}  // namespace streamer

@@ -1,0 +1,69 @@
+// One thread, its own connections to NFS servers, many reads in flight on each.
+//
+// The thread takes blocks from the NFS lane while it has room, and drives all connections at once.
+// A server that has an outage is asked as its Endpoint says. Only wake() may be called from another
+// thread. A build without libnfs has this class too, but it cannot be made.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/retry.h"
+#include "nfs/object.h"
+#include "schedule/block_retries.h"
+#include "schedule/scheduler.h"
+
+namespace streamer {
+
+class NfsMount;
+class NfsTransfer;
+
+struct NfsOptions {
+  double connect_timeout_s = 10;
+  double stall_timeout_s = 10;  // longest time below stall_bytes_per_s
+  double stall_bytes_per_s = 256 << 10;
+};
+
+class NfsReactor {
+ public:
+  // `objects` is indexed by source and holds null for those that are not read over NFS.
+  NfsReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<NfsObject>>& objects,
+             const NfsOptions& options, const RetryOptions& retry);
+  ~NfsReactor();
+  NfsReactor(const NfsReactor&) = delete;
+  NfsReactor& operator=(const NfsReactor&) = delete;
+
+  // Runs until the lane needs nothing more or everything is stopped. Called once, on the reactor's
+  // thread.
+  void run();
+
+  // Makes run() look at the queue again. From any thread, as long as this object lives.
+  void wake();
+
+ private:
+  void start_blocks();
+  void start(Block block, TimePoint now);
+  NfsMount& mount_for(const NfsObject& object);
+  void wait();
+  void collect();
+  void settle(NfsTransfer& transfer, std::optional<ReadError> error, bool is_innocent);
+  int poll_timeout_ms() const;
+
+  Scheduler& scheduler_;
+  const std::vector<std::unique_ptr<NfsObject>>& objects_;
+  const NfsOptions options_;
+  const RetryOptions retry_;
+  const BlockRetries retries_;
+  const int wake_descriptor_;
+  std::map<std::string, std::unique_ptr<NfsMount>> mounts_;
+  unsigned mounts_made_ = 0;
+  std::uint64_t in_flight_bytes_ = 0;
+  std::optional<TimePoint> retry_at_;
+  bool is_lane_finished_ = false;
+};
+
+}  // namespace streamer

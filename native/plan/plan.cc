@@ -1,0 +1,52 @@
+#include "plan/plan.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace streamer {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what, std::size_t index) {
+  throw std::invalid_argument("plan: " + what + " " + std::to_string(index));
+}
+
+}  // namespace
+
+void check_plan(const Plan& plan, std::uint32_t source_count) {
+  std::vector<bool> is_covered(plan.items.size(), false);
+  for (std::size_t s = 0; s < plan.spans.size(); ++s) {
+    const Span& span = plan.spans[s];
+    if (span.source >= source_count) refuse("unknown source in span", s);
+    if (span.begin >= span.end) refuse("empty span", s);
+    if (std::uint64_t{span.first_item} + span.item_count > plan.items.size()) {
+      refuse("span beyond the items", s);
+    }
+    std::uint64_t position = span.begin;
+    for (std::uint32_t i = span.first_item; i < span.first_item + span.item_count; ++i) {
+      const Item& item = plan.items[i];
+      if (item.source != span.source || is_covered[i]) refuse("misplaced item", i);
+      if (item.device != plan.items[span.first_item].device) refuse("another device at item", i);
+      if (item.begin < position || item.end < item.begin || item.end > span.end) {
+        refuse("overlapping or unordered item", i);
+      }
+      position = item.end;
+      is_covered[i] = true;
+    }
+  }
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    if (!is_covered[i] && plan.items[i].size() != 0) refuse("no span reads item", i);
+  }
+  const std::size_t digests = plan.digests.items.size();
+  if (digests != 0 && digests != plan.items.size())
+    refuse("not as many items as digests:", digests);
+}
+
+std::vector<std::uint64_t> wanted_bytes(const Plan& plan, std::uint32_t source_count) {
+  std::vector<std::uint64_t> bytes(source_count);
+  for (const Item& item : plan.items) {
+    if (item.size() != 0) bytes[item.source] += item.size();  // an empty one may name no source
+  }
+  return bytes;
+}
+
+}  // namespace streamer

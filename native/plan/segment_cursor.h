@@ -1,0 +1,60 @@
+// Walks the segments of a block from front to back: the one way bytes find their place.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "plan/plan.h"
+
+namespace streamer {
+
+// The block's segments must outlive the cursor.
+class SegmentCursor {
+ public:
+  // Starts behind the bytes the block already received.
+  explicit SegmentCursor(const Block& block) : segments_(&block.segments) { skip(block.received); }
+
+  bool is_at_end() const { return segment_ == segments_->size(); }
+
+  // The next run of bytes that belongs together; a null target means: drop them.
+  Segment piece() const {
+    const Segment& segment = (*segments_)[segment_];
+    std::byte* target = segment.target == nullptr ? nullptr : segment.target + offset_;
+    return {target, segment.size - offset_, segment.item};
+  }
+
+  // `bytes` must not exceed what is left.
+  void skip(std::uint64_t bytes) {
+    while (bytes > 0) {
+      const std::uint64_t here = std::min(bytes, (*segments_)[segment_].size - offset_);
+      offset_ += here;
+      bytes -= here;
+      if (offset_ == (*segments_)[segment_].size) {
+        ++segment_;
+        offset_ = 0;
+      }
+    }
+  }
+
+  // Copies what fits; returns how much that was.
+  std::uint64_t copy(const std::byte* data, std::uint64_t size) {
+    std::uint64_t copied = 0;
+    while (copied < size && !is_at_end()) {
+      const Segment next = piece();
+      const std::uint64_t here = std::min(size - copied, next.size);
+      if (next.target != nullptr) std::memcpy(next.target, data + copied, here);
+      skip(here);
+      copied += here;
+    }
+    return copied;
+  }
+
+ private:
+  const std::vector<Segment>* segments_;
+  std::size_t segment_ = 0;
+  std::uint64_t offset_ = 0;
+};
+
+}  // namespace streamer

@@ -1,0 +1,140 @@
+#include "schedule/block_cutter.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <vector>
+
+namespace streamer {
+namespace {
+
+// Gives items targets inside one buffer the size of the object, so a segment's place can be
+// checked.
+class Fixture {
+ public:
+  Fixture(std::vector<Item> given, std::vector<Span> given_spans, std::uint64_t given_block_bytes)
+      : items(std::move(given)),
+        object(1 << 16),
+        block_bytes(given_block_bytes),
+        cutter(items, std::move(given_spans), [this](std::uint32_t) { return block_bytes; }) {}
+
+  std::optional<Block> next(bool accept_short = true) {
+    return cutter.next(
+        [this](std::uint32_t item) {
+          if (budget < items[item].size()) return false;
+          budget -= items[item].size();
+          items[item].target = &object[items[item].begin];
+          return true;
+        },
+        accept_short);
+  }
+
+  std::vector<Item> items;
+  std::vector<std::byte> object;
+  std::uint64_t budget = UINT64_MAX;
+  std::uint64_t block_bytes;
+  BlockCutter cutter;
+};
+
+TEST_CASE("a large item takes many equal blocks that end at multiples of the block size") {
+  Fixture fixture({{0, 100, 1000}}, {{0, 100, 1000, 0, 1}}, 256);
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> cuts;
+  while (const auto block = fixture.next()) cuts.emplace_back(block->begin, block->end);
+  CHECK(cuts == decltype(cuts){{100, 256}, {256, 512}, {512, 768}, {768, 1000}});
+  CHECK(fixture.cutter.is_exhausted());
+}
+
+TEST_CASE("the block size may change between two blocks") {
+  Fixture fixture({{0, 100, 1000}}, {{0, 100, 1000, 0, 1}}, 256);
+  fixture.next();
+  fixture.block_bytes = 512;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> cuts;
+  while (const auto block = fixture.next()) cuts.emplace_back(block->begin, block->end);
+  CHECK(cuts == decltype(cuts){{256, 512}, {512, 1000}});
+}
+
+TEST_CASE("small items share a block and the gap between them is dropped") {
+  Fixture fixture({{0, 10, 20}, {0, 20, 20}, {0, 25, 40}}, {{0, 10, 40, 0, 3}}, 1024);
+  const auto block = fixture.next();
+  REQUIRE(block);
+  REQUIRE(block->segments.size() == 3);
+  CHECK(block->segments[0].item == 0);
+  CHECK(block->segments[1].target == nullptr);
+  CHECK(block->segments[1].size == 5);
+  CHECK(block->segments[2].item == 2);
+  CHECK(block->segments[2].target == &fixture.object[25]);
+  CHECK_FALSE(fixture.next());
+}
+
+TEST_CASE("a block ends with the last item that has memory") {
+  Fixture fixture({{0, 0, 100}, {0, 100, 200}}, {{0, 0, 200, 0, 2}}, 1024);
+  fixture.budget = 150;
+  const auto first = fixture.next();
+  REQUIRE(first);
+  CHECK(first->end == 100);
+  CHECK_FALSE(fixture.next());
+  fixture.budget = 100;
+  CHECK(fixture.next()->begin == 100);
+}
+
+TEST_CASE("a short block is held back while other work is under way") {
+  Fixture fixture({{0, 0, 100}, {0, 100, 2000}}, {{0, 0, 2000, 0, 2}}, 1024);
+  fixture.budget = 150;
+  CHECK_FALSE(fixture.next(false));
+  fixture.budget = 1900;
+  CHECK(fixture.next(false)->end == 1024);
+}
+
+TEST_CASE("a block never starts with bytes nobody wants") {
+  Fixture fixture({{0, 0, 256}, {0, 300, 400}}, {{0, 0, 400, 0, 2}}, 256);
+  CHECK(fixture.next()->end == 256);
+  CHECK(fixture.next()->begin == 300);
+}
+
+TEST_CASE("whatever the shapes and the memory, every byte of every item is cut exactly once") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Item> items;
+    std::vector<Span> spans;
+    std::uint64_t position = random() % 100;
+    for (int s = 0; s < 4; ++s) {
+      const auto first = static_cast<std::uint32_t>(items.size());
+      const std::uint64_t begin = position;
+      for (std::uint32_t i = 0; i < 1 + random() % 6; ++i) {
+        if (i > 0) position += random() % 3 == 0 ? random() % 20 : 0;
+        const std::uint64_t size = random() % 700;
+        items.push_back({0, position, position + size});
+        position += size;
+      }
+      if (position > begin) {
+        spans.push_back(
+            {0, begin, position, first, static_cast<std::uint32_t>(items.size()) - first});
+      }
+      position += 50;
+    }
+    Fixture fixture(items, spans, 1 + random() % 512);
+    fixture.budget = 0;
+    std::vector<std::uint64_t> cut(items.size());
+    while (!fixture.cutter.is_exhausted()) {
+      const auto block = fixture.next(random() % 2 == 0);
+      if (!block) {
+        fixture.budget += random() % 500;
+        continue;
+      }
+      std::uint64_t at = block->begin;
+      for (const Segment& segment : block->segments) {
+        REQUIRE(segment.size > 0);
+        if (segment.item != Segment::kNoItem) {
+          REQUIRE(segment.target == &fixture.object[at]);
+          cut[segment.item] += segment.size;
+        }
+        at += segment.size;
+      }
+      REQUIRE(at == block->end);
+    }
+    for (std::size_t i = 0; i < items.size(); ++i) REQUIRE(cut[i] == items[i].size());
+  }
+}
+
+}  // namespace
+}  // namespace streamer

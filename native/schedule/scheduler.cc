@@ -1,0 +1,347 @@
+#include "schedule/scheduler.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace streamer {
+Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
+                     const SchedulerOptions& options)
+    : options_(options),
+      ledger_(std::move(plan.digests)),
+      plan_(std::move(plan)),
+      memory_(plan_.items.size()),
+      missing_bytes_(plan_.items.size()),
+      state_(plan_.items.size(), ItemState::kWaiting) {
+  using Queue = std::pair<std::size_t, std::uint32_t>;  // lane and server
+  std::map<Queue, std::vector<Span>> spans;
+  for (const Span& span : plan_.spans) {
+    const std::vector<std::uint32_t>& servers = options_.server_of_source;
+    const std::uint32_t server = servers.empty() ? 0 : servers.at(span.source);
+    spans[{static_cast<std::size_t>(lane_of_source[span.source]), server}].push_back(span);
+  }
+  for (auto& [queue, own] : spans) {
+    const std::size_t lane = queue.first;
+    lanes_[lane].cutters.emplace_back(plan_.items, std::move(own), block_bytes_of(lane));
+  }
+  arena_.join(options_.memory_limit_bytes);
+  const std::lock_guard lock(mutex_);
+  bool asks = false;
+  for (std::uint32_t i = 0; i < plan_.items.size(); ++i) {
+    missing_bytes_[i] = plan_.items[i].size();
+    if (missing_bytes_[i] == 0) complete(i);
+    asks = asks || plan_.items[i].device != kHost;
+  }
+  if (!asks) return;
+  is_asked_.resize(plan_.items.size());
+  ask_for_memory();
+}
+
+BlockCutter::BlockBytes Scheduler::block_bytes_of(std::size_t lane) const {
+  const bool follows_server =
+      lane == static_cast<std::size_t>(Lane::kHttp) && options_.http_block_bytes;
+  if (follows_server) {
+    return [this, most = options_.block_bytes[lane]](std::uint32_t source) {
+      return std::min(most, options_.http_block_bytes(source));
+    };
+  }
+  return [fixed = options_.block_bytes[lane]](std::uint32_t) { return fixed; };
+}
+
+Scheduler::~Scheduler() {
+  if (is_released_) return;
+  memory_.clear();  // into the arena's cache while this session's limit still counts
+  arena_.leave(options_.memory_limit_bytes);
+}
+
+std::optional<Block> Scheduler::take(Lane which) {
+  return with_slot(wait_for_block(which, false, {})).block;
+}
+
+std::optional<Block> Scheduler::lend(Lane which, const Admission& admission) {
+  TakeResult taken = wait_for_block(which, true, admission);
+  const bool is_lent = taken.block.has_value();
+  try {
+    std::optional<Block> block = with_slot(std::move(taken)).block;
+    if (is_lent && !block) end_loan();
+    return block;
+  } catch (...) {
+    if (is_lent) end_loan();
+    throw;
+  }
+}
+
+TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& admission) {
+  LaneState& lane = lane_state(which);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    TakeResult result = try_take_locked(lane, Clock::now(), admission);
+    if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
+    if (result.block || result.is_finished) return result;
+    if (result.retry_at) {
+      lane.has_work.wait_until(lock, *result.retry_at);
+    } else {
+      lane.has_work.wait(lock);
+    }
+  }
+}
+
+TakeResult Scheduler::try_take(Lane which, TimePoint now, const Admission& admission) {
+  std::unique_lock lock(mutex_);
+  TakeResult result = try_take_locked(lane_state(which), now, admission);
+  lock.unlock();
+  return with_slot(std::move(result));
+}
+
+TakeResult Scheduler::try_take_locked(LaneState& lane, TimePoint now, const Admission& admission) {
+  TakeResult result;
+  if (is_stopped_ || lane.is_finished()) {
+    result.is_finished = true;
+    return result;
+  }
+  Search search{.admission = admission, .now = now};
+  result.block = take_due(lane, search);
+  if (!result.block && !search.lacks_slot) result.block = cut_next(lane, search);
+  if (is_stopped_) {  // there was no memory for the next tensor
+    result.is_finished = true;
+  } else if (result.block) {
+    ++lane.in_flight;
+    ++stats_.blocks;
+  } else {
+    result.retry_at = search.again_at;
+    const auto next_due = lane.retries.upper_bound(now);
+    if (next_due != lane.retries.end()) {
+      result.retry_at = std::min(next_due->first, search.again_at.value_or(TimePoint::max()));
+    }
+  }
+  return result;
+}
+
+bool Scheduler::Search::may_take(std::uint32_t source, TimePoint first_started) {
+  if (!admission) return true;
+  const std::optional<TimePoint> later = admission(source, first_started);
+  if (later) again_at = std::min(*later, again_at.value_or(TimePoint::max()));
+  return !later;
+}
+
+// The first block whose time has come, whose server may be asked, and that has a slot or needs
+// none.
+std::optional<Block> Scheduler::take_due(LaneState& lane, Search& search) {
+  for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= search.now; ++it) {
+    if (!search.may_take(it->second.source, it->second.first_started)) continue;
+    if (!try_give_slot(it->second)) {
+      lane.is_starved = search.lacks_slot = true;
+      continue;
+    }
+    Block block = std::move(it->second);
+    lane.retries.erase(it);
+    return block;
+  }
+  return std::nullopt;
+}
+
+// That of the first item, of all servers that may be asked.
+BlockCutter* Scheduler::next_cutter(LaneState& lane, Search& search) {
+  BlockCutter* next = nullptr;
+  for (BlockCutter& cutter : lane.cutters) {
+    if (cutter.is_exhausted() || !search.may_take(cutter.source())) continue;
+    if (next == nullptr || cutter.item() < next->item()) next = &cutter;
+  }
+  return next;
+}
+
+std::optional<Block> Scheduler::cut_next(LaneState& lane, Search& search) {
+  BlockCutter* const cutter = next_cutter(lane, search);
+  if (cutter == nullptr) return std::nullopt;
+  const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
+  std::optional<Block> block;
+  try {
+    block = cutter->next([this](std::uint32_t item) { return reserve(item); }, is_idle);
+  } catch (const std::bad_alloc&) {
+    ReadError error;
+    error.code = ErrorCode::kOutOfMemory;
+    error.detail = "no memory for the next tensor";
+    fail_locked(std::move(error));
+    return std::nullopt;
+  }
+  if (block && !try_give_slot(*block)) {
+    lane.retries.emplace(TimePoint::min(), std::move(*block));
+    block.reset();
+  }
+  if (!block) lane.is_starved = true;
+  return block;
+}
+
+void Scheduler::finish(Lane which, Block block) {
+  const bool is_straight = goes_straight(block);
+  if (!is_straight) ledger_.add(block);  // before the lock: it reads every byte
+  const std::lock_guard lock(mutex_);
+  if (is_straight) stats_.bytes_straight += block.size();
+  if (block.device == kHost || is_straight) {
+    count_landed(which, block);
+  } else if (!is_stopped_) {
+    devices_.at(block.device).sink->submit(which, std::move(block));  // in flight until it landed
+  }
+}
+
+void Scheduler::count_landed(Lane which, const Block& block) {
+  LaneState& lane = lane_state(which);
+  --lane.in_flight;
+  stats_.bytes_landed += block.size();
+  for (const Segment& segment : block.copies.empty() ? block.segments : block.copies) {
+    if (segment.item == Segment::kNoItem) continue;
+    missing_bytes_[segment.item] -= segment.size;
+    if (missing_bytes_[segment.item] == 0) settle(which, segment.item);
+  }
+  if (lane.is_finished() || lane.is_starved) wake_lane(lane);
+}
+
+void Scheduler::settle(Lane lane, std::uint32_t item) {
+  switch (ledger_.judge(item)) {
+    case Verdict::kRight:
+      return complete(item);
+    case Verdict::kReadAgain:
+      return read_again(lane, item);
+    case Verdict::kWrong:
+      return fail_locked(ledger_.error_of(plan_.items[item], item));
+  }
+}
+
+void Scheduler::read_again(Lane which, std::uint32_t index) {
+  const Item& item = plan_.items[index];
+  missing_bytes_[index] = item.size();
+  ++stats_.rereads;
+  LaneState& lane = lane_state(which);
+  const Span span{item.source, item.begin, item.end, index, 1};
+  BlockCutter cutter(plan_.items, {span}, block_bytes_of(static_cast<std::size_t>(which)));
+  const auto has_memory = [](std::uint32_t) { return true; };  // since it was read first
+  while (auto block = cutter.next(has_memory, true)) {
+    block->is_reread = true;
+    block->attempts = 1;  // so that HTTP takes a new connection
+    block->first_started = Clock::now();
+    lane.retries.emplace(TimePoint{}, std::move(*block));
+  }
+  wake_lane(lane);
+}
+
+void Scheduler::complete(std::uint32_t item) {
+  state_[item] = ItemState::kComplete;
+  if (!options_.in_item_order) {
+    ready_.push_back(item);
+  } else {
+    while (next_in_order_ < state_.size() && state_[next_in_order_] == ItemState::kComplete) {
+      ready_.push_back(next_in_order_++);
+    }
+  }
+  if (!ready_.empty()) has_delivery_.notify_all();
+}
+
+void Scheduler::retry_at(Lane which, Block block, TimePoint due) {
+  const std::lock_guard lock(mutex_);
+  ++stats_.retries;
+  queue_again(lane_state(which), std::move(block), due);
+}
+
+void Scheduler::put_back(Lane which, Block block, TimePoint due) {
+  const std::lock_guard lock(mutex_);
+  queue_again(lane_state(which), std::move(block), due);
+}
+
+void Scheduler::queue_again(LaneState& lane, Block block, TimePoint due) {
+  --lane.in_flight;
+  if (is_stopped_) return;  // and its slot goes back
+  if (block.received == 0) take_slot_back(block);
+  lane.retries.emplace(due, std::move(block));
+  wake_lane(lane);
+}
+
+void Scheduler::fail(ReadError error) {
+  const std::lock_guard lock(mutex_);
+  fail_locked(std::move(error));
+}
+
+void Scheduler::fail_locked(ReadError error) {
+  if (!error_ && !is_stopped_) error_ = std::move(error);
+  stop_locked();
+}
+
+void Scheduler::ask_refresh(std::uint32_t source) {
+  const std::lock_guard lock(mutex_);
+  to_refresh_.push_back(source);
+  has_delivery_.notify_all();
+}
+
+void Scheduler::add_waker(Lane which, std::function<void()> waker) {
+  const std::lock_guard lock(mutex_);
+  lane_state(which).wakers.push_back(std::move(waker));
+}
+
+void Scheduler::remove_wakers() {
+  const std::lock_guard lock(mutex_);
+  for (LaneState& lane : lanes_) lane.wakers.clear();
+}
+
+void Scheduler::wake_lane(LaneState& lane) {
+  lane.is_starved = false;
+  lane.has_work.notify_all();
+  for (const auto& waker : lane.wakers) waker();
+}
+
+Delivery Scheduler::wait(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  is_consumer_back_ = true;
+  if (is_memory_short_) wake_starved_locked();
+  is_memory_short_ = false;
+  const auto has_news = [this] {
+    return is_stopped_ || !ready_.empty() || !to_refresh_.empty() || !to_allocate_.empty() ||
+           has_delivered_all();
+  };
+  has_delivery_.wait_for(lock, Seconds(timeout_s), has_news);
+  Delivery delivery;
+  delivery.error = error_;
+  delivery.to_refresh.swap(to_refresh_);
+  if (!error_ && !is_stopped_) {
+    delivery.items.assign(ready_.begin(), ready_.end());
+    for (const std::uint32_t item : ready_) {
+      state_[item] = ItemState::kDelivered;
+      stats_.bytes_delivered += plan_.items[item].size();
+    }
+    stats_.items_delivered += ready_.size();
+    ready_.clear();
+    delivery.to_allocate = take_asked();
+  }
+  delivery.is_finished = is_stopped_ || has_delivered_all();
+  return delivery;
+}
+
+void Scheduler::wake_starved_locked() {
+  for (LaneState& lane : lanes_) {
+    if (lane.is_starved) wake_lane(lane);
+  }
+}
+
+void Scheduler::stop() {
+  const std::lock_guard lock(mutex_);
+  stop_locked();
+}
+
+void Scheduler::stop_locked() {
+  is_stopped_ = true;
+  for (LaneState& lane : lanes_) {
+    lane.retries.clear();  // their slots go back
+    wake_lane(lane);
+  }
+  has_delivery_.notify_all();
+}
+
+bool Scheduler::is_stopped() {
+  const std::lock_guard lock(mutex_);
+  return is_stopped_;
+}
+
+SchedulerStats Scheduler::stats() {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+}  // namespace streamer

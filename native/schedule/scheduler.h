@@ -1,0 +1,243 @@
+// Hands blocks to readers, counts what landed, and hands finished items to the one consumer.
+//
+// Contract
+//  - One queue per lane (files, HTTP, Python, NFS) over all blocks of all objects, cut on demand in
+//    item order; a block that must be tried again comes back to the same queue.
+//  - An item is delivered exactly once, when its last byte landed.
+//  - Bytes held (reserved and not yet taken by the consumer) stay below the limit, except that an
+//    item that finds nothing else held may be reserved (a tensor larger than the limit is read
+//    alone), and so may the first item that is not taken (delivery in item order cannot deadlock
+//    when lanes share the limit).
+//  - Where the system gives no memory for an item, that waits while memory may come back: until the
+//    consumer has let go of what it took and asks for more, and until what is held is delivered.
+//  - Where the plan wants digests, they are computed by finish(), on the reader's thread; an item
+//    with another than the expected one is read once more before it is delivered.
+//  - A block for a device is handed out with a slot of pinned memory, when one is free, and goes to
+//    the device's sink when it is read; its bytes count as landed once the sink says so. A block
+//    that waits for its retry keeps its slot only while that holds received bytes, and never while
+//    it waits for the consumer; so every slot comes back by itself.
+//    Blocks of sources that are read straight into a device's memory have no slot, and land at
+//    once.
+//  - Memory on a device, or of the consumer's own on this machine, is asked of the consumer, in
+//    item order, as far as the limit allows.
+//  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
+//
+// Thread-safe. Every wait ends on stop().
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/read_error.h"
+#include "io/arena.h"
+#include "plan/lane.h"
+#include "plan/plan.h"
+#include "schedule/block_cutter.h"
+#include "schedule/device_lane.h"
+#include "schedule/digest_ledger.h"
+
+namespace streamer {
+
+// Asked before a block is handed out, under the scheduler's lock: nothing where it may go now, else
+// when to ask again. Of a block that was tried before, the time of its first attempt; else none.
+using Admission =
+    std::function<std::optional<TimePoint>(std::uint32_t source, TimePoint first_started)>;
+
+struct SchedulerOptions {
+  std::array<std::uint64_t, kLaneCount> block_bytes{};
+  // Of the HTTP lane, where it follows the server: what is asked for an object at this moment, at
+  // most `block_bytes`. Called under the scheduler's lock.
+  BlockCutter::BlockBytes http_block_bytes = {};
+  std::uint64_t memory_limit_bytes = 0;
+  bool in_item_order = false;  // deliver in item order instead of completion order
+  // By source: objects of one server have the same number, so that one server's outage keeps no
+  // other waiting. Empty: all the same.
+  std::vector<std::uint32_t> server_of_source = {};
+};
+
+// What a reader that must not block finds.
+struct TakeResult {
+  std::optional<Block> block;
+  bool is_finished = false;  // the lane needs nothing more, or everything was stopped
+  // When there may be one: the next retry is due, or its server is to be asked again.
+  std::optional<TimePoint> retry_at;
+};
+
+// What the consumer finds.
+struct Delivery {
+  std::vector<std::uint32_t> items;        // finished, to be taken
+  std::vector<std::uint32_t> to_refresh;   // objects whose credentials must be renewed
+  std::vector<std::uint32_t> to_allocate;  // items that need memory on their device: provide()
+  std::optional<ReadError> error;
+  bool is_finished = false;  // every item was delivered, or the session was stopped
+};
+
+struct SchedulerStats {
+  std::uint64_t blocks = 0;
+  std::uint64_t retries = 0;
+  std::uint64_t rereads = 0;         // of items whose digest was wrong
+  std::uint64_t bytes_landed = 0;    // of finished blocks, dropped gaps included
+  std::uint64_t bytes_straight = 0;  // of these, in blocks read straight into a device's memory
+  std::uint64_t bytes_delivered = 0;
+  std::uint64_t items_delivered = 0;
+  std::uint64_t peak_held_bytes = 0;
+};
+
+class Scheduler {
+ public:
+  // `lane_of_source[s]` says who reads object s. The plan has been checked.
+  Scheduler(Plan plan, const std::vector<Lane>& lane_of_source, const SchedulerOptions& options);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Before anything is taken. `sink` must outlive the last block.
+  void add_device(std::int32_t device, DeviceLane lane);
+
+  // Whether blocks of the source that are for a device are handed out from here on without a slot,
+  // to be read straight into their targets. Not with digests, which need the bytes on the host.
+  void set_straight(std::uint32_t source, bool is_straight);
+
+  // --- readers ---
+  // Waits for a block; nothing when the lane is finished or everything was stopped.
+  std::optional<Block> take(Lane lane);
+  // As take(), for a reader that is not joined before release(): until end_loan() it may write the
+  // block's memory, whatever became of the block. One loan for each block.
+  std::optional<Block> lend(Lane lane, const Admission& admission = {});
+  void end_loan();
+  // Never waits. A reactor that gets nothing is woken through its waker when that changes.
+  TakeResult try_take(Lane lane, TimePoint now, const Admission& admission = {});
+  void finish(Lane lane, Block block);
+  // The block failed and is worth another attempt, once `due`.
+  void retry_at(Lane lane, Block block, TimePoint due);
+  // The block was not tried: it waits for new credentials. Not a retry.
+  void put_back(Lane lane, Block block, TimePoint due);
+  // As put_back, of a block that waits until the consumer renewed credentials, whenever that is.
+  void set_aside(Lane lane, Block block, TimePoint due);
+  void fail(ReadError error);
+  void ask_refresh(std::uint32_t source);
+  // `waker` is called, from any thread, whenever try_take of that lane may answer differently.
+  void add_waker(Lane lane, std::function<void()> waker);
+  // After the lanes' readers are gone.
+  void remove_wakers();
+
+  // --- the sinks of devices ---
+  // The block's bytes are on its device, and its slot was given back.
+  void land(Lane lane, const Block& block);
+  // A slot may be had.
+  void wake_starved();
+
+  // --- the consumer ---
+  Delivery wait(double timeout_s);
+  // What wait() would give as `to_allocate`; nothing after an error.
+  std::vector<std::uint32_t> next_to_allocate();
+  // The memory of items of `to_allocate`, each on its device; it stays until its item is taken or
+  // the session is closed. Throws std::invalid_argument for what was not asked.
+  void provide(const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
+  // Memory of a delivered item; empty where the caller gave the target.
+  Memory take_item(std::uint32_t item);
+  // Of a delivered item, where the plan wants its digest.
+  std::vector<Piece> digest_pieces(std::uint32_t item) { return ledger_.pieces(item); }
+
+  void stop();
+  // Gives back the memory of whatever was not taken. After stop(), when no reader of the engine's
+  // own is left; a loan that has not ended keeps all of it until then.
+  void release();
+  bool is_stopped();
+  SchedulerStats stats();
+
+ private:
+  struct LaneState {
+    std::vector<BlockCutter> cutters;  // one for each server
+    std::multimap<TimePoint, Block> retries;
+    std::uint32_t in_flight = 0;
+    bool is_starved = false;  // somebody asked and memory was short
+    std::condition_variable has_work;
+    std::vector<std::function<void()>> wakers;
+
+    bool is_cut() const {
+      return std::all_of(cutters.begin(), cutters.end(),
+                         [](const BlockCutter& cutter) { return cutter.is_exhausted(); });
+    }
+    bool is_finished() const { return in_flight == 0 && retries.empty() && is_cut(); }
+  };
+  enum class ItemState : std::uint8_t { kWaiting, kComplete, kDelivered, kTaken };
+
+  BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
+  // One look for a block, and what stood in its way.
+  struct Search {
+    const Admission& admission;
+    TimePoint now;
+    std::optional<TimePoint> again_at = {};  // when the first server that was passed over is asked
+    bool lacks_slot = false;                 // a block that is due has no pinned memory
+
+    bool may_take(std::uint32_t source, TimePoint first_started = {});
+  };
+
+  TakeResult wait_for_block(Lane lane, bool is_loan, const Admission& admission);
+  TakeResult try_take_locked(LaneState& lane, TimePoint now, const Admission& admission);
+  TakeResult with_slot(TakeResult taken);
+  std::optional<Block> take_due(LaneState& lane, Search& search);
+  std::optional<Block> cut_next(LaneState& lane, Search& search);
+  BlockCutter* next_cutter(LaneState& lane, Search& search);
+  bool try_give_slot(Block& block);
+  void count_landed(Lane which, const Block& block);
+  void ask_for_memory();
+  std::vector<std::uint32_t> take_asked();
+  bool reserve(std::uint32_t item);
+  bool may_get_memory_back(std::uint32_t item) const;
+  void settle(Lane lane, std::uint32_t item);
+  void read_again(Lane lane, std::uint32_t item);
+  void complete(std::uint32_t item);
+  void fail_locked(ReadError error);
+  void stop_locked();
+  void release_locked();
+  bool has_delivered_all() const { return stats_.items_delivered == state_.size(); }
+  void queue_again(LaneState& lane, Block block, TimePoint due);
+  void wake_lane(LaneState& lane);
+  void wake_starved_locked();
+  LaneState& lane_state(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+
+  const SchedulerOptions options_;
+  Arena& arena_ = Arena::instance();
+  DigestLedger ledger_;  // has a lock of its own, taken inside of ours
+
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable has_delivery_;
+  Plan plan_;
+  std::vector<Memory> memory_;                // by item
+  std::vector<std::uint64_t> missing_bytes_;  // by item
+  std::vector<ItemState> state_;              // by item
+  std::array<LaneState, kLaneCount> lanes_;
+  std::deque<std::uint32_t> ready_;  // complete, not yet given to the consumer
+  std::vector<std::uint32_t> to_refresh_;
+  std::map<std::int32_t, DeviceLane> devices_;
+  std::set<std::uint32_t> straight_;  // sources
+  std::deque<std::uint32_t> to_allocate_;
+  std::vector<bool> is_asked_;     // by item: asked of the consumer and counted as held; else empty
+  std::uint32_t next_to_ask_ = 0;  // first item whose memory was not asked for
+  std::uint32_t front_ = 0;        // first item that is not taken
+  // First item that is not in ready_ yet, when delivering in item order.
+  std::uint32_t next_in_order_ = 0;
+  std::uint64_t held_bytes_ = 0;
+  bool is_memory_short_ = false;   // the system gave none, and may give some later
+  bool is_consumer_back_ = false;  // it took nothing since it last waited
+  std::optional<ReadError> error_;
+  bool is_stopped_ = false;
+  std::uint32_t loans_ = 0;
+  bool is_release_asked_ = false;
+  bool is_released_ = false;
+  SchedulerStats stats_;
+};
+
+}  // namespace streamer

@@ -1,0 +1,227 @@
+#include "schedule/scheduler.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace streamer {
+namespace {
+
+SchedulerOptions options_of(std::uint64_t limit, bool in_item_order = false) {
+  return {.block_bytes = {64, 64, 64}, .memory_limit_bytes = limit, .in_item_order = in_item_order};
+}
+
+// `count` items of `size` bytes, one behind the other, in one span of source 0.
+Plan plan_of(std::uint32_t count, std::uint64_t size) {
+  Plan plan;
+  for (std::uint32_t i = 0; i < count; ++i) plan.items.push_back({0, i * size, (i + 1) * size});
+  plan.spans.push_back({0, 0, count * size, 0, count});
+  return plan;
+}
+
+ReadError some_error(const char* detail) {
+  ReadError error;
+  error.detail = detail;
+  return error;
+}
+
+TEST_CASE("every item is delivered exactly once, whatever the number of readers") {
+  Scheduler scheduler(plan_of(500, 100), {Lane::kFile}, options_of(2000));
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 4; ++i) {
+    readers.emplace_back([&scheduler] {
+      while (auto block = scheduler.take(Lane::kFile))
+        scheduler.finish(Lane::kFile, std::move(*block));
+    });
+  }
+  std::set<std::uint32_t> seen;
+  for (bool is_finished = false; !is_finished;) {
+    const Delivery delivery = scheduler.wait(5);
+    for (const std::uint32_t item : delivery.items) {
+      CHECK(seen.insert(item).second);
+      CHECK(scheduler.take_item(item).size() == 100);
+    }
+    is_finished = delivery.is_finished;
+  }
+  for (std::thread& reader : readers) reader.join();
+  CHECK(seen.size() == 500);
+  CHECK(scheduler.stats().peak_held_bytes <= 2000);
+  CHECK(scheduler.stats().bytes_delivered == 50'000);
+}
+
+TEST_CASE("an item larger than the limit is read alone") {
+  Scheduler scheduler(plan_of(3, 1000), {Lane::kFile}, options_of(10));
+  std::uint32_t delivered = 0;
+  while (delivered < 3) {
+    while (auto block = scheduler.try_take(Lane::kFile, Clock::now()).block) {
+      scheduler.finish(Lane::kFile, std::move(*block));
+    }
+    for (const std::uint32_t item : scheduler.wait(1).items) {
+      CHECK(item == delivered++);
+      scheduler.take_item(item);
+    }
+  }
+  CHECK(scheduler.stats().peak_held_bytes == 1000);
+}
+
+TEST_CASE("in item order nothing overtakes") {
+  Scheduler scheduler(plan_of(4, 64), {Lane::kFile}, options_of(1000, true));
+  std::vector<Block> blocks;
+  while (auto block = scheduler.try_take(Lane::kFile, Clock::now()).block) blocks.push_back(*block);
+  REQUIRE(blocks.size() == 4);
+  scheduler.finish(Lane::kFile, blocks[1]);
+  scheduler.finish(Lane::kFile, blocks[3]);
+  CHECK(scheduler.wait(0).items.empty());
+  scheduler.finish(Lane::kFile, blocks[0]);
+  CHECK(scheduler.wait(0).items == std::vector<std::uint32_t>{0, 1});
+  scheduler.finish(Lane::kFile, blocks[2]);
+  CHECK(scheduler.wait(0).items == std::vector<std::uint32_t>{2, 3});
+}
+
+TEST_CASE("item order cannot deadlock when two lanes share a small limit") {
+  Plan plan;
+  plan.items = {{0, 0, 100}, {1, 0, 100}};
+  plan.spans = {{0, 0, 100, 0, 1}, {1, 0, 100, 1, 1}};
+  Scheduler scheduler(plan, {Lane::kFile, Lane::kHttp}, options_of(100, true));
+  // The second item's lane is quicker and takes all the memory there is.
+  while (auto block = scheduler.try_take(Lane::kHttp, Clock::now()).block) {
+    scheduler.finish(Lane::kHttp, std::move(*block));
+  }
+  while (auto block = scheduler.try_take(Lane::kFile, Clock::now()).block) {
+    scheduler.finish(Lane::kFile, std::move(*block));
+  }
+  CHECK(scheduler.wait(0).items == std::vector<std::uint32_t>{0, 1});
+}
+
+constexpr std::uint64_t kTooLarge = std::uint64_t{1} << 60;  // no system gives so much
+
+TEST_CASE("an item without memory waits until the consumer has let go of what it took") {
+  Plan plan = plan_of(1, 64);
+  plan.items.push_back({0, 64, 64 + kTooLarge});
+  plan.spans = {{0, 0, 64 + kTooLarge, 0, 2}};
+  Scheduler scheduler(std::move(plan), {Lane::kFile}, options_of(4 * kTooLarge));
+  scheduler.finish(Lane::kFile, *scheduler.try_take(Lane::kFile, Clock::now()).block);
+  CHECK(scheduler.wait(0).items == std::vector<std::uint32_t>{0});
+  const Memory taken = scheduler.take_item(0);
+  const TakeResult short_of_memory = scheduler.try_take(Lane::kFile, Clock::now());
+  CHECK(!short_of_memory.block);
+  CHECK(!short_of_memory.is_finished);
+  bool is_woken = false;
+  scheduler.add_waker(Lane::kFile, [&is_woken] { is_woken = true; });
+  CHECK(!scheduler.wait(0).error);
+  CHECK(is_woken);
+  CHECK(scheduler.try_take(Lane::kFile, Clock::now()).is_finished);
+  CHECK(scheduler.wait(0).error.value().code == ErrorCode::kOutOfMemory);
+  scheduler.remove_wakers();
+}
+
+TEST_CASE("an item without memory waits for what another lane holds, unless that comes after it") {
+  for (const bool in_item_order : {false, true}) {
+    Plan plan;
+    plan.items = {{0, 0, kTooLarge}, {1, 0, 64}};
+    plan.spans = {{0, 0, kTooLarge, 0, 1}, {1, 0, 64, 1, 1}};
+    Scheduler scheduler(std::move(plan), {Lane::kFile, Lane::kHttp},
+                        options_of(4 * kTooLarge, in_item_order));
+    Block other = *scheduler.try_take(Lane::kHttp, Clock::now()).block;
+    CHECK(scheduler.wait(0).items.empty());
+    CHECK(scheduler.try_take(Lane::kFile, Clock::now()).is_finished == in_item_order);
+    if (in_item_order) continue;
+    scheduler.finish(Lane::kHttp, std::move(other));
+    CHECK(scheduler.wait(0).items == std::vector<std::uint32_t>{1});
+    scheduler.take_item(1);
+    scheduler.wait(0);
+    CHECK(scheduler.try_take(Lane::kFile, Clock::now()).is_finished);
+    CHECK(scheduler.wait(0).error.value().code == ErrorCode::kOutOfMemory);
+  }
+}
+
+TEST_CASE("a block to be tried again comes back when it is due, and not before") {
+  Scheduler scheduler(plan_of(1, 64), {Lane::kHttp}, options_of(1000));
+  const TimePoint now = Clock::now();
+  Block block = *scheduler.try_take(Lane::kHttp, now).block;
+  block.received = 10;
+  scheduler.retry_at(Lane::kHttp, block, after(now, 5));
+  const TakeResult early = scheduler.try_take(Lane::kHttp, after(now, 4.9));
+  CHECK_FALSE(early.block);
+  CHECK_FALSE(early.is_finished);
+  CHECK(early.retry_at == after(now, 5));
+  CHECK(scheduler.try_take(Lane::kHttp, after(now, 5)).block->received == 10);
+  CHECK(scheduler.stats().retries == 1);
+}
+
+TEST_CASE("the first error is what the consumer gets, and nothing is delivered after it") {
+  Scheduler scheduler(plan_of(2, 64), {Lane::kFile}, options_of(1000));
+  Block block = *scheduler.take(Lane::kFile);
+  scheduler.fail(some_error("first"));
+  scheduler.fail(some_error("second"));
+  scheduler.finish(Lane::kFile, block);
+  const Delivery delivery = scheduler.wait(1);
+  REQUIRE(delivery.error);
+  CHECK(delivery.error->detail == "first");
+  CHECK(delivery.items.empty());
+  CHECK_FALSE(scheduler.take(Lane::kFile));
+}
+
+std::size_t held_bytes() { return Arena::instance().stats().held_bytes; }
+
+TEST_CASE("what was not taken is given back when a session ends, not while a block is lent") {
+  Scheduler scheduler(plan_of(2, 64), {Lane::kPython}, options_of(1000));
+  auto block = scheduler.lend(Lane::kPython);
+  const std::size_t held = held_bytes();
+  scheduler.stop();
+  scheduler.release();
+  CHECK(held_bytes() == held);
+  scheduler.finish(Lane::kPython, std::move(*block));
+  CHECK(held_bytes() == held);
+  scheduler.end_loan();
+  CHECK(held_bytes() < held);
+  CHECK(scheduler.take_item(0).size() == 0);
+  CHECK_FALSE(scheduler.lend(Lane::kPython));
+}
+
+TEST_CASE("a lent block that failed does not keep its session's memory (regression)") {
+  Scheduler scheduler(plan_of(2, 64), {Lane::kPython}, options_of(1000));
+  const std::size_t before = held_bytes();
+  REQUIRE(scheduler.lend(Lane::kPython));
+  scheduler.fail(some_error("the source failed"));
+  scheduler.end_loan();
+  scheduler.release();
+  CHECK(held_bytes() == before);
+}
+
+TEST_CASE("stopping wakes every reader and the consumer") {
+  Scheduler scheduler(plan_of(2, 64), {Lane::kFile}, options_of(64));
+  const auto held = scheduler.take(Lane::kFile);
+  int woken = 0;
+  scheduler.add_waker(Lane::kHttp, [&woken] { ++woken; });
+  std::thread reader([&scheduler] { CHECK_FALSE(scheduler.take(Lane::kFile)); });
+  std::thread consumer([&scheduler] { CHECK(scheduler.wait(60).is_finished); });
+  scheduler.stop();
+  reader.join();
+  consumer.join();
+  CHECK(woken == 1);
+}
+
+TEST_CASE("empty items, and a plan without items, are complete at once") {
+  Plan plan;
+  plan.items = {{0, 8, 8}, {0, 8, 8}};
+  Scheduler scheduler(plan, {Lane::kFile}, options_of(64));
+  CHECK(scheduler.wait(0).items.size() == 2);
+  Scheduler empty(Plan{}, {}, options_of(64));
+  CHECK(empty.wait(0).is_finished);
+}
+
+TEST_CASE("an item is given to the consumer once") {
+  Scheduler scheduler(plan_of(1, 64), {Lane::kFile}, options_of(64));
+  scheduler.finish(Lane::kFile, *scheduler.take(Lane::kFile));
+  CHECK(scheduler.take_item(0).size() == 0);  // not delivered yet
+  scheduler.wait(0);
+  CHECK(scheduler.take_item(0).size() == 64);
+  CHECK(scheduler.take_item(0).size() == 0);
+  CHECK(scheduler.take_item(99).size() == 0);
+}
+
+}  // namespace
+}  // namespace streamer

@@ -1,0 +1,345 @@
+// Real loads through the whole engine to a fake device, whose memory is this machine's. It copies
+// late, on a thread of its own, so a slot or a target that is used too early shows as wrong bytes
+// or, under a sanitizer, as a race.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/fake_driver.h"
+#include "cuda/runtime.h"
+#include "session/device_session_fixture.h"
+#include "session/session.h"
+#include "session/session_fixture.h"
+
+namespace streamer {
+namespace {
+
+// What a load of a file to device 0 ends with, after `arrange` set the fake up.
+ReadError error_of_load(const std::function<void(FakeDriver&)>& arrange) {
+  FakeDriver fake;
+  arrange(fake);
+  const std::string data = random_data(2'000'000, 1);
+  const TemporaryFile file(data);
+  const Plan plan = plan_of(data.size(), 0);
+  Session session(options_with(4 * kBlockBytes));
+  session.add_file(file.path(), data.size(), "");
+  Consumer consumer(session, plan);
+  session.start(plan);
+  consumer.read_all();
+  session.close();
+  REQUIRE(consumer.error);
+  CHECK(consumer.error->code == ErrorCode::kDevice);
+  CHECK(consumer.delivered.size() < plan.items.size());
+  return *consumer.error;
+}
+
+TEST_CASE("a file reaches a device through few slots, each used again only after its copy") {
+  FakeDriver fake;
+  fake.set_copy_delay_us(300);
+  const std::string data = random_data(4'000'000, 2);
+  const TemporaryFile file(data);
+  Session session(options_with(4 * kBlockBytes));
+  session.add_file(file.path(), data.size(), "");
+  const Plan plan = plan_of(data.size(), 0);
+  Consumer consumer(session, plan);
+  consumer.load(plan, data);
+  session.close();
+  CHECK(session.stats().peak_pinned_bytes <= 4 * kBlockBytes);
+  CHECK(session.stats().scheduler.bytes_delivered == data.size());
+  CHECK(consumer.most_waiting <= 11);  // 1 MiB of items of 100 kB, asked for and not yet taken
+}
+
+TEST_CASE("an HTTP object reaches a device through faults and few slots") {
+  FakeDriver fake;
+  fake.set_copy_delay_us(100);
+  const std::string data = random_data(4'000'000, 3);
+  const LoopbackServer server(data, [](int number) {
+    if (number % 20 == 3) return LoopbackFault::kCut;
+    return number % 20 == 7 ? LoopbackFault::kUnavailable : LoopbackFault::kNone;
+  });
+  Session session(options_with(5 * kBlockBytes));
+  session.add_http(target_of(server), data.size(), "", "ETag", false);
+  const Plan plan = plan_of(data.size(), 0);
+  Consumer consumer(session, plan);
+  consumer.load(plan, data);
+  session.close();
+  CHECK(session.stats().scheduler.retries > 0);
+}
+
+TEST_CASE("the caller's own memory on two devices and on the host is filled in one load") {
+  FakeDriver fake;
+  const std::string data = random_data(900'000, 4);
+  const TemporaryFile file(data);
+  std::string targets(data.size(), '?');
+  auto* const begin = reinterpret_cast<std::byte*>(targets.data());
+  fake.place(begin + 300'000, 300'000, 1);
+  Session session(options_with(1 << 20));
+  session.add_file(file.path(), data.size(), "");
+  Plan plan;
+  for (const std::int32_t device : {0, 1, kHost}) {
+    const std::uint64_t at = 300'000 * plan.items.size();
+    plan.spans.push_back({0, at, at + 300'000, static_cast<std::uint32_t>(plan.items.size()), 1});
+    plan.items.push_back({0, at, at + 300'000, begin + at, device});
+  }
+  session.start(plan, {{0, nullptr}, {1, nullptr}});
+  Consumer consumer(session, plan);
+  consumer.read_all();
+  REQUIRE(!consumer.error);
+  CHECK(consumer.delivered.size() == 3);
+  CHECK(targets == data);
+}
+
+TEST_CASE("memory of the consumer's own on this machine is asked for, and read in place") {
+  const std::string data = random_data(1'000'000, 10);
+  const TemporaryFile file(data);
+  Session session(options_with(1 << 20, 300'000));
+  session.add_file(file.path(), data.size(), "");
+  const Plan plan = plan_of(data.size(), kConsumersHost);
+  Consumer consumer(session, plan);
+  consumer.load(plan, data);
+  CHECK(session.stats().scheduler.peak_held_bytes <= 300'000);
+  CHECK(session.stats().peak_pinned_bytes == 0);
+}
+
+constexpr std::uint64_t kTinyBytes = 1'000;
+
+// Items so small that a block has more copies than are put on a stream one by one. Their memory is
+// there from the start: where it comes piece by piece, blocks may be as short as the pieces.
+Plan tiny_plan_of(std::string& targets) {
+  Plan plan;
+  for (std::uint64_t begin = 0; begin < targets.size(); begin += kTinyBytes) {
+    auto* const target = reinterpret_cast<std::byte*>(targets.data() + begin);
+    plan.items.push_back({0, begin, begin + kTinyBytes, target, 0});
+  }
+  plan.spans.push_back({0, 0, targets.size(), 0, static_cast<std::uint32_t>(plan.items.size())});
+  return plan;
+}
+
+// The error of a load of 1000 of them, or nothing.
+std::optional<ReadError> load_tiny_items() {
+  const std::string data = random_data(1'000 * kTinyBytes, 11);
+  const TemporaryFile file(data);
+  std::string targets(data.size(), '?');
+  const Plan plan = tiny_plan_of(targets);
+  Session session(options_with(4 * kBlockBytes));
+  session.add_file(file.path(), data.size(), "");
+  Consumer consumer(session, plan);
+  session.start(plan);
+  consumer.read_all();
+  session.close();
+  CHECK((consumer.error || targets == data));
+  return consumer.error;
+}
+
+TEST_CASE("the copies of many tiny items are given to the driver together") {
+  FakeDriver fake;
+  CHECK_FALSE(load_tiny_items());
+  CHECK(fake.calls("cuMemcpyBatchAsync") == 15);  // a block each, but for the short last one
+}
+
+TEST_CASE("a driver that has no batches, or takes none, gets copies one by one") {
+  for (const int refusal : {kCudaNotSupported, kCudaInvalidValue}) {
+    FakeDriver fake;
+    fake.fail("cuMemcpyBatchAsync", refusal, 0);
+    CHECK_FALSE(load_tiny_items());
+    CHECK(fake.calls("cuMemcpyBatchAsync") == 1);  // it is believed
+    CHECK(fake.calls("cuMemcpyHtoDAsync_v2") >= 1000);
+  }
+  FakeDriver fake;
+  fake.fail("cuGetProcAddress_v2", 500, 0);
+  CHECK_FALSE(load_tiny_items());
+  CHECK(fake.calls("cuMemcpyBatchAsync") == 0);
+}
+
+TEST_CASE("a batch that fails ends the load with the driver's name for it") {
+  FakeDriver fake;
+  fake.fail("cuMemcpyBatchAsync", 700, 3);
+  const auto error = load_tiny_items();
+  REQUIRE(error);
+  CHECK(error->storage_code == "CUDA_ERROR_ILLEGAL_ADDRESS");
+  CHECK(error->detail.find("pieces to cuda:0 failed") != std::string::npos);
+}
+
+TEST_CASE("copies wait for what the consumer's stream was given before") {
+  FakeDriver fake;
+  const std::string data = random_data(kItemBytes, 5);
+  const TemporaryFile file(data);
+  BusyTarget target(fake, data.size(), 100'000);
+  Session session(options_with(1 << 20));
+  session.add_file(file.path(), data.size(), "");
+  const Plan plan = target.plan();
+  session.start(plan, target.streams());
+  Consumer consumer(session, plan);
+  consumer.read_all();
+  REQUIRE(!consumer.error);
+  CHECK(target.settled() == data);
+}
+
+TEST_CASE("sessions at once share the ring of a device, and none starves") {
+  FakeDriver fake;
+  fake.set_copy_delay_us(100);
+  const std::string data = random_data(2'000'000, 6);
+  const TemporaryFile file(data);
+  std::vector<std::thread> loaders;
+  for (std::uint64_t slots = 4; slots < 8; ++slots) {
+    loaders.emplace_back([&, slots] {
+      Session session(options_with(slots * kBlockBytes));
+      session.add_file(file.path(), data.size(), "");
+      const Plan plan = plan_of(data.size(), 0);
+      Consumer(session, plan).load(plan, data);
+    });
+  }
+  for (std::thread& loader : loaders) loader.join();
+  CHECK(fake.pinned_bytes() <= 8 * kBlockBytes);
+}
+
+TEST_CASE("closing in the middle waits for copies and gives every slot back") {
+  FakeDriver fake;
+  fake.set_copy_delay_us(2'000);
+  const std::string data = random_data(4'000'000, 7);
+  const TemporaryFile file(data);
+  const LoopbackServer server(data, [](int number) {
+    return number % 3 == 1 ? LoopbackFault::kSlow : LoopbackFault::kNone;
+  });
+  for (int looks = 0; looks < 12; ++looks) {
+    CAPTURE(looks);
+    Session session(options_with(4 * kBlockBytes));
+    const bool is_file = looks % 2 == 0;
+    if (is_file) session.add_file(file.path(), data.size(), "");
+    if (!is_file) session.add_http(target_of(server), data.size(), "", "ETag", false);
+    const Plan plan = plan_of(data.size(), 0);
+    Consumer consumer(session, plan);
+    session.start(plan);
+    for (int i = 0; i < looks; ++i) consumer.look();
+    const TimePoint began = Clock::now();
+    session.close();
+    CHECK(seconds_between(began, Clock::now()) < 1);
+    CHECK(!session.has_abandoned_copies());
+    const RingStats stats = CudaRuntime::instance().stats();
+    CHECK(stats.free_bytes == stats.pinned_bytes);
+    CHECK(session.wait(1).is_finished);
+  }
+}
+
+TEST_CASE("a device that does not answer is left with its memory, and closing still ends") {
+  FakeDriver fake;
+  const std::string data = random_data(kItemBytes, 8);
+  const TemporaryFile file(data);
+  std::string target(data.size(), '?');
+  fake.hold_copies(1);
+  {
+    Session session(options_with(1 << 20));
+    session.add_file(file.path(), data.size(), "");
+    Plan plan = plan_of(data.size(), 0);
+    plan.items[0].target = reinterpret_cast<std::byte*>(target.data());
+    session.start(plan);
+    while (fake.calls("cuMemcpyHtoDAsync_v2") < 2) std::this_thread::yield();
+    const TimePoint began = Clock::now();
+    session.close();
+    CHECK(seconds_between(began, Clock::now()) < 1.5);
+    CHECK(session.has_abandoned_copies());
+    CHECK(CudaRuntime::instance().stats().abandoned_bytes == 2 * kBlockBytes);
+    fake.hold_copies(0);
+  }
+  CHECK(fake.pinned_bytes() == 2 * kBlockBytes);
+  fake.forget_pinned();
+}
+
+TEST_CASE("each refusal of the driver ends the load with the name the driver gives it") {
+  for (const std::string function :
+       {"cuCtxPushCurrent_v2", "cuStreamCreate", "cuEventCreate", "cuEventRecord",
+        "cuStreamWaitEvent", "cuMemcpyHtoDAsync_v2", "cuEventQuery"}) {
+    for (const int after : {0, 3}) {
+      CAPTURE(function);
+      CAPTURE(after);
+      const bool is_called_once = function == "cuStreamCreate";
+      if (is_called_once && after > 0) continue;
+      const ReadError error =
+          error_of_load([&](FakeDriver& fake) { fake.fail(function.c_str(), 719, after); });
+      CHECK(error.storage_code == "CUDA_ERROR_LAUNCH_FAILED");
+    }
+  }
+}
+
+TEST_CASE("each error code of a copy is told by name") {
+  const std::vector<std::pair<int, const char*>> codes = {
+      {1, "CUDA_ERROR_INVALID_VALUE"},       {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {4, "CUDA_ERROR_DEINITIALIZED"},       {201, "CUDA_ERROR_INVALID_CONTEXT"},
+      {214, "CUDA_ERROR_ECC_UNCORRECTABLE"}, {400, "CUDA_ERROR_INVALID_HANDLE"},
+      {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},   {999, "CUDA_ERROR_UNKNOWN"},
+  };
+  for (const auto& [code, name] : codes) {
+    const ReadError error = error_of_load(
+        [failing = code](FakeDriver& fake) { fake.fail("cuMemcpyHtoDAsync_v2", failing, 5); });
+    CHECK(error.storage_code == name);
+    CHECK(error.detail.find("bytes to cuda:0 failed: ") != std::string::npos);
+  }
+}
+
+TEST_CASE("a device lost in the middle of a copy ends the load and returns all memory") {
+  const ReadError error = error_of_load([](FakeDriver& fake) {
+    fake.set_copy_delay_us(200);
+    fake.lose_device(700, 6);
+  });
+  CHECK(error.storage_code == "CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+TEST_CASE("memory that cannot be pinned ends the load with the bytes asked for") {
+  const ReadError error = error_of_load([](FakeDriver& fake) {
+    fake.fail("cuMemHostRegister_v2", 2, 1);
+    fake.fail("cuMemHostAlloc", 2, 0);
+  });
+  CHECK(error.storage_code == "CUDA_ERROR_OUT_OF_MEMORY");
+  CHECK(error.detail.find("pinning 65536 bytes") != std::string::npos);
+}
+
+TEST_CASE("a device that is not there ends the load before a byte is read") {
+  FakeDriver fake;
+  fake.set_devices(1);
+  Session session(options_with(1 << 20));
+  session.add_file("/nobody/reads/this", 100, "");
+  session.start(plan_of(100, 1));
+  const Delivery delivery = session.wait(1);
+  REQUIRE(delivery.error);
+  CHECK(delivery.error->storage_code == "CUDA_ERROR_INVALID_DEVICE");
+  CHECK(delivery.is_finished);
+}
+
+TEST_CASE("a target on another device is refused before a byte is read") {
+  FakeDriver fake;
+  std::string target(100, '?');
+  fake.place(target.data(), target.size(), 1);
+  Session session(options_with(1 << 20));
+  session.add_file("/nobody/reads/this", target.size(), "");
+  Plan plan = plan_of(target.size(), 0);
+  plan.items[0].target = reinterpret_cast<std::byte*>(target.data());
+  session.start(plan);
+  const Delivery delivery = session.wait(1);
+  REQUIRE(delivery.error);
+  CHECK(delivery.error->detail ==
+        "a target for cuda:0 is on another device: its address is cuda:1");
+}
+
+TEST_CASE("a read that fails ends a load to a device as any other") {
+  FakeDriver fake;
+  const std::string data = random_data(1'000'000, 9);
+  const LoopbackServer server(data, [](int) { return LoopbackFault::kUnavailable; });
+  SessionOptions options = options_with(4 * kBlockBytes);
+  options.retry.block_deadline_s = 0.3;
+  Session session(options);
+  session.add_http(target_of(server), data.size(), "", "ETag", false);
+  const Plan plan = plan_of(data.size(), 0);
+  Consumer consumer(session, plan);
+  session.start(plan);
+  consumer.read_all();
+  REQUIRE(consumer.error);
+  CHECK(consumer.error->http_status == 503);
+  session.close();
+  const RingStats stats = CudaRuntime::instance().stats();
+  CHECK(stats.free_bytes == stats.pinned_bytes);
+}
+
+}  // namespace
+}  // namespace streamer

@@ -1,0 +1,50 @@
+// What the threads do that read mounted files, for one load.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/reader_count.h"
+#include "gpu/device_copiers.h"
+#include "gpu/device_file_reads.h"
+#include "io/file_reader.h"
+#include "schedule/scheduler.h"
+
+namespace streamer {
+
+class FileLane {
+ public:
+  // `files` by source, null for others. All must outlive the lane.
+  FileLane(Scheduler& scheduler, const std::vector<std::unique_ptr<FileReader>>& files,
+           const DeviceCopiers& copiers)
+      : scheduler_(scheduler), files_(files), copiers_(copiers) {}
+
+  // From here on files that are read past the page cache go straight to their devices, if there are
+  // such and the library is there (see CudaRuntime::file_storage). Before start().
+  void use_gpudirect(bool may_copy);
+
+  // How many threads will call run(), and how many bytes of each file, by source, are wanted.
+  void start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes);
+  // Some could not be started.
+  void remove(unsigned threads) { readers_.remove(threads); }
+
+  // See DeviceFileReads::refusal().
+  int gpudirect_refusal() const { return straight_ ? straight_->refusal() : 0; }
+
+  // Reads block by block until there are no more, or until there are fewer descriptors than
+  // threads.
+  void run();
+
+ private:
+  std::optional<ReadError> read(Block& block);
+  void settle(Block block, std::optional<ReadError> error, TimePoint started);
+
+  Scheduler& scheduler_;
+  const std::vector<std::unique_ptr<FileReader>>& files_;
+  const DeviceCopiers& copiers_;
+  std::optional<DeviceFileReads> straight_;
+  ReaderCount readers_;
+};
+
+}  // namespace streamer

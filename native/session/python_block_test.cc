@@ -1,0 +1,110 @@
+// Every end a Python thread may come to leaves the load finished or failed, and its memory free.
+#include "session/python_block.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "io/arena.h"
+
+namespace streamer {
+namespace {
+
+constexpr std::uint64_t kItemBytes = 1000;
+
+// Two items of one object, `gap` bytes apart; read as one block where the gap is small.
+std::shared_ptr<Session> started(std::uint64_t gap = 0,
+                                 const std::string& server = "test://server") {
+  SessionOptions options;
+  options.scheduler.block_bytes.fill(std::uint64_t{1} << 62);
+  options.scheduler.memory_limit_bytes = 1 << 20;
+  auto session = std::make_shared<Session>(std::move(options));
+  session->add_python(server);
+  const std::uint64_t second = kItemBytes + gap;
+  Plan plan;
+  plan.items = {{0, 0, kItemBytes}, {0, second, second + kItemBytes}};
+  plan.spans = {{0, 0, second + kItemBytes, 0, 2}};
+  session->start(std::move(plan));
+  return session;
+}
+
+std::size_t held_bytes() { return Arena::instance().stats().held_bytes; }
+
+TEST_CASE("a block that is finished is delivered") {
+  const auto session = started();
+  PythonBlock::take(session)->finish();
+  CHECK(session->wait(1).items.size() == 2);
+  CHECK(PythonBlock::take(session) == nullptr);
+}
+
+TEST_CASE("a block that its thread drops fails the load (regression)") {
+  const auto session = started();
+  PythonBlock::take(session).reset();
+  const Delivery delivery = session->wait(1);
+  REQUIRE(delivery.error);
+  CHECK(delivery.error->code == ErrorCode::kSource);
+  CHECK(delivery.error->end == 2 * kItemBytes);
+  CHECK(PythonBlock::take(session) == nullptr);
+}
+
+TEST_CASE("a block without memory for its buffer fails the load (regression)") {
+  const auto session = started(std::uint64_t{1} << 60);
+  CHECK(PythonBlock::take(session) == nullptr);
+  CHECK(session->wait(1).error.value().code == ErrorCode::kOutOfMemory);
+}
+
+TEST_CASE("a session whose Python source failed gives its memory back when closed (regression)") {
+  const std::size_t before = held_bytes();
+  const auto session = started();
+  const auto block = PythonBlock::take(session);
+  block->fail("it failed", false);
+  CHECK(block->data() == nullptr);
+  session->close();
+  CHECK(held_bytes() == before);
+}
+
+TEST_CASE("a buffer that somebody kept stays until the block is gone, and then no longer") {
+  const std::size_t before = held_bytes();
+  const auto session = started();
+  auto block = PythonBlock::take(session);
+  block->fail("it failed", true);
+  session->close();
+  CHECK(block->data() != nullptr);
+  CHECK(held_bytes() == before + 2 * kItemBytes);
+  block.reset();
+  CHECK(held_bytes() == before);
+}
+
+TEST_CASE("a reader that is late keeps the memory of its session until it is finished") {
+  const std::size_t before = held_bytes();
+  const auto session = started();
+  const auto block = PythonBlock::take(session);
+  session->close();
+  CHECK(held_bytes() == before + 2 * kItemBytes);
+  block->finish();
+  CHECK(held_bytes() == before);
+}
+
+TEST_CASE("a block whose source says that it may pass is read again") {
+  const auto session = started();
+  PythonBlock::take(session)->try_again("busy", 0);
+  const auto again = PythonBlock::take(session);
+  REQUIRE(again);
+  CHECK(again->block().attempts == 2);
+  again->finish();
+  CHECK(session->wait(1).items.size() == 2);
+  CHECK(session->stats().scheduler.retries == 1);
+}
+
+TEST_CASE("a source that never says anything else ends the load") {
+  const auto session = started(0, "test://silent");
+  while (const auto block = PythonBlock::take(session)) block->try_again("busy", 0);
+  const Delivery delivery = session->wait(1);
+  REQUIRE(delivery.error);
+  CHECK(delivery.error->attempts == 3);  // it never gave anything else
+}
+
+}  // namespace
+}  // namespace streamer

@@ -1,0 +1,59 @@
+#include "session/python_lane.h"
+
+#include <utility>
+
+namespace streamer {
+namespace {
+
+constexpr double kRoomPollS = 0.02;  // between two looks at a server that has no room
+
+void complete(ReadError& error, const PythonLane::Loan& loan) {
+  error.source = loan.block.source;
+  error.begin = loan.block.begin;
+  error.end = loan.block.end;
+  error.attempts = loan.block.attempts;
+  error.elapsed_s = seconds_between(loan.block.first_started, Clock::now());
+}
+
+}  // namespace
+
+std::optional<PythonLane::Loan> PythonLane::lend() {
+  const Admission admission = [this](std::uint32_t source, TimePoint first_started) {
+    return retries_.closed_until(*endpoints_[source], first_started, Clock::now());
+  };
+  while (std::optional<Block> block = scheduler_.lend(Lane::kPython, admission)) {
+    const TimePoint now = Clock::now();
+    Endpoint& endpoint = endpoint_of(*block);
+    if (!retries_.give_up_overdue(*block, endpoint, now)) {
+      if (const auto ticket = endpoint.try_start(now)) {
+        if (block->attempts++ == 0) block->first_started = now;
+        return Loan{std::move(*block), *ticket, now};
+      }
+      // Another thread was faster.
+      scheduler_.put_back(Lane::kPython, std::move(*block), after(now, kRoomPollS));
+    }
+    end_loan();
+  }
+  return std::nullopt;
+}
+
+void PythonLane::finish(Loan loan) {
+  const TimePoint now = Clock::now();
+  endpoint_of(loan.block).finish_well(loan.ticket, seconds_between(loan.started, now), false, now);
+  scheduler_.finish(Lane::kPython, std::move(loan.block));
+}
+
+void PythonLane::try_again(Loan loan, ReadError error) {
+  complete(error, loan);
+  Endpoint& endpoint = endpoint_of(loan.block);
+  const bool is_of_outage = endpoint.finish_badly(loan.ticket, error, Clock::now());
+  retries_.try_again(std::move(loan.block), std::move(error), endpoint, is_of_outage);
+}
+
+void PythonLane::fail(const Loan& loan, ReadError error) {
+  endpoint_of(loan.block).cancel(loan.ticket);
+  complete(error, loan);
+  scheduler_.fail(std::move(error));
+}
+
+}  // namespace streamer

@@ -1,0 +1,237 @@
+#include "session/session.h"
+
+#include <curl/curl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "io/huge_pages.h"
+#include "session/sources.h"
+#include "session/workers.h"
+
+namespace streamer {
+namespace {
+
+std::vector<MemoryRange> targets_on_host(const Plan& plan) {
+  std::vector<MemoryRange> targets;
+  for (const Item& item : plan.items) {
+    const bool is_on_host = item.target != nullptr && item.device == kHost;
+    if (is_on_host) targets.push_back({item.target, item.size()});
+  }
+  return targets;
+}
+
+// Some are read into while others are copied.
+constexpr std::uint64_t kLeastSlots = 4;
+
+}  // namespace
+
+// Workers and sources outlive the scheduler, whose wakers point at reactors; threads are joined
+// before either.
+struct Session::State {
+  explicit State(SessionOptions given) : options(std::move(given)) {}
+
+  const SessionOptions options;
+  Sources sources;
+  std::optional<Workers> workers;
+  std::unique_ptr<Scheduler> scheduler;
+  DeviceCopiers copiers;
+  // From start() on.
+  std::vector<std::shared_ptr<Endpoint>> endpoints;  // by source
+  std::optional<OutageWatch> outages;
+  std::optional<PythonLane> python;
+  std::mutex join_mutex;  // close() may be called by several threads
+
+  Sources& sources_before_start() {
+    if (scheduler) throw std::logic_error("objects are added before start()");
+    return sources;
+  }
+
+  // HTTP blocks as servers like them, and all blocks such that they fit into the slots of devices.
+  SchedulerOptions scheduler_options(bool has_devices) const {
+    SchedulerOptions chosen = options.scheduler;
+    chosen.http_block_bytes = [this](std::uint32_t source) { return request_bytes(source); };
+    if (outages) chosen.server_of_source = outages->server_of_source();
+    if (!has_devices) return chosen;
+    for (std::uint64_t& bytes : chosen.block_bytes) {
+      bytes = std::clamp<std::uint64_t>(options.pinned_bytes / kLeastSlots, 1, bytes);
+    }
+    return chosen;
+  }
+
+  // At most; the scheduler has a limit of its own.
+  std::uint64_t request_bytes(std::uint32_t source) const {
+    HttpObject& object = *sources.objects()[source];
+    const std::optional<AnswerChecksum>& checksum = object.answer_checksum();
+    const std::uint64_t most = checksum ? checksum->max_bytes : UINT64_MAX;
+    if (!options.http_blocks_follow_server) return most;
+    return std::min(most, object.target()->endpoint->request_bytes());
+  }
+
+  std::size_t slot_bytes() const {
+    const SchedulerOptions chosen = scheduler_options(true);
+    std::uint64_t largest = 0;
+    for (const Lane lane : sources.lanes()) {
+      largest = std::max(largest, chosen.block_bytes[static_cast<std::size_t>(lane)]);
+    }
+    return largest;
+  }
+};
+
+Session::Session(SessionOptions options)
+    : owner_(getpid()), state_(std::make_unique<State>(std::move(options))) {
+  static const CURLcode is_ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (is_ready != CURLE_OK) throw std::runtime_error("libcurl cannot start");
+}
+
+Session::~Session() {
+  if (is_forked()) {
+    (void)state_.release();  // its threads do not exist here: joining them would never end
+    return;
+  }
+  close();
+}
+
+bool Session::is_forked() const { return getpid() != owner_; }
+
+Session::State& Session::state() const {
+  if (is_forked()) throw ForkedError();
+  return *state_;
+}
+
+void Session::add_file(std::string path, std::uint64_t size_bytes, std::string version,
+                       FileOptions how) {
+  state().sources_before_start().add_file(std::make_unique<FileReader>(
+      std::move(path), size_bytes, std::move(version), std::move(how)));
+}
+
+void Session::add_http(HttpTarget target, std::uint64_t size_bytes, std::string version,
+                       std::string version_header, bool can_refresh) {
+  state().sources_before_start().add_http(std::make_unique<HttpObject>(
+      std::move(target), size_bytes, std::move(version), std::move(version_header), can_refresh));
+}
+
+void Session::compare_answers(std::uint32_t source, AnswerChecksum checksum) {
+  state().sources_before_start().objects().at(source)->compare_answers(std::move(checksum));
+}
+
+void Session::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
+                      const std::function<bool()>& is_interrupted) {
+  const SessionOptions& options = state().options;
+  const NamePatience patience{.timeout_s = options.nfs.connect_timeout_s,
+                              .retry = options.retry,
+                              .is_interrupted = is_interrupted};
+  state().sources_before_start().add_nfs(url, size_bytes, std::move(version), patience);
+}
+
+void Session::add_python(const std::string& server) {
+  state().sources_before_start().add_python(server);
+}
+
+void Session::start(Plan plan, const ConsumerStreams& streams) {
+  State& state = this->state();
+  if (state.scheduler) throw std::logic_error("a session starts once");
+  const std::vector<Lane>& lanes = state.sources.lanes();
+  check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
+  advise_huge_pages(targets_on_host(plan));
+  state.endpoints = state.sources.endpoints();
+  state.outages.emplace(state.endpoints);
+  const bool has_work = !plan.spans.empty();
+  const std::vector<std::uint64_t> wanted_of_sources =
+      wanted_bytes(plan, static_cast<std::uint32_t>(lanes.size()));
+  const DeviceCopiers::Wanted wanted(plan);
+  state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
+                                                state.scheduler_options(!wanted.targets.empty()));
+  state.python.emplace(*state.scheduler, state.endpoints, state.options.retry);
+  if (const auto& error = state.sources.nameless()) {
+    state.scheduler->fail(*error);
+    return;
+  }
+  state.workers.emplace(state.options, state.sources, state.copiers, *state.scheduler);
+  try {
+    state.copiers.start(wanted, *state.scheduler, state.options.pinned_bytes, state.slot_bytes(),
+                        streams);
+    state.workers->start_copiers();
+  } catch (const DeviceFailure& failure) {
+    state.scheduler->fail(failure.error());
+    return;
+  }
+  if (has_work) state.workers->start_readers(wanted_of_sources);
+}
+
+Delivery Session::wait(double timeout_s) { return state().scheduler->wait(timeout_s); }
+
+Memory Session::take(std::uint32_t item) { return state().scheduler->take_item(item); }
+
+std::vector<Piece> Session::digest_pieces(std::uint32_t item) {
+  return state().scheduler->digest_pieces(item);
+}
+
+void Session::renew(std::uint32_t source, HttpTarget target) {
+  state().sources.objects().at(source)->renew(std::move(target), unix_time_s());
+}
+
+void Session::provide(std::int32_t device, CudaStreamHandle stream,
+                      const std::vector<std::uint32_t>& items,
+                      const std::vector<std::byte*>& targets) {
+  State& state = this->state();
+  try {
+    state.copiers.provide(*state.scheduler, device, stream, items, targets);
+  } catch (const DeviceFailure& failure) {
+    state.scheduler->fail(failure.error());
+  }
+}
+
+std::vector<std::uint32_t> Session::next_to_allocate() {
+  return state().scheduler->next_to_allocate();
+}
+
+bool Session::compares_answers(std::uint32_t source) {
+  const auto& object = state().sources.objects().at(source);
+  return object && object->compares_answers();
+}
+
+std::string Session::version(std::uint32_t source) { return state().sources.version(source); }
+
+PythonLane& Session::python() { return *state().python; }
+
+void Session::fail(ReadError error) { state().scheduler->fail(std::move(error)); }
+
+SessionStats Session::stats() {
+  State& state = this->state();
+  SessionStats stats;
+  if (state.scheduler) stats.scheduler = state.scheduler->stats();
+  stats.peak_pinned_bytes = state.copiers.peak_pinned_bytes();
+  if (state.outages) stats.outages = state.outages->totals(Clock::now());
+  if (!state.workers) return stats;
+  const HttpCounters& http = state.workers->http_counters();
+  stats.http_requests = http.requests;
+  stats.credential_refreshes = http.refreshes;
+  stats.hedges = http.hedges;
+  stats.gpudirect_refusal = state.workers->gpudirect_refusal();
+  return stats;
+}
+
+std::vector<OpenOutage> Session::outages() {
+  const State& state = this->state();
+  return state.outages ? state.outages->open(Clock::now()) : std::vector<OpenOutage>();
+}
+
+bool Session::has_abandoned_copies() const { return state().copiers.has_abandoned(); }
+
+void Session::close() {
+  if (is_forked()) return;
+  if (state_->scheduler) state_->scheduler->stop();
+  const std::lock_guard lock(state_->join_mutex);
+  state_->copiers.stop();
+  if (state_->workers) state_->workers->join();
+  if (!state_->scheduler) return;
+  state_->scheduler->release();
+  state_->scheduler->remove_wakers();
+  if (state_->workers) state_->workers->release();
+}
+
+}  // namespace streamer

@@ -1,0 +1,71 @@
+#include "session/sources.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace streamer {
+
+void Sources::add(Lane lane) {
+  lanes_.push_back(lane);
+  files_.resize(lanes_.size());
+  objects_.resize(lanes_.size());
+  nfs_files_.resize(lanes_.size());
+  python_servers_.resize(lanes_.size());
+}
+
+void Sources::add_file(std::unique_ptr<FileReader> file) {
+  add(Lane::kFile);
+  files_.back() = std::move(file);
+}
+
+void Sources::add_http(std::unique_ptr<HttpObject> object) {
+  add(Lane::kHttp);
+  objects_.back() = std::move(object);
+}
+
+void Sources::add_nfs(const std::string& url, std::uint64_t size_bytes, std::string version,
+                      const NamePatience& patience) {
+  NfsUrl parsed = parse_nfs_url(url);
+  std::vector<std::string>& addresses = addresses_[parsed.server];
+  if (addresses.empty() && !nameless_) {
+    auto found = addresses_of(parsed.server, patience);
+    if (auto* error = std::get_if<ReadError>(&found)) {
+      error->source = static_cast<std::uint32_t>(lanes_.size());
+      nameless_ = std::move(*error);
+    } else {
+      addresses = std::get<std::vector<std::string>>(std::move(found));
+    }
+  }
+  auto file =
+      std::make_unique<NfsObject>(std::move(parsed), addresses, size_bytes, std::move(version));
+  add(Lane::kNfs);
+  nfs_files_.back() = std::move(file);
+}
+
+void Sources::add_python(const std::string& server) {
+  add(Lane::kPython);
+  python_servers_.back() = Endpoint::of(server);
+}
+
+bool Sources::has(Lane lane) const {
+  return std::find(lanes_.begin(), lanes_.end(), lane) != lanes_.end();
+}
+
+std::vector<std::shared_ptr<Endpoint>> Sources::endpoints() const {
+  std::vector<std::shared_ptr<Endpoint>> found = python_servers_;
+  for (std::size_t source = 0; source < found.size(); ++source) {
+    if (objects_[source]) found[source] = objects_[source]->target()->endpoint;
+    if (nfs_files_[source]) found[source] = nfs_files_[source]->endpoint();
+  }
+  return found;
+}
+
+std::string Sources::version(std::uint32_t source) const {
+  if (files_.at(source)) return files_[source]->version();
+  if (objects_[source]) return objects_[source]->version();
+  if (nfs_files_[source]) return nfs_files_[source]->version();
+  return {};
+}
+
+}  // namespace streamer

@@ -1,0 +1,122 @@
+#include "session/workers.h"
+
+#include <new>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/broken_pipe.h"
+#include "base/descriptors.h"
+#include "base/engine_thread.h"
+
+namespace streamer {
+namespace {
+
+template <typename Work>
+void run_guarded(Scheduler& scheduler, Work work) {
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    scheduler.fail(error_of(ErrorCode::kOutOfMemory, "no memory for the engine"));
+  } catch (const std::exception& failure) {
+    scheduler.fail(error_of(ErrorCode::kIo, std::string("the engine failed: ") + failure.what()));
+  }
+}
+
+}  // namespace
+
+// At least one, or the load fails.
+template <typename Reactor, typename Make>
+void Workers::make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& made, unsigned count,
+                            Make make) {
+  try {
+    while (made.size() < count) {
+      made.push_back(make());
+      scheduler_.add_waker(lane, [reactor = made.back().get()] { reactor->wake(); });
+    }
+  } catch (const std::exception& failure) {
+    if (!made.empty()) return;
+    scheduler_.fail(error_of(ErrorCode::kIo, std::string("the engine: ") + failure.what(),
+                             descriptor_shortage()));
+  }
+}
+
+// False when the system gives no further thread.
+template <typename Work>
+bool Workers::start_thread(const char* role, unsigned index, Work work) {
+  try {
+    threads_.push_back(
+        start_engine_thread(role, index, [this, work] { run_guarded(scheduler_, work); }));
+  } catch (const std::system_error& failure) {
+    if (index == 0) {  // nobody would read this lane
+      scheduler_.fail(error_of(ErrorCode::kOutOfMemory,
+                               std::string("the system gives no thread: ") + failure.what()));
+    }
+    return false;
+  }
+  return true;
+}
+
+void Workers::start_copiers() {
+  for (const auto& [device, copier] : copiers_.by_device()) {
+    const auto number = static_cast<unsigned>(device);
+    if (start_thread("gpu", number, [made = copier.get()] { made->run(); })) continue;
+    scheduler_.fail(error_of(ErrorCode::kOutOfMemory, "the system gives no thread for a device"));
+    return;
+  }
+}
+
+void Workers::start_readers(const std::vector<std::uint64_t>& wanted_bytes) {
+  if (sources_.has(Lane::kHttp)) start_http();
+  if (sources_.has(Lane::kNfs)) start_nfs();
+  if (sources_.has(Lane::kFile)) start_files(wanted_bytes);
+}
+
+void Workers::start_http() {
+  make_reactors(Lane::kHttp, http_reactors_, options_.http_reactors, [this] {
+    return std::make_unique<HttpReactor>(scheduler_, sources_.objects(), options_.http,
+                                         options_.retry, options_.hedge_percent,
+                                         options_.http_in_flight, http_counters_);
+  });
+  const auto count = static_cast<unsigned>(http_reactors_.size());
+  http_counters_.reactors.start(count);
+  for (unsigned i = 0; i < count; ++i) {
+    if (start_thread("http", i, [reactor = http_reactors_[i].get()] { reactor->run(); })) continue;
+    http_counters_.reactors.remove(count - i);
+    return;
+  }
+}
+
+void Workers::start_nfs() {
+  make_reactors(Lane::kNfs, nfs_reactors_, options_.nfs_threads, [this] {
+    return std::make_unique<NfsReactor>(scheduler_, sources_.nfs_files(), options_.nfs,
+                                        options_.retry);
+  });
+  for (unsigned i = 0; i < nfs_reactors_.size(); ++i) {
+    if (!start_thread("nfs", i, [reactor = nfs_reactors_[i].get()] { reactor->run(); })) return;
+  }
+}
+
+void Workers::start_files(const std::vector<std::uint64_t>& wanted_bytes) {
+  file_lane_.emplace(scheduler_, sources_.files(), copiers_);
+  if (options_.gpudirect.value_or(true)) file_lane_->use_gpudirect(options_.gpudirect.has_value());
+  file_lane_->start(options_.file_threads, wanted_bytes);
+  for (unsigned i = 0; i < options_.file_threads; ++i) {
+    if (start_thread("file", i, [this] { file_lane_->run(); })) continue;
+    file_lane_->remove(options_.file_threads - i);
+    return;
+  }
+}
+
+void Workers::join() {
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void Workers::release() {
+  const BrokenPipesIgnored by_farewells;  // TLS connections are closed with a last word
+  http_reactors_.clear();
+  nfs_reactors_.clear();
+}
+
+}  // namespace streamer
