@@ -137,8 +137,8 @@ void DeviceCopier::start(Submitted submitted) {
   in_flight_.push_back(
       {submitted.lane, std::move(submitted.block), std::move(event), Clock::now()});
   const Block& flying = in_flight_.back().block;
-  const std::byte* from = flying.segments.front().target;  // in its slot
-  for (const Segment& segment : flying.copies) {
+  const std::byte* from = flying.in_slot->target;
+  for (const Segment& segment : flying.destinations) {
     if (segment.target != nullptr) copies_.add(from, segment.target, segment.size);
     from += segment.size;
   }
@@ -151,7 +151,7 @@ void DeviceCopier::land_finished() {
     Flight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
     spare_events_.push_back(std::move(flight.event));
-    flight.block.slot.reset();
+    flight.block.leave_slot();
     scheduler_.land(flight.lane, flight.block);
   }
   if (in_flight_.empty()) return;

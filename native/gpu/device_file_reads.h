@@ -21,7 +21,7 @@ class DeviceFileReads {
  public:
   explicit DeviceFileReads(std::shared_ptr<const CuFile> library) : library_(std::move(library)) {}
 
-  // As FileReader::read, of a block whose segments are memory of the copier's device.
+  // As FileReader::read, of a block whose destinations are memory of the copier's device.
   std::optional<ReadError> read(FileReader& file, Block& block, DeviceCopier& copier,
                                 const std::function<bool()>& is_cancelled);
 

@@ -34,7 +34,7 @@ class Hedge {
     duplicate.source = source;
     duplicate.begin = begin_;
     duplicate.end = end_;
-    duplicate.segments = {{memory_.get(), size(), Segment::kNoItem}};
+    duplicate.destinations = {{memory_.get(), size(), Segment::kNoItem}};
     return duplicate;
   }
 

@@ -15,9 +15,9 @@ TEST_CASE("a duplicate gives exactly the bytes that are missing when it is compl
   slow.source = 3;
   slow.begin = 100;
   slow.end = 113;
-  slow.segments = {{reinterpret_cast<std::byte*>(first.data()), 6, 0},
-                   {nullptr, 3, Segment::kNoItem},
-                   {reinterpret_cast<std::byte*>(second.data()), 4, 1}};
+  slow.destinations = {{reinterpret_cast<std::byte*>(first.data()), 6, 0},
+                       {nullptr, 3, Segment::kNoItem},
+                       {reinterpret_cast<std::byte*>(second.data()), 4, 1}};
   slow.received = 2;
   std::memcpy(first.data(), "ab", 2);
 
@@ -26,7 +26,7 @@ TEST_CASE("a duplicate gives exactly the bytes that are missing when it is compl
   CHECK(duplicate.source == 3);
   CHECK(duplicate.begin == 102);
   CHECK(duplicate.end == 113);
-  std::memcpy(duplicate.segments[0].target, "cdefGGGhijk", 11);
+  std::memcpy(duplicate.destinations[0].target, "cdefGGGhijk", 11);
 
   slow.received = 4;  // it went on meanwhile
   std::memcpy(first.data() + 2, "CD", 2);
@@ -41,7 +41,7 @@ TEST_CASE("a duplicate replaces an answer that was not compared yet, whole") {
   Block slow;
   slow.begin = 100;
   slow.end = 108;
-  slow.segments = {{reinterpret_cast<std::byte*>(text.data()), 8, 0}};
+  slow.destinations = {{reinterpret_cast<std::byte*>(text.data()), 8, 0}};
   slow.received = 2;
   std::memcpy(text.data(), "ab", 2);
   slow.answer = AnswerCheck{.begin = 102, .expected = 1, .found = 2};
@@ -52,7 +52,7 @@ TEST_CASE("a duplicate replaces an answer that was not compared yet, whole") {
   Block duplicate = hedge.block(slow.source);
   CHECK(duplicate.begin == 102);
   CHECK_FALSE(duplicate.answer);
-  std::memcpy(duplicate.segments[0].target, "cdefgh", 6);
+  std::memcpy(duplicate.destinations[0].target, "cdefgh", 6);
   hedge.complete(slow);
   CHECK(text == "abcdefgh");
   CHECK(slow.received == slow.size());

@@ -235,8 +235,7 @@ std::optional<ReadError> HttpTransfer::compare_checksum() {
   ReadError error = error_of(ErrorCode::kChecksum,
                              "the bytes are not those that the server sent with their checksum");
   error.begin = answer.begin;
-  const std::vector<Segment>& pieces = block_.copies.empty() ? block_.segments : block_.copies;
-  if (pieces.size() == 1) error.item = pieces[0].item;
+  if (block_.destinations.size() == 1) error.item = block_.destinations[0].item;
   error.algorithm = name_of(code);
   error.expected = hexadecimal(code, answer.expected);
   error.found = hexadecimal(code, answer.found);

@@ -112,10 +112,10 @@ TEST_CASE("whatever lies in a block, only whole pages are asked for, and every b
       const std::uint64_t most = random() % 3 == 0 ? 3'000'000 : 9'000;
       const std::uint64_t size = std::min(1 + random() % most, data.size() - block.end);
       if (random() % 5 == 0) {
-        block.segments.push_back({nullptr, size, Segment::kNoItem});
+        block.destinations.push_back({nullptr, size, Segment::kNoItem});
       } else {
         targets.emplace_back(block.end, size, random() % 2 == 0);
-        block.segments.push_back(targets.back().segment());
+        block.destinations.push_back(targets.back().segment());
       }
       block.end += size;
     }
@@ -135,7 +135,7 @@ TEST_CASE("a large tensor is read into place but for its ends, which take no cal
   Block block;
   block.begin = 1'000;
   block.end = 3'501'000;
-  block.segments = {target.segment()};
+  block.destinations = {target.segment()};
   StrictDisk disk{data};
   read_whole(disk.read_call(), nullptr, 0, block);
   CHECK(target.holds(data));
@@ -148,7 +148,7 @@ TEST_CASE("a file that ends early is told as its end") {
   Block block;
   block.begin = 4'900;
   block.end = 14'900;
-  block.segments = {{memory.data(), memory.size(), 0}};
+  block.destinations = {{memory.data(), memory.size(), 0}};
   StrictDisk disk{data};
   SegmentCursor cursor(block);
   CHECK(read_direct(disk.read_call(), nullptr, 0, cursor, 4'900) == 100);
@@ -164,7 +164,7 @@ TEST_CASE("a file is read past the page cache and compared as any other") {
   Block block;
   block.begin = 500;
   block.end = 500 + memory.size();
-  block.segments = {{memory.data(), memory.size(), 0}};
+  block.destinations = {{memory.data(), memory.size(), 0}};
   REQUIRE_FALSE(reader.read(block, kNeverCancelled));
   CHECK(std::memcmp(memory.data(), data.data() + 500, memory.size()) == 0);
   std::filesystem::resize_file(file.path(), 1'000);
@@ -189,7 +189,7 @@ TEST_CASE("a file system that refuses is asked through the page cache from then 
     FileReader reader(file.path(), data.size(), "", {.is_direct = true, .read_call = refuse_once});
     Block block;
     block.end = data.size();
-    block.segments = {{memory.data(), memory.size(), 0}};
+    block.destinations = {{memory.data(), memory.size(), 0}};
     REQUIRE_FALSE(reader.read(block, kNeverCancelled));
     CHECK(std::memcmp(memory.data(), data.data(), data.size()) == 0);
     CHECK(calls == 2);

@@ -1,4 +1,4 @@
-// Reads blocks of local files straight into their segments.
+// Reads blocks of local files straight into their places.
 //
 // A file is opened once, on its first block, never blocks on open (FIFOs, devices and directories
 // are refused), and is read with preadv2 only: a file truncated under us is an error, not a SIGBUS.
@@ -56,7 +56,7 @@ class FileReader {
   // file stays open until the reader ends.
   void expect(std::uint64_t wanted_bytes) { wanted_bytes_ = wanted_bytes; }
 
-  // Fills the segments of the block, or says why not. Returns early, with success, once
+  // Fills the block, or says why not. Returns early, with success, once
   // `is_cancelled`: the caller drops the block. `step` reads in place of the system's calls.
   std::optional<ReadError> read(Block& block, const std::function<bool()>& is_cancelled,
                                 const ReadStep& step = nullptr);

@@ -40,7 +40,7 @@ Block block_into(std::vector<std::byte>& target, std::uint64_t begin) {
   Block block;
   block.begin = begin;
   block.end = begin + target.size();
-  block.segments.push_back({target.data(), target.size(), 0});
+  block.destinations.push_back({target.data(), target.size(), 0});
   return block;
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("a block is scattered over its segments and its gaps are dropped") {
   Block block;
   block.begin = 1000;
   block.end = 1000 + 10 + 100'000 + 5;
-  block.segments = {
+  block.destinations = {
       {first.data(), 10, 0}, {nullptr, 100'000, Segment::kNoItem}, {second.data(), 5, 1}};
   REQUIRE_FALSE(reader.read(block, kNeverCancelled));
   CHECK(block.received == block.size());
@@ -65,7 +65,7 @@ TEST_CASE("more segments than one call takes are all filled") {
   std::vector<std::byte> target(5000);
   Block block;
   block.end = 5000;
-  for (std::size_t i = 0; i < 5000; ++i) block.segments.push_back({&target[i], 1, 0});
+  for (std::size_t i = 0; i < 5000; ++i) block.destinations.push_back({&target[i], 1, 0});
   REQUIRE_FALSE(reader.read(block, kNeverCancelled));
   CHECK(target[4999] == std::byte{4999 % 251});
 }

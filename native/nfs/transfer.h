@@ -1,4 +1,4 @@
-// One block on its way from an open file of an NFS server to its segments.
+// One block on its way from an open file of an NFS server to its place.
 //
 // The block is asked for in reads of the size the server likes, all at once; each is completed if
 // it comes short. When the last has come, the file is compared with what it was when it was opened.

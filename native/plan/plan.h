@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -79,18 +80,19 @@ struct AnswerCheck {
   std::uint64_t found = 0;     // that of those that came
 };
 
-// The unit of work: one contiguous read, scattered over its segments.
+// The unit of work: one contiguous read, scattered over its destinations.
 struct Block {
   std::uint32_t source = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::vector<Segment> segments;
+  // Where its bytes belong, in order; the same on its whole way.
+  std::vector<Segment> destinations;
 
-  // For a device (else kHost): readers fill the slot (segments then is one piece, the slot's
-  // memory), and the copies say where on the device its bytes go.
+  // For a device (else kHost). With a slot, its bytes are read into that, in one piece, and copied
+  // from there to their destinations.
   std::int32_t device = kHost;
   std::shared_ptr<PinnedSlot> slot;
-  std::vector<Segment> copies;
+  std::optional<Segment> in_slot;
 
   bool is_reread = false;      // its item was read before, and was wrong
   std::uint64_t received = 0;  // good bytes so far; a retry continues behind them
@@ -110,10 +112,25 @@ struct Block {
   // Of items; all others are of gaps.
   std::uint64_t wanted_bytes() const {
     std::uint64_t bytes = 0;
-    for (const Segment& segment : copies.empty() ? segments : copies) {
+    for (const Segment& segment : destinations) {
       if (segment.item != Segment::kNoItem) bytes += segment.size;
     }
     return bytes;
+  }
+
+  // What a reader fills.
+  std::span<const Segment> read_targets() const {
+    if (in_slot) return {&*in_slot, 1};
+    return destinations;
+  }
+  // The bytes of a destination that begins at `position` in the object, where the reader put them.
+  const std::byte* read_bytes(const Segment& destination, std::uint64_t position) const {
+    return in_slot ? in_slot->target + (position - begin) : destination.target;
+  }
+  // Its bytes are copied, or given up.
+  void leave_slot() {
+    slot.reset();
+    in_slot.reset();
   }
 
   // The first byte, in the object, that is missing or not known to be good.
@@ -125,7 +142,7 @@ struct Block {
   }
 };
 
-// Once it is handed out: its segments are memory of its device, and no slot lies between.
+// Once it is handed out: it is read into memory of its device, and no slot lies between.
 inline bool goes_straight(const Block& block) { return is_on_device(block.device) && !block.slot; }
 
 }  // namespace streamer

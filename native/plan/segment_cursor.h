@@ -1,26 +1,29 @@
-// Walks the segments of a block from front to back: the one way bytes find their place.
+// Walks what a reader fills of a block from front to back: the one way bytes find their place.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "plan/plan.h"
 
 namespace streamer {
 
-// The block's segments must outlive the cursor.
+// The block must outlive the cursor, and stay where it is.
 class SegmentCursor {
  public:
   // Starts behind the bytes the block already received.
-  explicit SegmentCursor(const Block& block) : segments_(&block.segments) { skip(block.received); }
+  explicit SegmentCursor(const Block& block) : segments_(block.read_targets()) {
+    skip(block.received);
+  }
 
-  bool is_at_end() const { return segment_ == segments_->size(); }
+  bool is_at_end() const { return segment_ == segments_.size(); }
 
   // The next run of bytes that belongs together; a null target means: drop them.
   Segment piece() const {
-    const Segment& segment = (*segments_)[segment_];
+    const Segment& segment = segments_[segment_];
     std::byte* target = segment.target == nullptr ? nullptr : segment.target + offset_;
     return {target, segment.size - offset_, segment.item};
   }
@@ -28,10 +31,10 @@ class SegmentCursor {
   // `bytes` must not exceed what is left.
   void skip(std::uint64_t bytes) {
     while (bytes > 0) {
-      const std::uint64_t here = std::min(bytes, (*segments_)[segment_].size - offset_);
+      const std::uint64_t here = std::min(bytes, segments_[segment_].size - offset_);
       offset_ += here;
       bytes -= here;
-      if (offset_ == (*segments_)[segment_].size) {
+      if (offset_ == segments_[segment_].size) {
         ++segment_;
         offset_ = 0;
       }
@@ -52,7 +55,7 @@ class SegmentCursor {
   }
 
  private:
-  const std::vector<Segment>* segments_;
+  std::span<const Segment> segments_;
   std::size_t segment_ = 0;
   std::uint64_t offset_ = 0;
 };

@@ -49,14 +49,14 @@ Block BlockCutter::cut(const Span& span, std::uint64_t end) {
     const bool is_item = i < span.first_item + span.item_count;
     const std::uint64_t gap_end = is_item ? std::min(end, items_[i].begin) : end;
     if (gap_end > position) {
-      block.segments.push_back({nullptr, gap_end - position, Segment::kNoItem});
+      block.destinations.push_back({nullptr, gap_end - position, Segment::kNoItem});
       position = gap_end;
     }
     if (!is_item) break;
     const Item& item = items_[i];
     const std::uint64_t item_end = std::min(end, item.end);
     if (item_end > position) {
-      block.segments.push_back({item.target + (position - item.begin), item_end - position, i});
+      block.destinations.push_back({item.target + (position - item.begin), item_end - position, i});
       position = item_end;
     }
   }

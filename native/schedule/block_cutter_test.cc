@@ -57,12 +57,12 @@ TEST_CASE("small items share a block and the gap between them is dropped") {
   Fixture fixture({{0, 10, 20}, {0, 20, 20}, {0, 25, 40}}, {{0, 10, 40, 0, 3}}, 1024);
   const auto block = fixture.next();
   REQUIRE(block);
-  REQUIRE(block->segments.size() == 3);
-  CHECK(block->segments[0].item == 0);
-  CHECK(block->segments[1].target == nullptr);
-  CHECK(block->segments[1].size == 5);
-  CHECK(block->segments[2].item == 2);
-  CHECK(block->segments[2].target == &fixture.object[25]);
+  REQUIRE(block->destinations.size() == 3);
+  CHECK(block->destinations[0].item == 0);
+  CHECK(block->destinations[1].target == nullptr);
+  CHECK(block->destinations[1].size == 5);
+  CHECK(block->destinations[2].item == 2);
+  CHECK(block->destinations[2].target == &fixture.object[25]);
   CHECK_FALSE(fixture.next());
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("whatever the shapes and the memory, every byte of every item is cut e
         continue;
       }
       std::uint64_t at = block->begin;
-      for (const Segment& segment : block->segments) {
+      for (const Segment& segment : block->destinations) {
         REQUIRE(segment.size > 0);
         if (segment.item != Segment::kNoItem) {
           REQUIRE(segment.target == &fixture.object[at]);

@@ -22,7 +22,7 @@ struct DeviceLane {
 // Gives the slot back, and with it what the block had received.
 void take_slot_back(Block& block);
 
-// Pins the slot and makes it the block's destination. Without a lock: the first use of a slot takes
+// Pins the slot and has the block read into it. Without a lock: the first use of a slot takes
 // milliseconds. Throws DeviceFailure.
 void direct_to_slot(Block& block);
 

@@ -12,31 +12,28 @@ DigestLedger::DigestLedger(DigestPlan plan)
 
 void DigestLedger::add(const Block& block) {
   if (is_empty()) return;
-  const bool is_in_slot = !block.copies.empty();  // for a device: in one piece of pinned memory
   std::uint64_t position = block.begin;
-  for (Segment segment : is_in_slot ? block.copies : block.segments) {
-    if (is_in_slot) segment.target = block.segments[0].target + (position - block.begin);
-    if (segment.item != Segment::kNoItem && plan_.items[segment.item].code) {
-      add_segment(plan_.items[segment.item], segment, block.source, position);
+  for (const Segment& destination : block.destinations) {
+    if (destination.item != Segment::kNoItem && plan_.items[destination.item].code) {
+      const std::byte* const bytes = block.read_bytes(destination, position);
+      add_bytes({bytes, destination.size}, destination.item, block.source, position);
     }
-    position += segment.size;
+    position += destination.size;
   }
 }
 
-void DigestLedger::add_segment(const ItemDigest& wanted, const Segment& segment,
-                               std::uint32_t source, std::uint64_t begin) {
-  const std::uint64_t end = begin + segment.size;
-  const std::byte* data = segment.target;
-  while (begin < end) {
-    const std::uint64_t piece_end = std::min(end, next_cut(source, begin));
-    const std::uint64_t bytes = piece_end - begin;
-    const Piece piece{begin, bytes, compute(*wanted.code, {data, bytes})};
+void DigestLedger::add_bytes(std::span<const std::byte> bytes, std::uint32_t item,
+                             std::uint32_t source, std::uint64_t begin) {
+  while (!bytes.empty()) {
+    const std::uint64_t size =
+        std::min<std::uint64_t>(bytes.size(), next_cut(source, begin) - begin);
+    const Piece piece{begin, size, compute(*plan_.items[item].code, bytes.first(size))};
     {
       const std::lock_guard lock(mutex_);
-      pieces_[segment.item].push_back(piece);
+      pieces_[item].push_back(piece);
     }
-    begin = piece_end;
-    data += bytes;
+    begin += size;
+    bytes = bytes.subspan(size);
   }
 }
 

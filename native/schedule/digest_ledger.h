@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/read_error.h"
@@ -44,8 +45,9 @@ class DigestLedger {
   ReadError error_of(const Item& item, std::uint32_t index);
 
  private:
-  void add_segment(const ItemDigest& wanted, const Segment& segment, std::uint32_t source,
-                   std::uint64_t begin);
+  // Those of one item, which begin there in the object.
+  void add_bytes(std::span<const std::byte> bytes, std::uint32_t item, std::uint32_t source,
+                 std::uint64_t begin);
   std::uint64_t next_cut(std::uint32_t source, std::uint64_t after) const;
   std::vector<Piece> joined(std::uint32_t item) const;
   std::uint64_t whole(std::uint32_t item) const;

@@ -24,7 +24,7 @@ Block block_of(std::string& object, std::uint64_t begin, std::uint64_t end, std:
   Block block;
   block.begin = begin;
   block.end = end;
-  block.segments.push_back(
+  block.destinations.push_back(
       {reinterpret_cast<std::byte*>(object.data()) + begin, end - begin, item});
   return block;
 }
@@ -80,8 +80,8 @@ TEST_CASE("gaps and items nobody asked about leave no trace") {
   DigestLedger ledger(plan);
   Block block = block_of(object, 0, 10, 0);
   block.end = 30;
-  block.segments.push_back({nullptr, 10, Segment::kNoItem});
-  block.segments.push_back({reinterpret_cast<std::byte*>(object.data()) + 20, 10, 1});
+  block.destinations.push_back({nullptr, 10, Segment::kNoItem});
+  block.destinations.push_back({reinterpret_cast<std::byte*>(object.data()) + 20, 10, 1});
   ledger.add(block);
   CHECK(ledger.judge(0) == Verdict::kRight);
   CHECK(ledger.judge(1) == Verdict::kRight);

@@ -188,7 +188,7 @@ void Scheduler::count_landed(Lane which, const Block& block) {
   LaneState& lane = lane_state(which);
   --lane.in_flight;
   stats_.bytes_landed += block.size();
-  for (const Segment& segment : block.copies.empty() ? block.segments : block.copies) {
+  for (const Segment& segment : block.destinations) {
     if (segment.item == Segment::kNoItem) continue;
     missing_bytes_[segment.item] -= segment.size;
     if (missing_bytes_[segment.item] == 0) settle(which, segment.item);

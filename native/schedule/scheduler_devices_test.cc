@@ -111,10 +111,10 @@ TEST_CASE("a block reads into its slot and knows where its bytes go") {
   desk.provide();
   const auto block = desk.take();
   REQUIRE(block);
-  REQUIRE(block->segments.size() == 1);
-  CHECK(block->segments[0].target == block->slot->data());
-  REQUIRE(block->copies.size() == 1);
-  CHECK(block->copies[0].target == reinterpret_cast<std::byte*>(desk.targets[0].data()));
+  REQUIRE(block->read_targets().size() == 1);
+  CHECK(block->read_targets()[0].target == block->slot->data());
+  REQUIRE(block->destinations.size() == 1);
+  CHECK(block->destinations[0].target == reinterpret_cast<std::byte*>(desk.targets[0].data()));
 }
 
 TEST_CASE("bytes lie in a slot as in their pages of the file, where there is room for that") {
@@ -128,8 +128,8 @@ TEST_CASE("bytes lie in a slot as in their pages of the file, where there is roo
     block.end = 5'000 + size;
     block.slot = ring->try_acquire(user);
     direct_to_slot(block);
-    CHECK(block.segments[0].target == block.slot->data() + ahead);
-    CHECK(block.segments[0].size == size);
+    CHECK(block.read_targets()[0].target == block.slot->data() + ahead);
+    CHECK(block.read_targets()[0].size == size);
   }
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("a block that failed keeps its slot only for bytes it received") {
   block->received = 0;
   desk.scheduler.retry_at(Lane::kHttp, std::move(*block), now);
   CHECK(desk.user->held_bytes == 0);
-  CHECK(desk.take(now)->segments[0].target != nullptr);
+  CHECK(desk.take(now)->read_targets()[0].target != nullptr);
 }
 
 TEST_CASE("a block that waits for the consumer holds no slot") {

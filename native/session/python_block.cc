@@ -35,10 +35,10 @@ bool PythonBlock::fill_in() {
   is_lent_ = true;
   is_settled_ = false;
   loan_ = std::move(*lent);
-  const std::vector<Segment>& segments = block().segments;
-  const bool is_direct = segments.size() == 1 && segments[0].target != nullptr;
+  const std::span<const Segment> targets = block().read_targets();
+  const bool is_direct = targets.size() == 1 && targets[0].target != nullptr;
   if (is_direct) {
-    data_ = segments[0].target;
+    data_ = targets[0].target;
     return true;
   }
   bounce_.reset(new (std::nothrow) std::byte[block().size()]);
@@ -77,7 +77,7 @@ void PythonBlock::let_go() {
   if (!std::exchange(is_lent_, false)) return;
   data_ = nullptr;
   bounce_.reset();
-  loan_.block.slot.reset();
+  loan_.block.leave_slot();
   session_->python().end_loan();
 }
 
