@@ -10,9 +10,9 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
     : options_(options),
       ledger_(std::move(plan.digests)),
       plan_(std::move(plan)),
-      memory_(plan_.items.size()),
       missing_bytes_(plan_.items.size()),
-      state_(plan_.items.size(), ItemState::kWaiting) {
+      queue_(plan_.items.size(), options.in_item_order),
+      memory_(plan_.items, queue_, options.memory_limit_bytes) {
   using Queue = std::pair<std::size_t, std::uint32_t>;  // lane and server
   std::map<Queue, std::vector<Span>> spans;
   for (const Span& span : plan_.spans) {
@@ -24,16 +24,11 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
     const std::size_t lane = queue.first;
     lanes_[lane].cutters.emplace_back(plan_.items, std::move(own), block_bytes_of(lane));
   }
-  arena_.join(options_.memory_limit_bytes);
   const std::lock_guard lock(mutex_);
-  bool asks = false;
   for (std::uint32_t i = 0; i < plan_.items.size(); ++i) {
     missing_bytes_[i] = plan_.items[i].size();
     if (missing_bytes_[i] == 0) complete(i);
-    asks = asks || plan_.items[i].device != kHost;
   }
-  if (!asks) return;
-  is_asked_.resize(plan_.items.size());
   ask_for_memory();
 }
 
@@ -46,12 +41,6 @@ BlockCutter::BlockBytes Scheduler::block_bytes_of(std::size_t lane) const {
     };
   }
   return [fixed = options_.block_bytes[lane]](std::uint32_t) { return fixed; };
-}
-
-Scheduler::~Scheduler() {
-  if (is_released_) return;
-  memory_.clear();  // into the arena's cache while this session's limit still counts
-  arena_.leave(options_.memory_limit_bytes);
 }
 
 std::optional<Block> Scheduler::take(Lane which) {
@@ -156,7 +145,7 @@ std::optional<Block> Scheduler::cut_next(LaneState& lane, Search& search) {
   const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
   std::optional<Block> block;
   try {
-    block = cutter->next([this](std::uint32_t item) { return reserve(item); }, is_idle);
+    block = cutter->next([this](std::uint32_t item) { return memory_.reserve(item); }, is_idle);
   } catch (const std::bad_alloc&) {
     ReadError error;
     error.code = ErrorCode::kOutOfMemory;
@@ -225,15 +214,8 @@ void Scheduler::read_again(Lane which, std::uint32_t index) {
 }
 
 void Scheduler::complete(std::uint32_t item) {
-  state_[item] = ItemState::kComplete;
-  if (!options_.in_item_order) {
-    ready_.push_back(item);
-  } else {
-    while (next_in_order_ < state_.size() && state_[next_in_order_] == ItemState::kComplete) {
-      ready_.push_back(next_in_order_++);
-    }
-  }
-  if (!ready_.empty()) has_delivery_.notify_all();
+  queue_.complete(item);
+  if (queue_.has_ready()) has_delivery_.notify_all();
 }
 
 void Scheduler::retry_at(Lane which, Block block, TimePoint due) {
@@ -287,42 +269,10 @@ void Scheduler::wake_lane(LaneState& lane) {
   for (const auto& waker : lane.wakers) waker();
 }
 
-Delivery Scheduler::wait(double timeout_s) {
-  std::unique_lock lock(mutex_);
-  is_consumer_back_ = true;
-  if (is_memory_short_) wake_starved_locked();
-  is_memory_short_ = false;
-  const auto has_news = [this] {
-    return is_stopped_ || !ready_.empty() || !to_refresh_.empty() || !to_allocate_.empty() ||
-           has_delivered_all();
-  };
-  has_delivery_.wait_for(lock, Seconds(timeout_s), has_news);
-  Delivery delivery;
-  delivery.error = error_;
-  delivery.to_refresh.swap(to_refresh_);
-  if (!error_ && !is_stopped_) {
-    delivery.items.assign(ready_.begin(), ready_.end());
-    for (const std::uint32_t item : ready_) {
-      state_[item] = ItemState::kDelivered;
-      stats_.bytes_delivered += plan_.items[item].size();
-    }
-    stats_.items_delivered += ready_.size();
-    ready_.clear();
-    delivery.to_allocate = take_asked();
-  }
-  delivery.is_finished = is_stopped_ || has_delivered_all();
-  return delivery;
-}
-
 void Scheduler::wake_starved_locked() {
   for (LaneState& lane : lanes_) {
     if (lane.is_starved) wake_lane(lane);
   }
-}
-
-void Scheduler::stop() {
-  const std::lock_guard lock(mutex_);
-  stop_locked();
 }
 
 void Scheduler::stop_locked() {
@@ -332,16 +282,6 @@ void Scheduler::stop_locked() {
     wake_lane(lane);
   }
   has_delivery_.notify_all();
-}
-
-bool Scheduler::is_stopped() {
-  const std::lock_guard lock(mutex_);
-  return is_stopped_;
-}
-
-SchedulerStats Scheduler::stats() {
-  const std::lock_guard lock(mutex_);
-  return stats_;
 }
 
 }  // namespace streamer

@@ -4,12 +4,8 @@
 //  - One queue per lane (files, HTTP, Python, NFS) over all blocks of all objects, cut on demand in
 //    item order; a block that must be tried again comes back to the same queue.
 //  - An item is delivered exactly once, when its last byte landed.
-//  - Bytes held (reserved and not yet taken by the consumer) stay below the limit, except that an
-//    item that finds nothing else held may be reserved (a tensor larger than the limit is read
-//    alone), and so may the first item that is not taken (delivery in item order cannot deadlock
-//    when lanes share the limit).
-//  - Where the system gives no memory for an item, that waits while memory may come back: until the
-//    consumer has let go of what it took and asks for more, and until what is held is delivered.
+//  - Memory is given to items as item_memory.h says: within the limit, and where the system has
+//    none, an item waits while some may come back.
 //  - Where the plan wants digests, they are computed by finish(), on the reader's thread; an item
 //    with another than the expected one is read once more before it is delivered.
 //  - A block for a device is handed out with a slot of pinned memory, when one is free, and goes to
@@ -18,8 +14,6 @@
 //    it waits for the consumer; so every slot comes back by itself.
 //    Blocks of sources that are read straight into a device's memory have no slot, and land at
 //    once.
-//  - Memory on a device, or of the consumer's own on this machine, is asked of the consumer, in
-//    item order, as far as the limit allows.
 //  - The first error stops everything and is what the consumer gets; nothing is delivered after it.
 //
 // Thread-safe. Every wait ends on stop().
@@ -29,7 +23,6 @@
 #include <array>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -39,12 +32,13 @@
 
 #include "base/clock.h"
 #include "base/read_error.h"
-#include "io/arena.h"
 #include "plan/lane.h"
 #include "plan/plan.h"
 #include "schedule/block_cutter.h"
+#include "schedule/delivery_queue.h"
 #include "schedule/device_lane.h"
 #include "schedule/digest_ledger.h"
+#include "schedule/item_memory.h"
 
 namespace streamer {
 
@@ -97,7 +91,6 @@ class Scheduler {
  public:
   // `lane_of_source[s]` says who reads object s. The plan has been checked.
   Scheduler(Plan plan, const std::vector<Lane>& lane_of_source, const SchedulerOptions& options);
-  ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
@@ -171,8 +164,6 @@ class Scheduler {
     }
     bool is_finished() const { return in_flight == 0 && retries.empty() && is_cut(); }
   };
-  enum class ItemState : std::uint8_t { kWaiting, kComplete, kDelivered, kTaken };
-
   BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
   // One look for a block, and what stood in its way.
   struct Search {
@@ -193,50 +184,34 @@ class Scheduler {
   bool try_give_slot(Block& block);
   void count_landed(Lane which, const Block& block);
   void ask_for_memory();
-  std::vector<std::uint32_t> take_asked();
-  bool reserve(std::uint32_t item);
-  bool may_get_memory_back(std::uint32_t item) const;
   void settle(Lane lane, std::uint32_t item);
   void read_again(Lane lane, std::uint32_t item);
   void complete(std::uint32_t item);
   void fail_locked(ReadError error);
   void stop_locked();
   void release_locked();
-  bool has_delivered_all() const { return stats_.items_delivered == state_.size(); }
   void queue_again(LaneState& lane, Block block, TimePoint due);
   void wake_lane(LaneState& lane);
   void wake_starved_locked();
   LaneState& lane_state(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
   const SchedulerOptions options_;
-  Arena& arena_ = Arena::instance();
   DigestLedger ledger_;  // has a lock of its own, taken inside of ours
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_delivery_;
   Plan plan_;
-  std::vector<Memory> memory_;                // by item
   std::vector<std::uint64_t> missing_bytes_;  // by item
-  std::vector<ItemState> state_;              // by item
+  DeliveryQueue queue_;
+  ItemMemory memory_;
   std::array<LaneState, kLaneCount> lanes_;
-  std::deque<std::uint32_t> ready_;  // complete, not yet given to the consumer
   std::vector<std::uint32_t> to_refresh_;
   std::map<std::int32_t, DeviceLane> devices_;
   std::set<std::uint32_t> straight_;  // sources
-  std::deque<std::uint32_t> to_allocate_;
-  std::vector<bool> is_asked_;     // by item: asked of the consumer and counted as held; else empty
-  std::uint32_t next_to_ask_ = 0;  // first item whose memory was not asked for
-  std::uint32_t front_ = 0;        // first item that is not taken
-  // First item that is not in ready_ yet, when delivering in item order.
-  std::uint32_t next_in_order_ = 0;
-  std::uint64_t held_bytes_ = 0;
-  bool is_memory_short_ = false;   // the system gave none, and may give some later
-  bool is_consumer_back_ = false;  // it took nothing since it last waited
   std::optional<ReadError> error_;
   bool is_stopped_ = false;
   std::uint32_t loans_ = 0;
   bool is_release_asked_ = false;
-  bool is_released_ = false;
   SchedulerStats stats_;
 };
 

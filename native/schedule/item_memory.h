@@ -1,0 +1,64 @@
+// The memory of items: of the engine's own on this machine, and what the consumer is asked for, on
+// devices and of its own.
+//
+// Items get it in order, as far as the limit allows (memory_budget.h). Where the system gives none,
+// an item waits while some may come back. Not thread-safe; used under the scheduler's lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "io/arena.h"
+#include "plan/plan.h"
+#include "schedule/delivery_queue.h"
+#include "schedule/memory_budget.h"
+
+namespace streamer {
+
+class ItemMemory {
+ public:
+  // Gives `items` their targets; they and `queue` must outlive it.
+  ItemMemory(std::vector<Item>& items, const DeliveryQueue& queue, std::uint64_t limit_bytes);
+  ~ItemMemory();
+  ItemMemory(const ItemMemory&) = delete;
+  ItemMemory& operator=(const ItemMemory&) = delete;
+
+  // Makes sure that the item has memory; false where there is none for it now. Throws
+  // std::bad_alloc where none will come.
+  bool reserve(std::uint32_t item);
+
+  // Asks the consumer, as far as the limit allows.
+  void ask();
+  bool has_asked() const { return !to_ask_.empty(); }
+  // Items that need memory of the consumer's; a few at a time.
+  std::vector<std::uint32_t> take_asked();
+  // Throws std::invalid_argument for what was not asked.
+  void provide(const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
+
+  // Of an item that the consumer takes; empty where the memory is its own.
+  Memory take(std::uint32_t item);
+  // Whether items that found none are to be tried again.
+  bool note_consumer_back() { return budget_.note_consumer_back(); }
+
+  std::uint64_t peak_held_bytes() const { return budget_.peak_held_bytes(); }
+
+  // Gives back what was not taken.
+  void release();
+
+ private:
+  bool is_asked(std::uint32_t item) const { return item < is_asked_.size() && is_asked_[item]; }
+
+  std::vector<Item>& items_;
+  const DeliveryQueue& queue_;
+  Arena& arena_ = Arena::instance();
+  MemoryBudget budget_;
+  std::vector<Memory> memory_;  // by item
+  std::deque<std::uint32_t> to_ask_;
+  std::vector<bool> is_asked_;     // by item: asked of the consumer, and held; else empty
+  std::uint32_t next_to_ask_ = 0;  // first item whose memory was not asked for
+  bool is_released_ = false;
+};
+
+}  // namespace streamer

@@ -1,0 +1,91 @@
+// The part of the scheduler that the consumer sees: what is finished, its memory, and the end.
+#include <utility>
+
+#include "schedule/scheduler.h"
+
+namespace streamer {
+
+Delivery Scheduler::wait(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  if (memory_.note_consumer_back()) wake_starved_locked();
+  const auto has_news = [this] {
+    return is_stopped_ || queue_.has_ready() || !to_refresh_.empty() || memory_.has_asked() ||
+           queue_.has_delivered_all();
+  };
+  has_delivery_.wait_for(lock, Seconds(timeout_s), has_news);
+  Delivery delivery;
+  delivery.error = error_;
+  delivery.to_refresh.swap(to_refresh_);
+  if (!error_ && !is_stopped_) {
+    delivery.items = queue_.deliver();
+    for (const std::uint32_t item : delivery.items) {
+      stats_.bytes_delivered += plan_.items[item].size();
+    }
+    delivery.to_allocate = memory_.take_asked();
+  }
+  delivery.is_finished = is_stopped_ || queue_.has_delivered_all();
+  return delivery;
+}
+
+void Scheduler::ask_for_memory() {
+  memory_.ask();
+  if (memory_.has_asked()) has_delivery_.notify_all();
+}
+
+std::vector<std::uint32_t> Scheduler::next_to_allocate() {
+  const std::lock_guard lock(mutex_);
+  return is_stopped_ ? std::vector<std::uint32_t>() : memory_.take_asked();
+}
+
+void Scheduler::provide(const std::vector<std::uint32_t>& items,
+                        const std::vector<std::byte*>& targets) {
+  const std::lock_guard lock(mutex_);
+  memory_.provide(items, targets);
+  wake_starved_locked();
+}
+
+Memory Scheduler::take_item(std::uint32_t item) {
+  const std::lock_guard lock(mutex_);
+  if (!queue_.may_take(item)) return {};
+  Memory memory = memory_.take(item);
+  queue_.take(item);
+  ask_for_memory();
+  wake_starved_locked();
+  return memory;
+}
+
+void Scheduler::stop() {
+  const std::lock_guard lock(mutex_);
+  stop_locked();
+}
+
+void Scheduler::release() {
+  const std::lock_guard lock(mutex_);
+  is_release_asked_ = true;
+  release_locked();
+}
+
+void Scheduler::end_loan() {
+  const std::lock_guard lock(mutex_);
+  --loans_;
+  if (is_release_asked_) release_locked();
+}
+
+void Scheduler::release_locked() {
+  if (loans_ == 0) memory_.release();
+}
+
+bool Scheduler::is_stopped() {
+  const std::lock_guard lock(mutex_);
+  return is_stopped_;
+}
+
+SchedulerStats Scheduler::stats() {
+  const std::lock_guard lock(mutex_);
+  SchedulerStats stats = stats_;
+  stats.items_delivered = queue_.delivered();
+  stats.peak_held_bytes = memory_.peak_held_bytes();
+  return stats;
+}
+
+}  // namespace streamer
