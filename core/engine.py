@@ -21,6 +21,12 @@ from streamer.core.trust import default_ca_file
 
 __all__ = ["SourceObject", "http_target", "make_engine"]
 
+CHOSEN_FOR_A_PLAN = {"file_threads", "gpudirect", "http_reactors", "http_in_flight", "nfs_threads"}
+_AS_SET = [
+    name
+    for name in Settings.__dataclass_fields__
+    if hasattr(_native.SessionOptions, name) and name not in CHOSEN_FOR_A_PLAN
+]
 RENEW_AFTER = 0.8  # of a signature's lifetime: leaves a fifth of it for a slow answer
 
 
@@ -58,28 +64,17 @@ def make_engine(
     sizes = [(known.source, known.size_bytes) for known in objects]
     files = choose_file_reading(sizes, settings, plan.span_bytes, blocks)
     http = choose_http_reading(settings, plan.span_bytes, blocks)
-    engine = _native.Session(
-        file_block_bytes=settings.file_block_bytes,
-        http_block_bytes=settings.http_block_bytes,
-        nfs_block_bytes=settings.nfs_block_bytes,
-        python_block_bytes=settings.python_block_bytes,
-        memory_limit_bytes=settings.memory_limit_bytes,
-        in_item_order=in_item_order,
-        file_threads=files.threads,
-        http_reactors=http.reactors,
-        http_in_flight=http.in_flight,
-        http_blocks_follow_server=settings.http_first_block_bytes < settings.http_block_bytes,
-        nfs_threads=min(settings.nfs_threads, blocks),
-        connect_timeout_s=settings.connect_timeout_s,
-        first_byte_timeout_s=settings.first_byte_timeout_s,
-        stall_timeout_s=settings.stall_timeout_s,
-        stall_bytes_per_s=settings.stall_bytes_per_s,
-        max_attempts=settings.max_attempts,
-        block_deadline_s=settings.block_deadline_s,
-        hedge_percent=settings.hedge_percent,
-        pinned_bytes=settings.pinned_bytes,
-        gpudirect=files.gpudirect,
-    )
+    options = _native.SessionOptions()
+    for knob in _AS_SET:
+        setattr(options, knob, getattr(settings, knob))
+    options.in_item_order = in_item_order
+    options.file_threads = files.threads
+    options.gpudirect = files.gpudirect
+    options.http_reactors = http.reactors
+    options.http_in_flight = http.in_flight
+    options.http_blocks_follow_server = settings.http_first_block_bytes < settings.http_block_bytes
+    options.nfs_threads = min(settings.nfs_threads, blocks)
+    engine = _native.Session(options)
     for number, known in enumerate(objects):
         _add(engine, known, files, uses_ring=settings.io_uring is not False)
         if known.compares_answers and isinstance(known.source, HttpSource) and known.source.answer_checksum:

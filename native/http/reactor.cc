@@ -30,7 +30,7 @@ void check(CURLMcode result) {
 
 HttpReactor::HttpReactor(Scheduler& scheduler,
                          const std::vector<std::unique_ptr<HttpObject>>& objects,
-                         const HttpOptions& http, const RetryOptions& retry, double hedge_percent,
+                         const Timeouts& timeouts, const RetryOptions& retry, double hedge_percent,
                          unsigned max_in_flight, HttpCounters& counters)
     : scheduler_(scheduler),
       objects_(objects),
@@ -42,7 +42,7 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       hedge_budget_(hedge_percent) {
   if (!multi_) throw std::runtime_error("libcurl gives no multi handle");
   for (unsigned i = 0; i < max_in_flight; ++i) {
-    transfers_.push_back(std::make_unique<HttpTransfer>(http, received_bytes_));
+    transfers_.push_back(std::make_unique<HttpTransfer>(timeouts, received_bytes_));
     idle_.push_back(transfers_.back().get());
   }
 }

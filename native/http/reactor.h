@@ -39,7 +39,7 @@ class HttpReactor {
  public:
   // `objects` is indexed by source and holds null for those that are not read over HTTP.
   HttpReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<HttpObject>>& objects,
-              const HttpOptions& http, const RetryOptions& retry, double hedge_percent,
+              const Timeouts& timeouts, const RetryOptions& retry, double hedge_percent,
               unsigned max_in_flight, HttpCounters& counters);
   ~HttpReactor();
   HttpReactor(const HttpReactor&) = delete;

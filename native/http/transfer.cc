@@ -55,15 +55,15 @@ std::string precondition_of(const RangeRequest& asked) {
 
 }  // namespace
 
-HttpTransfer::HttpTransfer(const HttpOptions& options, std::uint64_t& received_bytes)
-    : options_(options), received_bytes_(received_bytes), easy_(curl_easy_init()) {
+HttpTransfer::HttpTransfer(const Timeouts& timeouts, std::uint64_t& received_bytes)
+    : timeouts_(timeouts), received_bytes_(received_bytes), easy_(curl_easy_init()) {
   if (!easy_) throw std::runtime_error("libcurl gives no handle");
 }
 
 void HttpTransfer::prepare(Block block, HttpObject& object,
                            std::shared_ptr<const HttpTarget> target, TimePoint now,
                            double first_byte_s) {
-  first_byte_s_ = std::min(first_byte_s, options_.first_byte_timeout_s);
+  first_byte_s_ = std::min(first_byte_s, timeouts_.first_byte_timeout_s);
   block_ = std::move(block);
   if (block_.attempts++ == 0) block_.first_started = now;
   object_ = &object;
@@ -133,7 +133,7 @@ void HttpTransfer::set_options() {
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-                   static_cast<long>(options_.connect_timeout_s * 1e3));
+                   static_cast<long>(timeouts_.connect_timeout_s * 1e3));
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES,
                    1L);  // spread over what a name stands for
   if (block_.attempts > 1) {
@@ -278,7 +278,7 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_
     }
     window_start_ = now;  // a late answer has not stalled yet
     window_total_ = received_bytes_;
-  } else if (window_s > options_.stall_timeout_s) {
+  } else if (window_s > timeouts_.stall_timeout_s) {
     const auto progress = static_cast<double>(block_.received - window_received_);
     if (progress < slowest_bytes_per_s(window_s, active) * window_s) {
       error = error_of(ErrorCode::kTimeout, "the transfer stalled");
@@ -295,9 +295,9 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_
 // those that fall far behind the others have stalled.
 double HttpTransfer::slowest_bytes_per_s(double seconds, std::size_t active) const {
   const double together = static_cast<double>(received_bytes_ - window_total_) / seconds;
-  if (together < options_.stall_bytes_per_s) return options_.stall_bytes_per_s;
+  if (together < timeouts_.stall_bytes_per_s) return timeouts_.stall_bytes_per_s;
   const double share = together / static_cast<double>(std::max<std::size_t>(active, 1));
-  return std::min(options_.stall_bytes_per_s, share * kFairShare);
+  return std::min(timeouts_.stall_bytes_per_s, share * kFairShare);
 }
 
 double HttpTransfer::answered_in_s() const {

@@ -18,22 +18,16 @@
 #include "base/read_error.h"
 #include "http/object.h"
 #include "http/range_response.h"
+#include "net/timeouts.h"
 #include "plan/plan.h"
 #include "plan/segment_cursor.h"
 
 namespace streamer {
 
-struct HttpOptions {
-  double connect_timeout_s = 10;
-  double first_byte_timeout_s = 30;  // from the request's last byte to the answer's first
-  double stall_timeout_s = 10;       // longest time below stall_bytes_per_s
-  double stall_bytes_per_s = 256 << 10;
-};
-
 class HttpTransfer {
  public:
   // `received_bytes` counts what all transfers of the reactor received; it must outlive this one.
-  HttpTransfer(const HttpOptions& options, std::uint64_t& received_bytes);
+  HttpTransfer(const Timeouts& timeouts, std::uint64_t& received_bytes);
   HttpTransfer(const HttpTransfer&) = delete;
   HttpTransfer& operator=(const HttpTransfer&) = delete;
 
@@ -89,7 +83,7 @@ class HttpTransfer {
   std::optional<ReadError> error_of_curl(CURLcode result) const;
   void complete_error(ReadError& error, TimePoint now) const;
 
-  const HttpOptions options_;
+  const Timeouts timeouts_;
   std::uint64_t& received_bytes_;
   std::unique_ptr<CURL, FreeEasy> easy_;
   std::unique_ptr<curl_slist, FreeList> headers_;

@@ -9,10 +9,10 @@ class NfsMount {};
 class NfsTransfer {};
 
 NfsReactor::NfsReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<NfsObject>>& objects,
-                       const NfsOptions& options, const RetryOptions& retry)
+                       const Timeouts& timeouts, const RetryOptions& retry)
     : scheduler_(scheduler),
       objects_(objects),
-      options_(options),
+      timeouts_(timeouts),
       retry_(retry),
       retries_(scheduler, Lane::kNfs, retry),
       wake_descriptor_(-1) {

@@ -31,10 +31,10 @@ int make_wake_descriptor() {
 }  // namespace
 
 NfsReactor::NfsReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<NfsObject>>& objects,
-                       const NfsOptions& options, const RetryOptions& retry)
+                       const Timeouts& timeouts, const RetryOptions& retry)
     : scheduler_(scheduler),
       objects_(objects),
-      options_(options),
+      timeouts_(timeouts),
       retry_(retry),
       retries_(scheduler, Lane::kNfs, retry),
       wake_descriptor_(make_wake_descriptor()) {}
@@ -90,8 +90,8 @@ void NfsReactor::start(Block block, TimePoint now) {
 NfsMount& NfsReactor::mount_for(const NfsObject& object) {
   std::unique_ptr<NfsMount>& mount = mounts_[NfsMount::name_of(object)];
   if (!mount) {
-    const NfsTimeouts timeouts{options_.connect_timeout_s, options_.stall_timeout_s,
-                               options_.stall_bytes_per_s};
+    const NfsTimeouts timeouts{timeouts_.connect_timeout_s, timeouts_.stall_timeout_s,
+                               timeouts_.stall_bytes_per_s};
     mount = std::make_unique<NfsMount>(object, mounts_made_++, timeouts);
   }
   return *mount;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "net/retry.h"
+#include "net/timeouts.h"
 #include "nfs/object.h"
 #include "schedule/block_retries.h"
 #include "schedule/scheduler.h"
@@ -22,17 +23,11 @@ namespace streamer {
 class NfsMount;
 class NfsTransfer;
 
-struct NfsOptions {
-  double connect_timeout_s = 10;
-  double stall_timeout_s = 10;  // longest time below stall_bytes_per_s
-  double stall_bytes_per_s = 256 << 10;
-};
-
 class NfsReactor {
  public:
   // `objects` is indexed by source and holds null for those that are not read over NFS.
   NfsReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<NfsObject>>& objects,
-             const NfsOptions& options, const RetryOptions& retry);
+             const Timeouts& timeouts, const RetryOptions& retry);
   ~NfsReactor();
   NfsReactor(const NfsReactor&) = delete;
   NfsReactor& operator=(const NfsReactor&) = delete;
@@ -55,7 +50,7 @@ class NfsReactor {
 
   Scheduler& scheduler_;
   const std::vector<std::unique_ptr<NfsObject>>& objects_;
-  const NfsOptions options_;
+  const Timeouts timeouts_;
   const RetryOptions retry_;
   const BlockRetries retries_;
   const int wake_descriptor_;

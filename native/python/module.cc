@@ -11,5 +11,7 @@ PYBIND11_MODULE(_native, module) {
   streamer::register_nfs(module);
   streamer::register_python_block(module);
   streamer::register_secrets(module);
+  streamer::register_session_options(module);
+  streamer::register_session_values(module);
   streamer::register_session(module);
 }

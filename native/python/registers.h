@@ -13,5 +13,7 @@ void register_nfs(pybind11::module_& module);
 void register_python_block(pybind11::module_& module);
 void register_secrets(pybind11::module_& module);
 void register_session(pybind11::module_& module);
+void register_session_options(pybind11::module_& module);
+void register_session_values(pybind11::module_& module);
 
 }  // namespace streamer

@@ -1,4 +1,4 @@
-// Session, its options and what it answers, for core/session.py alone.
+// Session, for core/session.py alone.
 #include "session/session.h"
 
 #include <pybind11/pybind11.h>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "net/endpoint.h"
+#include "python/foreign_text.h"
 #include "python/interruptible.h"
 #include "python/registers.h"
 #include "session/python_block.h"
@@ -22,69 +22,6 @@ namespace py = pybind11;
 
 namespace streamer {
 namespace {
-
-using Headers = std::vector<std::string>;
-
-// What a server wrote need not be UTF-8, and must not end in an error about that.
-py::str text_of(const std::string& bytes) {
-  PyObject* text =
-      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace");
-  if (text == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(text);
-}
-
-// A getter of such text.
-template <typename Owner>
-auto text_in(std::string Owner::*member) {
-  return [member](const Owner& owner) { return text_of(owner.*member); };
-}
-
-const char* name_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kNotFound:
-      return "not_found";
-    case ErrorCode::kAccessDenied:
-      return "access_denied";
-    case ErrorCode::kCredentials:
-      return "credentials";
-    case ErrorCode::kCredentialsExpired:
-      return "credentials_expired";
-    case ErrorCode::kClockSkew:
-      return "clock_skew";
-    case ErrorCode::kTruncated:
-      return "truncated";
-    case ErrorCode::kChanged:
-      return "changed";
-    case ErrorCode::kRangeResponse:
-      return "range_response";
-    case ErrorCode::kRedirect:
-      return "redirect";
-    case ErrorCode::kHttpStatus:
-      return "http_status";
-    case ErrorCode::kConnect:
-    case ErrorCode::kResolve:
-      return "connect";
-    case ErrorCode::kUnknownHost:
-      return "unknown_host";
-    case ErrorCode::kTls:
-      return "tls";
-    case ErrorCode::kTimeout:
-      return "timeout";
-    case ErrorCode::kLeavesFolder:
-      return "leaves_folder";
-    case ErrorCode::kIo:
-      return "io";
-    case ErrorCode::kOutOfMemory:
-      return "out_of_memory";
-    case ErrorCode::kSource:
-      return "source";
-    case ErrorCode::kChecksum:
-      return "checksum";
-    case ErrorCode::kDevice:
-      return "device";
-  }
-  return "io";
-}
 
 // A flat array('Q') of rows.
 template <std::size_t Columns>
@@ -195,56 +132,6 @@ py::dict stats_of(Session& session) {
   return result;
 }
 
-void register_read_error(py::module_& module) {
-  py::class_<ReadError>(module, "ReadError",
-                        "What went wrong, as a value; core maps it to the error tree.")
-      .def_property_readonly("code", [](const ReadError& error) { return name_of(error.code); })
-      .def_property_readonly("detail", text_in(&ReadError::detail))
-      .def_readonly("source", &ReadError::source)
-      .def_readonly("begin", &ReadError::begin)
-      .def_readonly("end", &ReadError::end)
-      .def_readonly("http_status", &ReadError::http_status)
-      .def_readonly("os_error", &ReadError::os_error)
-      .def_property_readonly("storage_code", text_in(&ReadError::storage_code))
-      .def_property_readonly("request_id", text_in(&ReadError::request_id))
-      .def_readonly("item", &ReadError::item)
-      .def_readonly("algorithm", &ReadError::algorithm)
-      .def_property_readonly("expected", text_in(&ReadError::expected))
-      .def_property_readonly("found", text_in(&ReadError::found))
-      .def_readonly("attempts", &ReadError::attempts)
-      .def_readonly("elapsed_s", &ReadError::elapsed_s);
-}
-
-void register_open_outage(py::module_& module) {
-  py::class_<OpenOutage>(module, "OpenOutage", "A server that is waited for.")
-      .def_property_readonly("server", text_in(&OpenOutage::server))
-      .def_readonly("waited_s", &OpenOutage::waited_s)
-      .def_readonly("probes", &OpenOutage::probes)
-      .def_property_readonly("last_failure", text_in(&OpenOutage::last_failure));
-}
-
-void register_delivery(py::module_& module) {
-  py::class_<Delivery>(module, "Delivery", "What wait() found.")
-      .def_readonly("items", &Delivery::items)
-      .def_readonly("to_refresh", &Delivery::to_refresh)
-      .def_readonly("to_allocate", &Delivery::to_allocate)
-      .def_readonly("error", &Delivery::error)
-      .def_readonly("is_finished", &Delivery::is_finished);
-}
-
-void register_http_target(py::module_& module) {
-  module.def("note_answer_of", &Endpoint::note_answer_of, py::arg("url"),
-             "Tell the engine that somebody else was answered by the server of this URL.");
-  py::class_<HttpTarget>(module, "HttpTarget", "How to reach an object over HTTP.")
-      .def(py::init([](std::string url, Headers headers, std::string ca_file, std::string proxy,
-                       double expires_at_s, double renew_at_s) {
-             return HttpTarget{std::move(url),   std::move(headers), std::move(ca_file),
-                               std::move(proxy), expires_at_s,       renew_at_s};
-           }),
-           py::kw_only(), py::arg("url"), py::arg("headers"), py::arg("ca_file"), py::arg("proxy"),
-           py::arg("expires_at_s"), py::arg("renew_at_s"));
-}
-
 void compare_answers(Session& session, std::uint32_t source, std::string request_header,
                      std::string answer_header, const std::string& algorithm,
                      bool is_least_significant_first, std::uint64_t max_bytes) {
@@ -265,56 +152,16 @@ void add_nfs(Session& session, const std::string& url, std::uint64_t size_bytes,
   });
 }
 
-std::shared_ptr<Session> make_session(
-    std::uint64_t file_block_bytes, std::uint64_t http_block_bytes,
-    std::uint64_t python_block_bytes, std::uint64_t nfs_block_bytes,
-    std::uint64_t memory_limit_bytes, bool in_item_order, unsigned file_threads,
-    unsigned http_reactors, unsigned http_in_flight, bool http_blocks_follow_server,
-    unsigned nfs_threads, double connect_timeout_s, double first_byte_timeout_s,
-    double stall_timeout_s, double stall_bytes_per_s, int max_attempts, double block_deadline_s,
-    double hedge_percent, std::uint64_t pinned_bytes, std::optional<bool> gpudirect) {
-  SessionOptions options;
-  options.scheduler.block_bytes = {file_block_bytes, http_block_bytes, python_block_bytes,
-                                   nfs_block_bytes};
-  options.scheduler.memory_limit_bytes = memory_limit_bytes;
-  options.scheduler.in_item_order = in_item_order;
-  options.file_threads = file_threads;
-  options.http_reactors = http_reactors;
-  options.http_in_flight = http_in_flight;
-  options.http_blocks_follow_server = http_blocks_follow_server;
-  options.nfs_threads = nfs_threads;
-  options.nfs = {connect_timeout_s, stall_timeout_s, stall_bytes_per_s};
-  options.http = {connect_timeout_s, first_byte_timeout_s, stall_timeout_s, stall_bytes_per_s};
-  options.retry.max_attempts = max_attempts;
-  options.retry.block_deadline_s = block_deadline_s;
-  options.hedge_percent = hedge_percent;
-  options.pinned_bytes = pinned_bytes;
-  options.gpudirect = gpudirect;
-  return std::make_shared<Session>(std::move(options));
-}
-
 }  // namespace
 
 void register_session(py::module_& module) {
-  register_read_error(module);
-  register_open_outage(module);
-  register_delivery(module);
-  register_http_target(module);
   py::register_exception<ForkedError>(module, "ForkedError", PyExc_RuntimeError);
 
   using released = py::call_guard<py::gil_scoped_release>;
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",
                                                 "One load; see session/session.h.")
       // Under the GIL, which os.fork() takes too: no child inherits libcurl's start half done.
-      .def(py::init(&make_session), py::kw_only(), py::arg("file_block_bytes"),
-           py::arg("http_block_bytes"), py::arg("python_block_bytes"), py::arg("nfs_block_bytes"),
-           py::arg("memory_limit_bytes"), py::arg("in_item_order"), py::arg("file_threads"),
-           py::arg("http_reactors"), py::arg("http_in_flight"),
-           py::arg("http_blocks_follow_server"), py::arg("nfs_threads"),
-           py::arg("connect_timeout_s"), py::arg("first_byte_timeout_s"),
-           py::arg("stall_timeout_s"), py::arg("stall_bytes_per_s"), py::arg("max_attempts"),
-           py::arg("block_deadline_s"), py::arg("hedge_percent"), py::arg("pinned_bytes"),
-           py::arg("gpudirect"))
+      .def(py::init<SessionOptions>(), py::arg("options"))
       .def(
           "add_file",
           [](Session& session, std::string path, std::uint64_t size_bytes, std::string version,

@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "http/reactor.h"
 #include "net/retry.h"
-#include "nfs/reactor.h"
+#include "net/timeouts.h"
 #include "schedule/scheduler.h"
 
 namespace streamer {
@@ -20,8 +19,7 @@ struct SessionOptions {
   // scheduler.block_bytes.
   bool http_blocks_follow_server = false;
   unsigned nfs_threads = 4;  // each with connections of its own
-  HttpOptions http;
-  NfsOptions nfs;
+  Timeouts timeouts;
   RetryOptions retry;
   std::uint64_t pinned_bytes = std::uint64_t{256} << 20;  // most on their way to one device
   // Files that are read past the page cache go straight to their devices: where the library really

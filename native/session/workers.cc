@@ -74,7 +74,7 @@ void Workers::start_readers(const std::vector<std::uint64_t>& wanted_bytes) {
 
 void Workers::start_http() {
   make_reactors(Lane::kHttp, http_reactors_, options_.http_reactors, [this] {
-    return std::make_unique<HttpReactor>(scheduler_, sources_.objects(), options_.http,
+    return std::make_unique<HttpReactor>(scheduler_, sources_.objects(), options_.timeouts,
                                          options_.retry, options_.hedge_percent,
                                          options_.http_in_flight, http_counters_);
   });
@@ -89,7 +89,7 @@ void Workers::start_http() {
 
 void Workers::start_nfs() {
   make_reactors(Lane::kNfs, nfs_reactors_, options_.nfs_threads, [this] {
-    return std::make_unique<NfsReactor>(scheduler_, sources_.nfs_files(), options_.nfs,
+    return std::make_unique<NfsReactor>(scheduler_, sources_.nfs_files(), options_.timeouts,
                                         options_.retry);
   });
   for (unsigned i = 0; i < nfs_reactors_.size(); ++i) {

@@ -123,31 +123,30 @@ class HttpTarget:
         renew_at_s: float,
     ) -> None: ...
 
+class SessionOptions:
+    file_block_bytes: int
+    http_block_bytes: int
+    python_block_bytes: int
+    nfs_block_bytes: int
+    memory_limit_bytes: int
+    in_item_order: bool
+    file_threads: int
+    http_reactors: int
+    http_in_flight: int
+    http_blocks_follow_server: bool
+    nfs_threads: int
+    connect_timeout_s: float
+    first_byte_timeout_s: float
+    stall_timeout_s: float
+    stall_bytes_per_s: float
+    max_attempts: int
+    block_deadline_s: float
+    hedge_percent: float
+    pinned_bytes: int
+    gpudirect: bool | None
+
 class Session:
-    def __init__(
-        self,
-        *,
-        file_block_bytes: int,
-        http_block_bytes: int,
-        python_block_bytes: int,
-        nfs_block_bytes: int,
-        memory_limit_bytes: int,
-        in_item_order: bool,
-        file_threads: int,
-        http_reactors: int,
-        http_in_flight: int,
-        http_blocks_follow_server: bool,
-        nfs_threads: int,
-        connect_timeout_s: float,
-        first_byte_timeout_s: float,
-        stall_timeout_s: float,
-        stall_bytes_per_s: float,
-        max_attempts: int,
-        block_deadline_s: float,
-        hedge_percent: float,
-        pinned_bytes: int,
-        gpudirect: bool | None,
-    ) -> None: ...
+    def __init__(self, options: SessionOptions) -> None: ...
     def add_file(
         self, path: bytes, size_bytes: int, version: str, folder: bytes, is_direct: bool, uses_ring: bool
     ) -> None: ...
