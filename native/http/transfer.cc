@@ -12,8 +12,6 @@ namespace streamer {
 namespace {
 
 constexpr std::size_t kErrorBodyBytes = 8 << 10;  // an <Error> document is a few hundred bytes
-// Of what each transfer would get if they shared alike: below, it is this one that is slow.
-constexpr double kFairShare = 0.25;
 
 ErrorCode code_of(CURLcode result) {
   switch (result) {
@@ -37,20 +35,6 @@ ErrorCode code_of(CURLcode result) {
     default:
       return ErrorCode::kConnect;
   }
-}
-
-// The header that makes the server itself refuse another version (RFC 9110 §13.1), or nothing where
-// it has none for this kind of version: then the URL holds the condition, or the answers alone
-// tell.
-std::string precondition_of(const RangeRequest& asked) {
-  if (asked.version.empty()) return {};
-  if (equals_ignoring_case(asked.version_header, "ETag")) {
-    return asked.version.starts_with("W/") ? "" : "If-Match: " + asked.version;  // never a weak one
-  }
-  if (equals_ignoring_case(asked.version_header, "Last-Modified")) {
-    return "If-Unmodified-Since: " + asked.version;
-  }
-  return {};
 }
 
 }  // namespace
@@ -78,71 +62,24 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   refusal_.reset();
   error_body_.clear();
   message_[0] = '\0';
-  started_ = window_start_ = now;
+  started_ = now;
   received_before_ = block_.received;
-  window_received_ = block_.received;
-  window_total_ = received_bytes_;
-  set_headers();
-  set_options();
+  stall_watch_.start(now, block_.received, received_bytes_);
+  headers_ = headers_of(asked_, *target_,
+                        asks_for_checksum_ ? object.answer_checksum()->request_header : "");
+  set_request(easy_.get(), asked_, *target_, headers_.get(), timeouts_.connect_timeout_s,
+              block_.attempts > 1);
+  set_callbacks();
 }
 
-void HttpTransfer::set_headers() {
-  headers_.reset();
-  const auto add = [this](const std::string& line) {
-    headers_.reset(curl_slist_append(headers_.release(), line.c_str()));
-  };
-  for (const std::string& line : target_->headers) add(line);
-  add("Accept-Encoding: identity");
-  if (asks_for_checksum_) add(object_->answer_checksum()->request_header);
-  const std::string precondition = precondition_of(asked_);
-  if (!precondition.empty()) add(precondition);
-}
-
-void HttpTransfer::set_options() {
+void HttpTransfer::set_callbacks() {
   CURL* easy = easy_.get();
-  curl_easy_reset(easy);  // keeps connections; forgets the last request
-  const std::string range = std::to_string(asked_.begin) + "-" + std::to_string(asked_.end - 1);
-  curl_easy_setopt(easy, CURLOPT_URL, target_->url.c_str());
-  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS,
-                   1L);  // a key may hold ".."; its signature covers it as it is
-  curl_easy_setopt(easy, CURLOPT_RANGE, range.c_str());
-  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
   curl_easy_setopt(easy, CURLOPT_PRIVATE, this);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &HttpTransfer::on_body);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, this);
   curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &HttpTransfer::on_header);
   curl_easy_setopt(easy, CURLOPT_HEADERDATA, this);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, message_.data());
-#if LIBCURL_VERSION_NUM >= 0x075500
-  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-#else
-  curl_easy_setopt(easy, CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
-#if LIBCURL_VERSION_NUM >= 0x075700
-  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT,
-                   1L);  // cancelling must not wait for a name server
-#endif
-  // One connection per request in flight: HTTP/2 would put them all on one.
-  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION,
-                   0L);  // a signature must not reach another host
-  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
-  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
-  // A proxy's answer to CONNECT is not the server's: neither its status nor its headers count.
-  curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
-  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-                   static_cast<long>(timeouts_.connect_timeout_s * 1e3));
-  curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES,
-                   1L);  // spread over what a name stands for
-  if (block_.attempts > 1) {
-    curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
-    curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT,
-                     0L);  // and perhaps another server
-  }
-  if (!target_->ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target_->ca_file.c_str());
-  if (!target_->proxy.empty()) curl_easy_setopt(easy, CURLOPT_PROXY, target_->proxy.c_str());
 }
 
 std::size_t HttpTransfer::on_header(char* data, std::size_t size, std::size_t count,
@@ -266,7 +203,6 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
 std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_t active,
                                                        double block_deadline_s) {
   std::optional<ReadError> error;
-  const double window_s = seconds_between(window_start_, now);
   if (seconds_between(block_.first_started, now) > block_deadline_s) {
     error = error_of(ErrorCode::kTimeout, "the block's time is up (block_deadline_s)");
   } else if (head_.status == 0) {
@@ -276,28 +212,12 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_
     if (connected_us > 0 && seconds_between(started_, now) > limit) {
       error = error_of(ErrorCode::kTimeout, "no answer within the first-byte time-out");
     }
-    window_start_ = now;  // a late answer has not stalled yet
-    window_total_ = received_bytes_;
-  } else if (window_s > timeouts_.stall_timeout_s) {
-    const auto progress = static_cast<double>(block_.received - window_received_);
-    if (progress < slowest_bytes_per_s(window_s, active) * window_s) {
-      error = error_of(ErrorCode::kTimeout, "the transfer stalled");
-    }
-    window_start_ = now;
-    window_received_ = block_.received;
-    window_total_ = received_bytes_;
+    stall_watch_.start(now, block_.received, received_bytes_);  // a late answer has not stalled yet
+  } else if (stall_watch_.has_stalled(now, block_.received, received_bytes_, active)) {
+    error = error_of(ErrorCode::kTimeout, "the transfer stalled");
   }
   if (error) complete_error(*error, now);
   return error;
-}
-
-// Where all transfers together bring what one must, the line is slow, not the server: then only
-// those that fall far behind the others have stalled.
-double HttpTransfer::slowest_bytes_per_s(double seconds, std::size_t active) const {
-  const double together = static_cast<double>(received_bytes_ - window_total_) / seconds;
-  if (together < timeouts_.stall_bytes_per_s) return timeouts_.stall_bytes_per_s;
-  const double share = together / static_cast<double>(std::max<std::size_t>(active, 1));
-  return std::min(timeouts_.stall_bytes_per_s, share * kFairShare);
 }
 
 double HttpTransfer::answered_in_s() const {

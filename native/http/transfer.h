@@ -18,6 +18,8 @@
 #include "base/read_error.h"
 #include "http/object.h"
 #include "http/range_response.h"
+#include "http/request.h"
+#include "http/stall_watch.h"
 #include "net/timeouts.h"
 #include "plan/plan.h"
 #include "plan/segment_cursor.h"
@@ -64,21 +66,16 @@ class HttpTransfer {
   struct FreeEasy {
     void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
   };
-  struct FreeList {
-    void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-  };
 
   // libcurl is C: nothing may be thrown through it.
   static std::size_t on_header(char* data, std::size_t size, std::size_t count,
                                void* self) noexcept;
   static std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self) noexcept;
   bool take_body(std::string_view data);
-  double slowest_bytes_per_s(double seconds, std::size_t active) const;
   bool wants_checksum() const;
   void expect_checksum();
   std::optional<ReadError> compare_checksum();
-  void set_options();
-  void set_headers();
+  void set_callbacks();
   ReadError error_of(ErrorCode code, std::string detail) const;
   std::optional<ReadError> error_of_curl(CURLcode result) const;
   void complete_error(ReadError& error, TimePoint now) const;
@@ -86,7 +83,7 @@ class HttpTransfer {
   const Timeouts timeouts_;
   std::uint64_t& received_bytes_;
   std::unique_ptr<CURL, FreeEasy> easy_;
-  std::unique_ptr<curl_slist, FreeList> headers_;
+  RequestHeaders headers_;
   std::array<char, CURL_ERROR_SIZE> message_{};
 
   Block block_;
@@ -103,9 +100,7 @@ class HttpTransfer {
   TimePoint started_{};
   double first_byte_s_ = 0;            // at most the option
   std::uint64_t received_before_ = 0;  // by earlier attempts at the block
-  TimePoint window_start_{};           // of the current stall window
-  std::uint64_t window_received_ = 0;  // block_.received at its start
-  std::uint64_t window_total_ = 0;     // received_bytes_ at its start
+  StallWatch stall_watch_{timeouts_};
 };
 
 }  // namespace streamer

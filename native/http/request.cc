@@ -1,0 +1,80 @@
+#include "http/request.h"
+
+namespace streamer {
+namespace {
+
+// The header that makes the server itself refuse another version (RFC 9110 §13.1), or nothing where
+// it has none for this kind of version: then the URL holds the condition, or the answers alone
+// tell.
+std::string precondition_of(const RangeRequest& asked) {
+  if (asked.version.empty()) return {};
+  if (equals_ignoring_case(asked.version_header, "ETag")) {
+    return asked.version.starts_with("W/") ? "" : "If-Match: " + asked.version;  // never a weak one
+  }
+  if (equals_ignoring_case(asked.version_header, "Last-Modified")) {
+    return "If-Unmodified-Since: " + asked.version;
+  }
+  return {};
+}
+
+// Where it goes, and where not.
+void set_place(CURL* easy, const HttpTarget& target) {
+  curl_easy_setopt(easy, CURLOPT_URL, target.url.c_str());
+  // A key may hold ".."; its signature covers it as it is.
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075500
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);  // a signature must not reach another host
+  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+  curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+  if (!target.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target.ca_file.c_str());
+  if (!target.proxy.empty()) curl_easy_setopt(easy, CURLOPT_PROXY, target.proxy.c_str());
+  // A proxy's answer to CONNECT is not the server's: neither its status nor its headers count.
+  curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+}
+
+void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated) {
+  // One connection per request in flight: HTTP/2 would put them all on one.
+  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(connect_timeout_s * 1e3));
+  curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);  // spread over what a name stands for
+  if (is_repeated) {
+    curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
+    curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 0L);  // and perhaps another server
+  }
+}
+
+}  // namespace
+
+RequestHeaders headers_of(const RangeRequest& asked, const HttpTarget& target,
+                          const std::string& checksum_header) {
+  RequestHeaders headers;
+  const auto add = [&headers](const std::string& line) {
+    if (!line.empty()) headers.reset(curl_slist_append(headers.release(), line.c_str()));
+  };
+  for (const std::string& line : target.headers) add(line);
+  add("Accept-Encoding: identity");
+  add(checksum_header);
+  add(precondition_of(asked));
+  return headers;
+}
+
+void set_request(CURL* easy, const RangeRequest& asked, const HttpTarget& target,
+                 curl_slist* headers, double connect_timeout_s, bool is_repeated) {
+  curl_easy_reset(easy);
+  const std::string range = std::to_string(asked.begin) + "-" + std::to_string(asked.end - 1);
+  curl_easy_setopt(easy, CURLOPT_RANGE, range.c_str());
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
+#if LIBCURL_VERSION_NUM >= 0x075700
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // cancelling must not wait for a name server
+#endif
+  set_place(easy, target);
+  set_connection(easy, connect_timeout_s, is_repeated);
+}
+
+}  // namespace streamer
