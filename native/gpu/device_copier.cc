@@ -23,7 +23,7 @@ DeviceCopier::DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> rin
   stream_.emplace(*device_);
   user_->limit_bytes = pinned_bytes;
   user_->slot_bytes = slot_bytes;
-  user_->wake = [this] { poke(); };
+  user_->wake = [this] { note_free_slot(); };
   ring_->join(user_);
 }
 
@@ -71,9 +71,9 @@ void DeviceCopier::submit(Lane lane, Block block) {
   has_work_.notify_one();
 }
 
-void DeviceCopier::poke() {
+void DeviceCopier::note_free_slot() {
   const std::lock_guard lock(mutex_);
-  is_poked_ = true;
+  has_free_slot_ = true;
   has_work_.notify_one();
 }
 
@@ -115,10 +115,10 @@ void DeviceCopier::copy_until_stopped() {
 
 // False once it is stopped. With copies under way it waits a moment only.
 bool DeviceCopier::wait_for_work(std::deque<Submitted>& work) {
-  bool is_poked = false;
+  bool has_free_slot = false;
   {
     std::unique_lock lock(mutex_);
-    const auto has_news = [this] { return is_stopped_ || is_poked_ || !submitted_.empty(); };
+    const auto has_news = [this] { return is_stopped_ || has_free_slot_ || !submitted_.empty(); };
     if (in_flight_.empty()) {
       has_work_.wait(lock, has_news);
     } else {
@@ -126,9 +126,9 @@ bool DeviceCopier::wait_for_work(std::deque<Submitted>& work) {
     }
     if (is_stopped_) return false;
     work.swap(submitted_);
-    is_poked = std::exchange(is_poked_, false);
+    has_free_slot = std::exchange(has_free_slot_, false);
   }
-  if (is_poked) scheduler_.wake_starved();
+  if (has_free_slot) scheduler_.wake_starved();
   return true;
 }
 

@@ -74,7 +74,7 @@ class DeviceCopier : public DeviceSink {
   void land_finished();
   void drain();
   CudaEvent take_event();
-  void poke();
+  void note_free_slot();
 
   Scheduler& scheduler_;
   const std::shared_ptr<PinnedRing> ring_;
@@ -91,7 +91,7 @@ class DeviceCopier : public DeviceSink {
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_work_;
   std::deque<Submitted> submitted_;
-  bool is_poked_ = false;  // a slot came back to the ring
+  bool has_free_slot_ = false;  // a slot came back to the ring
   bool is_stopped_ = false;
 };
 

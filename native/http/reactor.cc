@@ -12,8 +12,7 @@ namespace {
 
 constexpr double kDeadlineCheckS = 0.1;
 constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
-// How soon a block is looked at again whose credentials expired, or whose
-// endpoint has no room.
+// How soon a block is looked at again whose credentials expired, or whose endpoint has no room.
 constexpr double kRefreshPollS = 0.05;
 constexpr double kRoomPollS = 0.02;
 constexpr double kDescriptorPollS = 0.02;  // or whose connection found no descriptor left
@@ -82,9 +81,8 @@ void HttpReactor::start_blocks() {
   }
 }
 
-// A block whose object's credentials have expired goes back to the queue until
-// the consumer renewed them, one whose endpoint has enough to do until it has
-// less.
+// A block whose object's credentials have expired goes back to the queue until the consumer renewed
+// them, one whose endpoint has enough to do until it has less.
 void HttpReactor::start(Block block, TimePoint now) {
   HttpObject& object = *objects_[block.source];
   if (retries_.give_up_overdue(block, *object.target()->endpoint, now)) return;
@@ -137,13 +135,14 @@ void HttpReactor::collect_finished() {
     auto& transfer = *reinterpret_cast<HttpTransfer*>(self);
     const TimePoint now = Clock::now();
     std::optional<ReadError> error = transfer.conclude(result, now);
-    if (error) look_behind(*error, transfer, now);
+    if (error) refine_connect_error(*error, transfer, now);
     settle(transfer, std::move(error));
   }
 }
 
 // Tells apart what libcurl has one word for.
-void HttpReactor::look_behind(ReadError& error, HttpTransfer& transfer, TimePoint now) const {
+void HttpReactor::refine_connect_error(ReadError& error, HttpTransfer& transfer,
+                                       TimePoint now) const {
   const bool has_no_connection =
       error.code == ErrorCode::kConnect || error.code == ErrorCode::kResolve;
   if (!has_no_connection || error.http_status != 0) return;
@@ -173,41 +172,6 @@ void HttpReactor::enforce_deadlines() {
   hedge_slow_ones(now);
 }
 
-void HttpReactor::hedge_slow_ones(TimePoint now) {
-  std::vector<std::pair<double, HttpTransfer*>> slow;  // and for how long already
-  for (const auto& [transfer, flight] : active_) {
-    if (flight.was_hedged || flight.hedge) continue;
-    const auto limit_s = transfer->target()->endpoint->slow_after_s();
-    const double elapsed_s = seconds_between(flight.started, now);
-    if (limit_s && elapsed_s > *limit_s && transfer->remaining_s(elapsed_s) > *limit_s) {
-      slow.emplace_back(elapsed_s, transfer);
-    }
-  }
-  std::sort(slow.rbegin(), slow.rend());
-  for (const auto& [elapsed_s, transfer] : slow) hedge(*transfer, active_.at(transfer), now);
-}
-
-// If there is a transfer to spare, room at the server, which has no outage, and the duplicate is
-// within the budget.
-void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
-  const Block& block = slow.block();
-  if (idle_.empty() || block.received == block.size()) return;
-  std::shared_ptr<const HttpTarget> target = slow.object().target();
-  if (target->endpoint->outage()) return;
-  const auto ticket = target->endpoint->try_start(now);
-  if (!ticket) return;
-  if (!hedge_budget_.try_spend(block.end - block.first_open())) {
-    target->endpoint->cancel(*ticket);
-    return;
-  }
-  flight.was_hedged = true;
-  ++counters_.hedges;
-  auto hedge = std::make_unique<Hedge>(block);
-  Block duplicate = hedge->block(block.source);
-  send(std::move(duplicate), slow.object(), std::move(target),
-       {.ticket = *ticket, .started = now, .partner = &slow, .hedge = std::move(hedge)});
-}
-
 void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error) {
   Flight flight = release(transfer);
   Endpoint& endpoint = *transfer.target()->endpoint;
@@ -235,19 +199,6 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
   } else {
     scheduler_.finish(Lane::kHttp, transfer.take_block());
   }
-}
-
-// The slow request is cancelled before its block is touched: it has no second writer.
-void HttpReactor::settle_duplicate(Flight duplicate, bool is_complete) {
-  HttpTransfer& slow = *duplicate.partner;
-  if (!is_complete) {
-    active_.at(&slow).partner = nullptr;
-    return;
-  }
-  cancel(slow);
-  Block block = slow.take_block();
-  duplicate.hedge->complete(block);
-  scheduler_.finish(Lane::kHttp, std::move(block));
 }
 
 void HttpReactor::cancel(HttpTransfer& transfer) {

@@ -74,7 +74,7 @@ class HttpReactor {
   void enforce_deadlines();
   void hedge_slow_ones(TimePoint now);
   void hedge(HttpTransfer& slow, Flight& flight, TimePoint now);
-  void look_behind(ReadError& error, HttpTransfer& transfer, TimePoint now) const;
+  void refine_connect_error(ReadError& error, HttpTransfer& transfer, TimePoint now) const;
   void settle(HttpTransfer& transfer, std::optional<ReadError> error);
   void settle_duplicate(Flight duplicate, bool is_complete);
   void cancel(HttpTransfer& transfer);

@@ -116,8 +116,8 @@ std::vector<NfsMount::Outcome> NfsMount::collect(TimePoint now) {
   for (auto& transfer : transfers_) {
     if (failure) transfer->fail(*failure);
     std::optional<ReadError> error = transfer->take_error(now);
-    const bool is_innocent = !error;
-    outcomes.push_back({std::move(transfer), std::move(error), is_innocent});
+    const bool was_given_up = !error;
+    outcomes.push_back({std::move(transfer), std::move(error), was_given_up});
   }
   transfers_.clear();
   return outcomes;

@@ -44,7 +44,7 @@ class NfsMount {
   struct Outcome {
     std::unique_ptr<NfsTransfer> transfer;
     std::optional<ReadError> error;
-    bool is_innocent = false;  // it was given up for another's error
+    bool was_given_up = false;  // for the error of another
   };
   // The blocks that are through. When the mount is broken: all of them.
   std::vector<Outcome> collect(TimePoint now);

@@ -122,18 +122,18 @@ void NfsReactor::collect() {
   for (auto entry = mounts_.begin(); entry != mounts_.end();) {
     entry->second->enforce_block_deadline(now, retry_.block_deadline_s);
     for (NfsMount::Outcome& outcome : entry->second->collect(now)) {
-      settle(*outcome.transfer, std::move(outcome.error), outcome.is_innocent);
+      settle(*outcome.transfer, std::move(outcome.error), outcome.was_given_up);
     }
     entry = entry->second->is_broken() ? mounts_.erase(entry) : std::next(entry);
   }
 }
 
-void NfsReactor::settle(NfsTransfer& transfer, std::optional<ReadError> error, bool is_innocent) {
+void NfsReactor::settle(NfsTransfer& transfer, std::optional<ReadError> error, bool was_given_up) {
   const TimePoint now = Clock::now();
   const OutageTicket ticket = transfer.ticket();
   Endpoint& endpoint = *objects_[transfer.source()]->endpoint();
   in_flight_bytes_ -= transfer.size();
-  if (is_innocent) {
+  if (was_given_up) {
     endpoint.cancel(ticket);
     scheduler_.put_back(Lane::kNfs, transfer.give_back(), now);
     return;

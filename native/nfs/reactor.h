@@ -45,7 +45,7 @@ class NfsReactor {
   NfsMount& mount_for(const NfsObject& object);
   void wait();
   void collect();
-  void settle(NfsTransfer& transfer, std::optional<ReadError> error, bool is_innocent);
+  void settle(NfsTransfer& transfer, std::optional<ReadError> error, bool was_given_up);
   int poll_timeout_ms() const;
 
   Scheduler& scheduler_;

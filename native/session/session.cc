@@ -146,7 +146,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   state.scheduler = std::make_unique<Scheduler>(std::move(plan), lanes,
                                                 state.scheduler_options(!wanted.targets.empty()));
   state.python.emplace(*state.scheduler, state.endpoints, state.options.retry);
-  if (const auto& error = state.sources.nameless()) {
+  if (const auto& error = state.sources.lookup_error()) {
     state.scheduler->fail(*error);
     return;
   }

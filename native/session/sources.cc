@@ -28,11 +28,11 @@ void Sources::add_nfs(const std::string& url, std::uint64_t size_bytes, std::str
                       const NamePatience& patience) {
   NfsUrl parsed = parse_nfs_url(url);
   std::vector<std::string>& addresses = addresses_[parsed.server];
-  if (addresses.empty() && !nameless_) {
+  if (addresses.empty() && !lookup_error_) {
     auto found = addresses_of(parsed.server, patience);
     if (auto* error = std::get_if<ReadError>(&found)) {
       error->source = static_cast<std::uint32_t>(lanes_.size());
-      nameless_ = std::move(*error);
+      lookup_error_ = std::move(*error);
     } else {
       addresses = std::get<std::vector<std::string>>(std::move(found));
     }

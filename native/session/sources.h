@@ -38,7 +38,7 @@ class Sources {
   // Of the server of each source; null where none is asked.
   std::vector<std::shared_ptr<Endpoint>> endpoints() const;
   // An NFS server without address: it ends the load.
-  const std::optional<ReadError>& nameless() const { return nameless_; }
+  const std::optional<ReadError>& lookup_error() const { return lookup_error_; }
 
   // What was read of an object: text that changes when its content does. Empty where unknown.
   std::string version(std::uint32_t source) const;
@@ -52,7 +52,7 @@ class Sources {
   std::vector<std::unique_ptr<NfsObject>> nfs_files_;
   std::vector<std::shared_ptr<Endpoint>> python_servers_;
   std::map<std::string, std::vector<std::string>> addresses_;  // by NFS server
-  std::optional<ReadError> nameless_;
+  std::optional<ReadError> lookup_error_;
 };
 
 }  // namespace streamer
