@@ -69,20 +69,6 @@ void register_cuda(py::module_& module) {
   module.def("cuda_pinned_stats", &pinned_stats, "Host memory now pinned for copies to devices.");
   module.def("cuda_gpudirect_problem", &gpudirect_problem,
              "Why GPUDirect Storage cannot be used here; \"\" where it can.");
-  module.def(
-      "cuda_use_cufile_for_tests",
-      [](std::string library, std::string kernel_module, std::string device, std::string modules) {
-        CudaRuntime::instance().use_cufile_for_tests(
-            {std::move(library), std::move(kernel_module), std::move(device), std::move(modules)});
-      },
-      py::arg("library") = CuFilePaths().library,
-      py::arg("kernel_module") = CuFilePaths().kernel_module,
-      py::arg("device") = CuFilePaths().device, py::arg("modules") = CuFilePaths().modules,
-      "As cuda_use_library_for_tests, of libcufile; without arguments that ends.");
-  module.def(
-      "cuda_use_library_for_tests",
-      [](std::string path) { CudaRuntime::instance().use_library_for_tests(std::move(path)); },
-      py::arg("path"), "Take another library for libcuda.so.1 from here on; \"\" ends that.");
 }
 
 }  // namespace streamer

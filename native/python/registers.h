@@ -15,5 +15,6 @@ void register_secrets(pybind11::module_& module);
 void register_session(pybind11::module_& module);
 void register_session_options(pybind11::module_& module);
 void register_session_values(pybind11::module_& module);
+void register_test_seams(pybind11::module_& module);
 
 }  // namespace streamer

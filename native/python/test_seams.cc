@@ -1,0 +1,32 @@
+// Doors for the tests of this repository: other libraries in the place of NVIDIA's. A wheel has
+// none of them.
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <utility>
+
+#include "cuda/runtime.h"
+#include "python/registers.h"
+
+namespace py = pybind11;
+
+namespace streamer {
+
+void register_test_seams(py::module_& module) {
+  module.def(
+      "cuda_use_library_for_tests",
+      [](std::string path) { CudaRuntime::instance().use_library_for_tests(std::move(path)); },
+      py::arg("path"), "Take another library for libcuda.so.1 from here on; \"\" ends that.");
+  module.def(
+      "cuda_use_cufile_for_tests",
+      [](std::string library, std::string kernel_module, std::string device, std::string modules) {
+        CudaRuntime::instance().use_cufile_for_tests(
+            {std::move(library), std::move(kernel_module), std::move(device), std::move(modules)});
+      },
+      py::arg("library") = CuFilePaths().library,
+      py::arg("kernel_module") = CuFilePaths().kernel_module,
+      py::arg("device") = CuFilePaths().device, py::arg("modules") = CuFilePaths().modules,
+      "As cuda_use_library_for_tests, of libcufile; without arguments that ends.");
+}
+
+}  // namespace streamer
