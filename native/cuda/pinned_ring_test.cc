@@ -163,5 +163,22 @@ TEST_CASE("memory that cannot be pinned is an error with its bytes, and takes no
   ring->leave(user);
 }
 
+TEST_CASE("a slot that comes back wakes everybody who waits for one") {
+  const FakeDriver fake;
+  const auto ring = CudaRuntime::instance().ring(0);
+  int woken[3] = {};
+  const auto holder = user_of(*ring, kMiB, kMiB, &woken[0]);
+  const auto one = user_of(*ring, kMiB, kMiB, &woken[1]);
+  const auto two = user_of(*ring, kMiB, kMiB, &woken[2]);
+  auto slot = ring->try_acquire(holder);
+  CHECK(ring->try_acquire(one) == nullptr);
+  CHECK(ring->try_acquire(two) == nullptr);
+  slot.reset();
+  CHECK(woken[0] == 0);
+  CHECK(woken[1] == 1);
+  CHECK(woken[2] == 1);
+  for (const auto& user : {holder, one, two}) ring->leave(user);
+}
+
 }  // namespace
 }  // namespace streamer

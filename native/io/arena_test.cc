@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -113,6 +114,39 @@ TEST_CASE("memory in the consumer's hands is never given to another tensor") {
   kept.hand_over();
   for (int i = 0; i < 4; ++i) CHECK(arena.allocate(kLarge, 0).data() != kept.data());
   arena.leave(8 * kLarge);
+}
+
+TEST_CASE("what is kept makes room for what it does not fit") {
+  Arena& arena = Arena::instance();
+  arena.join(4 * kLarge);
+  {
+    const Memory one = arena.allocate(kLarge, 0);
+    const Memory two = arena.allocate(kLarge, 0);
+  }
+  REQUIRE(arena.stats().cached_bytes > 2 * kLarge);
+  const Memory larger = arena.allocate(2 * kLarge, 0);
+  CHECK(arena.stats().cached_bytes <= 2 * kLarge);  // with what is held: within the limit
+  CHECK(arena.stats().cached_bytes > 0);            // and no more was given back
+  arena.leave(4 * kLarge);
+}
+
+// Addresses that this process has mapped.
+std::size_t mapped_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t pages = 0;
+  statm >> pages;
+  return pages * kPageBytes;
+}
+
+TEST_CASE("a mapping takes no more addresses than it needs, and none when it is gone") {
+  constexpr std::size_t kNoise = kHugePageBytes / 4;  // of the heap
+  const std::size_t before = mapped_bytes();
+  {
+    const Memory memory = Arena::instance().allocate(kLarge, 0);
+    CHECK(mapped_bytes() - before >= kLarge);
+    CHECK(mapped_bytes() - before <= kLarge + kPageBytes + kNoise);
+  }
+  CHECK(mapped_bytes() <= before + kNoise);
 }
 
 }  // namespace

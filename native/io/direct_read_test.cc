@@ -26,6 +26,7 @@ const auto kNeverCancelled = [] { return false; };
 // Answers as a disk does that is read with O_DIRECT, and counts what it would refuse.
 struct StrictDisk {
   const std::string& data;
+  std::size_t most = SIZE_MAX;  // bytes that a call brings
   int calls = 0;
   int refused = 0;
 
@@ -42,7 +43,8 @@ struct StrictDisk {
       }
       ssize_t read = 0;
       for (int i = 0; i < count && at < data.size(); ++i) {
-        const std::size_t size = std::min(vectors[i].iov_len, data.size() - at);
+        const std::size_t left = most - static_cast<std::size_t>(read);
+        const std::size_t size = std::min({vectors[i].iov_len, data.size() - at, left});
         std::memcpy(vectors[i].iov_base, data.data() + at, size);
         at += size;
         read += static_cast<ssize_t>(size);
@@ -193,6 +195,24 @@ TEST_CASE("a file system that refuses is asked through the page cache from then 
     REQUIRE_FALSE(reader.read(block, kNeverCancelled));
     CHECK(std::memcmp(memory.data(), data.data(), data.size()) == 0);
     CHECK(calls == 2);
+  }
+}
+
+TEST_CASE("a read that brings less than was asked for is gone on with") {
+  const std::string data = random_data(600'000, 9);
+  for (std::size_t most = kPageBytes; most <= 60 * kPageBytes; most += 7 * kPageBytes) {
+    CAPTURE(most);
+    Target first(100, 5'000, false);
+    Target second(5'100, 300'000, true);
+    Target third(305'100, 9'000, false);
+    Block block;
+    block.begin = 100;
+    block.end = 314'100;
+    block.destinations = {first.segment(), second.segment(), third.segment()};
+    StrictDisk disk{data, most};
+    read_whole(disk.read_call(), nullptr, 0, block);
+    CHECK(disk.refused == 0);
+    for (const Target* target : {&first, &second, &third}) CHECK(target->holds(data));
   }
 }
 

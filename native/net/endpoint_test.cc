@@ -100,5 +100,17 @@ TEST_CASE("a forked child has none of its parent's requests in flight (regressio
   CHECK(status == 0);
 }
 
+TEST_CASE("how long requests of another size took is forgotten") {
+  Endpoint endpoint("http://server");
+  for (int i = 0; i < 20; ++i) endpoint.finish_well(*endpoint.try_start(kNow), 0.1, true, kNow);
+  REQUIRE(endpoint.slow_after_s());
+  const std::uint64_t before = endpoint.request_bytes();
+  while (endpoint.request_bytes() == before) {
+    CHECK(endpoint.slow_after_s());
+    endpoint.record_answer(before, 0.1);
+  }
+  CHECK_FALSE(endpoint.slow_after_s());
+}
+
 }  // namespace
 }  // namespace streamer

@@ -223,5 +223,26 @@ TEST_CASE("an item is given to the consumer once") {
   CHECK(scheduler.take_item(99).size() == 0);
 }
 
+TEST_CASE("what is read once more, for its digest, comes on a new connection") {
+  Plan plan = plan_of(1, 100);
+  plan.digests.items = {{Crc::kCrc32c, 0x12345678, 0}};
+  plan.items[0].source = 0;
+  std::vector<std::byte> target(100);
+  plan.items[0].target = target.data();
+  Scheduler scheduler(std::move(plan), {Lane::kHttp}, {.block_bytes = {100, 100, 100, 100}});
+  auto block = scheduler.take(Lane::kHttp);
+  REQUIRE(block);
+  CHECK(block->attempts == 0);
+  scheduler.finish(Lane::kHttp, std::move(*block));
+  block = scheduler.take(Lane::kHttp);
+  REQUIRE(block);
+  CHECK(block->is_reread);
+  CHECK(block->attempts == 1);  // a transfer begins a second attempt so
+  scheduler.finish(Lane::kHttp, std::move(*block));
+  const Delivery delivery = scheduler.wait(1);
+  REQUIRE(delivery.error);
+  CHECK(delivery.error->code == ErrorCode::kChecksum);
+}
+
 }  // namespace
 }  // namespace streamer
