@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from streamer.core.causes import with_causes
 from streamer.core.errors import PluginError, StorageError, StreamerError, TruncatedError
 from streamer.core.sources import PythonSource
 from streamer.core.transient import is_transient
@@ -191,14 +192,8 @@ def _caught(function: Callable[..., None], *arguments: object) -> BaseException 
 
 def _forget_locals(error: BaseException) -> None:
     """Let go of what the frames of an error held, which may be slices of the buffer, as `unittest` does."""
-    seen: set[int] = set()
-    errors: list[BaseException | None] = [error]
-    while errors:
-        each = errors.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            traceback.clear_frames(each.__traceback__)
-            errors += [each.__cause__, each.__context__]
+    for each in with_causes(error):
+        traceback.clear_frames(each.__traceback__)
 
 
 def _is_released(view: memoryview) -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamer import _native
+from streamer.core.causes import with_causes
 from streamer.core.errors import ConnectError, StorageError, StreamerError
 from streamer.core.transient import is_transient
 
@@ -83,7 +84,7 @@ class SecretTexts:
 
     def are_told_by(self, error: BaseException) -> bool:
         """Tell whether a traceback of `error`, with its causes, would show one, or what a terminal would obey."""
-        return any(self._is_unfit(text) for each in _with_causes(error) for text in _texts_of(each))
+        return any(self._is_unfit(text) for each in with_causes(error) for text in _texts_of(each))
 
     @contextmanager
     def kept_out(self) -> Iterator[None]:
@@ -146,17 +147,6 @@ def _pieces_of(text: str) -> Iterator[str]:
 
 def _sendable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
-
-
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        each = left.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
 
 
 def _texts_of(error: BaseException) -> list[str]:
