@@ -95,15 +95,19 @@ class PythonReaders:
         """Finish the block or fail it, whatever the source raises: nobody else would end the load."""
         references = sys.getrefcount(block)
         view = memoryview(block)
+
+        def is_shared() -> bool:
+            return not _is_released(view) or sys.getrefcount(block) != references  # noqa: F821  it is deleted last
+
         error = _caught(self._fill, block, view)
         if error is not None:
             _forget_locals(error)  # else whoever keeps the error keeps the load's memory
         # A slice of the view holds the block, not the view. An error that the source met and got over may hold one in
         # a circle, as those of futures do, until garbage is collected.
-        is_kept = not _is_released(view) or sys.getrefcount(block) != references
+        is_kept = is_shared()
         if is_kept:
             gc.collect()
-            is_kept = not _is_released(view) or sys.getrefcount(block) != references
+            is_kept = is_shared()
         if error is None and is_kept:
             uri = self._objects[block.source].uri
             error = PluginError("the source keeps a reference to the buffer it was given", uri=uri)
