@@ -34,10 +34,10 @@ def quoted(value: object) -> str:
     """
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "an array"
-    if not isinstance(value, str):
-        return json.dumps(value)[:SHOWN_CHARACTERS]
     # Cut before quoting: a name may be megabytes long.
-    return repr(value[:SHOWN_CHARACTERS]) + ("…" if len(value) > SHOWN_CHARACTERS else "")
+    text = value if isinstance(value, str) else json.dumps(value)
+    shown = text[:SHOWN_CHARACTERS]
+    return (repr(shown) if isinstance(value, str) else shown) + ("…" if len(text) > SHOWN_CHARACTERS else "")
 
 
 def _shown(character: str) -> str:

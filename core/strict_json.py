@@ -27,6 +27,8 @@ SPACE = r"[ \t\n\r]*"  # less than what Python takes for a space
 # Ends before the quote of a next member or before the closing brace, so nothing is skipped between them.
 SEPARATOR = rf'{SPACE}(?:,{SPACE}(?=")|(?=\}}))'
 
+SHOWN_DIGITS = 20  # as many as the largest number of 64 bits has
+
 _SPACE = re.compile(SPACE)
 _OPENING = re.compile(rf'\{{{SPACE}(?=["}}])')
 _COLON = re.compile(rf"{SPACE}:{SPACE}")
@@ -82,7 +84,7 @@ class Reader:
     def __init__(self, text: str, *, window: int | None = None) -> None:
         self._text = text
         self._window = window
-        self._decoder = _decoder(text)
+        self._decoder = _decoder(may_hold_odd_numbers="-" in text and "-0" in text)
         self._is_shallow = False
         # One character is found many times faster than two, and usually is not there.
         self._may_hold_surrogates = "\\" in text and _SURROGATE_ESCAPE.search(text) is not None
@@ -98,7 +100,7 @@ class Reader:
         try:
             if self._window is None or self._text.startswith('"', position):
                 self._refuse_deep_nesting(position)
-                value, end = self._decoder.raw_decode(self._text, position)
+                value, end = self._decoded(self._text, position)
             else:
                 value, end = self._read_in_window(position, self._window)
         except RecursionError as error:
@@ -141,6 +143,15 @@ class Reader:
         if end != len(self._text):
             raise JSONDecodeError("Extra data", self._text, end)
 
+    def _decoded(self, text: str, position: int) -> tuple[Any, int]:
+        try:
+            return self._decoder.raw_decode(text, position)
+        except JSONDecodeError:
+            raise
+        except ValueError:  # one of the hooks', or Python's of a long number
+            pass
+        return _decoder(may_hold_odd_numbers=True).raw_decode(text, position)
+
     def _read_in_window(self, position: int, most: int) -> tuple[Any, int]:
         """Nearly all values are short, and a short window is quickly cut out."""
         for size in (SHORT_WINDOW, most):
@@ -157,7 +168,7 @@ class Reader:
             most = MAX_DEPTH - 1  # it stands in an object
             if window.count("[") + window.count("{") > most and _is_deep(window, most):
                 raise ValueError(f"brackets are nested deeper than {MAX_DEPTH}")
-            value, end = self._decoder.raw_decode(window)
+            value, end = self._decoded(window, 0)
         except JSONDecodeError as error:
             if is_cut and (error.pos >= last - _END_OF_WINDOW or error.msg.startswith("Unterminated string")):
                 return None
@@ -194,12 +205,12 @@ def _is_deep(text: str, most: int) -> bool:
     return any(depth > most for depth in accumulate(map(_STEP.__getitem__, skeleton)))
 
 
-def _decoder(text: str) -> json.JSONDecoder:
+def _decoder(*, may_hold_odd_numbers: bool) -> json.JSONDecoder:
     return json.JSONDecoder(
         object_pairs_hook=_without_duplicates,
         parse_constant=_refuse_constant,
         # A hook is called for every number, so it is set only where a number may need it.
-        parse_int=_whole_number if "-" in text and "-0" in text else None,
+        parse_int=_whole_number if may_hold_odd_numbers else None,
     )
 
 
@@ -244,4 +255,7 @@ def _refuse_constant(text: str) -> None:
 
 
 def _whole_number(text: str) -> int | float:
-    return -0.0 if text == "-0" else int(text)  # the sign would be lost in an int
+    try:
+        return -0.0 if text == "-0" else int(text)  # the sign would be lost in an int
+    except ValueError:
+        raise ValueError(f"the number {text[:SHOWN_DIGITS]}… has too many digits") from None

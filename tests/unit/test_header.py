@@ -337,6 +337,29 @@ def test_the_message_says_which_tensor_and_why(content, words):
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+LONG = "the number 11111111111111111111… has too many digits"  # of 64 bits the largest one has twenty
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (one(f"[{'1' * 5000}]"), LONG),
+        (one(f"[1,{'1' * 70_000}]"), LONG),
+        (one(f"[-0,{'1' * 5000}]"), LONG),
+        (one(offsets=f"[0,{'1' * 5000}]"), LONG),
+        (one(more=f',"x":{"1" * 5000}'), LONG),
+        (one(f"[{'1' * 4000}]"), f"shape holds {'1' * 80}…, not a whole number"),
+        (one("1" * 4000), f"shape is {'1' * 80}…, not a JSON array"),
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_told_in_our_words_regression(content, words):
+    """The message was Python's, with its advice to raise the limit for the whole process."""
+    with pytest.raises(HeaderError) as caught:
+        ours(content)
+    assert f"tensor 'a': {words}" in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
 @pytest.fixture
 def recursion_limit():
     limit = sys.getrecursionlimit()
