@@ -103,8 +103,8 @@ def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_ra
     data_begin = header_size_bytes(bytes(view[:LENGTH_BYTES]), object_size, uri=uri)
     _check_read(view, data_begin, object_size, uri)
     try:
-        text = decode_utf8(view[LENGTH_BYTES:data_begin])
-        document = read_document(text, data_begin=data_begin, max_rank=max_rank)
+        # The text gets no name: with a wide character in it each takes four bytes, which are not kept for the checks.
+        document = read_document(decode_utf8(view[LENGTH_BYTES:data_begin]), data_begin=data_begin, max_rank=max_rank)
         rows = _in_file_order(document.rows, data_begin)
         _check_names(rows)
         _check_end(rows, data_begin, object_size)

@@ -130,7 +130,7 @@ class _DocumentReader:
         self._kinds = _Kinds(max_rank)
         self._compact = CompactReader(text, self._kinds)
         self._rows: list[Row] = []
-        self._numbers: dict[int, int] = {}
+        self._known: dict[Any, Any] = {}  # texts, whole numbers and shapes
         self._metadata: list[dict[str, str] | None] = []
 
     def read(self) -> Document:
@@ -187,11 +187,13 @@ class _DocumentReader:
         return self._json.after_value(position)
 
     def _shared(self, row: Row) -> Row:
-        """Keep each dimension once: a number takes more memory than its text."""
-        if len(self._numbers) > MOST_KINDS:
-            self._numbers.clear()
+        """Keep each value once, as little but names differs: a number or a dtype takes more memory than its text."""
+        if len(self._known) > MOST_KINDS:
+            self._known.clear()
+        once = self._known.setdefault
         name, dtype, shape, begin, end = row
-        return name, dtype, tuple(self._numbers.setdefault(number, number) for number in shape), begin, end
+        shape = tuple(once(number, number) for number in shape)
+        return name, once(dtype, dtype), once(shape, shape), once(begin, begin), once(end, end)
 
     def _read_entry(self, name: str, position: int) -> tuple[Any, int]:
         try:

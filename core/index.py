@@ -57,15 +57,12 @@ def parse_index(data: bytes | memoryview, *, uri: str) -> ShardIndex:
     """
     try:
         document = _Document(data)
-        if document.weight_map is None:
-            raise ShardIndexError("the index has no weight_map", hint="It must map tensor names to shard names")
-        if not document.weight_map:
-            raise ShardIndexError("weight_map is empty")
+        weight_map = document.weight_map()
         shards = tuple(sorted(document.shards, key=_natural_order))
         for shard in shards:
             _check_shard_name(shard)
         metadata = document.others.get("metadata")
-        return ShardIndex(document.weight_map, shards, {} if metadata is None else _object(metadata, "metadata"))
+        return ShardIndex(weight_map, shards, {} if metadata is None else _object(metadata, "metadata"))
     except ShardIndexError as error:
         error.uri = uri
         raise
@@ -89,18 +86,13 @@ class _Document:
     """An index as it is written; the same shard name is kept once for all its tensors."""
 
     def __init__(self, data: bytes | memoryview) -> None:
-        self.weight_map: dict[str, str] | None = None
         self.shards: dict[str, str] = {}
         self.others: dict[str, Any] = {}
+        # One wide character makes four bytes of each in the text: a dict grows only when that is let go.
+        self._tensors: list[str] = []
+        self._shard_of: list[str] = []
         try:
-            text = strict_json.decode_utf8(data)
-            self._reader = strict_json.Reader(text, window=MOST_CHARACTERS)
-            begin = self._reader.begin
-            if not self._reader.is_object(begin):
-                value, end = self._reader.read(begin)
-                self._reader.check_end(end)
-                _object(value, "the index")
-            self._reader.check_end(self._reader.read_members(begin, self._read_member))
+            self._read(strict_json.decode_utf8(data))
         except ShardIndexError:
             raise
         except UnicodeDecodeError as error:
@@ -110,28 +102,50 @@ class _Document:
         except ValueError as error:
             raise ShardIndexError(f"the index is not acceptable JSON: {error}") from error
 
-    def _read_member(self, name: str, position: int) -> int:
-        strict_json.refuse_twin(self.others, name)
-        self.others[name] = None
-        if name == "weight_map" and self._reader.is_object(position):
-            self.weight_map = {}
-            return self._reader.read_members(position, self._read_entry)
-        value, end = self._reader.read(position)
-        if name == "weight_map":
-            _object(value, "weight_map")
-        self.others[name] = value if name == "metadata" else None
-        return end
+    def weight_map(self) -> dict[str, str]:
+        """Give the shard of each tensor."""
+        if "weight_map" not in self.others:
+            raise ShardIndexError("the index has no weight_map", hint="It must map tensor names to shard names")
+        if not self._tensors:
+            raise ShardIndexError("weight_map is empty")
+        found = dict(zip(self._tensors, self._shard_of, strict=True))
+        if len(found) != len(self._tensors):
+            twin = next(tensor for tensor in self._tensors if found.pop(tensor, None) is None)
+            raise ShardIndexError(f"the index is not acceptable JSON: key {quoted(twin)} occurs twice in one object")
+        return found
 
-    def _read_entry(self, tensor: str, position: int) -> int:
-        assert self.weight_map is not None
-        strict_json.refuse_twin(self.weight_map, tensor)
-        shard, end = self._reader.read(position)
+    def _read(self, text: str) -> None:
+        reader = strict_json.Reader(text, window=MOST_CHARACTERS)
+        if not reader.is_object(reader.begin):
+            value, end = reader.read(reader.begin)
+            reader.check_end(end)
+            _object(value, "the index")
+
+        def read_member(name: str, position: int) -> int:
+            strict_json.refuse_twin(self.others, name)
+            self.others[name] = None
+            if name == "weight_map" and reader.is_object(position):
+                return reader.read_members(position, read_entry)
+            value, end = reader.read(position)
+            if name == "weight_map":
+                _object(value, "weight_map")
+            self.others[name] = value if name == "metadata" else None
+            return end
+
+        def read_entry(tensor: str, position: int) -> int:
+            shard, end = reader.read(position)
+            self._add(tensor, shard)
+            return end
+
+        reader.check_end(reader.read_members(reader.begin, read_member))
+
+    def _add(self, tensor: str, shard: Any) -> None:
         if not isinstance(shard, str):
             raise ShardIndexError(f"weight_map gives {quoted(shard)}, not a string, for tensor {quoted(tensor)}")
         if len(self.shards) == MOST_SHARDS and shard not in self.shards:
             raise ShardIndexError(f"the index names more than {MOST_SHARDS} shards")
-        self.weight_map[tensor] = self.shards.setdefault(shard, shard)
-        return end
+        self._tensors.append(tensor)
+        self._shard_of.append(self.shards.setdefault(shard, shard))
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:

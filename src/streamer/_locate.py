@@ -239,7 +239,7 @@ def _from_index(
     index_object = _object(store, index_info)
     check_index_size(index_object.size_bytes, uri=index_object.uri)
     content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
-    index = parse_index(content[0], uri=index_object.uri)
+    index = parse_index(content.pop(), uri=index_object.uri)  # kept no longer than it is read
     folder = index_info.path.rpartition("/")[0]
     infos = _infos_of_shards(store, folder, index, listed, index_object.uri)
     position = {name: number for number, name in enumerate(index.shards)}

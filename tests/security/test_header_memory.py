@@ -26,12 +26,21 @@ def numbered(unit: str) -> str:
     return ",".join(unit % ((number,) * fields) for number in range(SIZE // len(unit)))
 
 
+def wide(unit: str, count: int) -> str:
+    """Join copies of it with names of one wide character each; `count` is where a dict or a set has just grown."""
+    return ",".join(unit.replace("%", chr(0x10000 + number)) for number in range(count))
+
+
 HEADERS = {
     "escapes": '{"__metadata__":{"k":"' + repeated("\\n") + '"}}',
     "escaped quotes": '{"__metadata__":{"k":"' + repeated('\\"') + '"}}',
     "escaped letters": '{"__metadata__":{"k":"' + repeated("\\u0041") + '"}}',
     "surrogate pairs": '{"__metadata__":{"k":"' + repeated("\\ud83d\\ude00") + '"}}',
     "wide characters": '{"__metadata__":{"k":"' + repeated("\U0001f600") + '"}}',
+    "wide names": "{" + wide('"%":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}', 21_847) + "}",
+    "wide names in another form": "{"
+    + wide('"%":{"dtype":"U8","x":"","shape":[0],"data_offsets":[0,0]}', 21_847)
+    + "}",
     "a name of escapes": '{"' + repeated("\\t") + '":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
     "much metadata": '{"__metadata__":{' + numbered('"%x":""') + "}}",
     "entries": "{" + numbered('"%07x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}') + "}",
@@ -58,6 +67,8 @@ HEADERS = {
 INDEXES = {
     "entries": '{"weight_map":{' + numbered('"%06x":"model.safetensors"') + "}}",
     "shards that differ": '{"weight_map":{' + numbered('"%06x":"%06x.safetensors"') + "}}",
+    "wide names": '{"weight_map":{' + wide('"%":"a.safetensors"', 87_383) + "}}",
+    "wide names of the shortest shard": '{"weight_map":{' + wide('"%":".safetensors"', 87_383) + "}}",
     "escapes": '{"weight_map":{"' + repeated("\\n") + '":"model.safetensors"}}',
     "lists beside it": '{"x":[' + repeated("[],") + '[]],"weight_map":{"a":"model.safetensors"}}',
     "lists as metadata": '{"metadata":[' + repeated("[],") + '[]],"weight_map":{"a":"model.safetensors"}}',

@@ -133,6 +133,7 @@ def test_a_shard_name_is_a_string(value):
         ('{"weight_map": []}', "weight_map is an array"),
         ('{"weight_map": {}}', "weight_map is empty"),
         ('{"weight_map": {"a": "1.safetensors", "a": "2.safetensors"}}', "'a' occurs twice"),
+        ('{"weight_map": {"b": "1.safetensors", "a": "1.safetensors", "a": "1.safetensors"}}', "'a' occurs twice"),
         (r'{"weight_map": {"a": "1.safetensors", "\u0061": "2.safetensors"}}', "'a' occurs twice"),
         ('{"weight_map": {"a": "1.safetensors"}, "weight_map": {"a": "2.safetensors"}}', "'weight_map' occurs twice"),
         ('{"metadata": {"x": NaN}, "weight_map": {"a": "1.safetensors"}}', "NaN is not a JSON number"),
