@@ -7,7 +7,8 @@ tied.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from numpy.exceptions import TooHardError
 
 from streamer.core.errors import TargetError
 
-__all__ = ["Extent", "check_apart", "extent_of"]
+__all__ = ["Extent", "check_all_apart", "check_apart", "extent_of"]
 
 # Steps numpy may take to tell two strided tensors apart; slices of a matrix need tens.
 MAX_WORK = 100_000
@@ -46,6 +47,16 @@ class Extent(NamedTuple):
     strides: tuple[int, ...]
 
 
+def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> None:
+    """Refuse tensors that cannot be filled, or share a part of their bytes.
+
+    Raises:
+        TargetError: as `extent_of` and `check_apart`.
+    """
+    crowded = _crowded([_span_of(names[index], tensor, index) for index, tensor in enumerate(tensors)])
+    check_apart(filter(None, (extent_of(names[index], tensors[index]) for index in crowded)))
+
+
 def extent_of(name: str, tensor: Any) -> Extent | None:
     """Find the bytes of a torch tensor or a numpy array; None where it is empty or keeps them to itself.
 
@@ -61,14 +72,14 @@ def extent_of(name: str, tensor: Any) -> Extent | None:
         there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * item_bytes
     except (NotImplementedError, RuntimeError):  # a subclass that has no memory of its own, and copies by itself
         return None
-    device = str(tensor.device)
+    device = _text_of(tensor.device)
     if tensor.is_contiguous():
         extent = _row(name, device, address, tensor.nbytes)
     else:
         steps = [stride * item_bytes for stride in tensor.stride()]
         extent = _extent((name, device, item_bytes), address, tensor.shape, steps)
     if extent and extent.end - extent.begin > there_bytes:
-        raise TargetError(f"the memory of the target {name[:80]!r} was given back", hint="Resize its storage first")
+        raise _given_back(name)
     return extent if address else None
 
 
@@ -91,16 +102,64 @@ def check_apart(extents: Iterable[Extent]) -> None:
         open_ones.append(extent)
 
 
+def _span_of(name: str, tensor: Any, index: int) -> tuple[str, int, int, int] | None:
+    """Device, begin, end and number of a tensor.
+
+    Python's garbage collector looks once at a plain tuple of text and numbers, and again and again at an `Extent`: of
+    many small tensors nothing else is made.
+    """
+    if hasattr(tensor, "data_ptr") and not _refusal(tensor) and tensor.is_contiguous():
+        try:
+            address, size_bytes = tensor.data_ptr(), tensor.nbytes
+            there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
+        except (NotImplementedError, RuntimeError):  # as in `extent_of`
+            return None
+        if size_bytes > there_bytes:
+            raise _given_back(name)
+        return (_text_of(tensor.device), address, address + size_bytes, index) if address and size_bytes else None
+    extent = extent_of(name, tensor)
+    return (extent.device, extent.begin, extent.end, index) if extent else None
+
+
+def _crowded(spans: Iterable[tuple[str, int, int, int] | None]) -> list[int]:
+    """The numbers of those that lie across another: of a model, its tied tensors at most."""
+    ordered = sorted(filter(None, spans))
+    return sorted(ordered[at][3] for begin, end in _runs(ordered) if end - begin > 1 for at in range(begin, end))
+
+
+def _runs(ordered: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[int, int]]:
+    """Cut where nothing that began before reaches."""
+    first = reach = 0
+    on = ""
+    for at, (device, begin, end, _) in enumerate(ordered):
+        if begin >= reach or device != on:
+            yield first, at
+            first, on, reach = at, device, end
+        elif end > reach:
+            reach = end
+    yield first, len(ordered)
+
+
 def _refusal(tensor: Any) -> str | None:
-    if tensor.device.type == "meta":
+    if tensor.is_meta:
         return "is on the meta device and has no memory"
-    if str(tensor.layout) != "torch.strided":
+    if _text_of(tensor.layout) != "torch.strided":
         return f"is laid out as {tensor.layout}"
     if tensor.is_conj():
         return "is a conjugate view, whose bytes are not its values"
     if tensor.is_neg():
         return "is a negative view, whose bytes are not its values"
     return None
+
+
+@cache
+def _text_of(value: Any) -> str:
+    """Of a device or a layout, of which there are a handful."""
+    return str(value)
+
+
+def _given_back(name: str) -> TargetError:
+    return TargetError(f"the memory of the target {name[:80]!r} was given back", hint="Resize its storage first")
 
 
 def _extent_of_array(name: str, array: Any) -> Extent | None:

@@ -137,7 +137,7 @@ def load_into(
     try:
         with WholeRead(opened, wanted, made, targets=targets, progress=progress) as tensors:
             _fill(tensors, targets)
-        targets.check_unmoved()
+        targets.homes.check_unmoved()
     finally:
         targets.lock.release()
     return tensors.report

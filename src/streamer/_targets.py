@@ -17,7 +17,8 @@ from streamer.core.errors import TargetError
 from streamer.core.frameworks import Framework
 from streamer.core.header import TensorEntry
 from streamer.core.resize_lock import ResizeLock
-from streamer.core.target_memory import check_apart, extent_of
+from streamer.core.target_homes import Homes
+from streamer.core.target_memory import check_all_apart
 
 __all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
 
@@ -37,27 +38,17 @@ class Targets:
         device_paths: How they get to their devices, as `Devices.path`.
         tied: Name to tensor, for those whose memory the engine fills under another name: copied at the end.
         lock: Keeps the memory of them all where it is; the caller's to release.
-        homes: Name to the caller's own tensor, and where and what it was.
+        homes: Where the caller's own tensors lay.
     """
 
     lock: ResizeLock
-    homes: dict[str, tuple[Any, object]] = field(default_factory=dict)
+    homes: Homes = field(default_factory=Homes)
     addresses: dict[str, int] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     in_place: dict[str, Any] = field(default_factory=dict)
     copies: dict[str, Any] = field(default_factory=dict)
     device_paths: set[str] = field(default_factory=set)
     tied: dict[str, Any] = field(default_factory=dict)
-
-    def check_unmoved(self) -> None:
-        """Refuse to call those filled whose memory was replaced meanwhile.
-
-        Raises:
-            TargetError: the bytes of one went to memory that is no longer its own, or it got another shape or dtype.
-        """
-        for name, (tensor, home) in self.homes.items():
-            if _home(tensor) != home:
-                raise TargetError(f"the memory of the target {name[:80]!r} was replaced while it was filled")
 
 
 def tensors_of(target: Any) -> Mapping[str, Any]:
@@ -94,11 +85,10 @@ def match_targets(
     checked = [_checked(tensors[located.entry.name], located, framework) for located in kept]
     lock = ResizeLock(checked)  # before an address is taken
     try:
-        check_apart(filter(None, map(extent_of, (located.entry.name for located in kept), checked)))
+        check_all_apart([located.entry.name for located in kept], checked)
         targets = _placed(kept, checked, framework, lock)
-        for located in kept:
-            own = tensors[located.entry.name]
-            targets.homes[located.entry.name] = own, _home(own)
+        for located, seen in zip(kept, checked, strict=True):
+            targets.homes.add(located.entry.name, tensors[located.entry.name], seen)
         return kept, targets
     except BaseException:
         lock.release()
@@ -134,17 +124,16 @@ def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
 
 def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
     entry = located.entry
-    tensor = getattr(tensor, "data", tensor) if hasattr(tensor, "data_ptr") else tensor  # past autograd
+    tensor = tensor.data if hasattr(tensor, "data_ptr") else tensor  # past autograd
     shape, dtype = framework.shape(entry), framework.final_dtype(entry)
-    if not hasattr(tensor, "dtype") or hasattr(tensor, "mask") or getattr(tensor, "is_nested", False):
+    is_array = not hasattr(tensor, "data_ptr")
+    if not hasattr(tensor, "dtype") or (hasattr(tensor, "mask") if is_array else tensor.is_nested):
         kind = type(tensor).__name__
         raise TargetError(f"the target of tensor {entry.name[:80]!r} is a {kind}, which cannot be filled")
-    if not hasattr(tensor, "data_ptr") and not tensor.flags.writeable:
+    if is_array and not tensor.flags.writeable:
         raise TargetError(f"the target of tensor {entry.name[:80]!r} is read-only")
-    if tuple(getattr(tensor, "shape", ())) != shape:
-        raise TargetError(
-            f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(getattr(tensor, 'shape', ()))}"
-        )
+    if tensor.shape != shape:
+        raise TargetError(f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(tensor.shape)}")
     if tensor.dtype != dtype:
         raise TargetError(f"tensor {entry.name[:80]!r} is {dtype}, its target {tensor.dtype}", hint="Cast the target")
     return tensor
@@ -159,7 +148,7 @@ def _placed(kept: list[Located], checked: list[Any], framework: Framework, lock:
         if place:
             targets.places[name] = place
         targets.device_paths.add(framework.devices.path_of(tensor))
-        is_cast = framework.dtype(located.entry) != framework.final_dtype(located.entry)
+        is_cast = framework.dtype(located.entry) != tensor.dtype
         address = None if is_cast else _address(tensor, is_filled_on_device=place > 0)
         if address is None:
             targets.copies[name] = tensor
@@ -179,13 +168,6 @@ def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
         return int(tensor.data_ptr()) or None if in_place else None
     flags = tensor.flags
     return int(tensor.ctypes.data) if flags.c_contiguous and flags.writeable and tensor.size else None
-
-
-def _home(tensor: Any) -> object:
-    """Where a tensor lies and what it is; ``x.data = …``, ``x.set_(…)`` and ``module.half()`` change it."""
-    if hasattr(tensor, "data_ptr"):
-        return tensor.data_ptr(), tensor.shape, tensor.dtype, tensor.device
-    return tensor.ctypes.data, tensor.shape, tensor.dtype
 
 
 def _storage(tensor: Any) -> object:
