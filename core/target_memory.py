@@ -16,6 +16,7 @@ import numpy as np
 from numpy.exceptions import TooHardError
 
 from streamer.core.errors import TargetError
+from streamer.core.target_kinds import strange
 
 __all__ = ["Extent", "check_all_apart", "check_apart", "extent_of"]
 
@@ -47,14 +48,17 @@ class Extent(NamedTuple):
     strides: tuple[int, ...]
 
 
-def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> None:
+def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, str]:
     """Refuse tensors that cannot be filled, or share a part of their bytes.
+
+    Returns:
+        For each tensor that is the same memory as one before it: its name, and the first one's.
 
     Raises:
         TargetError: as `extent_of` and `check_apart`.
     """
     crowded = _crowded([_span_of(names[index], tensor, index) for index, tensor in enumerate(tensors)])
-    check_apart(filter(None, (extent_of(names[index], tensors[index]) for index in crowded)))
+    return check_apart(filter(None, (extent_of(names[index], tensors[index]) for index in crowded)))
 
 
 def extent_of(name: str, tensor: Any) -> Extent | None:
@@ -70,7 +74,8 @@ def extent_of(name: str, tensor: Any) -> Extent | None:
     try:
         item_bytes, address = tensor.element_size(), tensor.data_ptr()
         there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * item_bytes
-    except (NotImplementedError, RuntimeError):  # a subclass that has no memory of its own, and copies by itself
+    except (NotImplementedError, RuntimeError) as error:
+        _check_far(name, tensor, error)
         return None
     device = _text_of(tensor.device)
     if tensor.is_contiguous():
@@ -83,23 +88,30 @@ def extent_of(name: str, tensor: Any) -> Extent | None:
     return extent if address else None
 
 
-def check_apart(extents: Iterable[Extent]) -> None:
+def check_apart(extents: Iterable[Extent]) -> dict[str, str]:
     """Refuse tensors that share a part of their bytes.
 
+    Returns:
+        For each that is the same bytes in the same order as one before it: its name, and the first one's.
+
     Raises:
-        TargetError: two do, and are not the same bytes in the same order.
+        TargetError: two share some bytes, and are not the same.
     """
+    ties: dict[str, str] = {}
     open_ones: list[Extent] = []
     for extent in sorted(extents, key=_by_begin):
         if open_ones:
             open_ones = [each for each in open_ones if each.end > extent.begin and each.device == extent.device]
         for other in open_ones:
-            if not _are_tied(other, extent) and _share(other, extent):
+            if _are_tied(other, extent):
+                ties.setdefault(extent.name, other.name)
+            elif _share(other, extent):
                 raise TargetError(
                     f"the targets {other.name[:80]!r} and {extent.name[:80]!r} share a part of their memory",
                     hint="Give tensors that have their memory for themselves, or the same tensor for both names",
                 )
         open_ones.append(extent)
+    return ties
 
 
 def _span_of(name: str, tensor: Any, index: int) -> tuple[str, int, int, int] | None:
@@ -112,7 +124,8 @@ def _span_of(name: str, tensor: Any, index: int) -> tuple[str, int, int, int] | 
         try:
             address, size_bytes = tensor.data_ptr(), tensor.nbytes
             there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
-        except (NotImplementedError, RuntimeError):  # as in `extent_of`
+        except (NotImplementedError, RuntimeError) as error:
+            _check_far(name, tensor, error)
             return None
         if size_bytes > there_bytes:
             raise _given_back(name)
@@ -156,6 +169,12 @@ def _refusal(tensor: Any) -> str | None:
 def _text_of(value: Any) -> str:
     """Of a device or a layout, of which there are a handful."""
     return str(value)
+
+
+def _check_far(name: str, tensor: Any, error: Exception) -> None:
+    """Let pass what lies on a device whose addresses are not told: torch copies into it."""
+    if tensor.device.type == "cpu":
+        raise strange(name, tensor) from error
 
 
 def _given_back(name: str) -> TargetError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from streamer._opened import open_checkpoint, wanted_tensors
 from streamer._progress import ProgressOption
 from streamer._targets import Targets, match_targets, tensors_of
 from streamer._whole import WholeRead
+from streamer.core.errors import TargetError
 from streamer.core.frameworks import framework_of
 from streamer.core.options import Options
 from streamer.core.report import LoadReport
@@ -125,8 +127,9 @@ def load_into(
         What was done.
 
     Raises:
-        TargetError: a target is missing, has another shape or dtype, shares a part of its memory with another or with
-            itself, or got other memory while it was filled.
+        TargetError: a target is missing, has another shape or dtype, is no plain tensor, shares a part of its memory
+            with another or with itself, or got other memory while it was filled; or two targets are the same memory
+            (tied), and the checkpoint holds different bytes for them.
         StreamerError: as for `load`.
     """
     del device
@@ -136,8 +139,9 @@ def load_into(
     wanted, targets = match_targets(wanted_tensors(opened, names), tensors_of(target), made, strict=strict)
     try:
         with WholeRead(opened, wanted, made, targets=targets, progress=progress) as tensors:
-            _fill(tensors, targets)
+            tied = _fill(tensors, targets)
         targets.homes.check_unmoved()
+        _check_ties(tied, targets)
     finally:
         targets.lock.release()
     return tensors.report
@@ -159,19 +163,42 @@ def load_file(
     return load(filename, device=device, storage_options=storage_options, options=options, progress=False)
 
 
-def _fill(tensors: WholeRead, targets: Targets) -> None:
-    late: list[tuple[Any, Any]] = []
+def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
+    """Fill what the engine does not fill itself; give what has its place under another name."""
+    tied: dict[str, Any] = {}
     for name, tensor in tensors:
         if name in targets.copies:
-            _copy(tensor, targets.copies[name])
+            _copy(name, tensor, targets.copies[name])
         elif name in targets.tied:
-            late.append((tensor, targets.tied[name]))
-    for tensor, destination in late:
-        _copy(tensor, destination)
+            tied[name] = tensor
+    return tied
 
 
-def _copy(source: Any, destination: Any) -> None:
-    if hasattr(destination, "copy_"):
-        destination.copy_(source)
-    else:
-        destination[...] = source
+def _check_ties(tied: Mapping[str, Any], targets: Targets) -> None:
+    """Two names of the same memory are right where the checkpoint has the same bytes under both."""
+    for name, tensor in tied.items():
+        first, destination = targets.tied[name]
+        if not _are_equal(tensor, destination):
+            raise TargetError(
+                f"the targets {first[:80]!r} and {name[:80]!r} are the same memory, the checkpoint's tensors differ",
+                hint="Give each name a tensor of its own, or leave one of them out with names=",
+            )
+
+
+def _copy(name: str, source: Any, destination: Any) -> None:
+    try:
+        if hasattr(destination, "copy_"):
+            destination.copy_(source)
+        else:
+            destination[...] = source
+    except Exception as error:
+        raise TargetError(f"the target {name[:80]!r} cannot be filled: {type(error).__name__}") from error
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Whether their bytes are: of numbers, NaN is not equal to itself, and 0.0 is to -0.0."""
+    if not hasattr(one, "data_ptr"):
+        return bool(one.tobytes() == other.tobytes())
+    flat = [each.to(other.device).contiguous().reshape(-1) for each in (one, other)]
+    torch = sys.modules["torch"]  # they are tensors of it
+    return bool(torch.equal(*(each.view(torch.uint8) for each in flat)))

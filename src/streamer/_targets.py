@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from streamer.core.frameworks import Framework
 from streamer.core.header import TensorEntry
 from streamer.core.resize_lock import ResizeLock
 from streamer.core.target_homes import Homes
+from streamer.core.target_kinds import check_kind
 from streamer.core.target_memory import check_all_apart
 
 __all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
@@ -36,7 +38,7 @@ class Targets:
         in_place: Name to tensor, for the same.
         copies: Name to tensor, for those that are copied into when they arrive.
         device_paths: How they get to their devices, as `Devices.path`.
-        tied: Name to tensor, for those whose memory the engine fills under another name: copied at the end.
+        tied: Name to the other name under which the same memory is filled, and the tensor: compared at the end.
         lock: Keeps the memory of them all where it is; the caller's to release.
         homes: Where the caller's own tensors lay.
     """
@@ -48,7 +50,7 @@ class Targets:
     in_place: dict[str, Any] = field(default_factory=dict)
     copies: dict[str, Any] = field(default_factory=dict)
     device_paths: set[str] = field(default_factory=set)
-    tied: dict[str, Any] = field(default_factory=dict)
+    tied: dict[str, tuple[str, Any]] = field(default_factory=dict)
 
 
 def tensors_of(target: Any) -> Mapping[str, Any]:
@@ -85,8 +87,8 @@ def match_targets(
     checked = [_checked(tensors[located.entry.name], located, framework) for located in kept]
     lock = ResizeLock(checked)  # before an address is taken
     try:
-        check_all_apart([located.entry.name for located in kept], checked)
-        targets = _placed(kept, checked, framework, lock)
+        ties = check_all_apart([located.entry.name for located in kept], checked)
+        targets = _placed(kept, checked, framework, lock, ties)
         for located, seen in zip(kept, checked, strict=True):
             targets.homes.add(located.entry.name, tensors[located.entry.name], seen)
         return kept, targets
@@ -124,14 +126,9 @@ def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
 
 def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
     entry = located.entry
+    check_kind(entry.name, tensor)
     tensor = tensor.data if hasattr(tensor, "data_ptr") else tensor  # past autograd
     shape, dtype = framework.shape(entry), framework.final_dtype(entry)
-    is_array = not hasattr(tensor, "data_ptr")
-    if not hasattr(tensor, "dtype") or (hasattr(tensor, "mask") if is_array else tensor.is_nested):
-        kind = type(tensor).__name__
-        raise TargetError(f"the target of tensor {entry.name[:80]!r} is a {kind}, which cannot be filled")
-    if is_array and not tensor.flags.writeable:
-        raise TargetError(f"the target of tensor {entry.name[:80]!r} is read-only")
     if tensor.shape != shape:
         raise TargetError(f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(tensor.shape)}")
     if tensor.dtype != dtype:
@@ -139,9 +136,10 @@ def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
     return tensor
 
 
-def _placed(kept: list[Located], checked: list[Any], framework: Framework, lock: ResizeLock) -> Targets:
+def _placed(
+    kept: list[Located], checked: list[Any], framework: Framework, lock: ResizeLock, ties: Mapping[str, str]
+) -> Targets:
     targets = Targets(lock)
-    used: set[int] = set()
     for located, tensor in zip(kept, checked, strict=True):
         name = located.entry.name
         place = framework.devices.place_of(tensor)
@@ -150,12 +148,11 @@ def _placed(kept: list[Located], checked: list[Any], framework: Framework, lock:
         targets.device_paths.add(framework.devices.path_of(tensor))
         is_cast = framework.dtype(located.entry) != tensor.dtype
         address = None if is_cast else _address(tensor, is_filled_on_device=place > 0)
-        if address is None:
+        if name in ties:  # no byte may have two writers
+            targets.tied[name] = ties[name], tensor
+        elif address is None:
             targets.copies[name] = tensor
-        elif address in used:  # no byte may have two writers
-            targets.tied[name] = tensor
         else:
-            used.add(address)
             targets.addresses[name] = address
             targets.in_place[name] = tensor
     return targets
@@ -172,8 +169,10 @@ def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
 
 def _storage(tensor: Any) -> object:
     """What two tied tensors have in common."""
-    if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided":
-        return (str(tensor.device), tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape))
+    with suppress(Exception):  # what is no plain tensor is refused where it would be filled
+        if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided":
+            storage = tensor.untyped_storage().data_ptr()
+            return (str(tensor.device), storage, tensor.storage_offset(), tuple(tensor.shape))
     return id(tensor)
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from safetensors.torch import save_file
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import streamer
 from streamer.core.errors import TargetError
@@ -153,6 +154,136 @@ def test_what_cannot_be_filled_is_refused_before_a_byte_is_read_regression(tmp_p
     save_file({"a": torch.ones(shape)}, tmp_path / "a.safetensors")
     with pytest.raises(streamer.TargetError):
         streamer.load_into(tmp_path, {"a": target}, framework=framework)
+
+
+class Wrapper(torch.Tensor):
+    """Keeps its values in another tensor, and does not say so."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError("the subclass's own")
+
+
+class Secretive(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError("the subclass's own")
+
+
+class Impostor:
+    dtype, shape = torch.float32, (3,)
+
+    def data_ptr(self) -> int:
+        raise ValueError("the impostor's own")
+
+
+def a_fake_one() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.zeros(3)
+
+
+def one_of_a_transform() -> torch.Tensor:
+    kept: list[torch.Tensor] = []
+    torch.func.grad(lambda x: (kept.append(x), x.sum())[1])(torch.zeros(3))
+    return kept[0]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, of prototypes
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (a_fake_one, "is a FakeTensor"),
+        (lambda: Wrapper(torch.zeros(3)), "is a Wrapper"),
+        (lambda: torch.zeros(3).as_subclass(Secretive), "is a Secretive, which does not tell its memory"),
+        (Impostor, "is a Impostor"),
+        (lambda: torch.masked.masked_tensor(torch.zeros(3), torch.ones(3, dtype=torch.bool)), "is a MaskedTensor"),
+        (lambda: torch.nested.nested_tensor([torch.zeros(1)] * 3), "is nested"),
+        (lambda: torch.nested.nested_tensor([torch.zeros(1)] * 3, layout=torch.jagged), "is a NestedTensor"),
+        (lambda: torch.quantize_per_tensor(torch.zeros(3), 1.0, 0, torch.quint8), "its target torch.quint8"),
+        (one_of_a_transform, "is inside a transform"),
+        (lambda: torch._efficientzerotensor((3,)), "is a tensor of zeros"),
+    ],
+)
+def test_a_tensor_that_is_not_plain_memory_is_refused_by_name_regression(
+    tmp_path: Path, make: Callable[[], Any], what: str
+) -> None:
+    """Torch's own errors came out of it; a masked tensor was passed over in silence."""
+    save_file({"a": torch.ones(3), "b": torch.ones(3)}, tmp_path / "a.safetensors")
+    other = torch.zeros(3)
+    with pytest.raises(streamer.TargetError, match=rf"tensor 'a' .*{what}"):
+        streamer.load_into(tmp_path, {"a": make(), "b": other})
+    assert other.tolist() == [0, 0, 0]
+
+
+def test_nor_is_a_tensor_filled_inside_of_a_transform(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(3)}, tmp_path / "a.safetensors")
+
+    def loading(target: torch.Tensor) -> torch.Tensor:
+        streamer.load_into(tmp_path, {"a": target})
+        return target.sum()
+
+    for transform in (torch.func.grad, torch.func.vmap):
+        with pytest.raises(streamer.TargetError, match="inside a transform"):
+            transform(loading)(torch.zeros(2, 3)[0] if transform is torch.func.grad else torch.zeros(2, 3))
+
+
+def test_a_plain_subclass_is_filled(tmp_path: Path) -> None:
+    class Named(torch.Tensor):
+        pass
+
+    save_file({"a": torch.ones(3), "b": torch.ones(3)}, tmp_path / "a.safetensors")
+    targets = {"a": torch.zeros(3).as_subclass(Named), "b": torch.nn.Parameter(torch.zeros(3))}
+    streamer.load_into(tmp_path, targets)
+    assert [target.tolist() for target in targets.values()] == [[1.0] * 3] * 2
+
+
+TIED: dict[str, Callable[[], Pair]] = {
+    "one tensor": lambda: ((m := ones()), m),
+    "two views": lambda: ((m := ones()), m.view(12)),
+    "columns": lambda: ((m := torch.zeros(12, 2))[:, 0], m[:, 0]),
+    "an array": lambda: ((m := np.zeros(12, "f4")), m),
+    "columns of an array": lambda: ((m := np.zeros((12, 2), "f4"))[:, 0], m[:, 0]),
+}
+
+
+@pytest.mark.parametrize("dtype", [None, "float16"])
+@pytest.mark.parametrize("pair", TIED.values(), ids=TIED)
+def test_tied_targets_take_the_same_bytes_only_regression(
+    tmp_path: Path, pair: Callable[[], Pair], dtype: str | None
+) -> None:
+    """The last of two different tensors was what both names had."""
+    targets = dict(zip("ab", pair(), strict=True))
+    framework = "pt" if isinstance(targets["a"], torch.Tensor) else "np"
+    if dtype and framework == "pt":  # numpy casts nothing
+        half = targets["a"].half()
+        targets = {"a": half, "b": half}
+    dtype = dtype if framework == "pt" else None
+    odd = torch.tensor([float("nan"), -0.0, *range(10)])
+    save_file({"a": odd, "b": odd.clone()}, tmp_path / "a.safetensors")
+    streamer.load_into(tmp_path, targets, framework=framework, dtype=dtype)
+    assert np.asarray(targets["b"]).tolist()[2:] == list(range(10))
+
+    save_file({"a": odd, "b": odd + 1}, tmp_path / "a.safetensors")
+    with pytest.raises(streamer.TargetError, match="'a' and 'b' are the same memory, the checkpoint's tensors differ"):
+        streamer.load_into(tmp_path, targets, framework=framework, dtype=dtype)
+    streamer.load_into(tmp_path, targets, framework=framework, dtype=dtype, names="b", strict=False)
+    assert np.asarray(targets["a"]).tolist()[2:] == list(range(1, 11))
+
+
+def test_a_copy_that_a_target_refuses_is_told_with_the_name(tmp_path: Path) -> None:
+    class Stubborn(torch.Tensor):
+        def copy_(self, *_: Any) -> torch.Tensor:  # type: ignore[override]
+            raise RuntimeError("no")
+
+    save_file({"a": torch.ones(3)}, tmp_path / "a.safetensors")
+    target = torch.zeros(3, 2)[:, 0].as_subclass(Stubborn)
+    with pytest.raises(streamer.TargetError, match="target 'a' cannot be filled: RuntimeError"):
+        streamer.load_into(tmp_path, {"a": target})
 
 
 def test_a_class_and_names_that_are_no_text_are_refused(tmp_path):
