@@ -8,7 +8,6 @@ The weight bytes pass through Python here. A plug-in that can name a URL or a lo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from streamer.core.entry_points import refuse_accidental
 from streamer.core.errors import ObjectNotFoundError, UsageError
 from streamer.core.redact import redact
 from streamer.core.secret_options import plain
+from streamer.core.secret_urls import hidden_part
 from streamer.core.sources import ObjectInfo, PythonSource, Store, hookimpl
 
 __all__ = ["FsspecStore", "streamer_open_store", "streamer_source_kind"]
@@ -43,9 +43,10 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     shown = redact(uri)
     leftovers = Leftovers()
     try:
-        fs, path = fsspec.url_to_fs(uri, **plain(storage_options))
+        fs, path = fsspec.url_to_fs(str(uri), **plain(storage_options))
     except Exception as error:
         raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
+    path = hidden_part(path, uri)
     store = _class_for(fs)(fs, path, uri)
     leftovers.forget_after(store, fs)
     return store
@@ -96,8 +97,8 @@ class FsspecStore:
         leftovers, given = Leftovers(), fs
         if getattr(fs, "asynchronous", False):
             fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": False})
-        path: str = fs._strip_protocol(os.fspath(uri))
-        store = _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(path)))
+        path = hidden_part(fs._strip_protocol(str(uri)), uri)
+        store = _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(str(path))))
         if fs is not given:
             leftovers.forget_after(store, fs)
         return store
@@ -111,7 +112,7 @@ class FsspecStore:
         """
         uri, own_path = self._uri(path), self._own_path(path)
         try:
-            found = fresh_info(self._fs, own_path)
+            found = fresh_info(self._fs, str(own_path))
         except Exception as error:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
         if found["type"] == "directory":
@@ -125,8 +126,8 @@ class FsspecStore:
         """List the files directly in a folder."""
         folder = self._own_path(prefix)
         try:
-            self._fs.invalidate_cache(folder)
-            entries = self._fs.ls(folder, detail=True)
+            self._fs.invalidate_cache(str(folder))
+            entries = self._fs.ls(str(folder), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:
@@ -136,14 +137,14 @@ class FsspecStore:
 
     def source(self, info: ObjectInfo) -> PythonSource:
         """Return the file's reader."""
-        return source_of(self._fs, self._own_path(info.path), info, hides_causes=self._hides_causes, holder=self)
+        return source_of(self._fs, str(self._own_path(info.path)), info, hides_causes=self._hides_causes, holder=self)
 
     def close(self) -> None:
         """Do nothing: fsspec shares its instances, and the sources given out need this one."""
 
     def _size_in_cache(self, own_path: str, uri: str) -> int | None:
         try:
-            return local_size_bytes(self._fs, own_path)
+            return local_size_bytes(self._fs, str(own_path))
         except Exception as error:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
 
@@ -181,7 +182,7 @@ class WritableFsspecStore(FsspecStore):
             StorageError: it failed.
         """
         try:
-            self._fs.pipe_file(self._own_path(path), data)
+            self._fs.pipe_file(str(self._own_path(path)), data)
         except NotImplementedError:
             raise UsageError("this storage cannot be written", uri=self._uri(path)) from None
         except Exception as error:

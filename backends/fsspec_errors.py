@@ -59,7 +59,9 @@ _CLASSES: list[tuple[tuple[type[BaseException], ...], type[StorageError], str]] 
 
 def raise_opening_error(error: Exception, scheme: str, uri: str, *, hides_cause: bool) -> NoReturn:
     """Say why no file system could be made for a URL."""
-    _raise(_opening_error(error, scheme, uri), None if hides_cause else error)
+    told, cause = _opening_error(error, scheme, uri), None if hides_cause else error
+    del error
+    _raise(told, cause)
 
 
 def raise_storage_error(
@@ -73,11 +75,18 @@ def raise_storage_error(
         hides_cause: The URL the user gave holds a secret, so `error` may.
         byte_range: Half-open range that was asked for, if it was a read.
     """
-    _raise(_storage_error(error, uri, byte_range), None if hides_cause else error)
+    told, cause = _storage_error(error, uri, byte_range), None if hides_cause else error
+    del error
+    _raise(told, cause)
 
 
 def _raise(told: StreamerError, cause: Exception | None) -> NoReturn:
-    raise told from cause
+    """Without a cause, nothing is left of the frames that met the other error: their locals may hold its URL."""
+    try:
+        raise told from cause
+    finally:
+        if cause is None:
+            told.__context__ = None
 
 
 def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -50,7 +50,7 @@ class Opened:
         hop: The URL and headers that it answers, behind all redirects.
     """
 
-    response: aiohttp.ClientResponse
+    response: aiohttp.ClientResponse = field(repr=False)  # which shows its URL
     hop: Hop
 
     @property

@@ -68,7 +68,8 @@ class NfsUrl:
             raise UsageError("A path cannot hold a NUL", uri=redact(uri).replace("\0", ""))
         given = SecretOptions({"nfsport": server["port"]} if server["port"] else {})
         if has_options:
-            given.update(pair.partition("=")[::2] for pair in query.split("&"))
+            pairs = (pair.partition("=")[::2] for pair in query.split("&"))
+            given.update({str(name): value for name, value in pairs})
         given.update({name: value for name, value in storage_options.items() if value is not None})
         _check_names(given)
         return cls(server["host"], slash + path or "/", {name: _number(name, value) for name, value in given.items()})

@@ -51,7 +51,7 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
     try:
         store = hook(
             scheme=scheme,
-            uri=uri,
+            uri=uri if _is_ours(point) else str(uri),
             storage_options=options if _is_ours(point) else plain(options),  # others hand them to fsspec as they are
             limits=limits,
         )

@@ -21,6 +21,7 @@ from streamer.core.entry_points import ALLOWED, entry_points_of, is_allowed, nor
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError
 from streamer.core.limits import Limits
 from streamer.core.secret_options import SecretOptions, hidden, plain
+from streamer.core.secret_urls import hidden_uri
 from streamer.core.sources import PROJECT_NAME, Store
 from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with
 from streamer.plugins.scheme_options import options_of
@@ -65,7 +66,7 @@ def open_store(
         OptionError: both `fs` and `storage_options` are given.
         StreamerError: the backend refuses the URL or its options.
     """
-    text = os.fspath(uri)
+    uri = text = hidden_uri(os.fspath(uri))
     storage_options = hidden(storage_options)
     candidates = enabled(found, [text])
     if fs is not None:
@@ -172,7 +173,7 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     for name in ("asynchronous", "loop"):
         options.pop(name, None)
     if ours is not None and not fs.storage_args and type(fs) is get_filesystem_class(scheme):
-        store = open_with(ours, scheme, fs.unstrip_protocol(path), options, limits)
+        store = open_with(ours, scheme, hidden_uri(fs.unstrip_protocol(str(path))), options, limits)
         if store is not None:
             return store
     return FsspecStore.of_instance(fs, path)

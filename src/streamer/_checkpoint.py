@@ -20,6 +20,7 @@ from streamer.core.header import TensorEntry
 from streamer.core.options import Options
 from streamer.core.report import OutageMeter
 from streamer.core.secret_options import hidden
+from streamer.core.secret_urls import hidden_uris
 from streamer.core.selection import NamesOption, select
 from streamer.core.verification import VerifyOption
 
@@ -161,5 +162,5 @@ def open(  # noqa: A001  the name users know from files
         ...     rows = checkpoint.get_slice("lm_head.weight")[:128]
     """
     del progress
-    storage_options = hidden(storage_options)
+    uri, storage_options = hidden_uris(uri), hidden(storage_options)
     return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, framework, device)

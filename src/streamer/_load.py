@@ -17,6 +17,7 @@ from streamer.core.frameworks import framework_of
 from streamer.core.options import Options
 from streamer.core.report import LoadReport
 from streamer.core.secret_options import hidden
+from streamer.core.secret_urls import hidden_uris
 from streamer.core.selection import NamesOption
 from streamer.core.verification import VerifyOption
 
@@ -78,7 +79,7 @@ def load(
     Example:
         >>> tensors = streamer.load("s3://bucket/model", names="model.layers.0.*")     # doctest: +SKIP
     """
-    storage_options = hidden(storage_options)
+    uri, storage_options = hidden_uris(uri), hidden(storage_options)
     made = framework_of(framework, device, dtype)
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
     with WholeRead(opened, wanted_tensors(opened, names), made, progress=progress) as tensors:
@@ -133,7 +134,7 @@ def load_into(
         StreamerError: as for `load`.
     """
     del device
-    storage_options = hidden(storage_options)
+    uri, storage_options = hidden_uris(uri), hidden(storage_options)
     made = framework_of(framework, "cpu", dtype)
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted, targets = match_targets(wanted_tensors(opened, names), tensors_of(target), made, strict=strict)
@@ -159,7 +160,7 @@ def load_file(
     Raises:
         StreamerError: as for `load`.
     """
-    storage_options = hidden(storage_options)
+    filename, storage_options = hidden_uris(filename), hidden(storage_options)
     return load(filename, device=device, storage_options=storage_options, options=options, progress=False)
 
 

@@ -31,6 +31,7 @@ from streamer.core.index import ShardIndex, check_index_size, parse_index
 from streamer.core.reading import read_ranges
 from streamer.core.redact import redact
 from streamer.core.secret_texts import SecretTexts
+from streamer.core.secret_urls import hidden_part, hidden_uri
 from streamer.core.server_outages import Patience
 from streamer.core.session import SourceObject
 from streamer.core.settings import Settings
@@ -116,7 +117,7 @@ def locate(
             opened = plugins.open_store(each, own, fs=fs, found=backends, limits=limits)
         store = patient(opened, each, patience, secrets)
         try:
-            parts = _locate_in(store, redact(each), settings)
+            parts = _locate_in(store, each, settings)
             promised = promises_of(
                 verify, store, parts.infos, parts.index_path, settings, is_whole=parts.kind in ("folder", "index")
             )
@@ -157,7 +158,7 @@ def _joined(found: list[Shards]) -> Shards:
 
 def _as_list(uri: UriOption) -> list[str]:
     given = [uri] if isinstance(uri, (str, os.PathLike)) else list(uri)
-    uris = [os.fspath(each) for each in given]
+    uris: list[str] = [hidden_uri(os.fspath(each)) for each in given]
     if not uris:
         raise UsageError("no URI given")
     for each in uris:
@@ -175,8 +176,9 @@ def _options_by_uri(given: StorageOptions, count: int) -> list[Mapping[str, Any]
     return options
 
 
-def _locate_in(store: Store, label: str, settings: Settings) -> Shards:
-    root = store.root.rstrip("/") or store.root
+def _locate_in(store: Store, uri: str, settings: Settings) -> Shards:
+    label = redact(uri)
+    root = hidden_part(store.root.rstrip("/") or store.root, uri)
     folder, _, name = root.rpartition("/")
     if any(mark in name for mark in "*?["):
         matches = [info for info in store.find(folder or "/") if fnmatchcase(_name(info), name)]

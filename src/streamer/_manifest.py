@@ -25,6 +25,7 @@ from streamer.core.plan import Item, plan_reads
 from streamer.core.redact import redact
 from streamer.core.secret_options import hidden
 from streamer.core.secret_texts import SecretTexts
+from streamer.core.secret_urls import hidden_uris
 from streamer.core.session import ReadSession
 from streamer.core.sources import WritableStore
 
@@ -90,7 +91,7 @@ def write_manifest(
         's3://bucket/model/model.safetensors.manifest.json'
     """
     started = time.perf_counter()
-    storage_options = hidden(storage_options)
+    uri, storage_options = hidden_uris(uri), hidden(storage_options)
     if not isinstance(uri, (str, os.PathLike)):
         raise UsageError("a manifest is of one checkpoint: one file, folder or index", hint="Call it once for each")
     own_options = storage_options if storage_options is None or isinstance(storage_options, Mapping) else None

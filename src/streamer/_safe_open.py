@@ -10,6 +10,7 @@ from streamer._checkpoint import Checkpoint
 from streamer._opened import open_checkpoint
 from streamer.core.options import Options
 from streamer.core.secret_options import hidden
+from streamer.core.secret_urls import hidden_uris
 
 __all__ = ["safe_open"]
 
@@ -41,7 +42,7 @@ class safe_open(Checkpoint):  # noqa: N801  the name to be migrated from
         storage_options: Mapping[str, Any] | None = None,
         options: Options | None = None,
     ) -> None:
-        storage_options = hidden(storage_options)
+        filename, storage_options = hidden_uris(filename), hidden(storage_options)
         super().__init__(open_checkpoint(filename, storage_options, options), None, framework, device)
 
     def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"

@@ -27,6 +27,7 @@ from streamer.core.plan import Item, plan_reads
 from streamer.core.quoting import printable
 from streamer.core.report import LoadReport, count_readers, remarks_of
 from streamer.core.secret_options import hidden
+from streamer.core.secret_urls import hidden_uris
 from streamer.core.selection import NamesOption
 from streamer.core.session import ReadSession
 from streamer.core.verification import Verification, VerifyOption
@@ -289,7 +290,7 @@ def stream(
         ...         consume(name, tensor)
         >>> print(tensors.report)                                      # doctest: +SKIP
     """
-    storage_options = hidden(storage_options)
+    uri, storage_options = hidden_uris(uri), hidden(storage_options)
     if order not in ("completion", "file"):
         raise OptionError(f'order is "completion" or "file", not {order!r}')
     made = framework_of(framework, device, dtype)

@@ -1,23 +1,28 @@
-"""A traceback that shows what local names stand for shows no storage option in a frame of this package."""
+"""A traceback that shows what local names stand for shows no storage option, and no secret of a URL, in our frames."""
 
 from __future__ import annotations
 
 import base64
+import copy
 import json
+import pickle
 import socketserver
 import traceback
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.background import served
+from servers.scripted_http import ScriptedServer
 
 import streamer
 from streamer import core
 from streamer.core.secret_options import SecretOptions, hidden, plain
+from streamer.core.secret_urls import hidden_uri
 from streamer.plugins import open_store
 
 CANARY = "C4n4ryS3cr3tXyz"
@@ -161,6 +166,145 @@ def test_neither_does_an_error_about_an_answer_regression(answer):
         with pytest.raises(streamer.StreamerError) as caught:
             streamer.load(url, storage_options={"headers": {"Authorization": f"Bearer {CANARY}"}})
     assert [text for text in shown_by_us(caught.value) if CANARY in text] == []
+
+
+URLS = {
+    "http login": f"http://user:{CANARY}@{CLOSED}/a.safetensors",
+    "http query": f"http://{CLOSED}/a.safetensors?sig={CANARY}",
+    "http folder": f"http://user:{CANARY}@{CLOSED}/x/",
+    "http glob": f"http://user:{CANARY}@{CLOSED}/x/*.safetensors",
+    "http index": f"https://u:{CANARY}@{CLOSED}/model.safetensors.index.json?X-Amz-Signature={CANARY}",
+    "http malformed": f"http://u:{CANARY}@[::1/a.safetensors",
+    "s3 login": f"s3://KEY:{CANARY}@bucket/a.safetensors",
+    "s3 query": f"s3://bucket/a.safetensors?X-Amz-Signature={CANARY}",
+    "gs login": f"gs://u:{CANARY}@bucket/a.safetensors",
+    "gs query": f"gs://bucket/a.safetensors?token={CANARY}",
+    "az SAS": f"https://acct.blob.core.windows.net.invalid/c/a.safetensors?sv=2024&sig={CANARY}",
+    "az login": f"az://u:{CANARY}@acct.blob.core.windows.net/c/a.safetensors",
+    "abfss": f"abfss://c:{CANARY}@acct.dfs.core.windows.net/a.safetensors",
+    "az query": f"az://c/a.safetensors?sv=2024&sig={CANARY}",
+    "hf login": f"hf://u:{CANARY}@owner/repo/a.safetensors",
+    "nfs login": f"nfs://u:{CANARY}@{CLOSED}/export/a.safetensors",
+    "nfs query": f"nfs://{CLOSED}/export/a.safetensors?password={CANARY}",
+    "file": f"file://u:{CANARY}@host/a.safetensors",
+    "memory": f"memory://u:{CANARY}@host/a.safetensors",
+    "sftp": f"sftp://u:{CANARY}@{CLOSED}/a.safetensors",
+    "cache": f"simplecache::http://u:{CANARY}@{CLOSED}/a.safetensors",
+    "cache of S3": f"simplecache::s3://K:{CANARY}@bucket/a.safetensors",
+    "archive": f"zip://a.safetensors::http://u:{CANARY}@{CLOSED}/a.zip",
+    "github": f"github://u:{CANARY}@x:y/a.safetensors",
+    "unknown": f"nosuch://u:{CANARY}@host/a",
+}
+
+
+@pytest.mark.parametrize("case", URLS)
+def test_no_frame_of_ours_shows_what_a_url_hides(monkeypatch, case):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "an example of a key")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{CLOSED}")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{CLOSED}")
+    with pytest.raises(streamer.StreamerError) as caught:
+        streamer.load(URLS[case], options=HASTY)
+    shown = shown_by_us(caught.value)
+    assert shown
+    assert [text for text in shown if CANARY in text] == []
+
+
+ONE_URL = URLS["cache"]
+URL_WAYS = {
+    **{name: lambda way=way: way(ONE_URL, None) for name, way in WAYS.items() if name != "a list"},
+    "a list": lambda: streamer.load([ONE_URL, ONE_URL], options=HASTY),
+    "a generator": lambda: streamer.load((url for url in (ONE_URL, ONE_URL)), options=HASTY),
+    "a wrong word": lambda: streamer.load(ONE_URL, verify="x"),  # type: ignore[arg-type]
+    "a wrong framework": lambda: streamer.load(ONE_URL, framework="x"),
+    "its own file system": lambda: streamer.load(ONE_URL, fs=fsspec.filesystem("memory"), options=HASTY),
+    "open_store": lambda: open_store(URLS["unknown"]),
+}
+
+
+@pytest.mark.parametrize("way", URL_WAYS)
+def test_neither_does_any_way_in_with_a_url(monkeypatch, way):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with pytest.raises(streamer.StreamerError) as caught:
+        URL_WAYS[way]()
+    shown = shown_by_us(caught.value)
+    assert shown
+    assert [text for text in shown if CANARY in text] == []
+
+
+LATE = {
+    "no header": lambda request, answer: answer.become(206, b"x" * (request.end - request.begin)),
+    "refused later": lambda request, answer: answer.become(403, b"no") if request.number > 3 else None,
+    "cut later": lambda request, answer: setattr(answer, "sent_bytes", 3) if request.number > 1 else None,
+    "another version": lambda request, answer: answer.headers.update(ETag=f'"{request.number}"'),
+}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "http://u:{}@{}/a.safetensors",
+        "http://{1}/a.safetensors?sig={0}",
+        "blockcache::http://u:{}@{}/a.safetensors",
+        "simplecache::http://{1}/a.safetensors?sig={0}",
+    ],
+)
+@pytest.mark.parametrize("fault", LATE)
+def test_neither_does_an_error_while_bytes_are_read(tmp_path, fault, form):
+    header = json.dumps({"a": {"dtype": "U8", "shape": [3_000_000], "data_offsets": [0, 3_000_000]}}).encode()
+    data = len(header).to_bytes(8, "little") + header + bytes(3_000_000)
+    storage_options = {form.partition("::")[0]: {"cache_storage": str(tmp_path)}} if "::" in form else None
+    options = streamer.Options(block_bytes=65536, max_attempts=1)
+    with ScriptedServer(data, LATE[fault]) as server:
+        url = form.format(CANARY, f"127.0.0.1:{server.port}")
+        with pytest.raises(streamer.StreamerError) as caught:
+            streamer.load(url, storage_options=storage_options, options=options)
+    shown = shown_by_us(caught.value)
+    assert shown
+    assert [text for text in [*shown, str(caught.value)] if CANARY in text] == []
+
+
+def test_a_url_that_holds_a_secret_is_text_like_any_other():
+    text = f"simplecache::https://user:{CANARY}@host/a b/c?sig={CANARY}"
+    url = hidden_uri(text)
+    assert url == text
+    assert hash(url) == hash(text)
+    assert {text: 1}[url] == 1
+    assert f"{url}" == text
+    assert type(str(url)) is str
+    assert json.loads(json.dumps({url: url})) == {text: text}
+    for again in (pickle.loads(pickle.dumps(url)), copy.deepcopy(url)):
+        assert again == text
+    assert repr(url) == "'simplecache::https://host/a b/c'"
+    assert repr(url.rpartition("/")) == "('…', '/', '…')"
+    assert CANARY not in repr([url, url.partition("::"), url[5:], url.split("/"), url + "x", "x" + url, url.strip()])
+    assert "x" + url == "x" + text
+    assert url.rpartition("@") == text.rpartition("@")
+    assert urlsplit(url.rpartition("::")[2]).hostname == "host"
+    for plain_url in ("s3://bucket/a", "/a?b", "https://host/a"):
+        assert hidden_uri(plain_url) is plain_url
+
+
+def test_two_urls_that_differ_by_their_secret_are_not_taken_for_one():
+    made = []
+
+    class Recorded(fsspec.AbstractFileSystem):
+        protocol = "recorded"
+
+        def __init__(self, **options):
+            super().__init__(**options)
+            made.append(options)
+
+        @staticmethod
+        def _get_kwargs_from_urls(url):
+            return {"login": url.partition("://")[2].partition("@")[0]}
+
+    fsspec.register_implementation("recorded", Recorded, clobber=True)
+    for secret in (CANARY, "another"):
+        open_store(f"recorded://user:{secret}@host/a")
+    assert [each["login"] for each in made] == [f"user:{CANARY}", "user:another"]
+    assert {type(each["login"]) for each in made} == {str}
 
 
 _values = st.recursive(st.text(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner), max_leaves=8)
