@@ -189,7 +189,7 @@ def framework_of(name: str, device: Any = "cpu", cast_to: Any = None) -> Framewo
         OptionError: unknown framework or dtype, or a cast it does not make.
         UnknownDeviceError: torch does not know the device, or it is not available.
     """
-    kind = _ALIASES.get(name)
+    kind = _ALIASES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise OptionError(f"unknown framework {name!r}", hint=f"Known: {', '.join(sorted(_ALIASES))}")
     if kind == "pt":
@@ -202,7 +202,7 @@ def framework_of(name: str, device: Any = "cpu", cast_to: Any = None) -> Framewo
 def _cast_dtype(torch: Any, dtype: Any) -> Any:
     known = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
     found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
-    if dtype is None or found in known:
+    if dtype is None or any(found is each for each in known):
         return found
     names = ", ".join(_TORCH_DTYPES[name] for name in _CAST)
     raise OptionError(f"dtype is one of {names}, not {dtype!r}", hint="Cast the tensors afterwards")

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import wraps
 from typing import Any
 
 from streamer.core.errors import OptionError
@@ -134,6 +136,26 @@ class Options:
             if text is not None and getattr(self, knob.name) == knob.default:
                 found[knob.name] = _number(knob.name, text) if "low" in knob.metadata else _truth(knob.name, text)
         return replace(self, **found)
+
+
+def _telling_near_names(made: Callable[..., None]) -> Callable[..., None]:
+    """For the constructor that `dataclass` writes: a name it does not have is a TypeError there, without a hint."""
+    names = [knob.name for knob in fields(Options)]
+
+    @wraps(made)
+    def making(self: Options, *arguments: object, **named: Any) -> None:
+        if arguments:
+            raise OptionError("options are given by name", hint=f"For instance Options({names[0]}=…)")
+        for name in named.keys() - set(names):
+            near = difflib.get_close_matches(name, names)
+            hint = f"Near: {', '.join(near)}" if near else f"There are {', '.join(names)}"
+            raise OptionError(f"there is no option {name[:80]!r}", hint=hint)
+        made(self, **named)
+
+    return making
+
+
+Options.__init__ = _telling_near_names(Options.__init__)  # type: ignore[method-assign]
 
 
 def _check_bounds(name: str, value: object, metadata: Mapping[str, Any]) -> None:

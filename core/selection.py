@@ -16,7 +16,7 @@ from typing import TypeAlias
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.quoting import quoted
 
-__all__ = ["NamesOption", "select"]
+__all__ = ["NamesOption", "checked_names", "select"]
 
 NamesOption: TypeAlias = str | Iterable[str] | Callable[[str], bool] | None
 
@@ -44,13 +44,14 @@ def select(names: NamesOption, available: Sequence[str]) -> set[str] | None:
         >>> sorted(select(["h.*.w", "b"], ["h.0.w", "h.1.w", "b", "c"]))
         ['b', 'h.0.w', 'h.1.w']
     """
+    names = checked_names(names)
     if names is None:
         return None
     if callable(names):
         return {name for name in available if names(name)}
     known = set(available)
     chosen: set[str] = set()
-    for wanted in _strings(names):
+    for wanted in [names] if isinstance(names, str) else names:
         matched = {wanted} if wanted in known else _matching(wanted, available)
         if not matched:
             raise _unknown(wanted, available)
@@ -58,10 +59,15 @@ def select(names: NamesOption, available: Sequence[str]) -> set[str] | None:
     return chosen
 
 
-def _strings(names: Iterable[str]) -> list[str]:
-    if isinstance(names, str):
-        return [names]
-    if not isinstance(names, Iterable):
+def checked_names(names: NamesOption) -> NamesOption:
+    """Refuse what cannot be `names`; give an iterable back as a list.
+
+    Raises:
+        UsageError: `names` is of another type.
+    """
+    if names is None or isinstance(names, str) or callable(names):
+        return names
+    if isinstance(names, (bytes, bytearray)) or not isinstance(names, Iterable):
         raise UsageError(f"names must be None, strings or a callable, not {type(names).__name__}")
     listed = list(names)
     for name in listed:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.extras import BUILTIN_SCHEMES
+from streamer.core.arguments import check_file_system, check_storage_options, check_uri
 from streamer.core.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError
 from streamer.core.limits import Limits
@@ -66,8 +67,11 @@ def open_store(
         OptionError: both `fs` and `storage_options` are given.
         StreamerError: the backend refuses the URL or its options.
     """
+    uri, storage_options = hidden_uri(uri), hidden(storage_options)
+    check_uri(uri)
+    check_storage_options(storage_options)
+    check_file_system(fs)
     uri = text = hidden_uri(os.fspath(uri))
-    storage_options = hidden(storage_options)
     candidates = enabled(found, [text])
     if fs is not None:
         if storage_options:

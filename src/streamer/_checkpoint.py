@@ -13,15 +13,16 @@ from streamer._progress import ProgressOption
 from streamer._slice import TensorSlice
 from streamer._stream import Stream
 from streamer._whole import WholeRead
+from streamer.core.arguments import check_name, check_progress
 from streamer.core.catalog import Located
 from streamer.core.errors import UnknownTensorError, UsageError
-from streamer.core.frameworks import framework_of
+from streamer.core.frameworks import Framework, framework_of
 from streamer.core.header import TensorEntry
 from streamer.core.options import Options
 from streamer.core.report import OutageMeter
 from streamer.core.secret_options import hidden
 from streamer.core.secret_urls import hidden_uris
-from streamer.core.selection import NamesOption, select
+from streamer.core.selection import NamesOption, checked_names, select
 from streamer.core.verification import VerifyOption
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ class Checkpoint:
     `ChangedError`.
     """
 
-    def __init__(self, opened: Opened, names: NamesOption, framework: str, device: Any) -> None:
+    def __init__(self, opened: Opened, names: NamesOption, framework: Framework) -> None:
         # Each read has the whole deadline, and a report of its own.
         opened.settings = replace(opened.settings, began=None, meter=OutageMeter())
         opened.stages = {}
         self._opened = opened
-        self._framework = framework_of(framework, device)
+        self._framework = framework
         chosen = select(names, list(opened.catalog.tensors))
         self._located = {each.entry.name: each for each in opened.catalog.in_file_order(chosen)}
         self._is_closed = False
@@ -76,6 +77,7 @@ class Checkpoint:
             StorageError: and its kinds.
         """
         self._check_open()
+        check_progress(progress)
         chosen = select(names, list(self._located))
         wanted = [each for name, each in self._located.items() if chosen is None or name in chosen]
         with WholeRead(self._opened, wanted, self._framework, progress=progress) as tensors:
@@ -93,6 +95,7 @@ class Checkpoint:
             >>> checkpoint.get_slice("model.embed_tokens.weight")[:1000]      # doctest: +SKIP
         """
         self._check_open()
+        check_name(name, "the name of a tensor")
         located = self._located.get(name)
         if located is None:
             raise UnknownTensorError(
@@ -161,6 +164,8 @@ def open(  # noqa: A001  the name users know from files
         >>> with streamer.open("s3://bucket/model") as checkpoint:           # doctest: +SKIP
         ...     rows = checkpoint.get_slice("lm_head.weight")[:128]
     """
-    del progress
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, framework, device)
+    names = checked_names(names)
+    check_progress(progress)
+    made = framework_of(framework, device)
+    return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, made)

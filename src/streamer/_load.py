@@ -12,13 +12,14 @@ from streamer._opened import open_checkpoint, wanted_tensors
 from streamer._progress import ProgressOption
 from streamer._targets import Targets, match_targets, tensors_of
 from streamer._whole import WholeRead
+from streamer.core.arguments import check_progress, check_switch
 from streamer.core.errors import TargetError
 from streamer.core.frameworks import framework_of
 from streamer.core.options import Options
 from streamer.core.report import LoadReport
 from streamer.core.secret_options import hidden
 from streamer.core.secret_urls import hidden_uris
-from streamer.core.selection import NamesOption
+from streamer.core.selection import NamesOption, checked_names
 from streamer.core.verification import VerifyOption
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def load(
         >>> tensors = streamer.load("s3://bucket/model", names="model.layers.0.*")     # doctest: +SKIP
     """
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
+    names = checked_names(names)
+    check_progress(progress)
     made = framework_of(framework, device, dtype)
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
     with WholeRead(opened, wanted_tensors(opened, names), made, progress=progress) as tensors:
@@ -135,9 +138,12 @@ def load_into(
     """
     del device
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
+    names, own = checked_names(names), tensors_of(target)
+    check_progress(progress)
+    check_switch("strict", strict)
     made = framework_of(framework, "cpu", dtype)
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
-    wanted, targets = match_targets(wanted_tensors(opened, names), tensors_of(target), made, strict=strict)
+    wanted, targets = match_targets(wanted_tensors(opened, names), own, made, strict=strict)
     try:
         with WholeRead(opened, wanted, made, targets=targets, progress=progress) as tensors:
             tied = _fill(tensors, targets)

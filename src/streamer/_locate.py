@@ -25,7 +25,6 @@ from streamer.core.errors import (
     OptionError,
     StorageError,
     TransferTimeoutError,
-    UsageError,
 )
 from streamer.core.index import ShardIndex, check_index_size, parse_index
 from streamer.core.reading import read_ranges
@@ -95,7 +94,6 @@ def locate(
         verify: ``"auto"``, ``"manifest"`` or ``"off"``.
 
     Raises:
-        UsageError: the list of URIs is empty, or an entry is neither text nor a path.
         OptionError: as many `storage_options` as URIs were expected.
         UnknownSchemeError: no backend for the URL.
         ObjectNotFoundError: nothing there, or a shard that the index names is missing.
@@ -158,13 +156,7 @@ def _joined(found: list[Shards]) -> Shards:
 
 def _as_list(uri: UriOption) -> list[str]:
     given = [uri] if isinstance(uri, (str, os.PathLike)) else list(uri)
-    uris: list[str] = [hidden_uri(os.fspath(each)) for each in given]
-    if not uris:
-        raise UsageError("no URI given")
-    for each in uris:
-        if not isinstance(each, str) or not each:
-            raise UsageError(f"a URI is non-empty text or a path, not {each!r}")
-    return uris
+    return [hidden_uri(os.fspath(each)) for each in given]
 
 
 def _options_by_uri(given: StorageOptions, count: int) -> list[Mapping[str, Any] | None]:

@@ -18,6 +18,13 @@ from streamer._locate import StorageOptions
 from streamer._opened import Opened, open_checkpoint
 from streamer._progress import Progress, ProgressOption
 from streamer._promised import manifest_paths, name_in_manifest
+from streamer.core.arguments import (
+    check_file_system,
+    check_options,
+    check_progress,
+    check_storage_options,
+    check_uri,
+)
 from streamer.core.errors import UsageError
 from streamer.core.manifest import ALGORITHM, Manifest, ShardManifest, TensorDigest, render_manifest
 from streamer.core.options import Options
@@ -92,8 +99,13 @@ def write_manifest(
     """
     started = time.perf_counter()
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    if not isinstance(uri, (str, os.PathLike)):
+    if isinstance(uri, list):  # whatever it was
         raise UsageError("a manifest is of one checkpoint: one file, folder or index", hint="Call it once for each")
+    check_uri(uri)
+    check_storage_options(storage_options)
+    check_options(options, Options)
+    check_file_system(fs)
+    check_progress(progress)
     own_options = storage_options if storage_options is None or isinstance(storage_options, Mapping) else None
     secrets = SecretTexts(os.fspath(uri), getattr(fs, "storage_options", own_options))
     with secrets.kept_out(), closing(plugins.open_store(os.fspath(uri), own_options, fs=fs)) as store:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from streamer._locate import Shards, StorageOptions, UriOption, locate
 from streamer._promised import check_fit, verification_of
+from streamer.core.arguments import check_file_system, check_options, check_storage_options, check_uris
 from streamer.core.catalog import Catalog, Located, read_catalog
 from streamer.core.options import Options
 from streamer.core.selection import NamesOption, select
@@ -50,6 +51,10 @@ def open_checkpoint(
     verify: VerifyOption = None,
 ) -> Opened:
     """Find the shards and read their headers; raises as `streamer.load` does."""
+    check_uris(uri)
+    check_storage_options(storage_options)
+    check_options(options, Options)
+    check_file_system(fs)
     settings = resolve(options)
     mode = resolve_verify(verify)
     started = time.perf_counter()

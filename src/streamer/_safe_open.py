@@ -8,6 +8,7 @@ from typing import Any
 
 from streamer._checkpoint import Checkpoint
 from streamer._opened import open_checkpoint
+from streamer.core.frameworks import framework_of
 from streamer.core.options import Options
 from streamer.core.secret_options import hidden
 from streamer.core.secret_urls import hidden_uris
@@ -43,7 +44,8 @@ class safe_open(Checkpoint):  # noqa: N801  the name to be migrated from
         options: Options | None = None,
     ) -> None:
         filename, storage_options = hidden_uris(filename), hidden(storage_options)
-        super().__init__(open_checkpoint(filename, storage_options, options), None, framework, device)
+        made = framework_of(framework, device)
+        super().__init__(open_checkpoint(filename, storage_options, options), None, made)
 
     def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"
         """The ``__metadata__`` of the file, or None where there is none."""

@@ -17,6 +17,7 @@ from streamer._locate import StorageOptions, UriOption
 from streamer._opened import Opened, open_checkpoint, wanted_tensors
 from streamer._progress import Progress, ProgressOption
 from streamer._targets import Targets, bytes_at
+from streamer.core.arguments import check_progress
 from streamer.core.catalog import Located
 from streamer.core.device_path import device_path, gpudirect_remarks
 from streamer.core.device_tensors import DeviceTensors
@@ -28,7 +29,7 @@ from streamer.core.quoting import printable
 from streamer.core.report import LoadReport, count_readers, remarks_of
 from streamer.core.secret_options import hidden
 from streamer.core.secret_urls import hidden_uris
-from streamer.core.selection import NamesOption
+from streamer.core.selection import NamesOption, checked_names
 from streamer.core.session import ReadSession
 from streamer.core.verification import Verification, VerifyOption
 
@@ -291,6 +292,8 @@ def stream(
         >>> print(tensors.report)                                      # doctest: +SKIP
     """
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
+    names = checked_names(names)
+    check_progress(progress)
     if order not in ("completion", "file"):
         raise OptionError(f'order is "completion" or "file", not {order!r}')
     made = framework_of(framework, device, dtype)

@@ -348,7 +348,7 @@ def test_several_unusual_indexes_are_ambiguous(tmp_path):
         (("/nonexistent/*.safetensors",), streamer.ObjectNotFoundError, "nonexistent"),
         (([],), streamer.UsageError, "no URI"),
         (("",), streamer.UsageError, "non-empty"),
-        ((["a", 5],), TypeError, "int"),
+        ((["a", 5],), streamer.UsageError, "not int"),
         (("nosuchscheme://bucket/x",), streamer.UnknownSchemeError, "nosuchscheme"),
     ],
 )

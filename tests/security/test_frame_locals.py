@@ -216,6 +216,7 @@ URL_WAYS = {
     **{name: lambda way=way: way(ONE_URL, None) for name, way in WAYS.items() if name != "a list"},
     "a list": lambda: streamer.load([ONE_URL, ONE_URL], options=HASTY),
     "a generator": lambda: streamer.load((url for url in (ONE_URL, ONE_URL)), options=HASTY),
+    "a list with another mistake": lambda: streamer.load([ONE_URL, None], options=HASTY),  # type: ignore[list-item]
     "a wrong word": lambda: streamer.load(ONE_URL, verify="x"),  # type: ignore[arg-type]
     "a wrong framework": lambda: streamer.load(ONE_URL, framework="x"),
     "its own file system": lambda: streamer.load(ONE_URL, fs=fsspec.filesystem("memory"), options=HASTY),

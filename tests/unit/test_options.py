@@ -42,11 +42,6 @@ def test_a_switch_states_its_reason_and_is_a_bool_or_automatic(monkeypatch, knob
         resolve(None)
 
 
-def test_an_unknown_option_is_a_type_error():
-    with pytest.raises(TypeError):
-        Options(threads=3)
-
-
 def test_options_are_frozen():
     with pytest.raises(FrozenInstanceError):
         Options().max_attempts = 3

@@ -1,0 +1,172 @@
+"""A wrong argument is an error of the tree that names it and its type, before anything is asked of a storage."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pickle
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import streamer
+
+URL = "http://127.0.0.1:9/a.safetensors"  # nobody is there, nobody is asked
+OTHER = object()
+WRONG: dict[str, list[Any]] = {
+    "uri": [
+        None,
+        3,
+        3.5,
+        True,
+        b"https://user:S3CR3T@h",
+        [],
+        [None],
+        [3],
+        [b"S3CR3T"],
+        [[URL]],
+        "",
+        {},
+        OTHER,
+        iter(()),
+    ],
+    "names": [3, 3.5, True, b"x", [3], [None], OTHER],
+    "device": [3.5, [], {}, {"": 3.5}, {3: "cpu"}, True, OTHER],
+    "framework": [3, [], {}, None, b"pt", "x"],
+    "dtype": [3, [], {}, b"x", "x", torch.int32],
+    "storage_options": [3, True, "x", b"x", ["x"], [3], [{}, {}], [[]], {3: 1}, set(), OTHER],
+    "fs": [3, "s3", {}, OTHER],
+    "options": [3, {}, "x", [], True, streamer.Options],
+    "progress": [3, 0, "x", [], {}],
+    "verify": [3, [], {}, True, "x"],
+    "order": [3, [], None, "x"],
+    "strict": [3, 0, None, "x"],
+}
+CALLS: dict[str, Any] = {
+    "load": streamer.load,
+    "load_into": lambda uri=URL, target=None, **named: streamer.load_into(uri, target or {}, **named),
+    "stream": streamer.stream,
+    "open": streamer.open,
+    "load_file": lambda uri=URL, **named: streamer.load_file(uri, **named),
+    "safe_open": lambda uri=URL, framework="pt", **named: streamer.safe_open(uri, framework, **named),
+    "write_manifest": streamer.write_manifest,
+    "open_store": lambda uri=URL, **named: streamer.plugins.open_store(uri, **named),
+}
+TAKES = {
+    **{name: [*inspect.signature(CALLS[name]).parameters] for name in ("load", "stream", "open", "write_manifest")},
+    "load_into": [
+        name for name in inspect.signature(streamer.load_into).parameters if name not in ("target", "device")
+    ],
+    "load_file": ["uri", "device", "storage_options", "options"],
+    "safe_open": ["uri", "framework", "device", "storage_options", "options"],
+    "open_store": ["uri", "storage_options", "fs"],
+}
+CASES = [
+    (call, argument, number)
+    for call, names in TAKES.items()
+    for argument in names
+    if argument in WRONG
+    for number, value in enumerate(WRONG[argument])
+    # two mappings are wrong for one URI alone, and a store has one at a time
+    if not (call == "open_store" and argument == "storage_options" and value == [{}, {}])
+]
+
+
+@pytest.fixture
+def connections(monkeypatch) -> list[object]:
+    made: list[object] = []
+
+    def connect(self: socket.socket, address: object) -> None:
+        made.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    return made
+
+
+@pytest.mark.parametrize(("call", "argument", "number"), CASES)
+def test_a_wrong_argument_is_refused_before_anything_is_asked(call, argument, number, connections):
+    value = WRONG[argument][number]
+    given = {"uri": URL, argument: value}
+    with pytest.raises(streamer.UsageError) as caught:
+        CALLS[call](**given)
+    assert connections == []
+    assert "S3CR3T" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("uri", None, "a URI is non-empty text or a path, not NoneType. Give one, or a list of them"),
+        ("uri", [b"x"], "a URI is non-empty text or a path, not bytes. Give one, or a list of them"),
+        ("options", {"max_attempts": 3}, "options is streamer.Options(…) or None, not dict"),
+        ("storage_options", ["x"], "storage_options is a mapping of names to values, not str"),
+        ("storage_options", [{}, {}], "2 storage_options were given for 1 URIs. Give one, or as many"),
+        ("progress", 3, "progress is True, False, None or a function of (bytes done, bytes in all), not int"),
+        ("names", b"x", "names must be None, strings or a callable, not bytes"),
+        ("fs", "s3", "fs is a file system of fsspec, not str. As fsspec.filesystem(…) gives one"),
+    ],
+)
+def test_the_message_says_what_was_expected_and_what_came(argument, value, message):
+    with pytest.raises(streamer.UsageError) as caught:
+        streamer.load(**{"uri": URL, argument: value})
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("target", [None, 3, "x", [], torch.zeros(3), torch.nn.Linear])
+def test_a_target_that_is_none_is_refused_before_anything_is_asked(target, connections):
+    with pytest.raises(streamer.TargetError, match=rf"not {type(target).__name__}"):
+        streamer.load_into(URL, target)
+    assert connections == []
+
+
+def test_a_checkpoint_refuses_names_that_are_none(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(3)}, tmp_path / "a.safetensors")
+    checkpoint: Any = streamer.open(tmp_path)
+    for wrong in (None, 3, [], b"a"):
+        for read in (checkpoint.get_tensor, checkpoint.get_slice):
+            with pytest.raises(streamer.UsageError, match=rf"the name of a tensor is text, not {type(wrong).__name__}"):
+                read(wrong)
+    with pytest.raises(streamer.UsageError, match="not bytes"):
+        checkpoint.get_tensors(b"a")
+    with pytest.raises(streamer.OptionError, match="progress is"):
+        checkpoint.get_tensors(progress=3)
+
+
+def test_what_is_right_stays_right(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(3)}, tmp_path / "a.safetensors")
+    for uri in (tmp_path, str(tmp_path), [tmp_path], (each for each in [tmp_path]), {str(tmp_path): 1}):
+        assert [*streamer.load(uri, names=(name for name in "a"), storage_options=[None], progress=False)] == ["a"]
+
+
+OPTIONS = [*dataclasses.fields(streamer.Options)]
+
+
+@pytest.mark.parametrize("knob", OPTIONS, ids=lambda knob: knob.name)
+@pytest.mark.parametrize("value", ["3", float("nan"), float("inf"), [], {}, b"3", 3 + 0j, -1, 10**30, OTHER, True])
+def test_no_option_takes_another_type_or_no_number(knob, value):
+    if value is True and "low" not in knob.metadata:
+        return
+    with pytest.raises(streamer.OptionError, match=rf"^{knob.name} must be"):
+        streamer.Options(**{knob.name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("max_attempt", "Near: max_attempts"), ("deadline", "deadline_s"), ("zzz", "There are block_bytes")],
+)
+def test_an_option_there_is_not_is_told_with_the_nearest_name(name, hint):
+    with pytest.raises(streamer.OptionError, match=rf"there is no option '{name}'\. .*{hint}"):
+        streamer.Options(**{name: 3})
+
+
+def test_options_are_given_by_name_and_stay_a_value():
+    with pytest.raises(streamer.OptionError, match="by name"):
+        streamer.Options(3)  # type: ignore[misc]
+    options = streamer.Options(max_attempts=3)
+    assert pickle.loads(pickle.dumps(options)) == options == dataclasses.replace(options)
+    assert "max_attempts" in inspect.signature(streamer.Options).parameters
