@@ -12,6 +12,8 @@ TORCH ?= torch==2.13.0
 ARGS ?=
 # How long `make fuzz` gives each target.
 SECONDS ?= 60
+# Processes that share the Python tests. Most of a test is waiting: four keep two processors busy, and take 8 GB together.
+WORKERS ?= 4
 
 BIN := .venv/bin
 NATIVE_FILES := $(shell find native -type f)
@@ -22,6 +24,9 @@ TORCH_STAMP := .venv/.torch
 INSTALL_STAMP := .venv/.install-$(MODULE_NAMES)
 AZURITE_STAMP := .venv/.azurite
 BENCH_STAMP := .venv/.bench
+
+# A file's tests stay together, as they share servers and checkpoints; files keep their order, whose last ones are quick.
+SHARING = --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
@@ -40,7 +45,7 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## build the engine, run i
 	  -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF
 	$(BIN)/cmake --build build/native-tests
 	$(BIN)/ctest --test-dir build/native-tests --output-on-failure
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
 
 sanitize: $(INSTALL_STAMP) test-packages ## run the native tests, real loads among them, under ASAN+UBSAN and under TSAN
 	for sanitizers in address,undefined thread; do \

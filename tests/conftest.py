@@ -24,6 +24,10 @@ from servers.hub import HubServer
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer, find_weed
 
+# Named here and not beside the tests of the contract: where workers run the tests, the process that reports reads only
+# this file.
+pytest_plugins = ["contract_table"]
+
 # A machine may be busy: no test fails because an example took long to make or to run.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
