@@ -16,7 +16,9 @@ from safetensors.torch import save_file
 
 EVIL = "print('EVIL RAN', flush=True)\n"
 BACKEND = EVIL + "from streamer import hookimpl\n@hookimpl\ndef streamer_open_store(scheme): return None\n"
-LOAD = "import streamer; print(sorted(streamer.load({uri!r})))"
+# As arrays, which need no torch: what torch itself looks for in the working directory has a test of its own.
+LOAD = "import streamer; print(sorted(streamer.load({uri!r}, framework='np')))"
+ACME = "import streamer; streamer.load('acme://x', framework='np')"
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_a_folder_that_is_loaded_where_python_was_started_announces_no_plugin(
     announce(folder, f"[streamer.backends]\n{scheme} = evil\n", name, suffix)
     done = run(folder, "-c", LOAD.format(uri="."))
     assert done.stdout == "['weight']\n", done.stderr
-    opened = run(folder, "-c", "import streamer; streamer.load('acme://x')")
+    opened = run(folder, "-c", ACME)
     assert "EVIL" not in opened.stdout
     assert "UnknownSchemeError" in opened.stderr
 
@@ -114,15 +116,14 @@ def test_a_plugin_that_the_user_names_is_used_from_the_working_directory(folder:
 def test_a_path_that_the_user_set_is_looked_at_even_where_it_is_the_working_directory(folder: Path, place: str) -> None:
     """In full, that is: ``.`` and an empty entry are wherever Python happens to start."""
     announce(folder, "[streamer.backends]\nacme = evil\n")
-    code = "import streamer; streamer.load('acme://x')"
-    done = run(folder, "-c", code, PYTHONPATH=str(folder) if place == "here" else place)
+    done = run(folder, "-c", ACME, PYTHONPATH=str(folder) if place == "here" else place)
     assert ("EVIL RAN" in done.stdout) == (place == "here")
 
 
 def test_a_path_that_an_editable_install_left_is_looked_at(folder: Path, tmp_path: Path) -> None:
     announce(folder, "[streamer.backends]\nacme = evil\n", suffix=".egg-info")
     user_base = tmp_path / "user"
-    code = f"import sys; sys.path.append({str(folder)!r}); import streamer; streamer.load('acme://x')"
+    code = f"import sys; sys.path.append({str(folder)!r}); {ACME}"
     asked = run(folder, "-c", "import site; print(site.getusersitepackages())", PYTHONUSERBASE=str(user_base))
     packages = Path(asked.stdout.strip())
     packages.mkdir(parents=True)
