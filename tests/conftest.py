@@ -25,6 +25,8 @@ from servers.hub import HubServer
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer, find_weed
 
+from streamer.backends import azure_client, gcs_client, http_client
+
 # Named here and not beside the tests of the contract: where workers run the tests, the process that reports reads only
 # this file.
 pytest_plugins = ["contract_table"]
@@ -33,6 +35,7 @@ pytest_plugins = ["contract_table"]
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+SHORT_PAUSE_S = 0.01
 THREAD_GRACE_S = 2.0  # a stopped thread may take a moment to leave the process's table
 FOREIGN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "STORAGE_EMULATOR_", "STREAMER_")
 
@@ -64,6 +67,16 @@ def _no_thread_is_left() -> Iterator[None]:
         if time.monotonic() > deadline:
             pytest.fail(f"threads left running: {sorted(name for _, name in left)}")
         time.sleep(0.01)
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients of storages ask again as often as ever, but soon: what the last answer leads to is there earlier."""
+    monkeypatch.setattr(azure_client, "FIRST_DELAY_S", SHORT_PAUSE_S)
+    monkeypatch.setattr(gcs_client, "PAUSE_S", SHORT_PAUSE_S)
+    monkeypatch.setattr(http_client, "PAUSE_S", SHORT_PAUSE_S)
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: SHORT_PAUSE_S)
+    monkeypatch.setattr("botocore.retryhandler.delay_exponential", lambda *_, **__: SHORT_PAUSE_S)
 
 
 def _threads_of_ours() -> set[tuple[int, str]]:

@@ -23,6 +23,8 @@ from servers.scripted_http import ScriptedServer
 
 import streamer
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 CANARY = "C4n4ryS3cr3tXyz"
 CANARY_KEY = base64.b64encode(CANARY.encode() * 3).decode()  # Azure's keys are written in base64
 FORMS = (CANARY, CANARY_KEY, CANARY_KEY[:24], base64.b64encode(f"user:{CANARY}".encode()).decode())

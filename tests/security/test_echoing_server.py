@@ -22,6 +22,8 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 import streamer
 from streamer import _native
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 HASTY = streamer.Options(max_attempts=2, block_deadline_s=0.5, first_byte_timeout_s=1.0, block_bytes=64 << 10)
 SIGNATURE = "5f2d7c0de1a94b7e9b6f0a1c2d3e4f5061728394a5b6c7d8e9f0011223344556"
 TOKEN = "IQoJb3JpZ2luX2VjEJr//////////wEaCXVzLWVhc3Qt"

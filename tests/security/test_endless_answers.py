@@ -21,7 +21,7 @@ from streamer.core.digests import NoDigest
 from streamer.core.errors import StorageError
 from streamer.core.sources import ObjectInfo
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]
 
 DATA = bytes(range(256)) * 16
 BODY_BYTES = 256 << 20  # of a body "without end", so that a test without its mend still ends

@@ -25,6 +25,8 @@ from streamer.core.secret_options import SecretOptions, hidden, plain
 from streamer.core.secret_urls import hidden_uri
 from streamer.plugins import open_store
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 CANARY = "C4n4ryS3cr3tXyz"
 CANARY_KEY = base64.b64encode(CANARY.encode() * 3).decode()
 CLOSED = "127.0.0.1:9"  # nothing listens on the port of "discard"

@@ -13,6 +13,8 @@ from servers.scripted_http import ScriptedServer
 
 import streamer
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs/security.md").read_text()
 ROWS = [line.split("|")[1] for line in PAGE.splitlines() if "::test_a_logger_of_the_page_tells_one" in line]
 NAMED = sorted({name for row in ROWS for name in re.findall(r"`([\w.]+)`", row)})

@@ -15,10 +15,10 @@ import streamer
 from streamer import Options
 from streamer.core.errors import ConnectError, OptionError, StorageError, StreamerError
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]
 
 SHARD = (2).to_bytes(8, "little") + b"{}"
-QUICK = Options(max_attempts=1, block_deadline_s=2, deadline_s=30)
+QUICK = Options(max_attempts=1, block_deadline_s=0.5, deadline_s=30)
 LATIN = "caf\xe9"  # http.server sends it as one byte, which no UTF-8 is
 
 Script = Callable[[Request, Answer], None]

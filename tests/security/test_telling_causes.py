@@ -18,6 +18,8 @@ from servers.scripted_http import ScriptedServer
 import streamer
 from streamer.core.secret_texts import SecretTexts
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 CANARY = "C4n4ryS3cr3tXyz"
 TOKEN = "IQoJb3JpZ2luX2VjEJr0wEaCXVzLWVhc3Qt"
 CLOSED = "127.0.0.1:9"  # nothing listens on the port of "discard"
