@@ -73,9 +73,9 @@ def at(name: str, folder: Path) -> Iterator[Load]:
         load.stop()
     gc.collect()
     deadline = time.monotonic() + 5  # a Python source lets go of its block when it comes back
-    while _native.arena_stats()["held_bytes"] != held and time.monotonic() < deadline:
+    while _native.arena_stats()["held_bytes"] > held and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert _native.arena_stats()["held_bytes"] == held
+    assert _native.arena_stats()["held_bytes"] <= held  # less where what an earlier test left came back meanwhile
 
 
 def native_threads() -> list[str]:
@@ -190,7 +190,7 @@ def test_leaving_the_loop_ends_a_load(folder: Path, way: str) -> None:
         pass
     assert len(seen) == (2 if way == "last" else 1)
     assert native_threads() == []
-    assert _native.arena_stats()["held_bytes"] == held
+    assert _native.arena_stats()["held_bytes"] <= held  # as in `at`
 
 
 EXIT = """
