@@ -52,6 +52,7 @@ def away(outage: str, storage: Storage, lasts_s: float | None) -> Iterator[TcpPr
             story.join()
 
 
+@pytest.mark.usefixtures("short_pauses")  # botocore's own attempts may take three seconds, and outlast the outage
 @pytest.mark.parametrize(
     ("kind", "outage"),
     [
@@ -67,8 +68,7 @@ def away(outage: str, storage: Storage, lasts_s: float | None) -> Iterator[TcpPr
 def test_a_server_that_answered_before_is_waited_for(
     kind: str, outage: str, storages: Storages, expected: dict[str, torch.Tensor]
 ) -> None:
-    # botocore's own attempts may take three seconds, and outlast what is shorter.
-    with away(outage, storages[kind], 4.0 if kind in ("faults", "s3") else LASTS_S) as proxy:
+    with away(outage, storages[kind], LASTS_S) as proxy:
         loaded, report = load(storages[kind], proxy.port)
     assert_same(loaded, expected)
     assert report.outages >= 1
