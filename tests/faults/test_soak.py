@@ -1,4 +1,4 @@
-"""A bounded soak: hundreds of loads through drawn faults end right and leave nothing; no server is stormed."""
+"""A short soak (`make soak` is long): loads through drawn faults end right and leave nothing; no server is stormed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from faults.server import Asked, FaultServer
 from faults.soak import OPTIONS, Soak, load_ours, made_bucket, open_descriptors
 from streamer import _native
 
-LOADS = int(os.environ.get("SOAK_LOADS", "150"))  # not STREAMER_*: those are the library's own
+LOADS = int(os.environ.get("SOAK_LOADS", "60"))  # not STREAMER_*: those are the library's own
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(1800)
 def test_every_load_ends_equal_or_with_the_right_class_and_leaves_nothing(bucket: Path) -> None:
     load_ours_once(bucket)  # what stays for good (event loops, caches of libraries) is there before counting
-    before = (open_descriptors(), threading.active_count(), _native.arena_stats()["held_bytes"])
+    before = (open_descriptors(), _threads(), _native.arena_stats()["held_bytes"])
     tally = Soak(bucket, load_ours).run(LOADS, threads=8, seed=2026)
     gc.collect()
     assert (tally.wrong, dict(tally.other_errors)) == (0, {})
@@ -40,7 +40,7 @@ def test_every_load_ends_equal_or_with_the_right_class_and_leaves_nothing(bucket
     assert sum(tally.outages.values()) > LOADS / 10
     descriptors, threads, held_bytes = before
     assert _settles(open_descriptors, descriptors + 8)  # connections the servers' side is still closing
-    assert _settles(threading.active_count, threads + 1)
+    assert _settles(_threads, threads + 1), threading.enumerate()
     assert _native.arena_stats()["held_bytes"] <= held_bytes  # less where tensors of earlier tests were let go
 
 
@@ -109,6 +109,11 @@ def test_a_load_has_a_deadline(bucket: Path) -> None:
 def load_ours_once(bucket: Path) -> None:
     with FaultServer(bucket) as server:
         load_ours(server.url("model"), server.storage_options())
+
+
+def _threads() -> int:
+    """Count the threads but those of asyncio's pool, which stay for good: one more whenever all are busy, up to six."""
+    return sum(not each.name.startswith("asyncio_") for each in threading.enumerate())
 
 
 def _settles(count: object, at_most: int) -> bool:
