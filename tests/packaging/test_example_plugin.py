@@ -43,11 +43,12 @@ with DepotServer() as depot:
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clean environment with the example installed by pip; streamer and torch are seen in this one's."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     hook = folder / "lib" / version / "site-packages/tested_streamer.pth"
     hook.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    command = [folder / "bin/pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", EXAMPLE]
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "--disable-pip-version-check"]
+    command = [*pip, "install", "--quiet", "--no-deps", EXAMPLE]
     subprocess.run(command, check=True, timeout=240)
     return folder / "bin/python"
 
