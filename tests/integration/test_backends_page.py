@@ -61,7 +61,7 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import streamer
 try:
-    streamer.load(sys.argv[2])
+    streamer.load(sys.argv[2], framework="np")
 except streamer.StreamerError as error:
     print(type(error).__name__, error, end="")
 """

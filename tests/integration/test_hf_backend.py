@@ -246,7 +246,7 @@ def test_the_librarys_own_environment_is_obeyed(hub, name, checkpoint, tmp_path)
     """In a process of its own, because huggingface_hub reads these variables when it is imported."""
     hub.upload_folder(checkpoint, name)
     download(hub, name, cache_dir=str(tmp_path / "home" / "hub"))
-    code = f"import streamer; print(streamer.open('hf://{name}').keys())"
+    code = f"import streamer; print(streamer.open('hf://{name}', framework='np').keys())"
     environment = {
         **os.environ,
         "HF_HOME": str(tmp_path / "home"),

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 # The numbers of system calls as new as io_uring_setup(2), and of prctl(2), are the same on every kind of machine.
 LOAD = """
 import ctypes, json, os, struct, sys
-import torch
 import streamer
 
 IO_URING_SETUP = 425
@@ -53,7 +52,8 @@ if os_error:
 can = is_allowed()
 most, right = 0, 0
 # The limit keeps the threads alive, and with them their rings, while the consumer looks.
-with streamer.stream(sys.argv[1], progress=False, options=streamer.Options(**json.loads(sys.argv[3]))) as tensors:
+options = streamer.Options(**json.loads(sys.argv[3]))
+with streamer.stream(sys.argv[1], framework="np", progress=False, options=options) as tensors:
     for name, tensor in tensors:
         most = max(most, rings())
         right += bool((tensor == float(name[1:])).all())

@@ -19,7 +19,7 @@ DESCRIPTORS = 32
 
 PREPARE = """
 import json, os, resource, sys
-import torch
+import numpy
 import streamer
 from streamer.core.plan import Item, plan_reads
 from streamer.core.session import ReadSession, SourceObject
@@ -75,7 +75,8 @@ def shards(tmp_path_factory):
 LOAD = """
     limit(resource.RLIMIT_NOFILE, int(sys.argv[2]))
     try:
-        tensors = streamer.load(sys.argv[1], progress=False, options=options(**json.loads(sys.argv[3])))
+        given = options(**json.loads(sys.argv[3]))
+        tensors = streamer.load(sys.argv[1], framework='np', progress=False, options=given)
     except streamer.StreamerError as error:
         errors(error)
     right = all(bool((tensor == float(name[1:])).all()) for name, tensor in tensors.items())
