@@ -13,6 +13,7 @@ import fsspec
 import pytest
 import s3fs
 import torch
+from comparison import tensors_of
 from faults.rotating_credentials import (
     WARM_UP,
     OptionsOf,
@@ -24,6 +25,7 @@ from faults.rotating_credentials import (
     s3_options,
 )
 from faults.soak import open_descriptors
+from make_checkpoint import make_checkpoint
 from servers.seaweedfs import SeaweedServer
 
 import streamer
@@ -62,24 +64,37 @@ def settles(measure: Callable[[], int], most: int) -> int:
     return found
 
 
-@pytest.fixture
-def s3(s3_server: SeaweedServer, s3_checkpoint: str) -> tuple[str, OptionsOf]:
-    return s3_checkpoint, s3_options(s3_server)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint: what is kept of a load depends on its options, not on its bytes."""
+    folder = tmp_path_factory.mktemp("rotated") / "small"
+    make_checkpoint(folder, total_bytes=200_000, shards=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def s3_small(s3_server: SeaweedServer, small: Path) -> str:
+    return s3_server.upload_folder(small, "private", "rotated/small")
 
 
 @pytest.fixture
-def gs(gcs_server: Any, gcs_checkpoint: str) -> tuple[str, OptionsOf]:
-    return gcs_checkpoint, gcs_options(gcs_server)
+def s3(s3_server: SeaweedServer, s3_small: str) -> tuple[str, OptionsOf]:
+    return s3_small, s3_options(s3_server)
 
 
 @pytest.fixture
-def az(azure_server: Any, azure_checkpoint: str) -> tuple[str, OptionsOf]:
-    return azure_checkpoint, azure_options(azure_server)
+def gs(gcs_server: Any, small: Path) -> tuple[str, OptionsOf]:
+    return gcs_server.upload_folder(small, "private", "rotated/small"), gcs_options(gcs_server)
 
 
 @pytest.fixture
-def chain(s3_server: SeaweedServer, s3_checkpoint: str, tmp_path: Path) -> tuple[str, OptionsOf]:
-    return f"simplecache::{s3_checkpoint}", chain_options(s3_server, tmp_path)
+def az(azure_server: Any, small: Path) -> tuple[str, OptionsOf]:
+    return azure_server.upload_folder(small, "private", "rotated/small"), azure_options(azure_server)
+
+
+@pytest.fixture
+def chain(s3_server: SeaweedServer, s3_small: str, tmp_path: Path) -> tuple[str, OptionsOf]:
+    return f"simplecache::{s3_small}", chain_options(s3_server, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs", "az", "chain"])
@@ -173,13 +188,13 @@ def test_a_source_stays_valid_however_many_loads_come_after_it(
 
 
 def test_an_open_checkpoint_is_read_on_however_many_loads_come_after_it(
-    chain: tuple[str, OptionsOf], reference: dict[str, torch.Tensor]
+    chain: tuple[str, OptionsOf], small: Path
 ) -> None:
     uri, options_of = chain
     with streamer.open(uri, storage_options=options_of(0)) as checkpoint:
         list(rotate(uri, options_of, 2 * IDLE_KEPT))
         name = checkpoint.keys()[0]
-        assert torch.equal(checkpoint.get_tensor(name), reference[name])
+        assert torch.equal(checkpoint.get_tensor(name), tensors_of(small)[name])
 
 
 def test_what_the_user_made_is_left_alone(s3: tuple[str, OptionsOf], s3_server: SeaweedServer) -> None:
