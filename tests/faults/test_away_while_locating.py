@@ -126,9 +126,9 @@ def test_ctrl_c_ends_the_wait(storages: Storages) -> None:
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where run in the background
     try:
         with away("gone", storages["http"], None) as proxy:
-            threading.Timer(1.5, os.kill, [os.getpid(), signal.SIGINT]).start()
             began = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
+                threading.Timer(1.5, os.kill, [os.getpid(), signal.SIGINT]).start()  # in here: it ends this alone
                 stream(storages["http"], proxy.port)
     finally:
         signal.signal(signal.SIGINT, previous)

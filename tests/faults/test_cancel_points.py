@@ -107,8 +107,8 @@ def test_ctrl_c_ends_a_load(name: str, folder: Path) -> None:
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where run in the background
     try:
         with at(name, folder) as load:
-            threading.Thread(target=give_up).start()
             with pytest.raises(KeyboardInterrupt):
+                threading.Thread(target=give_up).start()  # in here: earlier, it could end the run
                 load.run()
             assert time.monotonic() - given_up_at[0] < LIMIT_S
             assert native_threads() == []

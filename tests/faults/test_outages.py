@@ -184,8 +184,8 @@ def test_ctrl_c_ends_a_load_that_waits_for_its_server(outage: str, storages: Sto
     try:
         with met_by(outage, storages["faults"], None) as planned:
             tensors = stream(storages["faults"], planned.proxy.port)
-            threading.Thread(target=give_up, args=(tensors,)).start()
             with pytest.raises(KeyboardInterrupt), tensors:
+                threading.Thread(target=give_up, args=(tensors,)).start()  # in here: earlier, it could end the run
                 dict(tensors)
             assert time.monotonic() - given_up_at[0] < LIMIT_S
     finally:

@@ -208,8 +208,8 @@ def give_up():
     time.sleep(0.3)
     given_up_at.append(time.monotonic())
     os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=give_up).start()
 try:
+    threading.Thread(target=give_up).start()
     session = ReadSession([known], plan_reads([Item(0, 0, 1000)], 0), resolve(None))
     session.next_items()
 except KeyboardInterrupt:

@@ -294,8 +294,8 @@ def test_ctrl_c_ends_the_wait_at_once():
         + """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored from birth when run in the background
     started = time.monotonic()
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         while session.next_items():
             pass
     except KeyboardInterrupt:
