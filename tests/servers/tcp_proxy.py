@@ -7,6 +7,7 @@ server's place, paces answers, and counts. One thread does it all: once a call h
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -79,7 +80,8 @@ class TcpProxy:
         self.resumed_at: float | None = None
         self._address = "127.0.0.1"
         self._open: set[ProxiedConnection] = set()
-        self._listener: asyncio.AbstractServer | None = None
+        self._listener: socket.socket | None = None
+        self._taking: set[asyncio.Task[None]] = set()  # the loop itself keeps no task alive
         self._changed = threading.Condition()
         self._hold_from: int | None = None
         self._mark: tuple[int, Callable[[], None]] | None = None
@@ -195,8 +197,23 @@ class TcpProxy:
         if self._is_over:
             return
         self.is_away = False
-        make = self._loop.create_server
-        self._listener = await make(lambda: ProxiedConnection(self), self._address, self.port, backlog=512)
+        self._listener = socket.create_server((self._address, self.port), backlog=512)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept, self._listener)
+
+    # asyncio's own servers leave connections open for good that they accepted as they were closed (gh-109564).
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            while True:
+                task = self._loop.create_task(self._take(listener.accept()[0]))
+                self._taking.add(task)
+                task.add_done_callback(self._taking.discard)
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # it is called again for the next one
+            return
+
+    async def _take(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        await self._loop.connect_accepted_socket(lambda: ProxiedConnection(self), accepted)
 
     async def _each(self, what: Callable[[ProxiedConnection], None]) -> None:
         for connection in list(self._open):
@@ -217,6 +234,7 @@ class TcpProxy:
     async def _leave(self) -> None:
         self.is_away = True
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
         await self._each(ProxiedConnection.reset)
@@ -234,7 +252,7 @@ class TcpProxy:
     async def _end(self) -> None:
         self._is_over = True
         await self._leave()
-        # asyncio's own, which accept, and a coming back that somebody asked for at the last moment.
+        # Connections that are being taken, and a coming back that somebody asked for at the last moment.
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)
             await self._leave()
