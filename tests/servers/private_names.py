@@ -39,12 +39,14 @@ del sys.argv[1]
 class NameServer:
     """Context manager: a DNS server on port 53 of an address of loopback; `answers` maps names to codes of refusal.
 
+    The address is this process's own: resolv.conf(5) names no port, and other processes have name servers, too.
+
     Attributes:
         asked: How often each name was asked for.
         on_question: Called with each name before it is answered.
     """
 
-    address = "127.0.0.153"
+    address = "127.{}.{}.{}".format(*(0x800000 + os.getpid() % (1 << 22)).to_bytes(3, "big"))
 
     def __init__(self, answers: dict[str, int | None]) -> None:
         self.answers = answers
