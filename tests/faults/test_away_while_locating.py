@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from comparison import assert_same
-from servers.background import served
+from servers.background import begun, served
 from servers.tcp_proxy import TcpProxy
 
 import streamer
@@ -127,8 +127,8 @@ def test_ctrl_c_ends_the_wait(storages: Storages) -> None:
     try:
         with away("gone", storages["http"], None) as proxy:
             began = time.monotonic()
-            with pytest.raises(KeyboardInterrupt):
-                threading.Timer(1.5, os.kill, [os.getpid(), signal.SIGINT]).start()  # in here: it ends this alone
+            interrupt = threading.Timer(1.5, os.kill, [os.getpid(), signal.SIGINT])
+            with pytest.raises(KeyboardInterrupt), begun(interrupt):
                 stream(storages["http"], proxy.port)
     finally:
         signal.signal(signal.SIGINT, previous)

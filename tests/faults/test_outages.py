@@ -17,6 +17,7 @@ import pytest
 import torch
 from comparison import assert_same
 from safetensors.torch import load_file
+from servers.background import begun
 from servers.kept_ports import KeptPorts
 from servers.private_names import NameServer, missing_for_private_names, run_with_names
 
@@ -184,8 +185,8 @@ def test_ctrl_c_ends_a_load_that_waits_for_its_server(outage: str, storages: Sto
     try:
         with met_by(outage, storages["faults"], None) as planned:
             tensors = stream(storages["faults"], planned.proxy.port)
-            with pytest.raises(KeyboardInterrupt), tensors:
-                threading.Thread(target=give_up, args=(tensors,)).start()  # in here: earlier, it could end the run
+            giving_up = threading.Thread(target=give_up, args=(tensors,))
+            with pytest.raises(KeyboardInterrupt), tensors, begun(giving_up):
                 dict(tensors)
             assert time.monotonic() - given_up_at[0] < LIMIT_S
     finally:

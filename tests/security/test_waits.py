@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from servers.background import begun
 from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
@@ -28,8 +29,8 @@ def test_ctrl_c_does_not_wait_for_digests_regression(count: int) -> None:
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where run in the background
     try:
         began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()  # in here: it ends this alone
+        interrupt = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
+        with pytest.raises(KeyboardInterrupt), begun(interrupt):
             promises_of("auto", store, infos, None, resolve(None), is_whole=True)
         assert time.monotonic() - began < LIMIT_S
     finally:

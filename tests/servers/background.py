@@ -1,4 +1,4 @@
-"""Servers of the tests' own, served by threads of this process."""
+"""Servers of the tests' own, served by threads of this process, and what else happens on a thread meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from socketserver import ThreadingTCPServer
 
-__all__ = ["served"]
+__all__ = ["begun", "served"]
 
 POLL_S = 0.05  # between two looks at whether to stop
 
@@ -29,3 +29,10 @@ def served(*servers: ThreadingTCPServer) -> Iterator[None]:
             server.server_close()
         for thread in threads:
             thread.join()
+
+
+@contextmanager
+def begun(thread: threading.Thread) -> Iterator[None]:
+    """Start it inside `pytest.raises`: on a busy machine, an interrupt that it sends could else come before that."""
+    thread.start()
+    yield
