@@ -1,9 +1,8 @@
 """The Azure control plane: one adlfs instance, its service client called on its own event loop.
 
-Guarantees: a request ends within three attempts of at most 5 s to connect and 15 s of silence, a login within 30 s,
-unless the user says otherwise; no redirect is followed. Refuses to work without verified TLS, and to read from another
-account than the URL names. adlfs's own methods are not called: its listing cache may be stale; nor are the service
-client's own retries, which wait 15 s and more.
+Guarantees: a request ends within three attempts and the time of `answer_times`, a login within 30 s; no redirect is
+followed. Refuses to work without verified TLS, and to read from another account than the URL names. adlfs's own methods
+are not called: its listing cache may be stale; nor are the service client's own retries, which wait 15 s and more.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from adlfs import AzureBlobFileSystem
 from azure.storage.blob import BlobSasPermissions, generate_blob_sas
 from fsspec.asyn import sync
 
+from streamer.backends.answer_times import AnswerTimes, answer_times
 from streamer.backends.azure_errors import Asked, LoginFailedError, about_answer, is_transient, raise_storage_error
 from streamer.backends.azure_options import filled_options
 from streamer.backends.azure_urls import AzureUrl
@@ -42,8 +42,6 @@ CLOCK_SKEW_S = 300  # a server whose clock is behind would refuse a signature th
 DEFAULT_LIMITS = Limits()
 ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
 FIRST_DELAY_S = 0.5
-CONNECT_TIMEOUT_S = 5
-READ_TIMEOUT_S = 15
 # `DefaultAzureCredential` tries a dozen places, among them an address that answers on Azure's own machines only.
 LOGIN_TIMEOUT_S = 30
 TOKEN_RESERVE_S = 300  # as in azure-identity, some of whose credentials run a program of a second for each token
@@ -114,7 +112,9 @@ class AzureClient:
         self._proxies: Mapping[str, str] = options.get("proxies") or {}
         retries = options.get("retry_total")
         self._attempts = ATTEMPTS if retries is None else 1 + int(retries)
-        self._request_options = _request_options(options, self.ca_file or os.environ.get("SSL_CERT_FILE"))
+        self._times = answer_times(limits, options.get("read_timeout"))
+        ca_file = self.ca_file or os.environ.get("SSL_CERT_FILE")
+        self._request_options = _request_options(options, ca_file, self._times)
 
     def call(self, ask: _Ask[_Answer], uri: str, container: str) -> _Answer:
         """Await ``ask(service_client, request_options)``, and again where that may help.
@@ -183,12 +183,14 @@ class AzureClient:
         transport = self._service._pipeline._transport  # of all that the service client makes; it has no public name
         await transport.open()
         bind(transport.session)
+        asked_at = time.monotonic()
         for attempt in range(1, self._attempts + 1):
-            with allowing(self._limits.answer_bytes) as allowance:
+            with allowing(self._limits.answer_bytes, self._times, asked_at) as allowance:
                 try:
-                    return await ask(self._service, self._request_options)
+                    return await asyncio.wait_for(ask(self._service, self._request_options), self._times.question_s)
                 except Exception as error:
-                    if attempt == self._attempts or not is_transient(error):
+                    is_over = attempt == self._attempts or not self._times.left_s(time.monotonic() - asked_at)
+                    if is_over or not is_transient(error):
                         told = about_answer(error) if allowance.has_answer else error
                         raise _FailedError(told, attempt) from None
             await asyncio.sleep(FIRST_DELAY_S * 2 ** (attempt - 1))
@@ -243,13 +245,13 @@ def _check_account(url: AzureUrl, account: str | None) -> None:
         )
 
 
-def _request_options(options: Mapping[str, Any], ca_file: str | None) -> dict[str, Any]:
+def _request_options(options: Mapping[str, Any], ca_file: str | None, times: AnswerTimes) -> dict[str, Any]:
     """Give what is passed with each request, because adlfs passes on nothing when it makes the client."""
     chosen: dict[str, Any] = {
         "retry_total": 0,
         "permit_redirects": False,  # the client would sign again for whatever host a redirect names
-        "connection_timeout": options.get("connection_timeout") or CONNECT_TIMEOUT_S,
-        "read_timeout": options.get("read_timeout") or READ_TIMEOUT_S,
+        "connection_timeout": options.get("connection_timeout") or times.connect_s,
+        "read_timeout": options.get("read_timeout") or times.silence_s,
     }
     if ca_file:
         try:

@@ -25,6 +25,8 @@ from azure.core.exceptions import (
     ServiceResponseTimeoutError,
 )
 
+from streamer.backends.answer_times import HOW_TO_WAIT
+from streamer.backends.bounded_answers import TooSlowError
 from streamer.backends.told_values import word_told
 from streamer.core.errors import (
     AccessDeniedError,
@@ -113,6 +115,13 @@ _STATUSES: dict[int, _Row] = {
     404: _CODES["ResourceNotFound"],
 }
 
+_NOT_OF_TEXT = (
+    asyncio.TimeoutError,
+    IncompleteReadError,
+    ServiceRequestError,
+    ServiceResponseError,
+    StreamerError,
+)
 _RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _TLS_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 _PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)
@@ -161,6 +170,8 @@ def raise_storage_error(error: Exception, asked: Asked, attempts: int) -> NoRetu
         raise error
     if isinstance(error, LoginFailedError):
         raise_login_error(error.__cause__, asked)
+    if isinstance(error, asyncio.TimeoutError):
+        raise _too_late(error, asked, attempts) from None
     if isinstance(error, IncompleteReadError):
         raise ConnectError(f"{asked.host} broke off its answer", uri=asked.uri, attempts=attempts) from None
     if isinstance(error, HttpResponseError) and error.response is not None:
@@ -175,7 +186,7 @@ def raise_storage_error(error: Exception, asked: Asked, attempts: int) -> NoRetu
 def about_answer(error: Exception) -> Exception:
     """Name an exception anew that came after an answer, where it is about what that says and not of the network."""
     is_told = isinstance(error, HttpResponseError) and (error.status_code or 0) >= 300
-    if is_told or isinstance(error, (IncompleteReadError, ServiceRequestError, ServiceResponseError, StreamerError)):
+    if is_told or isinstance(error, _NOT_OF_TEXT):
         return error
     return StorageError("Azure's answer is malformed", hint="Check account_host, and the proxy on the way to it")
 
@@ -244,7 +255,7 @@ def _from_network(error: ServiceRequestError | ServiceResponseError, asked: Aske
     if isinstance(reason, _PROXY_ERRORS):
         return ConnectError("No connection to the proxy", uri=asked.uri, hint="Check HTTPS_PROXY and NO_PROXY")
     if isinstance(error, (ServiceRequestTimeoutError, ServiceResponseTimeoutError)):
-        return TransferTimeoutError(f"{asked.host} did not answer in time", uri=asked.uri, attempts=attempts)
+        return _too_late(reason, asked, attempts)
     if isinstance(reason, aiohttp.ClientConnectorError) and isinstance(reason.os_error, socket.gaierror):
         named = f"There is no storage account {asked.account!r}, or its" if asked.account else "Its"
         return ConnectError(
@@ -256,6 +267,13 @@ def _from_network(error: ServiceRequestError | ServiceResponseError, asked: Aske
     is_here = asked.host.startswith(("127.0.0.1", "localhost"))
     hint = "Is the emulator (Azurite) running?" if is_here else "Check account_name, account_host and the network"
     return ConnectError(f"No connection to {asked.host}", uri=asked.uri, hint=hint, attempts=attempts)
+
+
+def _too_late(reason: BaseException | None, asked: Asked, attempts: int) -> StorageError:
+    is_slow = isinstance(reason, TooSlowError)
+    message = f"{asked.host} sends its answer too slowly" if is_slow else f"{asked.host} did not answer in time"
+    hint = None if is_slow else HOW_TO_WAIT
+    return TransferTimeoutError(message, uri=asked.uri, hint=hint, attempts=attempts)
 
 
 def _reason(error: Exception) -> BaseException | None:

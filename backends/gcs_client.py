@@ -1,9 +1,9 @@
 """The control plane of Google Cloud Storage: its JSON API, asked through the session of one gcsfs instance.
 
 Guarantees: what the user said (argument, fsspec configuration, environment) is never overridden, changed in place or
-written back; a request ends within three attempts of at most 5 s to connect and 15 s of silence; a refused token is
-renewed once. gcsfs's own calls are not used: they answer from a listing cache, lose the status and Google's reason,
-try six times over a minute, and renew tokens on the event loop that every other file system shares.
+written back; a request ends within three attempts and the time of `answer_times`; a refused token is renewed once.
+gcsfs's own calls are not used: they answer from a listing cache, lose the status and Google's reason, try six times
+over a minute, and renew tokens on the event loop that every other file system shares.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from fsspec.asyn import sync
 from fsspec.config import apply_config
 from yarl import URL
 
-from streamer.backends.bounded_answers import body_of
+from streamer.backends.answer_times import answer_times
+from streamer.backends.bounded_answers import TooSlowError, allowing, bind, body_of
 from streamer.backends.fsspec_instances import give_up, shared
 from streamer.backends.gcs_credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs_errors import Answer, Asker
@@ -38,7 +39,6 @@ __all__ = ["GcsClient", "filled_options"]
 DEFAULT_LIMITS = Limits()
 ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
 PAUSE_S = 0.25  # before the second attempt, twice as long before the third
-TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5, sock_read=15)
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
 
@@ -66,6 +66,9 @@ class GcsClient:
         _check_endpoint(self._location)
         self._session_options: Mapping[str, Any] = self._fs.session_kwargs
         self._trust = self._environment_trust()
+        given = _timeout(self._fs.requests_timeout)
+        self._times = answer_times(limits, given.total if given else None)
+        self._timeout = given or aiohttp.ClientTimeout(connect=self._times.connect_s, sock_read=self._times.silence_s)
         self.asker = Asker(self._fs.why_anonymous, _user_project(self._fs))
 
     def get(self, bucket: str, key: str | None = None, **parameters: str | None) -> Answer:
@@ -75,18 +78,17 @@ class GcsClient:
         """
         url = self._url("storage/v1", bucket, key, parameters)
         bearer = self.bearer()
-        answer: Answer = sync(self._fs.loop, self._get, url, bearer)
+        answer = self._asked(url, bearer)
         if answer.status == 401 and bearer.token is not None:
             other = self._renewed(bearer)
             if other.token != bearer.token:
-                answer = sync(self._fs.loop, self._get, url, other)
+                answer = self._asked(url, other)
         return answer
 
     def put(self, bucket: str, key: str, data: bytes) -> Answer:
         """Upload one small object in one request; exceptions and answers as those of `get`."""
         url = self._url("upload/storage/v1", bucket, None, {"uploadType": "media", "name": key})
-        answer: Answer = sync(self._fs.loop, self._get, url, self.bearer(), data)
-        return answer
+        return self._asked(url, self.bearer(), data)
 
     def media_url(self, bucket: str, key: str, **parameters: str | None) -> str:
         """Return the URL of the bytes of an object."""
@@ -121,7 +123,16 @@ class GcsClient:
         except Exception:  # what the server said of the old token tells more
             return bearer
 
-    async def _get(self, url: str, bearer: Bearer, sent: bytes | None = None) -> Answer:
+    def _asked(self, url: str, bearer: Bearer, sent: bytes | None = None) -> Answer:
+        answer: Answer = sync(self._fs.loop, self._bounded_get, url, bearer, sent)
+        return answer
+
+    async def _bounded_get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
+        bind(await self._fs._set_session())
+        with allowing(self._limits.answer_bytes, self._times):
+            return await asyncio.wait_for(self._get(url, bearer, sent), self._times.question_s)
+
+    async def _get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
         session = await self._fs._set_session()
         began_s = monotonic()
         for attempt in range(1, ATTEMPTS + 1):
@@ -132,7 +143,7 @@ class GcsClient:
                     URL(url, encoded=True),
                     data=sent,
                     headers=bearer.headers,
-                    timeout=_timeout(self._fs.requests_timeout),
+                    timeout=self._timeout,
                     allow_redirects=False,
                     **self._trust,
                     **self._environment_proxy(),
@@ -141,7 +152,8 @@ class GcsClient:
             except StorageError:
                 raise
             except TRANSIENT_ERRORS as error:
-                if is_last or isinstance(error, aiohttp.ClientSSLError):
+                is_lasting = isinstance(error, (aiohttp.ClientSSLError, TooSlowError))
+                if is_last or is_lasting or not self._times.left_s(monotonic() - began_s):
                     raise
             else:
                 if is_last or response.status not in TRANSIENT_STATUSES:
@@ -232,10 +244,12 @@ def _user_project(fs: GcsFileSystem) -> str | None:
     return fs.project or quota_project
 
 
-def _timeout(given: Any) -> aiohttp.ClientTimeout:
-    if given is None:
-        return TIMEOUT
-    return given if isinstance(given, aiohttp.ClientTimeout) else aiohttp.ClientTimeout(total=float(given))
+def _timeout(given: Any) -> aiohttp.ClientTimeout | None:
+    return (
+        given
+        if given is None or isinstance(given, aiohttp.ClientTimeout)
+        else aiohttp.ClientTimeout(total=float(given))
+    )
 
 
 def _document(body: bytes) -> Mapping[str, Any] | None:

@@ -18,6 +18,8 @@ import aiohttp
 from google.auth import exceptions as google
 from requests.exceptions import SSLError as RequestsSSLError
 
+from streamer.backends.answer_times import HOW_TO_WAIT
+from streamer.backends.bounded_answers import TooSlowError
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -68,11 +70,12 @@ _CLASSES: list[tuple[tuple[type[BaseException], ...], type[StreamerError], str, 
         "The TLS handshake with Google Cloud Storage failed",
         HOW_TO_TRUST,
     ),
+    ((TooSlowError,), TransferTimeoutError, "Google Cloud Storage sends its answer too slowly", None),
     (
         (asyncio.TimeoutError, TimeoutError),
         TransferTimeoutError,
         "Google Cloud Storage did not answer in time",
-        "Check endpoint_url, STORAGE_EMULATOR_HOST and network; requests_timeout is the option for a slow server",
+        f"Check endpoint_url, STORAGE_EMULATOR_HOST and network. {HOW_TO_WAIT}",
     ),
     (
         (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError),
@@ -147,6 +150,8 @@ def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
     if isinstance(error, StreamerError):
         error.uri = error.uri or uri
         raise error
+    if isinstance(error.__cause__, TooSlowError):  # fsspec replaces whatever is a `TimeoutError`
+        error = error.__cause__
     raise _translated(error, uri) from (None if _may_repeat_a_secret(error) else error)
 
 

@@ -60,7 +60,7 @@ class HubClient:
         http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
         http["headers"] = headers = SecretOptions(_token_headers(storage_options))
         self.access = access_of(self.endpoint, http)
-        self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)))
+        self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)), limits)
 
     def commit(self, uri: str) -> str:
         """Ask which commit the revision is now."""

@@ -90,7 +90,7 @@ class HttpStore:
         self.server = self._host = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2]}"
         self._access = access_of(uri, options)
         self._query = parts.query
-        self._client = HttpClient(self._access)
+        self._client = HttpClient(self._access, limits=limits)
         self._probes: dict[str, Probe] = {}
         self._guard = threading.Lock()
         self.root = (self._host + parts.path).rstrip("/")

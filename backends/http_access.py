@@ -23,9 +23,7 @@ from fsspec.implementations.http import HTTPFileSystem
 from streamer.core.errors import OptionError
 from streamer.core.secret_options import SecretOptions, plain
 
-__all__ = ["TIMEOUT", "Access", "access_of", "environment_proxy", "foreign_option", "merged_options", "with_user"]
-
-TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5, sock_read=15)
+__all__ = ["Access", "access_of", "environment_proxy", "foreign_option", "merged_options", "with_user"]
 
 # What fsspec does with them concerns its own reading, caching and listing alone.
 _IRRELEVANT = frozenset(
@@ -59,7 +57,7 @@ class Access:
         headers: For the server that the user named, and no other.
         ca_file: PEM bundle to trust instead of the system's.
         proxy: With its password; None leaves it to the environment.
-        timeout: Of requests about objects.
+        timeout: Of requests about objects; None leaves it to `Options`.
         is_encoded: The user says that URLs are quoted already.
         may_redirect_to_local: The user says that redirects may lead to loopback and link-local addresses.
     """
@@ -67,7 +65,7 @@ class Access:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     ca_file: str | None = None
     proxy: str | None = field(default=None, repr=False)
-    timeout: aiohttp.ClientTimeout = TIMEOUT
+    timeout: aiohttp.ClientTimeout | None = None
     is_encoded: bool = False
     may_redirect_to_local: bool = False
 
@@ -230,10 +228,8 @@ def _proxy(source: Mapping[str, Any]) -> str | None:
     return found
 
 
-def _timeout(given: Any) -> aiohttp.ClientTimeout:
-    if given is None:
-        return TIMEOUT
-    if isinstance(given, aiohttp.ClientTimeout):
+def _timeout(given: Any) -> aiohttp.ClientTimeout | None:
+    if given is None or isinstance(given, aiohttp.ClientTimeout):
         return given
     try:
         return aiohttp.ClientTimeout(total=float(given))

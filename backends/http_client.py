@@ -1,8 +1,8 @@
 """Requests about HTTP objects, on the session and event loop of fsspec's HTTP file system.
 
-Guarantees: redirects are followed by hand, under the rules of `http_redirects`; each wait is bounded and each request
-is tried three times at most; no cookie is kept, nothing is decompressed, and TLS is always verified. fsspec's own
-requests are not used: they carry the user's headers to whatever host a redirect names.
+Guarantees: redirects are followed by hand, under the rules of `http_redirects`; each wait is bounded (`answer_times`)
+and each request is tried three times at most; no cookie is kept, nothing is decompressed, and TLS is always verified.
+fsspec's own requests are not used: they carry the user's headers to whatever host a redirect names.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
 from yarl import URL
 
+from streamer.backends.answer_times import answer_times
+from streamer.backends.bounded_answers import BoundedResponse, allowing
 from streamer.backends.http_access import Access, environment_proxy
 from streamer.backends.http_errors import (
     TRANSIENT_ERRORS,
@@ -28,12 +30,14 @@ from streamer.backends.http_errors import (
 )
 from streamer.backends.http_redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.core.errors import RedirectError, StorageError
+from streamer.core.limits import Limits
 from streamer.core.trust import trust_in
 
 __all__ = ["HttpClient", "Opened"]
 
 T = TypeVar("T")
 
+DEFAULT_LIMITS = Limits()
 ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
 ATTEMPTS_IN_SILENCE = 2  # the second may meet another server behind the same address
 PAUSE_S = 0.25  # before the second attempt, twice as long before the third
@@ -65,11 +69,19 @@ class HttpClient:
     Args:
         access: Certificates, proxy and time-outs. Its headers are not sent by themselves: they are part of a `Hop`.
         refuse: Says what an error status means, as `refusal` does.
+        limits: How long answers may take.
     """
 
-    def __init__(self, access: Access, refuse: Callable[..., StorageError] = refusal) -> None:
+    def __init__(
+        self, access: Access, refuse: Callable[..., StorageError] = refusal, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         self._access = access
         self._refuse = refuse
+        self._limits = limits
+        self._times = answer_times(limits, access.timeout.total if access.timeout else None)
+        self._timeout = access.timeout or aiohttp.ClientTimeout(
+            total=self._times.question_s, connect=self._times.connect_s, sock_read=self._times.silence_s
+        )
         self._fs = HTTPFileSystem(get_client=_plain_session)
 
     @property
@@ -108,7 +120,8 @@ class HttpClient:
         began_s = monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                found = await self._follow(start, uri, extra, timeout or self._access.timeout)
+                with allowing(self._limits.answer_bytes, self._times, began_s):
+                    found = await self._follow(start, uri, extra, timeout or self._timeout)
                 status = found.response.status
                 if status < 300:
                     return found
@@ -119,8 +132,9 @@ class HttpClient:
                 forget_request(error)
                 is_lasting = isinstance(error, aiohttp.ClientSSLError) or not isinstance(error, TRANSIENT_ERRORS)
                 most = ATTEMPTS_IN_SILENCE if isinstance(error, asyncio.TimeoutError) else ATTEMPTS
-                if is_lasting or attempt >= most:
-                    raise_connection_error(error, uri, attempt, monotonic() - began_s)
+                elapsed_s = monotonic() - began_s
+                if is_lasting or attempt >= most or not self._times.left_s(elapsed_s):
+                    raise_connection_error(error, uri, attempt, elapsed_s)
                 pause_s = 0.0
             else:
                 pause_s = _asked_pause_s(found.headers)
@@ -164,7 +178,11 @@ async def _plain_session(**options: Any) -> aiohttp.ClientSession:
     """
     connector = aiohttp.TCPConnector(limit=0)
     return aiohttp.ClientSession(
-        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, **options
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        response_class=BoundedResponse,
+        **options,
     )
 
 

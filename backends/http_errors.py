@@ -14,6 +14,8 @@ from typing import NoReturn
 
 import aiohttp
 
+from streamer.backends.answer_times import HOW_TO_WAIT
+from streamer.backends.bounded_answers import TooSlowError
 from streamer.backends.told_values import word_told
 from streamer.core.errors import (
     AccessDeniedError,
@@ -58,7 +60,8 @@ _CLASSES: list[tuple[tuple[type[Exception], ...], type[StreamerError], str, str 
     ),
     ((aiohttp.ClientProxyConnectionError,), ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, NO_PROXY"),
     ((aiohttp.ClientConnectorError,), ConnectError, "No connection to the server", "Check host, port and network"),
-    ((asyncio.TimeoutError, TimeoutError), TransferTimeoutError, "The server did not answer in time", None),
+    ((TooSlowError,), TransferTimeoutError, "The server sends its answer too slowly", None),
+    ((asyncio.TimeoutError, TimeoutError), TransferTimeoutError, "The server did not answer in time", HOW_TO_WAIT),
     ((aiohttp.InvalidURL,), OptionError, "The URL cannot be requested", "Check it, and that of the proxy"),
     (
         (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError),

@@ -15,17 +15,17 @@ from typing import Any
 from streamer import _native
 from streamer.backends.nfs_url import NfsUrl
 from streamer.core.errors import ObjectNotFoundError, StorageError, UnknownSchemeError
+from streamer.core.limits import Limits
 from streamer.core.native_errors import error_from_native
 from streamer.core.sources import NfsSource, ObjectInfo, Store, hookimpl
 
 __all__ = ["NfsStore", "streamer_open_store", "streamer_source_kind"]
 
-CONNECT_TIMEOUT_S = 10.0  # as in Options, which a store does not see
-ANSWER_TIMEOUT_S = 30.0  # servers answer in milliseconds, overloaded ones later
+DEFAULT_LIMITS = Limits()
 
 
 @hookimpl
-def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
     """Open the server that `uri` names; nothing is asked of it yet.
 
     Raises:
@@ -36,7 +36,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     if scheme != "nfs":
         return None
     _require_client()
-    return NfsStore(uri, storage_options)
+    return NfsStore(uri, storage_options, limits)
 
 
 @hookimpl
@@ -57,6 +57,7 @@ class NfsStore:
     Args:
         uri: ``nfs://server[:port]/export/path``, with options as a query.
         storage_options: The same options by name.
+        limits: How long the server may take.
 
     Attributes:
         root: The path of `uri`.
@@ -66,12 +67,12 @@ class NfsStore:
     root: str
     server: str
 
-    def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._url = NfsUrl.parse(uri, storage_options)
         self.server = self._url.shown("")
         self.root = self._url.path.rstrip("/") or "/"
         self._client = _native.NfsClient(
-            str(self._url), connect_timeout_s=CONNECT_TIMEOUT_S, stall_timeout_s=ANSWER_TIMEOUT_S
+            str(self._url), connect_timeout_s=limits.connect_timeout_s, stall_timeout_s=limits.first_byte_timeout_s
         )
 
     def info(self, path: str) -> ObjectInfo:

@@ -1,25 +1,27 @@
 """The S3 control plane: one s3fs instance, with the defaults it lacks, called on its own event loop.
 
 Guarantees: what the user said (argument, fsspec configuration, AWS environment) is never overridden, changed in place
-or written back; a request ends within three attempts of at most 5 s to connect and 15 s of silence; where the clock of
-this machine is wrong, signatures are made at the server's time. Refuses to work without verified TLS, and to follow a
+or written back; a request ends within three attempts and the time of `answer_times`; where the clock of this machine is
+wrong, signatures are made at the server's time. Refuses to work without verified TLS, and to follow a
 redirect. The client's own methods are called, not those of s3fs, whose listing cache may be stale and whose second
 layer of retries would make five times as many attempts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 from fsspec.asyn import sync
 from fsspec.config import apply_config
 from s3fs import S3FileSystem
 
-from streamer.backends.bounded_answers import allowing
+from streamer.backends.answer_times import AnswerTimes, answer_times
+from streamer.backends.bounded_answers import TooSlowError, allowing
 from streamer.backends.fsspec_instances import shared
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.s3_clock import TOLERANCE_S, clock_offset_s, sign_at_offset
@@ -34,6 +36,7 @@ __all__ = ["S3Client", "filled_options"]
 
 # The first attempt, one for a connection that was closed while idle, one for a server that restarts.
 DEFAULT_LIMITS = Limits()
+_NOT_OF_TEXT = (BotoCoreError, ClientError, RecursionError, asyncio.TimeoutError)
 RETRIES = {"mode": "standard", "total_max_attempts": 3}
 
 
@@ -52,6 +55,7 @@ class S3Client:
         self._limits = limits
         environment = SecretOptions(os.environ)
         options = filled_options(storage_options, environment)
+        self._times = _fill_times(options, limits)
         try:
             self._fs = shared(self, S3FileSystem, options, _close)
         except (KeyError, TypeError, ValueError) as error:
@@ -111,11 +115,15 @@ class S3Client:
 
     async def _bounded_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         client = await self._signing_client(bucket)
-        with allowing(self._limits.answer_bytes) as allowance:
+        with allowing(self._limits.answer_bytes, self._times) as allowance:
             try:
-                answer: dict[str, Any] = await getattr(client, method)(Bucket=bucket, **parameters)
+                asked = getattr(client, method)(Bucket=bucket, **parameters)
+                answer: dict[str, Any] = await asyncio.wait_for(asked, self._times.question_s)
             except Exception as error:
-                if not allowance.has_answer or isinstance(error, (BotoCoreError, ClientError, RecursionError)):
+                is_late = isinstance(error, (asyncio.TimeoutError, ReadTimeoutError))
+                if is_late and allowance.has_slow_answer:  # though botocore asked again
+                    raise TooSlowError from None
+                if not allowance.has_answer or isinstance(error, _NOT_OF_TEXT):
                     raise
                 raise MalformedAnswerError from error
         return answer
@@ -203,6 +211,15 @@ def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -
     if _lacks_region(options, client, environment) and environment.get("AWS_REGION"):
         client["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
     return client
+
+
+def _fill_times(options: SecretOptions, limits: Limits) -> AnswerTimes:
+    """Give botocore its time-outs, where the user does not."""
+    given_s = options["config_kwargs"].get("read_timeout")
+    times = answer_times(limits, given_s if isinstance(given_s, (int, float)) else None)
+    options["config_kwargs"].setdefault("connect_timeout", times.connect_s)
+    options["config_kwargs"].setdefault("read_timeout", times.silence_s)
+    return times
 
 
 def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environment: Mapping[str, str]) -> bool:

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from botocore import exceptions as boto
 
+from streamer.backends.answer_times import HOW_TO_WAIT
+from streamer.backends.bounded_answers import TooSlowError
 from streamer.backends.told_values import word_told
 from streamer.core.errors import (
     AccessDeniedError,
@@ -94,7 +96,7 @@ _CLASSES: list[tuple[tuple[type[Exception], ...], type[StreamerError], str, str 
         (boto.ConnectTimeoutError, boto.ReadTimeoutError, asyncio.TimeoutError, TimeoutError),
         TransferTimeoutError,
         "S3 did not answer in time",
-        None,
+        HOW_TO_WAIT,
     ),
     ((boto.ProxyConnectionError,), ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"),
     (
@@ -133,6 +135,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     if isinstance(error, boto.ClientError):
         return _from_answer(error.response, uri, bucket)
     inner = getattr(error, "kwargs", {}).get("error")  # what was raised while the answer was read
+    if isinstance(inner or error.__cause__, TooSlowError):
+        return TransferTimeoutError("S3 sends its answer too slowly", uri=uri)
     if isinstance(inner, StorageError):
         return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
     if isinstance(error, MalformedAnswerError) or isinstance(inner, UnicodeError):

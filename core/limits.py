@@ -1,4 +1,4 @@
-"""The most that a store takes from its server while a checkpoint is looked for: whoever answers may never end.
+"""The most that a store takes from its server, in bytes and time, while a checkpoint is looked for: it may not end.
 
 Each store keeps to them by its own means; what they are for, and their reasons, stand in `Options`.
 """
@@ -18,18 +18,23 @@ _DEFAULTS = Options()
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much of a server's answers is taken; the fields of `Options` with the same names.
+    """How much of a server's answers is taken, and how long they may take; the fields of `Options` with these names.
 
     Attributes:
         answer_bytes: Of the body of one answer.
         listing_entries: Of one folder.
         listing_empty_pages: Pages of one listing that bring no entry.
+        connect_timeout_s: Until there is a connection.
+        first_byte_timeout_s: From then on until the headers of an answer are complete. One question, its further
+            attempts and redirects included, has both together; an option of the storage itself counts more.
         is_wanted: Whether anybody still waits for the answer; asked before each further page.
     """
 
     answer_bytes: int = _DEFAULTS.answer_bytes
     listing_entries: int = _DEFAULTS.listing_entries
     listing_empty_pages: int = _DEFAULTS.listing_empty_pages
+    connect_timeout_s: float = _DEFAULTS.connect_timeout_s
+    first_byte_timeout_s: float = _DEFAULTS.first_byte_timeout_s
     is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
 
 

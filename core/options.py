@@ -73,7 +73,8 @@ class Options:
         deadline_s: Longest time from the call to the last tensor, looking for the checkpoint and the consumer's own
             included; of an open `Checkpoint`, of each read. Automatic: none.
         connect_timeout_s: Longest wait for a connection, TLS handshake included.
-        first_byte_timeout_s: Longest wait from sending a request to the first byte of its answer.
+        first_byte_timeout_s: Longest wait from sending a request to the first byte of its answer. While the checkpoint
+            is looked for a question has both together until the headers of its answer are complete, attempts included.
         stall_timeout_s: Longest time a transfer may stay below `stall_bytes_per_s` before it is made anew.
         stall_bytes_per_s: Speed below which a transfer has stalled. Where all transfers together bring as much, the
             line is slow and not the server: then below a quarter of what each would get if they shared alike.

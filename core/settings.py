@@ -92,6 +92,8 @@ def resolve(options: Options | None) -> Settings:
             answer_bytes=given.answer_bytes,
             listing_entries=given.listing_entries,
             listing_empty_pages=given.listing_empty_pages,
+            connect_timeout_s=given.connect_timeout_s,
+            first_byte_timeout_s=given.first_byte_timeout_s,
         ),
         header_bytes=given.header_bytes,
         max_attempts=given.max_attempts,

@@ -1,0 +1,86 @@
+"""A server that sends a letter at a time keeps nobody: headers and bodies are complete in time, or given up."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from servers.raw_tcp import Speaker, repeating, speaking
+from servers.storage_places import PLACES
+
+import streamer
+from streamer import Options, TransferTimeoutError
+from streamer.backends import bounded_answers
+from streamer.backends.answer_times import answer_times
+from streamer.core.limits import Limits
+
+pytestmark = pytest.mark.server
+
+HEADERS_S = 0.4
+QUICK = Options(connect_timeout_s=0.6, first_byte_timeout_s=HEADERS_S, block_deadline_s=0.1)
+LIMIT_S = 5.0  # botocore alone pauses for seconds between its attempts
+
+SLOW = {
+    "one header without end": repeating(b"HTTP/1.1 200 OK\r\nServer: ", b"x"),
+    "headers without end": repeating(b"HTTP/1.1 200 OK\r\n", b"Server: x\r\n"),
+    "a status without end": repeating(b"HTTP/1.1 200 ", b"O"),
+    "preliminary answers without end": repeating(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "silence": repeating(b"", b""),
+}
+PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 1000000\r\n\r\n"
+
+
+def failure(place: str, speaker: Speaker, options: Options = QUICK) -> tuple[TransferTimeoutError, float]:
+    with speaking(speaker) as base:
+        uri, storage_options = PLACES[place](base)
+        began = time.monotonic()
+        with pytest.raises(TransferTimeoutError) as caught:
+            streamer.load(uri, storage_options=storage_options, options=options)
+        return caught.value, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [*((place, "headers without end") for place in PLACES), *(("file", name) for name in SLOW)]
+)
+def test_headers_that_do_not_end_are_given_up_regression(place: str, name: str) -> None:
+    """A web server's were waited for for a minute, those of S3 and Azure for ever."""
+    error, took_s = failure(place, SLOW[name])
+    assert "did not answer in time" in str(error)
+    assert "raise connect_timeout_s and first_byte_timeout_s" in str(error)
+    assert took_s < LIMIT_S
+
+
+@pytest.mark.parametrize("place", [each for each in PLACES if each != "file"])
+def test_a_body_that_does_not_end_is_given_up_regression(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_answers, "BODY_S", 0.3)
+    error, took_s = failure(place, repeating(PAGE, b" "))
+    assert "sends its answer too slowly" in str(error)
+    assert took_s < LIMIT_S
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "given"),
+    [
+        ("file", "timeout", 0.3),
+        ("hub", "timeout", 0.3),
+        ("gcs", "requests_timeout", 0.3),
+        ("azure", "read_timeout", 0.3),
+        ("s3", "config_kwargs", {"read_timeout": 0.3}),
+    ],
+)
+def test_what_the_user_says_to_the_storage_counts_more(place: str, name: str, given: object) -> None:
+    with speaking(SLOW["headers without end"]) as base:
+        uri, storage_options = PLACES[place](base)
+        began = time.monotonic()
+        with pytest.raises(TransferTimeoutError):
+            streamer.load(
+                uri, storage_options={**storage_options, name: given}, options=Options(first_byte_timeout_s=600)
+            )
+        assert time.monotonic() - began < LIMIT_S
+
+
+def test_a_question_has_the_time_of_the_options_whatever_its_attempts_take() -> None:
+    times = answer_times(Limits(connect_timeout_s=10, first_byte_timeout_s=30))
+    assert times.left_s(0) == times.headers_s == 15
+    assert times.left_s(39) == 1
+    assert times.left_s(41) == 0
