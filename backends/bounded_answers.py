@@ -24,7 +24,7 @@ import aiohttp
 from streamer.backends.answer_times import BODY_S, AnswerTimes
 from streamer.core.errors import StorageError
 
-__all__ = ["Allowance", "BoundedResponse", "TooSlowError", "allowing", "bind", "body_of"]
+__all__ = ["Allowance", "BoundedResponse", "TooSlowError", "allowing", "bind", "body_of", "last_status"]
 
 PIECE_BYTES = 1 << 20  # unpacked at a time
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": -zlib.MAX_WBITS}  # as azure-core unpacks them
@@ -43,6 +43,7 @@ class Allowance:
         times: How long they may take.
         asked_at: When the first of these requests was sent.
         has_answer: A body has come: whatever fails afterwards is about what it says.
+        last_status: Of the last answer that has come.
         has_slow_answer: One has begun to come, and was given up.
     """
 
@@ -50,6 +51,7 @@ class Allowance:
     times: AnswerTimes
     asked_at: float
     has_answer: bool = False
+    last_status: int | None = None
     has_slow_answer: bool = False
 
 
@@ -71,6 +73,12 @@ def bind(session: aiohttp.ClientSession) -> None:
     """Have a session read answers as far as the task that asks is allowed."""
     if session._response_class is aiohttp.ClientResponse:
         session._response_class = BoundedResponse
+
+
+def last_status() -> int | None:
+    """Tell the status of the last answer that this task was given in a bound session."""
+    allowance = _allowance.get()
+    return None if allowance is None else allowance.last_status
 
 
 async def body_of(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
@@ -131,7 +139,7 @@ class BoundedResponse(aiohttp.ClientResponse):
         body = await body_of(self, allowance.most_bytes)
         if _is_larger_unpacked(body, self.headers.get("Content-Encoding", ""), allowance.most_bytes):
             raise _refused(self, allowance.most_bytes)
-        allowance.has_answer = True
+        allowance.has_answer, allowance.last_status = True, self.status
         self._body = body
         return body
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
+from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, ReadTimeoutError
 from fsspec.asyn import sync
 from fsspec.config import apply_config
 from s3fs import S3FileSystem
@@ -26,6 +26,7 @@ from streamer.backends.fsspec_instances import shared
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.s3_clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3_errors import MalformedAnswerError
+from streamer.backends.s3_foreign_answers import ForeignAnswerError, refuse_foreign_listings
 from streamer.backends.s3_redirects import follow_no_redirects
 from streamer.backends.s3_sessions import new_session
 from streamer.core.errors import OptionError
@@ -36,7 +37,7 @@ __all__ = ["S3Client", "filled_options"]
 
 # The first attempt, one for a connection that was closed while idle, one for a server that restarts.
 DEFAULT_LIMITS = Limits()
-_NOT_OF_TEXT = (BotoCoreError, ClientError, RecursionError, asyncio.TimeoutError)
+_NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, asyncio.TimeoutError)
 RETRIES = {"mode": "standard", "total_max_attempts": 3}
 
 
@@ -123,7 +124,8 @@ class S3Client:
                 is_late = isinstance(error, (asyncio.TimeoutError, ReadTimeoutError))
                 if is_late and allowance.has_slow_answer:  # though botocore asked again
                     raise TooSlowError from None
-                if not allowance.has_answer or isinstance(error, _NOT_OF_TEXT):
+                is_of_text = isinstance(error, InvalidRegionError) or not isinstance(error, _NOT_OF_TEXT)
+                if not (allowance.has_answer and is_of_text):
                     raise
                 raise MalformedAnswerError from error
         return answer
@@ -149,6 +151,7 @@ class S3Client:
         await self._fs.set_session()
         client = await self._fs.get_s3(bucket)
         follow_no_redirects(client._endpoint.http_session)
+        refuse_foreign_listings(client)
         if self._clock_offset_s:  # each region has a client, and so a signer, of its own
             sign_at_offset(client._request_signer, self._clock_offset_s)
         return client

@@ -15,6 +15,7 @@ from botocore import exceptions as boto
 
 from streamer.backends.answer_times import HOW_TO_WAIT
 from streamer.backends.bounded_answers import TooSlowError
+from streamer.backends.s3_foreign_answers import ForeignAnswerError
 from streamer.backends.told_values import word_told
 from streamer.core.errors import (
     AccessDeniedError,
@@ -30,9 +31,11 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
+from streamer.core.quoting import quoted
 
 __all__ = ["MalformedAnswerError", "error_code", "storage_error"]
 
+_CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
 _REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
 _REGION = re.compile(r"[a-z0-9-]{2,40}")
 
@@ -139,10 +142,15 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return TransferTimeoutError("S3 sends its answer too slowly", uri=uri)
     if isinstance(inner, StorageError):
         return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
-    if isinstance(error, MalformedAnswerError) or isinstance(inner, UnicodeError):
-        return StorageError(
-            "S3's answer is malformed", uri=uri, hint="Check endpoint_url: is it a server of S3's kind?"
+    if isinstance(error, ForeignAnswerError):
+        return error.told(uri)
+    if isinstance(error, MalformedAnswerError) and isinstance(error.__cause__, boto.InvalidRegionError):
+        region = quoted(error.__cause__.kwargs.get("region_name"))
+        return RedirectError(
+            f"The S3 endpoint names a region that cannot be one: {region}", uri=uri, hint=_CHECK_SERVER
         )
+    if isinstance(error, MalformedAnswerError) or isinstance(inner, UnicodeError):
+        return StorageError("S3's answer is malformed", uri=uri, hint=_CHECK_SERVER)
     for classes, cls, message, hint in _CLASSES:
         if isinstance(error, classes):
             return cls(message + _where(error, cls), uri=uri, hint=hint)
@@ -176,6 +184,8 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
     else:
         other = (HttpStatusError, "S3 could not answer", None)
         cls, message, hint = _CODES.get(code) or _STATUSES.get(status) or other
+        if not code and str(metadata.get("HTTPHeaders", {}).get("content-type")).startswith("text/html"):
+            hint = "The answer is a web page and none of S3's: check endpoint_url, and the proxy on the way to it"
     return cls(
         message.format(bucket=bucket),
         uri=uri,

@@ -1,0 +1,99 @@
+"""A server that speaks something else than its storage's protocol is named at once, by what it said."""
+
+from __future__ import annotations
+
+import pytest
+from servers.scripted_http import Answer, Request, ScriptedServer
+from servers.storage_places import PLACES
+
+import streamer
+from streamer import OptionError, RedirectError, StorageError
+
+pytestmark = pytest.mark.server
+
+QUICK = streamer.Options(block_deadline_s=2, max_attempts=2)
+ESCAPE = "\x1b[2J"
+
+
+def refused(
+    place: str, status: int, body: bytes, kind: str = "text/html", **headers: str
+) -> tuple[StorageError, ScriptedServer]:
+    """Load from a server with one answer to everything."""
+
+    def script(request: Request, answer: Answer) -> None:
+        answer.become(status, body, Content_Type=kind, **headers)
+
+    with ScriptedServer(b"", script) as server:
+        server.answers_head = True
+        uri, storage_options = PLACES[place](server.url.removesuffix("/object"))
+        with pytest.raises(StorageError) as caught:
+            streamer.load(uri, storage_options=storage_options, options=QUICK)
+        return caught.value, server
+
+
+# --- S3 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        (f"<!doctype html><html><title>Console</title>{ESCAPE}".encode(), "text/html", "'<!doctype html>"),
+        (b'{"login": "please"}', "application/json", """'{"login": "please"}'"""),
+        (b"<html><body/></html>", "application/xml", "'<html><body/></html>'"),
+        (b'<?xml version="1.0"?>\n<!DOCTYPE html>\n<html/>', "application/xhtml+xml", "<!DOCTYPE html>"),
+        (b"hello", "text/plain; charset=utf-8", "text/plain that begins 'hello'"),
+        (b" ", "text/html", "with nothing"),
+    ],
+)
+def test_an_endpoint_that_answers_with_a_page_is_named_at_once_regression(body: bytes, kind: str, words: str) -> None:
+    """botocore took it for HTTP 500, and it was asked for until the block's time was over; other XML was "empty"."""
+    error, server = refused("s3", 200, body, kind)
+    assert f"{server.url.removesuffix('/object')} does not speak S3" in str(error)
+    assert words in str(error)
+    assert "endpoint_url" in str(error)
+    assert ESCAPE not in str(error)
+    assert len(server.requests) == 1
+
+
+def test_what_it_answers_is_quoted_without_what_may_be_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "FwoGZXIvYXdzEBYaCanaryCanaryCanary"
+    for name, value in {
+        "ACCESS_KEY_ID": "AKIACANARYCANARYCANA",
+        "SECRET_ACCESS_KEY": "x",
+        "SESSION_TOKEN": token,
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+    def script(request: Request, answer: Answer) -> None:
+        answer.become(200, f"token={request.headers['x-amz-security-token']}".encode(), Content_Type="text/plain")
+
+    with ScriptedServer(b"", script) as server, pytest.raises(StorageError) as caught:
+        streamer.load(
+            "s3://bucket/folder",
+            storage_options={"endpoint_url": server.url.removesuffix("/object")},
+            options=QUICK,
+        )
+    assert "does not speak S3" in str(caught.value)
+    assert token[:16] not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_an_error_page_is_called_one(status: int) -> None:
+    assert "The answer is a web page and none of S3's" in str(refused("s3", status, b"<html>no</html>")[0])
+
+
+@pytest.mark.parametrize("region", ["evil.example", "evil.example/", "a" * 70, "-a"])
+@pytest.mark.parametrize("status", [301, 400])
+def test_a_region_that_is_none_is_the_servers_fault_regression(region: str, status: int) -> None:
+    """The caller's options were blamed."""
+    body = f"<Error><Code>AuthorizationHeaderMalformed</Code><Region>{region}</Region></Error>".encode()
+    error, _ = refused("s3", status, body, "application/xml", x_amz_bucket_region=region)
+    assert isinstance(error, RedirectError)
+    assert not isinstance(error, OptionError)
+    assert f"names a region that cannot be one: '{region}'" in str(error)
+
+
+def test_a_region_of_the_callers_that_is_none_is_his_mistake() -> None:
+    options = {"key": "k", "secret": "s", "client_kwargs": {"region_name": "evil.example"}}
+    with pytest.raises(OptionError):
+        streamer.load("s3://b/k", storage_options={**options, "endpoint_url": "http://127.0.0.1:9"})
