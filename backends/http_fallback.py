@@ -2,16 +2,17 @@
 
 Guarantees: the user's options reach fsspec as they are, and the load's report says why Python reads the bytes. A
 redirect to another origin is refused where the options may hold a secret: fsspec and aiohttp would take all but
-``Authorization`` there (``X-Api-Key``, cookies), and an ``ssl`` context its client certificate.
+``Authorization`` there (``X-Api-Key``, cookies), and an ``ssl`` context its client certificate. The other rules of
+`http_redirects` hold, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
@@ -20,8 +21,9 @@ from streamer.backends.fsspec_any import FsspecStore
 from streamer.backends.fsspec_leftovers import Leftovers
 from streamer.backends.http_access import access_of
 from streamer.backends.http_listing import may_be_shard
-from streamer.backends.http_redirects import origin_of
+from streamer.backends.http_redirects import Hop, next_hop, origin_of
 from streamer.core.errors import OptionError, RedirectError
+from streamer.core.redact import redact
 from streamer.core.secret_options import SecretOptions, plain
 from streamer.core.sources import ObjectInfo, PythonSource
 from streamer.core.trust import trust_in
@@ -44,13 +46,13 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
     """
     own = SecretOptions(options)
     verify = own.pop("verify", None)
-    own.pop("local_redirects", None)  # fsspec follows every redirect
+    may_be_local = own.pop("local_redirects", None) is True
     if verify not in (None, True):
         own.setdefault("ssl", trust_in(access_of(uri, {"verify": verify}).ca_file or ""))
     leftovers = Leftovers()
-    if _may_hold_secrets(uri, options):
-        # A `partial` of these two is told from others by fsspec, which keeps an instance for each set of options.
-        own["get_client"] = partial(_staying_session, own.get("get_client") or _usual_session)
+    # A `partial` of these is told from others by fsspec, which keeps an instance for each set of options.
+    rules = _Rules(may_leave=not _may_hold_secrets(uri, options), may_be_local=may_be_local)
+    own["get_client"] = partial(_guarded_session, own.get("get_client") or _usual_session, rules)
     try:
         fs = HTTPFileSystem(**plain(own))
     except (TypeError, ValueError) as error:
@@ -58,6 +60,19 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
     store = _ThroughFsspec(fs, uri, f"the option {foreign} is one that only fsspec can honour: read through it")
     leftovers.forget_after(store, fs)
     return store
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """Of redirects.
+
+    Attributes:
+        may_leave: They may lead to another origin.
+        may_be_local: And from elsewhere to addresses of this machine.
+    """
+
+    may_leave: bool
+    may_be_local: bool
 
 
 def _may_hold_secrets(uri: str, options: Mapping[str, Any]) -> bool:
@@ -69,26 +84,27 @@ async def _usual_session(**options: Any) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(**options)
 
 
-async def _staying_session(make: Callable[..., Awaitable[Any]], **options: Any) -> Any:
-    """Make the user's session, and have it refuse to leave the origin it was sent to.
+async def _guarded_session(make: Callable[..., Awaitable[Any]], rules: _Rules, **options: Any) -> Any:
+    """Make the user's session, and have it keep to the rules of redirects.
 
     Its trace is aiohttp's only place to say so for requests that fsspec makes; it has no public way in afterwards.
     """
     session = await make(**options)
     trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(_refuse_to_leave)
+    trace.on_request_redirect.append(partial(_check_redirect, rules))
     trace.freeze()
     session._trace_configs.append(trace)
     return session
 
 
-async def _refuse_to_leave(_session: Any, _context: Any, told: aiohttp.TraceRequestRedirectParams) -> None:
-    before, location = str(told.url), told.response.headers.get("Location", "")
-    try:
-        is_same = origin_of(before) == origin_of(urljoin(before, location))
-    except ValueError:
-        is_same = False
-    if not is_same:
+async def _check_redirect(
+    rules: _Rules, _session: Any, _context: Any, told: aiohttp.TraceRequestRedirectParams
+) -> None:
+    before = str(told.url)
+    after = next_hop(
+        Hop(before), told.response.headers.get("Location"), redact(before), may_be_local=rules.may_be_local
+    )
+    if not rules.may_leave and origin_of(before) != origin_of(after.url):
         raise RedirectError(
             "The server redirects to another host, which fsspec would show what the options hold",
             hint="Name that host's own URL, or leave out the options that only fsspec can honour",

@@ -13,11 +13,16 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["ask_aws_directly", "ask_azure_directly", "is_metadata_url"]
+__all__ = ["ask_aws_directly", "ask_azure_directly", "is_metadata_host", "is_metadata_url"]
 
-# Link-local, but for Amazon's of IPv6: machines, and the tasks and pods on them.
-ADDRESSES = (ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("fd00:ec2::23"))
-GOOGLE_HOSTS = ("metadata.google.internal", "metadata")
+# Link-local, but for these.
+ADDRESSES = (
+    ipaddress.ip_address("fd00:ec2::254"),  # Amazon's machines
+    ipaddress.ip_address("fd00:ec2::23"),  # and the tasks and pods on them
+    ipaddress.ip_address("168.63.129.16"),  # Azure's wire server
+    ipaddress.ip_address("100.100.100.200"),  # Alibaba's
+)
+GOOGLE_HOSTS = ("metadata.google.internal", "metadata.goog", "metadata")
 
 
 def is_metadata_url(url: str) -> bool:
@@ -28,14 +33,25 @@ def is_metadata_url(url: str) -> bool:
         [True, False]
     """
     host = urlsplit(url).hostname or ""
-    if host.rstrip(".") in GOOGLE_HOSTS:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_link_local or is_metadata_host(host)
+    return is_metadata_host(host)
+
+
+def is_metadata_host(host: str) -> bool:
+    """Tell whether a host is one of a metadata server's that is not link-local; of names, as they are written.
+
+    Example:
+        >>> [is_metadata_host(host) for host in ("metadata.google.internal", "fd00:ec2::254", "example.com")]
+        [True, True, False]
+    """
+    if host.rstrip(".").lower() in GOOGLE_HOSTS:
         return True
     named = (os.environ.get(name) for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"))
     if any(host == urlsplit(f"//{each}").hostname for each in named if each):
         return True
     with suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        return address.is_link_local or address in ADDRESSES
+        return ipaddress.ip_address(host) in ADDRESSES
     return False
 
 

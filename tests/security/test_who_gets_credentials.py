@@ -352,6 +352,15 @@ def test_what_fsspec_reads_for_us_follows_a_redirect_within_the_host(foreign: Sc
     assert {request.path for request in foreign.requests} == {"/object", "/other"}
 
 
+@pytest.mark.parametrize("host", ["169.254.169.254", "metadata.google.internal", "%6cocalhost"])
+def test_what_fsspec_reads_for_us_is_not_led_to_this_machine_regression(named: ScriptedServer, host: str) -> None:
+    """Without a secret to lose every redirect was followed."""
+    named.script = lambda request, answer: answer.become(302, Location=f"http://{host}/latest")
+    store = open_through_fsspec(named.url, {"max_redirects": 5}, "max_redirects")
+    with pytest.raises(RedirectError):
+        store.info(named.url)
+
+
 def test_a_login_of_the_netrc_is_its_hosts_alone(
     foreign: ScriptedServer, named: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -70,17 +70,36 @@ def test_what_leads_elsewhere_is_refused(url, location):
 LOCAL = [
     "127.0.0.1", "127.1", "2130706433", "0x7f.1", "0177.0.0.1", "0.0.0.0", "localhost", "LOCALHOST.", "a.localhost",
     "[::1]", "[::]", "[::ffff:127.0.0.1]", "169.254.169.254", "0xa9fea9fe", "[fe80::1]", "[fe80::1%25eth0]",
-    "[::ffff:169.254.169.254]",
+    "[::ffff:169.254.169.254]", "[::127.0.0.1]", "[64:ff9b::a9fe:a9fe]", "[2002:7f00:1::]", "ip6-localhost",
+    "[fd00:ec2::254]", "[FD00:EC2:0::23]", "metadata.google.internal", "Metadata.Google.Internal.", "metadata",
+    "metadata.goog", "168.63.129.16", "100.100.100.200", "[::ffff:100.100.100.200]", "[64:ff9b::a83f:8110]",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("host", LOCAL)
 @pytest.mark.parametrize("before", ["http://a.example/x", "http://10.0.0.1/x", "http://8.8.8.8/x"])
 def test_only_this_machine_leads_to_its_own_addresses(before, host):
-    with pytest.raises(RedirectError, match=r"(loopback|link-local) address"):
+    with pytest.raises(RedirectError, match=r"(loopback|link-local|metadata server's) address"):
         follow(before, f"http://{host}:8080/x")
     allowed = next_hop(Hop(before, GIVEN), f"http://{host}:8080/x", "uri", may_be_local=True)
     assert allowed.headers == {}
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["%6cocalhost", "127.0.0%2e1", "%31%36%39.254.169.254", "metadata%2egoogle.internal", "\uff4cocalhost", "a%25b"],
+)
+@pytest.mark.parametrize("may_be_local", [True, False])
+def test_a_host_that_libcurl_would_decode_is_refused_regression(host, may_be_local):
+    """It was taken for a name, and libcurl would have asked this machine."""
+    with pytest.raises(RedirectError, match="not a URL"):
+        next_hop(Hop("http://a/x", GIVEN), f"http://{host}/x", "uri", may_be_local=may_be_local)
+
+
+def test_the_metadata_server_that_the_environment_names_is_one(monkeypatch):
+    monkeypatch.setenv("GCE_METADATA_HOST", "metadata.example:8080")
+    with pytest.raises(RedirectError, match="metadata"):
+        follow("http://a/x", "http://metadata.example/computeMetadata")
 
 
 def test_a_server_of_this_machine_does_not_lead_to_the_metadata_server():
