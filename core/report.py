@@ -10,7 +10,7 @@ from typing import Any
 from streamer.core.quoting import printable
 from streamer.core.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 
-__all__ = ["LoadReport", "ObjectCheck", "OutageMeter", "count_readers", "remarks_of"]
+__all__ = ["LoadReport", "ObjectCheck", "count_readers", "remarks_of"]
 
 _READERS: dict[type[Source], str] = {
     FileSource: "file",
@@ -109,27 +109,6 @@ class LoadReport:
         count = f"{self.outages} outage{'' if self.outages == 1 else 's'}"
         waited = f", {self.waited_s:.1f} s of it in {count}" if self.outages else ""
         return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{waited}"
-
-
-@dataclass
-class OutageMeter:
-    """What one load waited for, step by step.
-
-    Attributes:
-        outages: As in `LoadReport`, like the others.
-        waited_s: Seconds.
-        probes: Requests.
-    """
-
-    outages: int = 0
-    waited_s: float = 0.0
-    probes: int = 0
-
-    def add(self, stats: Mapping[str, int]) -> None:
-        """Add what the counters of a session say, or of the lookup before it."""
-        self.outages += stats["outages"]
-        self.waited_s += stats["waited_us"] / 1e6
-        self.probes += stats["probes"]
 
 
 def count_readers(sources: Iterable[Source]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from streamer.core.limits import Limits
 from streamer.core.machine import memory_bytes
 from streamer.core.options import GIB, MIB, Options
-from streamer.core.report import OutageMeter
+from streamer.core.outage_meter import OutageMeter
 
 __all__ = ["Settings", "resolve"]
 

@@ -19,7 +19,7 @@ from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.frameworks import Framework, framework_of
 from streamer.core.header import TensorEntry
 from streamer.core.options import Options
-from streamer.core.report import OutageMeter
+from streamer.core.outage_meter import OutageMeter
 from streamer.core.secret_options import hidden
 from streamer.core.secret_urls import hidden_uris
 from streamer.core.selection import NamesOption, checked_names, select
