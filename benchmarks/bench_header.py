@@ -17,7 +17,7 @@ import sys
 import time
 from struct import pack
 
-from streamer.core.header import parse_header
+from streamer.core.format.header import parse_header
 
 FORMS = {
     "compact": "as the reference writes it",

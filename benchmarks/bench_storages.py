@@ -31,7 +31,7 @@ from raw_programs import compiled  # noqa: E402
 from report import Row, is_measured, table  # noqa: E402
 
 from streamer import plugins  # noqa: E402
-from streamer.core.sources import FileSource, HttpSource, NfsSource  # noqa: E402
+from streamer.core.store.sources import FileSource, HttpSource, NfsSource  # noqa: E402
 
 RUN_TIMEOUT_S = 600
 RAW_HTTP = {"raw curl 2 x 8 x 2 MiB": 2 << 20, "raw curl 2 x 8 x 8 MiB": 8 << 20}

@@ -62,9 +62,9 @@ def load(folder: Path, mode: str, digests: dict[str, str]) -> dict[str, float]:
     import torch
 
     import streamer
-    from streamer.backends.posix import PosixStore
-    from streamer.core.digests import ObjectDigest, PartDigest
-    from streamer.core.sources import ObjectInfo
+    from streamer.backends.posix.store import PosixStore
+    from streamer.core.store.digests import ObjectDigest, PartDigest
+    from streamer.core.store.sources import ObjectInfo
 
     verify, algorithm = MODES[mode]
     if algorithm is not None:

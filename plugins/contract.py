@@ -34,7 +34,9 @@ from uuid import uuid4
 import pytest
 
 from streamer import _native
-from streamer.core.digests import CHECKSUMS, NoDigest
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import (
     AccessDeniedError,
     ChangedError,
@@ -44,12 +46,10 @@ from streamer.core.errors import (
     StorageError,
     TruncatedError,
 )
-from streamer.core.options import MIB, Options
-from streamer.core.plan import Item, plan_reads
-from streamer.core.reading import read_ranges
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import Settings, resolve
-from streamer.core.sources import DigestingStore, ObjectInfo, Store, WritableStore
+from streamer.core.options.options import MIB, Options
+from streamer.core.options.settings import Settings, resolve
+from streamer.core.store.digests import CHECKSUMS, NoDigest
+from streamer.core.store.sources import DigestingStore, ObjectInfo, Store, WritableStore
 from streamer.plugins.registry import open_store
 
 __all__ = ["BackendContract"]

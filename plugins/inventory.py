@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamer.core.errors import PluginError, StreamerError
-from streamer.core.sources import PythonSource
+from streamer.core.store.sources import PythonSource
 from streamer.plugins.loading import distribution_of, is_builtin, source_kind, version_of
 from streamer.plugins.registry import choose, enabled
 

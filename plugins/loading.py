@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from streamer.backends.extras import install_hint
-from streamer.core.entry_points import name_of, normalized
+from streamer.core.discovery.entry_points import name_of, normalized
 from streamer.core.errors import PluginError, StreamerError, UnknownSchemeError
-from streamer.core.limits import Limits
-from streamer.core.redact import redact
-from streamer.core.secret_options import plain
-from streamer.core.sources import PROJECT_NAME, Source, Store, StoreHooks
+from streamer.core.options.limits import Limits
+from streamer.core.secrets.options import plain
+from streamer.core.secrets.redact import redact
+from streamer.core.store.sources import PROJECT_NAME, Source, Store, StoreHooks
 
 if TYPE_CHECKING:  # takes 15 ms to import, a quarter of what `import streamer` may take
     from importlib.metadata import EntryPoint
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 DISABLED = "STREAMER_DISABLED_PLUGINS"
-FALLBACK = "streamer.backends.fsspec_any"
+FALLBACK = "streamer.backends.fsspec.store"
 
 
 def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, Any], limits: Limits) -> Store | None:
@@ -62,7 +62,9 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
         cause = error if shown == uri else None  # it may repeat the secret of the URL
         raise _broken(point, f"raised {type(error).__name__} while opening {shown}") from cause
     if store is not None and not isinstance(store, Store):
-        raise _broken(point, f"returned a {type(store).__name__}, which lacks part of streamer.core.sources.Store")
+        raise _broken(
+            point, f"returned a {type(store).__name__}, which lacks part of streamer.core.store.sources.Store"
+        )
     return store
 
 

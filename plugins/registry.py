@@ -4,8 +4,8 @@ Guarantees: only the backend of the scheme asked for is imported, and gets only 
 ours is ours, for credentials go with it: another distribution's backend takes it only where `STREAMER_PLUGINS` names
 that distribution, and with a warning. Two of others are refused rather than guessed. `STREAMER_DISABLED_PLUGINS` leaves
 some out; both hold names, separated by commas. What lies in the working directory or in a checkpoint's folder is no
-plug-in (`core/entry_points.py`). Nothing is kept between two calls: any number of storages, endpoints and credentials
-live beside each other. Importing this module imports neither fsspec nor torch.
+plug-in (`core/discovery/entry_points.py`). Nothing is kept between two calls: any number of storages, endpoints and
+credentials live beside each other. Importing this module imports neither fsspec nor torch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.extras import BUILTIN_SCHEMES
-from streamer.core.arguments import check_file_system, check_storage_options, check_uri
-from streamer.core.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
+from streamer.core.discovery.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError
-from streamer.core.limits import Limits
-from streamer.core.secret_options import SecretOptions, hidden, plain
-from streamer.core.secret_urls import hidden_uri
-from streamer.core.sources import PROJECT_NAME, Store
+from streamer.core.options.arguments import check_file_system, check_storage_options, check_uri
+from streamer.core.options.limits import Limits
+from streamer.core.secrets.options import SecretOptions, hidden, plain
+from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.sources import PROJECT_NAME, Store
 from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with
 from streamer.plugins.scheme_options import options_of
 
@@ -168,7 +168,7 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     """Read natively where one of our backends would have made this very file system from its options."""
     from fsspec import get_filesystem_class  # noqa: PLC0415 (takes 0.1 s)
 
-    from streamer.backends.fsspec_any import FsspecStore  # noqa: PLC0415 (imports fsspec)
+    from streamer.backends.fsspec.store import FsspecStore  # noqa: PLC0415 (imports fsspec)
 
     refuse_accidental("fsspec.specs", "fsspec")
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]

@@ -25,7 +25,9 @@ from servers.hub import HubServer
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer, find_weed
 
-from streamer.backends import azure_client, gcs_client, http_client
+from streamer.backends.azure import client as azure_client
+from streamer.backends.gcs import client as gcs_client
+from streamer.backends.http import client as http_client
 
 # Named here and not beside the tests of the contract: where workers run the tests, the process that reports reads only
 # this file.

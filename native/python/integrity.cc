@@ -1,4 +1,4 @@
-// Checksums and the plan of digests, for core/digests.py alone.
+// Checksums and the plan of digests, for core/store/digests.py alone.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

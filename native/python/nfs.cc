@@ -1,4 +1,4 @@
-// Looking at the files of an NFS server, for backends/nfs.py alone.
+// Looking at the files of an NFS server, for backends/nfs/store.py alone.
 #include "python/registers.h"
 
 #ifdef STREAMER_HAS_NFS

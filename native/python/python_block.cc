@@ -1,4 +1,4 @@
-// PythonBlock, for core/python_readers.py alone.
+// PythonBlock, for core/engine/python_readers.py alone.
 #include "session/python_block.h"
 
 #include <pybind11/pybind11.h>

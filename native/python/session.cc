@@ -1,4 +1,4 @@
-// Session, for core/session.py alone.
+// Session, for core/engine/session.py alone.
 #include "session/session.h"
 
 #include <pybind11/pybind11.h>

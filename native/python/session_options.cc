@@ -1,4 +1,4 @@
-// The knobs of a Session, each a field; core/engine.py fills them in by their names.
+// The knobs of a Session, each a field; core/engine/native_session.py fills them in by their names.
 #include "session/session_options.h"
 
 #include <pybind11/pybind11.h>

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from streamer._manifest import ManifestReport, write_manifest
     from streamer._safe_open import safe_open
     from streamer._stream import Stream, stream
+    from streamer.core.checkpoint.report import LoadReport
     from streamer.core.errors import (
         AccessDeniedError,
         ChangedError,
@@ -51,9 +52,8 @@ if TYPE_CHECKING:
         UnsupportedDtypeError,
         UsageError,
     )
-    from streamer.core.options import Options
-    from streamer.core.report import LoadReport
-    from streamer.core.sources import hookimpl
+    from streamer.core.options.options import Options
+    from streamer.core.store.sources import hookimpl
 
 __version__ = "0.1.0"
 
@@ -116,9 +116,9 @@ _HOME = {
     "safe_open": "streamer._safe_open",
     "Stream": "streamer._stream",
     "stream": "streamer._stream",
-    "Options": "streamer.core.options",
-    "LoadReport": "streamer.core.report",
-    "hookimpl": "streamer.core.sources",
+    "Options": "streamer.core.options.options",
+    "LoadReport": "streamer.core.checkpoint.report",
+    "hookimpl": "streamer.core.store.sources",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "streamer.core.errors"),
 }
 

@@ -6,7 +6,7 @@ be imported here: the path loses it before anything else is imported, unless thi
 
 import sys
 
-from streamer.core.search_path import split_path
+from streamer.core.discovery.search_path import split_path
 
 sys.path[:] = split_path()[0]
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 from streamer._locate import StorageOptions, UriOption
 from streamer._opened import Opened, open_checkpoint
 from streamer._progress import ProgressOption
-from streamer._slice import TensorSlice
 from streamer._stream import Stream
 from streamer._whole import WholeRead
-from streamer.core.arguments import check_name, check_progress
-from streamer.core.catalog import Located
+from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.selection import NamesOption, checked_names, select
+from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.errors import UnknownTensorError, UsageError
-from streamer.core.frameworks import Framework, framework_of
-from streamer.core.header import TensorEntry
-from streamer.core.options import Options
-from streamer.core.outage_meter import OutageMeter
-from streamer.core.secret_options import hidden
-from streamer.core.secret_urls import hidden_uris
-from streamer.core.selection import NamesOption, checked_names, select
-from streamer.core.verification import VerifyOption
+from streamer.core.format.header import TensorEntry
+from streamer.core.options.arguments import check_name, check_progress
+from streamer.core.options.options import Options
+from streamer.core.outages.meter import OutageMeter
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uris
+from streamer.core.tensors.frameworks import Framework, framework_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from streamer._locate import StorageOptions, UriOption
 from streamer._opened import open_checkpoint, wanted_tensors
 from streamer._progress import ProgressOption
-from streamer._targets import Targets, match_targets, tensors_of
 from streamer._whole import WholeRead
-from streamer.core.arguments import check_progress, check_switch
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.selection import NamesOption, checked_names
+from streamer.core.checkpoint.targets import Targets, match_targets, tensors_of
+from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.errors import TargetError
-from streamer.core.frameworks import framework_of
-from streamer.core.options import Options
-from streamer.core.report import LoadReport
-from streamer.core.secret_options import hidden
-from streamer.core.secret_urls import hidden_uris
-from streamer.core.selection import NamesOption, checked_names
-from streamer.core.verification import VerifyOption
+from streamer.core.options.arguments import check_progress, check_switch
+from streamer.core.options.options import Options
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uris
+from streamer.core.tensors.frameworks import framework_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -15,9 +15,10 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from streamer import plugins
-from streamer._parallel import AnswerTimeoutError, in_parallel
 from streamer._patient_store import patient
-from streamer._promised import Promise, promises_of
+from streamer.core.checkpoint.promises import Promise, promises_of
+from streamer.core.engine.session import SourceObject
+from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import (
     AccessDeniedError,
     FormatError,
@@ -26,16 +27,15 @@ from streamer.core.errors import (
     StorageError,
     TransferTimeoutError,
 )
-from streamer.core.index import ShardIndex, check_index_size, parse_index
-from streamer.core.reading import read_ranges
-from streamer.core.redact import redact
-from streamer.core.secret_texts import SecretTexts
-from streamer.core.secret_urls import hidden_part, hidden_uri
-from streamer.core.server_outages import Patience
-from streamer.core.session import SourceObject
-from streamer.core.settings import Settings
-from streamer.core.shard_names import first_missing
-from streamer.core.sources import ObjectInfo, Store
+from streamer.core.format.index import ShardIndex, check_index_size, parse_index
+from streamer.core.format.shard_names import first_missing
+from streamer.core.options.settings import Settings
+from streamer.core.outages.patience import Patience
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.texts import SecretTexts
+from streamer.core.secrets.urls import hidden_part, hidden_uri
+from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
+from streamer.core.store.sources import ObjectInfo, Store
 from streamer.plugins.registry import enabled
 
 if TYPE_CHECKING:

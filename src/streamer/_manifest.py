@@ -17,24 +17,24 @@ from streamer import _native, plugins
 from streamer._locate import StorageOptions
 from streamer._opened import Opened, open_checkpoint
 from streamer._progress import Progress, ProgressOption
-from streamer._promised import manifest_paths, name_in_manifest
-from streamer.core.arguments import (
+from streamer.core.checkpoint.promises import manifest_paths, name_in_manifest
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession
+from streamer.core.errors import UsageError
+from streamer.core.format.manifest import ALGORITHM, Manifest, ShardManifest, TensorDigest, render_manifest
+from streamer.core.options.arguments import (
     check_file_system,
     check_options,
     check_progress,
     check_storage_options,
     check_uri,
 )
-from streamer.core.errors import UsageError
-from streamer.core.manifest import ALGORITHM, Manifest, ShardManifest, TensorDigest, render_manifest
-from streamer.core.options import Options
-from streamer.core.plan import Item, plan_reads
-from streamer.core.redact import redact
-from streamer.core.secret_options import hidden
-from streamer.core.secret_texts import SecretTexts
-from streamer.core.secret_urls import hidden_uris
-from streamer.core.session import ReadSession
-from streamer.core.sources import WritableStore
+from streamer.core.options.options import Options
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.texts import SecretTexts
+from streamer.core.secrets.urls import hidden_uris
+from streamer.core.store.sources import WritableStore
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

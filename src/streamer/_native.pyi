@@ -28,7 +28,7 @@ ErrorCodeName = Literal[
 ]
 
 class ForkedError(RuntimeError):
-    """A child uses the session of its parent. Users never see it: `streamer.core.session` raises `EngineError`."""
+    """A child uses its parent's session. Users never see it: `streamer.core.engine.session` raises `EngineError`."""
 
 class Memory:
     @property

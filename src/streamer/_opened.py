@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamer._locate import Shards, StorageOptions, UriOption, locate
-from streamer._promised import check_fit, verification_of
-from streamer.core.arguments import check_file_system, check_options, check_storage_options, check_uris
-from streamer.core.catalog import Catalog, Located, read_catalog
-from streamer.core.options import Options
-from streamer.core.selection import NamesOption, select
-from streamer.core.settings import Settings, resolve
-from streamer.core.verification import Verification, VerifyOption, resolve_verify
+from streamer.core.checkpoint.catalog import Catalog, Located, read_catalog
+from streamer.core.checkpoint.promises import check_fit, verification_of
+from streamer.core.checkpoint.selection import NamesOption, select
+from streamer.core.checkpoint.verification import Verification, VerifyOption, resolve_verify
+from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uris
+from streamer.core.options.options import Options
+from streamer.core.options.settings import Settings, resolve
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -12,10 +12,10 @@ from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from streamer import _native
-from streamer.core.digests import NoDigest, ObjectDigest
-from streamer.core.secret_texts import SecretTexts
-from streamer.core.server_outages import Patience
-from streamer.core.sources import DigestingStore, HttpSource, ObjectInfo, PythonSource, RemoteStore, Source, Store
+from streamer.core.outages.patience import Patience
+from streamer.core.secrets.texts import SecretTexts
+from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.sources import DigestingStore, HttpSource, ObjectInfo, PythonSource, RemoteStore, Source, Store
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["patient"]

@@ -8,10 +8,10 @@ from typing import Any
 
 from streamer._checkpoint import Checkpoint
 from streamer._opened import open_checkpoint
-from streamer.core.frameworks import framework_of
-from streamer.core.options import Options
-from streamer.core.secret_options import hidden
-from streamer.core.secret_urls import hidden_uris
+from streamer.core.options.options import Options
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uris
+from streamer.core.tensors.frameworks import framework_of
 
 __all__ = ["safe_open"]
 

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from streamer._locate import StorageOptions, UriOption
 from streamer._opened import Opened, open_checkpoint, wanted_tensors
 from streamer._progress import Progress, ProgressOption
-from streamer._targets import Targets, bytes_at
-from streamer.core.arguments import check_progress
-from streamer.core.catalog import Located
-from streamer.core.device_path import device_path, gpudirect_remarks
-from streamer.core.device_tensors import DeviceTensors
+from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.device_path import device_path, gpudirect_remarks
+from streamer.core.checkpoint.report import LoadReport, count_readers, remarks_of
+from streamer.core.checkpoint.selection import NamesOption, checked_names
+from streamer.core.checkpoint.targets import Targets, bytes_at
+from streamer.core.checkpoint.verification import Verification, VerifyOption
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession
 from streamer.core.errors import ChecksumError, EngineError, LoadCancelledError, OptionError, UsageError
-from streamer.core.frameworks import Framework, framework_of
-from streamer.core.options import Options
-from streamer.core.plan import Item, plan_reads
+from streamer.core.options.arguments import check_progress
+from streamer.core.options.options import Options
 from streamer.core.quoting import printable
-from streamer.core.report import LoadReport, count_readers, remarks_of
-from streamer.core.secret_options import hidden
-from streamer.core.secret_urls import hidden_uris
-from streamer.core.selection import NamesOption, checked_names
-from streamer.core.session import ReadSession
-from streamer.core.verification import Verification, VerifyOption
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uris
+from streamer.core.tensors.device_tensors import DeviceTensors
+from streamer.core.tensors.frameworks import Framework, framework_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

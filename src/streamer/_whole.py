@@ -13,10 +13,10 @@ from typing import Any
 from streamer._opened import Opened
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
-from streamer._targets import Targets
-from streamer.core.catalog import Located
-from streamer.core.frameworks import Framework
-from streamer.core.report import LoadReport
+from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.targets import Targets
+from streamer.core.tensors.frameworks import Framework
 
 __all__ = ["WholeRead"]
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 import pytest
 from servers.nginx import NginxServer
 
-from streamer.core.sources import ObjectInfo
+from streamer.core.store.sources import ObjectInfo
 from streamer.plugins.contract import BackendContract
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import streamer
 from faults.server import FaultServer
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import HttpSource, PythonSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import HttpSource, PythonSource
 
 HOLD_S = 60.0  # longer than any test waits
 SIZE = 1 << 20

@@ -21,10 +21,10 @@ from servers.tcp_proxy import TcpProxy, http_requests, uncounted
 import streamer
 from faults.outages import OTHER_ADDRESS, OUTAGES, Planned, Scene
 from faults.server import FaultServer
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import NfsSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import NfsSource
 
 DATA = bytes(range(256)) * 16_384  # 4 MiB
 AT_BYTES = 1 << 20

@@ -25,10 +25,10 @@ import streamer
 from faults.outages import Planned, Scene
 from faults.started_storages import SMALL, TOTAL_BYTES, Storages, load, stream
 from faults.storages import Storage
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import HttpSource, NfsSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import HttpSource, NfsSource
 
 AT_BYTES = TOTAL_BYTES * 2 // 5
 OPTIONS = streamer.Options(**SMALL)

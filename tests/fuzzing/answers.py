@@ -16,21 +16,22 @@ import botocore.session
 from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 
-from streamer.backends import hf_errors, http_errors
-from streamer.backends.gcs_answers import object_in, page_in
-from streamer.backends.gcs_errors import Answer, Asker
-from streamer.backends.gcs_errors import refusal as gcs_refusal
-from streamer.backends.hf_answers import commit_in, entries_in, files_in, next_page
-from streamer.backends.http_listing import may_be_shard, names_in
-from streamer.backends.http_probe import _check_kind, _size, expiry_of, version_in
-from streamer.backends.http_redirects import Hop, next_hop, origin_of
-from streamer.backends.s3_answers import entries_on, objects_on
-from streamer.backends.s3_clock import clock_offset_s
-from streamer.backends.s3_digests import digest_in_head
-from streamer.backends.s3_errors import storage_error
-from streamer.backends.told_values import document_told, word_told
+from streamer.backends.client.told_values import document_told, word_told
+from streamer.backends.gcs.answers import object_in, page_in
+from streamer.backends.gcs.errors import Answer, Asker
+from streamer.backends.gcs.errors import refusal as gcs_refusal
+from streamer.backends.hf import errors as hf_errors
+from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_page
+from streamer.backends.http import errors as http_errors
+from streamer.backends.http.listing import may_be_shard, names_in
+from streamer.backends.http.probe import _check_kind, _size, expiry_of, version_in
+from streamer.backends.http.redirects import Hop, next_hop, origin_of
+from streamer.backends.s3.answers import entries_on, objects_on
+from streamer.backends.s3.clock import clock_offset_s
+from streamer.backends.s3.digests import digest_in_head
+from streamer.backends.s3.errors import storage_error
 from streamer.core.errors import StorageError
-from streamer.core.limits import Limits
+from streamer.core.options.limits import Limits
 
 __all__ = ["TARGETS"]
 
@@ -170,7 +171,7 @@ def _check_hop(hop: Hop) -> None:
 
 
 def _parsed_by_botocore(operation: str, status: int, headers: dict[str, str], body: bytes) -> dict[str, Any] | None:
-    """None where it fails: the client of `streamer.backends.s3_client` gives that a name of its own."""
+    """None where it fails: the client of `streamer.backends.s3.client` gives that a name of its own."""
     answer = {"status_code": status, "headers": headers, "body": body, "context": {}}
     try:
         parsed: dict[str, Any] = _parser().parse(answer, _service().operation_model(operation).output_shape)

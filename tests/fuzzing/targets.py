@@ -13,10 +13,10 @@ from safetensors import SafetensorError, deserialize
 
 from fuzzing import answers
 from streamer.core.errors import FormatError, ManifestError, ShardIndexError, TruncatedError
-from streamer.core.header import LENGTH_BYTES, header_size_bytes, parse_header
-from streamer.core.index import parse_index
-from streamer.core.manifest import parse_manifest, render_manifest
-from streamer.core.redact import redact
+from streamer.core.format.header import LENGTH_BYTES, header_size_bytes, parse_header
+from streamer.core.format.index import parse_index
+from streamer.core.format.manifest import parse_manifest, render_manifest
+from streamer.core.secrets.redact import redact
 from streamer.plugins.registry import scheme_of
 
 MAX_RANK = 64

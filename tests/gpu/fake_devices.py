@@ -1,8 +1,8 @@
 """Fake CUDA devices for Python tests: no GPU is here, and what is shown of one holds for the fake alone.
 
 The engine runs against the fake driver, whose device memory is this machine's. torch of the CPU cannot make tensors on
-CUDA devices, so a stand-in for `streamer.core.torch_cuda.TorchCuda` makes them on the CPU and remembers which device
-each is said to be on. All between these two is the real code.
+CUDA devices, so a stand-in for `streamer.core.tensors.torch_cuda.TorchCuda` makes them on the CPU and remembers which
+device each is said to be on. All between these two is the real code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 import streamer
 from streamer import _native
-from streamer.core import torch_cuda
+from streamer.core.tensors import torch_cuda
 
 FOLDER = Path(__file__).parent / "fake_driver"
 DEVICES = 2

@@ -15,7 +15,7 @@ from comparison import tensors_of
 
 import streamer
 from gpu.fake_devices import attached_cufile, attached_fake_gpu
-from streamer.core import file_reading
+from streamer.core.engine import file_tuning as file_reading
 
 # `direct_io`: the files may be in the page cache. Small blocks begin and end anywhere.
 OPTIONS = streamer.Options(direct_io=True, block_bytes=64 << 10)

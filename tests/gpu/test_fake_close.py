@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 
 import streamer
 from gpu.fake_devices import FakeGpu, FakeTorchCuda
-from streamer.core import session
-from streamer.core.device_tensors import DeviceTensors
-from streamer.core.frameworks import framework_of
-from streamer.core.header import TensorEntry
-from streamer.core.torch_staging import STAGED
+from streamer.core.engine import session
+from streamer.core.format.header import TensorEntry
+from streamer.core.tensors.device_tensors import DeviceTensors
+from streamer.core.tensors.frameworks import framework_of
+from streamer.core.tensors.torch_staging import STAGED
 
 FOUR_SLOTS = streamer.Options(block_bytes=256 << 10, pinned_bytes=1 << 20)
 

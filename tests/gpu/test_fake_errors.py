@@ -76,7 +76,7 @@ def test_a_device_that_torch_refuses_is_told_with_the_drivers_name(
     def refuse(_torch: object, _device: object) -> None:
         raise RuntimeError("CUDA error: invalid device ordinal\nand more lines")
 
-    monkeypatch.setattr("streamer.core.torch_cuda.probe", refuse)
+    monkeypatch.setattr("streamer.core.tensors.torch_cuda.probe", refuse)
     fake_gpu.set_devices(devices)
     with pytest.raises(streamer.UnknownDeviceError, match=name) as caught:
         load(checkpoint, asked)
@@ -120,7 +120,7 @@ def test_a_wrong_target_on_a_device_is_refused_before_a_byte_is_read(
 def test_where_the_engine_cannot_have_the_device_torch_copies_and_the_report_says_why(
     fake_gpu: FakeGpu, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.core.devices.can_stage", lambda _torch, _device: False)
+    monkeypatch.setattr("streamer.core.tensors.devices.can_stage", lambda _torch, _device: False)
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, _device: tensor)  # the stand-in for a copy by torch
     fake_gpu.fail("cuDevicePrimaryCtxRetain", 46)
     with streamer.stream(checkpoint, device="cuda", options=SMALL, progress=False) as tensors:

@@ -16,9 +16,9 @@ from servers.nginx import NginxServer
 import streamer
 from gpu.fake_devices import FakeGpu, FakeTorchCuda
 from streamer import _native
-from streamer.core.device_tensors import DeviceTensors
-from streamer.core.frameworks import framework_of
-from streamer.core.header import TensorEntry
+from streamer.core.format.header import TensorEntry
+from streamer.core.tensors.device_tensors import DeviceTensors
+from streamer.core.tensors.frameworks import framework_of
 
 SMALL = streamer.Options(block_bytes=64 << 10, pinned_bytes=1 << 20)
 

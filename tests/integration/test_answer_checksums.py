@@ -11,12 +11,12 @@ import pytest
 from servers.scripted_http import Answer, Request, Script, ScriptedServer
 
 from streamer import _native
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.errors import ChecksumError, RangeResponseError
-from streamer.core.options import Options
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import AnswerChecksum, HttpSource
+from streamer.core.options.options import Options
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import AnswerChecksum, HttpSource
 
 BLOCK_BYTES = 256 << 10
 CHECKSUM = AnswerChecksum(("x-send-checksum", "yes"), "x-checksum", "crc64nvme", "little", BLOCK_BYTES)

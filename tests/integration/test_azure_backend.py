@@ -23,8 +23,9 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.identity import CredentialUnavailableError
 from servers.azurite import AzuriteServer, Login
 
-from streamer.backends import azure, azure_client
 from streamer.backends.azure import AzureStore
+from streamer.backends.azure import client as azure_client
+from streamer.backends.azure import store as azure
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -37,7 +38,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
-from streamer.core.sources import HttpSource, ObjectInfo, Store
+from streamer.core.store.sources import HttpSource, ObjectInfo, Store
 
 pytestmark = pytest.mark.server
 

@@ -35,10 +35,12 @@ from servers.sftp import PASSWORD, SftpServer
 
 import streamer
 from streamer import _native
-from streamer.backends import azure_client, hf_client, http_access
+from streamer.backends.azure import client as azure_client
 from streamer.backends.extras import install_hint
-from streamer.backends.fsspec_instances import close_idle
-from streamer.backends.nfs_url import BOUNDS
+from streamer.backends.fsspec.instances import close_idle
+from streamer.backends.hf import client as hf_client
+from streamer.backends.http import access as http_access
+from streamer.backends.nfs.url import BOUNDS
 from streamer.plugins.loading import is_builtin
 from streamer.plugins.registry import enabled
 

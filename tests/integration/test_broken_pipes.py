@@ -18,10 +18,10 @@ import pytest
 from gpu.fake_devices import cxx_compiler
 from servers.scripted_http import ScriptedServer
 
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import HttpSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import HttpSource
 
 DATA = bytes(range(256)) * 8000
 AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
@@ -35,10 +35,10 @@ extern "C" ssize_t send(int descriptor, const void* data, size_t bytes, int) { r
 LOAD = """
     import signal, sys, zlib
     from streamer import Options
-    from streamer.core.plan import Item, plan_reads
-    from streamer.core.session import ReadSession, SourceObject
-    from streamer.core.settings import resolve
-    from streamer.core.sources import HttpSource
+    from streamer.core.engine.plan import Item, plan_reads
+    from streamer.core.engine.session import ReadSession, SourceObject
+    from streamer.core.options.settings import resolve
+    from streamer.core.store.sources import HttpSource
 
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     url, ca_file, size = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -17,7 +17,7 @@ from faults.server import FaultServer
 from safetensors.torch import save_file
 
 import streamer
-from streamer.backends import s3_client
+from streamer.backends.s3 import client as s3_client
 
 TOLERANCE_S = 900  # S3's own
 REFUSAL = (

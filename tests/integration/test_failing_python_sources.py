@@ -16,11 +16,11 @@ import traceback
 import pytest
 
 from streamer import Options, _native
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.errors import PluginError, StorageError
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import PythonSource
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import PythonSource
 
 SIZE = 3 << 20
 PATIENCE_S = 20.0  # a load that hangs fails with another error
@@ -111,10 +111,10 @@ def test_no_memory_for_a_block_with_a_gap_ends_the_load_regression():
     import resource
     from streamer import Options
     from streamer.core.errors import EngineError
-    from streamer.core.plan import Item, plan_reads
-    from streamer.core.session import ReadSession, SourceObject
-    from streamer.core.settings import resolve
-    from streamer.core.sources import PythonSource
+    from streamer.core.engine.plan import Item, plan_reads
+    from streamer.core.engine.session import ReadSession, SourceObject
+    from streamer.core.options.settings import resolve
+    from streamer.core.store.sources import PythonSource
     far = 900 << 20
     plan = plan_reads([Item(0, 0, 10), Item(0, far, far + 10)], far)
     settings = resolve(Options(block_bytes=1 << 30, python_threads=1, deadline_s=20.0))

@@ -16,16 +16,17 @@ from fsspec.implementations.memory import MemoryFileSystem
 from safetensors.numpy import save_file
 
 import streamer
-from streamer.backends import fsspec_reads, http_stream
+from streamer.backends.fsspec import reads as fsspec_reads
+from streamer.backends.http import stream as http_stream
 from streamer.core.errors import EngineError
 
 LOADS = """
     import os, signal, sys, threading
     from streamer import Options
-    from streamer.core.plan import Item, plan_reads
-    from streamer.core.session import ReadSession, SourceObject
-    from streamer.core.settings import resolve
-    from streamer.core.sources import FileSource
+    from streamer.core.engine.plan import Item, plan_reads
+    from streamer.core.engine.session import ReadSession, SourceObject
+    from streamer.core.options.settings import resolve
+    from streamer.core.store.sources import FileSource
 
     SIZE, CUT = 40_000_000, 4_000_000  # large enough for mappings of the arena's own
     plan = plan_reads([Item(0, begin, begin + CUT) for begin in range(0, SIZE, CUT)], 0)

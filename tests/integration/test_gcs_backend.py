@@ -23,8 +23,8 @@ from aiohttp import web
 from servers.gcs_emulator import GcsServer, Seen
 from servers.scripted_http import ScriptedServer
 
-from streamer.backends.fsspec_instances import close_idle
-from streamer.backends.gcs import GcsStore
+from streamer.backends.fsspec.instances import close_idle
+from streamer.backends.gcs.store import GcsStore
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -38,7 +38,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
-from streamer.core.sources import HttpSource, ObjectInfo, Store
+from streamer.core.store.sources import HttpSource, ObjectInfo, Store
 
 pytestmark = pytest.mark.server
 

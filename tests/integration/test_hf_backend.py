@@ -18,8 +18,8 @@ from servers.hub import STRANGER, TOKEN
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.backends.hf import HfStore
-from streamer.core.sources import FileSource, HttpSource, PythonSource, Store
+from streamer.backends.hf.store import HfStore
+from streamer.core.store.sources import FileSource, HttpSource, PythonSource, Store
 
 pytestmark = pytest.mark.server
 

@@ -20,12 +20,13 @@ from comparison import assert_same
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.backends import http_redirects, http_stream
-from streamer.backends.http import HttpStore
-from streamer.backends.http_access import merged_options
-from streamer.backends.http_client import HttpClient
-from streamer.backends.http_stream import OneStream
-from streamer.core.sources import HttpSource, PythonSource, Store
+from streamer.backends.http import redirects as http_redirects
+from streamer.backends.http import stream as http_stream
+from streamer.backends.http.access import merged_options
+from streamer.backends.http.client import HttpClient
+from streamer.backends.http.store import HttpStore
+from streamer.backends.http.stream import OneStream
+from streamer.core.store.sources import HttpSource, PythonSource, Store
 from streamer.plugins import open_store
 
 pytestmark = pytest.mark.server

@@ -15,11 +15,11 @@ import torch
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.core.header import parse_header
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import HttpSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.format.header import parse_header
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import HttpSource
 
 GIB, TB = 1 << 30, 10**12
 TAIL = {"first": torch.arange(1000.0), "second": torch.arange(7, dtype=torch.int64)}

@@ -12,7 +12,7 @@ from comparison import assert_same
 from servers.azurite import AzuriteServer, Login
 
 import streamer
-from streamer.backends import azure_client
+from streamer.backends.azure import client as azure_client
 
 pytestmark = pytest.mark.server
 

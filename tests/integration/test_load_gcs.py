@@ -13,7 +13,7 @@ import torch
 from comparison import assert_same
 
 import streamer
-from streamer.backends.fsspec_instances import close_idle
+from streamer.backends.fsspec.instances import close_idle
 
 pytestmark = pytest.mark.server
 

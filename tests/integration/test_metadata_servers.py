@@ -12,18 +12,18 @@ from servers.cloud_machine import missing_for_cloud_machine, run_on_cloud_machin
 from streamer.backends.metadata_servers import is_metadata_url
 
 S3 = """
-from streamer.backends.s3_client import S3Client
+from streamer.backends.s3.client import S3Client
 url = S3Client({}).signed_get("bucket", 60, Key="x")
 print(json.dumps({"found": "ASIAOFTHEMACHINE" in url, "answered": answered, "proxied": proxied}))
 """
 GCS = """
-from streamer.backends.gcs_client import GcsClient
+from streamer.backends.gcs.client import GcsClient
 bearer = GcsClient({"token": TOKEN}).bearer()
 print(json.dumps({"found": bearer.token == "of-the-machine", "answered": answered, "proxied": proxied}))
 """
 AZURE = """
-from streamer.backends.azure_client import AzureClient
-from streamer.backends.azure_urls import parse_url
+from streamer.backends.azure.client import AzureClient
+from streamer.backends.azure.urls import parse_url
 client = AzureClient(parse_url("az://container/x"), {"account_name": "account"})
 grant = client.grant("container", "x", "az://container/x")
 found = grant.headers["Authorization"] == "Bearer of-the-machine"

@@ -24,10 +24,10 @@ READ = """
 import json, sys, time, zlib
 from streamer import Options
 from streamer.core.errors import StreamerError
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import HttpSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import HttpSource
 
 url, size, options, times = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4])
 known = SourceObject("test://object", HttpSource(url, version_header=None), size)
@@ -172,10 +172,10 @@ ENGINE_ALONE = """
 import json, sys
 from streamer import Options
 from streamer.core.errors import StreamerError
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import NfsSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import NfsSource
 
 known = SourceObject("nfs://filer.test/x", NfsSource("nfs://filer.test/x"), 1000)
 session = ReadSession([known], plan_reads([Item(0, 0, 1000)], 0), resolve(Options(max_attempts=3)))
@@ -196,10 +196,10 @@ def test_the_engine_asks_again_for_the_name_of_an_nfs_server_as_often_as_it_is_t
 
 GIVE_UP = """
 import os, signal, sys, threading, time
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import HttpSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import HttpSource
 
 known = SourceObject("test://object", HttpSource("http://storage.test/x"), 1000)
 signal.signal(signal.SIGINT, signal.default_int_handler)

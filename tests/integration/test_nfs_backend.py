@@ -12,12 +12,12 @@ from servers.ganesha import NfsServer
 from servers.tcp_proxy import TcpProxy
 
 import streamer
-from streamer.backends.nfs import NfsStore
+from streamer.backends.nfs.store import NfsStore
 from streamer.core import errors
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import NfsSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import NfsSource
 from streamer.plugins import open_store
 
 pytestmark = pytest.mark.server

@@ -9,10 +9,10 @@ import pytest
 
 from streamer import Options
 from streamer.core import errors
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import PythonSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import PythonSource
 
 MIB = 1 << 20
 DATA = os.urandom(8 * MIB)

@@ -11,10 +11,10 @@ from servers.scripted_http import ScriptedServer
 
 from streamer import Options
 from streamer.core import errors
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import HttpSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import HttpSource
 
 DATA = os.urandom(100_000)
 

@@ -29,9 +29,9 @@ from make_checkpoint import make_checkpoint
 from servers.seaweedfs import SeaweedServer
 
 import streamer
-from streamer.backends.fsspec_instances import IDLE_KEPT, INSTANCES, close_idle
+from streamer.backends.fsspec.instances import IDLE_KEPT, INSTANCES, close_idle
 from streamer.core.errors import StreamerError
-from streamer.core.sources import HttpSource
+from streamer.core.store.sources import HttpSource
 from streamer.plugins import open_store
 
 pytestmark = pytest.mark.server

@@ -24,7 +24,7 @@ import botocore.auth
 import pytest
 from servers.seaweedfs import SeaweedServer
 
-from streamer.backends.s3 import S3Store
+from streamer.backends.s3.store import S3Store
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -36,7 +36,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
-from streamer.core.sources import HttpSource, ObjectInfo, Store
+from streamer.core.store.sources import HttpSource, ObjectInfo, Store
 
 pytestmark = pytest.mark.server
 

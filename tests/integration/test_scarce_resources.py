@@ -21,10 +21,10 @@ PREPARE = """
 import json, os, resource, sys
 import numpy
 import streamer
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import FileSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import FileSource
 
 def limit(kind, value):
     resource.setrlimit(kind, (value, resource.getrlimit(kind)[1]))

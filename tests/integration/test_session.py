@@ -17,12 +17,12 @@ import pytest
 
 from streamer import Options
 from streamer.core import errors
-from streamer.core.device_tensors import CONSUMERS_HOST, Provision
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import FileSource, PythonSource
-from streamer.core.torch_staging import STAGED
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import FileSource, PythonSource
+from streamer.core.tensors.device_tensors import CONSUMERS_HOST, Provision
+from streamer.core.tensors.torch_staging import STAGED
 
 DATA = os.urandom(3_000_001)
 
@@ -138,7 +138,7 @@ def test_dropping_the_session_stops_its_threads(source):
 
 
 class LentMemory:
-    """Memory of the consumer's that the engine asks for, as `streamer.core.device_tensors.DeviceTensors` gives it."""
+    """Memory of the consumer's that the engine asks for, as `DeviceTensors` gives it."""
 
     def __init__(self):
         self.memory = bytearray(10)
@@ -156,7 +156,7 @@ class LentMemory:
 
 
 def test_memory_that_a_late_source_may_still_write_is_not_freed_regression(monkeypatch):
-    monkeypatch.setattr("streamer.core.python_readers.JOIN_S", 0.01)
+    monkeypatch.setattr("streamer.core.engine.python_readers.JOIN_S", 0.01)
     lent, is_asked, may_write = LentMemory(), threading.Event(), threading.Event()
 
     def give_up(_session):
@@ -274,10 +274,10 @@ def run_script(code, *arguments, timeout=30, **kwargs):
 
 SLOW_SESSION = """
     import os, sys, time, threading, signal
-    from streamer.core.plan import Item, plan_reads
-    from streamer.core.session import ReadSession, SourceObject
-    from streamer.core.settings import resolve
-    from streamer.core.sources import PythonSource
+    from streamer.core.engine.plan import Item, plan_reads
+    from streamer.core.engine.session import ReadSession, SourceObject
+    from streamer.core.options.settings import resolve
+    from streamer.core.store.sources import PythonSource
     def slow(buffer, offset):
         time.sleep(0.2 if offset == 0 else 0.3)
         return len(buffer)
@@ -318,7 +318,7 @@ def test_a_forked_child_refuses_its_parents_session_and_can_open_its_own(tmp_pat
         SLOW_SESSION
         + """
     from streamer.core.errors import EngineError
-    from streamer.core.sources import FileSource
+    from streamer.core.store.sources import FileSource
     child = os.fork()
     if child == 0:
         try:

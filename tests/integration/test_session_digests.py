@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from streamer import _native
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.errors import ChecksumError
-from streamer.core.options import Options
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import PythonSource
+from streamer.core.options.options import Options
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import PythonSource
 
 BLOCK_BYTES = 64 << 10
 DATA = bytes(range(251)) * 2000

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 
 import streamer
-from streamer.core.plan import Item, plan_reads
-from streamer.core.session import ReadSession, SourceObject
-from streamer.core.settings import resolve
-from streamer.core.sources import FileSource
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import FileSource
 
 INSIDE = {"symlinks": "inside"}
 WEIGHT = {"weight": torch.arange(100.0)}

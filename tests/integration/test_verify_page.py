@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import streamer
-from streamer.core.manifest import parse_manifest
+from streamer.core.format.manifest import parse_manifest
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/verify.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -14,9 +14,9 @@ from safetensors.torch import save
 
 import streamer
 from streamer import _native
-from streamer.backends.posix import PosixStore
-from streamer.core.digests import NoDigest, ObjectDigest, PartDigest
-from streamer.core.sources import ObjectInfo
+from streamer.backends.posix.store import PosixStore
+from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
+from streamer.core.store.sources import ObjectInfo
 
 WEIGHTS = {f"layer.{number}": torch.arange(number * 9973.0) for number in range(12)}
 SHARD = save(WEIGHTS)

@@ -15,11 +15,11 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
 from streamer import Options
-from streamer.backends.s3 import S3Store
-from streamer.backends.s3_client import S3Client
-from streamer.core.digests import NoDigest
+from streamer.backends.s3.client import S3Client
+from streamer.backends.s3.store import S3Store
 from streamer.core.errors import StorageError
-from streamer.core.sources import ObjectInfo
+from streamer.core.store.digests import NoDigest
+from streamer.core.store.sources import ObjectInfo
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]
 

@@ -21,7 +21,7 @@ from streamer import plugins
 from streamer._cli import main
 from streamer._progress import Progress
 from streamer.core import errors
-from streamer.core.outage_news import Bulletin, line_of
+from streamer.core.outages.news import Bulletin, line_of
 from streamer.core.quoting import printable
 from streamer.plugins import Backend, Examined
 

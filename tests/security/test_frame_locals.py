@@ -21,8 +21,8 @@ from servers.scripted_http import ScriptedServer
 
 import streamer
 from streamer import core
-from streamer.core.secret_options import SecretOptions, hidden, plain
-from streamer.core.secret_urls import hidden_uri
+from streamer.core.secrets.options import SecretOptions, hidden, plain
+from streamer.core.secrets.urls import hidden_uri
 from streamer.plugins import open_store
 
 pytestmark = pytest.mark.usefixtures("short_pauses")

@@ -9,8 +9,8 @@ import pytest
 
 import streamer
 from streamer.core.errors import FormatError, HeaderError, ShardIndexError
-from streamer.core.header import parse_header
-from streamer.core.index import MAX_INDEX_BYTES, parse_index
+from streamer.core.format.header import parse_header
+from streamer.core.format.index import MAX_INDEX_BYTES, parse_index
 
 SIZE = 3_000_000  # large enough that what is not proportional does not count
 MOST_TIMES = 10.0  # its size

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamer.core.redact import redact
+from streamer.core.secrets.redact import redact
 
 CANARY = "CANARY"
 

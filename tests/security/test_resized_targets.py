@@ -15,8 +15,8 @@ from safetensors.torch import save, save_file
 from servers.gated_files import GatedFileSystem
 
 import streamer
-from streamer.core import resize_lock
-from streamer.core.resize_lock import ResizeLock
+from streamer.core.tensors import resize_lock
+from streamer.core.tensors.resize_lock import ResizeLock
 
 ELEMENTS = 1 << 20
 

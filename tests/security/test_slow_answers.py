@@ -10,9 +10,9 @@ from servers.storage_places import PLACES
 
 import streamer
 from streamer import Options, TransferTimeoutError
-from streamer.backends import bounded_answers
-from streamer.backends.answer_times import answer_times
-from streamer.core.limits import Limits
+from streamer.backends.client import bounded_answers
+from streamer.backends.client.answer_times import answer_times
+from streamer.core.options.limits import Limits
 
 pytestmark = pytest.mark.server
 

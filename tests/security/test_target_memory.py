@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import streamer
 from streamer.core.errors import TargetError
-from streamer.core.target_memory import check_apart, extent_of
+from streamer.core.tensors.target_memory import check_apart, extent_of
 
 Pair = tuple[Any, Any]
 

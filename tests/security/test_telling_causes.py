@@ -16,7 +16,7 @@ from safetensors.torch import save
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.core.secret_texts import SecretTexts
+from streamer.core.secrets.texts import SecretTexts
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 

@@ -13,9 +13,9 @@ from servers.background import begun
 from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
-from streamer._promised import promises_of
-from streamer.core.settings import resolve
-from streamer.core.sources import ObjectInfo
+from streamer.core.checkpoint.promises import promises_of
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import ObjectInfo
 
 LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
 

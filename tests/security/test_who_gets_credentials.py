@@ -16,14 +16,14 @@ import pytest
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.backends.azure import AzureStore
-from streamer.backends.azure_urls import is_azure_host
-from streamer.backends.gcs import GcsStore
-from streamer.backends.hf import HfStore
-from streamer.backends.http_fallback import open_through_fsspec
-from streamer.backends.s3 import S3Store
+from streamer.backends.azure.store import AzureStore
+from streamer.backends.azure.urls import is_azure_host
+from streamer.backends.gcs.store import GcsStore
+from streamer.backends.hf.store import HfStore
+from streamer.backends.http.fallback import open_through_fsspec
+from streamer.backends.s3.store import S3Store
 from streamer.core.errors import RedirectError, StorageError, StreamerError, UsageError
-from streamer.core.sources import HttpSource, ObjectInfo
+from streamer.core.store.sources import HttpSource, ObjectInfo
 
 pytestmark = pytest.mark.server
 
@@ -368,7 +368,7 @@ def test_a_login_of_the_netrc_is_its_hosts_alone(
     netrc = tmp_path / "netrc"
     netrc.write_text(f"machine 127.0.0.1 login user password {SECRET}\n")
     monkeypatch.setenv("NETRC", str(netrc))
-    from streamer.backends.http import HttpStore
+    from streamer.backends.http.store import HttpStore
 
     store = HttpStore(named.url, {"client_kwargs": {"trust_env": True}})
     source = store.source(store.info(store.root))
@@ -384,7 +384,7 @@ def test_a_login_of_the_netrc_is_its_hosts_alone(
 @pytest.mark.parametrize("uri", [f"nfs://user:{SECRET}@server/x", f"nfs://server/x?password={SECRET}"])
 def test_nfs_has_no_credential_to_send(uri: str) -> None:
     """A server is told a number for the user, which is no secret; nothing else can be given."""
-    from streamer.backends.nfs_url import NfsUrl
+    from streamer.backends.nfs.url import NfsUrl
 
     with pytest.raises(UsageError) as caught:
         NfsUrl.parse(uri, {})

@@ -16,9 +16,9 @@ from typing import Any
 
 from servers.kept_ports import KeptPorts
 from servers.server_process import LoopbackServer, ServerProcess, is_open
-from streamer.backends.nfs import NfsStore
+from streamer.backends.nfs.store import NfsStore
 from streamer.core.errors import StorageError
-from streamer.core.sources import ObjectInfo
+from streamer.core.store.sources import ObjectInfo
 
 __all__ = ["NfsServer", "missing_for_ganesha"]
 

@@ -22,7 +22,7 @@ from azure.core.exceptions import (
 )
 from yarl import URL
 
-from streamer.backends.azure_errors import Asked, LoginFailedError, is_transient, raise_storage_error
+from streamer.backends.azure.errors import Asked, LoginFailedError, is_transient, raise_storage_error
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,

@@ -9,8 +9,8 @@ from typing import Any
 import fsspec.config
 import pytest
 
-from streamer.backends.azure_options import filled_options
-from streamer.backends.azure_urls import parse_url
+from streamer.backends.azure.options import filled_options
+from streamer.backends.azure.urls import parse_url
 from streamer.core.errors import OptionError, UnknownSchemeError
 from streamer.plugins import open_store
 
@@ -111,8 +111,8 @@ def test_some_options_are_refused(uri: str, given: dict[str, Any], told: str) ->
 
 def test_a_missing_adlfs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "adlfs", None)
-    for name in ("azure", "azure_client", "azure_options"):
-        monkeypatch.delitem(sys.modules, f"streamer.backends.{name}", raising=False)
+    for name in [name for name in sys.modules if name.startswith("streamer.backends.azure")]:
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UnknownSchemeError, match=r'needs adlfs.*pip install "streamer\[azure\]"'):
         open_store("az://container/name")
 
@@ -120,5 +120,5 @@ def test_a_missing_adlfs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_telling_blob_urls_apart_needs_no_adlfs() -> None:
     import subprocess
 
-    code = "import sys, streamer.backends.azure_urls; sys.exit('adlfs' in sys.modules or 'azure' in sys.modules)"
+    code = "import sys, streamer.backends.http.blob; sys.exit('adlfs' in sys.modules or 'azure' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from streamer.core import compact_entries
 from streamer.core.errors import FormatError
-from streamer.core.header import parse_header
+from streamer.core.format import compact_entries
+from streamer.core.format.header import parse_header
 
 ENTRIES = 3000  # several chunks
 MIDDLE = 1500

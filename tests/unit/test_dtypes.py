@@ -2,8 +2,8 @@
 
 import pytest
 
-from streamer.core.dtypes import DTYPE_BITS, bit_length, bits_of, byte_length
 from streamer.core.errors import FormatError
+from streamer.core.format.dtypes import DTYPE_BITS, bit_length, bits_of, byte_length
 
 NAMES = ["BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "F6_E2M3", "F6_E3M2"]
 NAMES += ["I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"]

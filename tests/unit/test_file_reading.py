@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from streamer import Options
-from streamer.core import file_reading
-from streamer.core.file_reading import (
+from streamer.core.engine import file_tuning as file_reading
+from streamer.core.engine.file_tuning import (
     COLD_FILE_THREADS,
     MOST_WARM_FILE_THREADS,
     REMOTE_FILE_THREADS,
     choose_file_reading,
 )
-from streamer.core.machine import processors
-from streamer.core.settings import resolve
-from streamer.core.sources import FileSource, HttpSource
+from streamer.core.options.machine import processors
+from streamer.core.options.settings import resolve
+from streamer.core.store.sources import FileSource, HttpSource
 
 SIZE = 1 << 30
 MANY = 128

@@ -14,11 +14,11 @@ from fsspec.implementations.reference import ReferenceFileSystem
 from s3fs import S3FileSystem
 
 import streamer
-from streamer.backends.fsspec_any import FsspecStore
-from streamer.backends.posix import PosixStore
-from streamer.backends.s3 import S3Store
+from streamer.backends.fsspec.store import FsspecStore
+from streamer.backends.posix.store import PosixStore
+from streamer.backends.s3.store import S3Store
 from streamer.core.errors import OptionError
-from streamer.core.sources import HttpSource, ObjectInfo
+from streamer.core.store.sources import HttpSource, ObjectInfo
 from streamer.plugins import open_store
 
 

@@ -15,7 +15,7 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from streamer.backends.fsspec_any import FsspecStore, streamer_open_store
+from streamer.backends.fsspec.store import FsspecStore, streamer_open_store
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -28,7 +28,7 @@ from streamer.core.errors import (
     TruncatedError,
     UnknownSchemeError,
 )
-from streamer.core.sources import PythonSource, Store
+from streamer.core.store.sources import PythonSource, Store
 
 DATA = bytes(range(256)) * 64
 

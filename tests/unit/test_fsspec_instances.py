@@ -14,8 +14,8 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from streamer.backends.fsspec_instances import IDLE_KEPT, INSTANCES, close_idle, give_up, shared
-from streamer.backends.fsspec_leftovers import Leftovers
+from streamer.backends.fsspec.instances import IDLE_KEPT, INSTANCES, close_idle, give_up, shared
+from streamer.backends.fsspec.leftovers import Leftovers
 
 PATIENCE_S = 10.0
 

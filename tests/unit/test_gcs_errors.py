@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from google.auth import exceptions as google
 
-from streamer.backends.gcs_errors import Answer, Asker, raise_storage_error, refusal
+from streamer.backends.gcs.errors import Answer, Asker, raise_storage_error, refusal
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,

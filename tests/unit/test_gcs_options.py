@@ -14,12 +14,12 @@ import pytest
 from fsspec.config import conf
 from google.auth.exceptions import RefreshError
 
-from streamer.backends.gcs import GcsStore, streamer_open_store, streamer_source_kind
-from streamer.backends.gcs_client import filled_options
-from streamer.backends.gcs_credentials import GcsFileSystem, bearer_of
+from streamer.backends.gcs.client import filled_options
+from streamer.backends.gcs.credentials import GcsFileSystem, bearer_of
+from streamer.backends.gcs.store import GcsStore, streamer_open_store, streamer_source_kind
 from streamer.core.errors import OptionError
-from streamer.core.limits import Limits
-from streamer.core.sources import HttpSource
+from streamer.core.options.limits import Limits
+from streamer.core.store.sources import HttpSource
 
 
 class Tokens(google.auth.credentials.Credentials):  # type: ignore[misc]  # google-auth's base has no types

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from streamer.core import header as header_module
 from streamer.core.errors import HeaderError, TruncatedError
-from streamer.core.header import TensorEntry, header_size_bytes, parse_header
+from streamer.core.format import header as header_module
+from streamer.core.format.header import TensorEntry, header_size_bytes, parse_header
 
 URI = "s3://bucket/model.safetensors"
 ONE = '{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'

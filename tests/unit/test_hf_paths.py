@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from huggingface_hub.utils import parse_hf_uri
 
-from streamer.backends.hf_paths import parse_uri
+from streamer.backends.hf.paths import parse_uri
 from streamer.core.errors import UsageError
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamer.backends.http_access import access_of, environment_proxy, foreign_option, merged_options
+from streamer.backends.http.access import access_of, environment_proxy, foreign_option, merged_options
 from streamer.core.errors import OptionError
 
 

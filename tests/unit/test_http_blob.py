@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from streamer.backends.http_blob import is_for_azure, open_azure
+from streamer.backends.http.blob import is_for_azure, open_azure
 from streamer.core.errors import UnknownSchemeError
-from streamer.core.limits import Limits
+from streamer.core.options.limits import Limits
 
 FILE = "https://account.blob.core.windows.net/container/model.safetensors"
 
@@ -33,7 +33,7 @@ def test_a_file_anyone_may_read_is_plain_http_and_all_else_is_azures(uri, option
 
 
 def test_without_its_library_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "streamer.backends.azure", None)
+    monkeypatch.setitem(sys.modules, "streamer.backends.azure.store", None)
     with pytest.raises(UnknownSchemeError, match=r"streamer\[azure\]") as caught:
         open_azure(f"{FILE}?sig=canary", {}, Limits())
     assert "canary" not in str(caught.value)

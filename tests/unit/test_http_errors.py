@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from streamer.backends.http_errors import raise_connection_error, refusal
+from streamer.backends.http.errors import raise_connection_error, refusal
 from streamer.core import errors
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamer.backends.http_listing import names_in
-from streamer.core.limits import Limits
+from streamer.backends.http.listing import names_in
+from streamer.core.options.limits import Limits
 
 URL = "https://host:8443/models/small/"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamer.backends.http_probe import expiry_of, version_in
+from streamer.backends.http.probe import expiry_of, version_in
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from streamer import Options
-from streamer.core import http_reading
-from streamer.core.http_reading import HttpReading, choose_http_reading
-from streamer.core.settings import resolve
+from streamer.core.engine import http_tuning as http_reading
+from streamer.core.engine.http_tuning import HttpReading, choose_http_reading
+from streamer.core.options.settings import resolve
 
 GIB = 1 << 30
 

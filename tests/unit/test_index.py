@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamer.core.errors import ShardIndexError
-from streamer.core.index import parse_index
+from streamer.core.format.index import parse_index
 
 URI = "s3://bucket/model/model.safetensors.index.json"
 

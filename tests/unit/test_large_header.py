@@ -11,7 +11,7 @@ from struct import pack
 
 import pytest
 
-from streamer.core.header import parse_header
+from streamer.core.format.header import parse_header
 
 TENSORS = 100_000
 MEMORY_FACTOR = 10  # times the header

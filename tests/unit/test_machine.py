@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.core import machine
+from streamer.core.options import machine
 
 ALL = len(os.sched_getaffinity(0))
 GIB = 1 << 30
@@ -103,7 +103,7 @@ def half_a_processor() -> Iterator[Path]:
 @pytest.mark.skipif(ALL == 1, reason="one processor is one with a quota and without")
 def test_a_quota_of_the_kernels_is_seen(half_a_processor: Path) -> None:
     program = (
-        "import os, pathlib, sys; from streamer.core import machine;"
+        "import os, pathlib, sys; from streamer.core.options import machine;"
         "pathlib.Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid())); print(machine.processors())"
     )
     done = subprocess.run([sys.executable, "-c", program, half_a_processor], capture_output=True, text=True, check=True)

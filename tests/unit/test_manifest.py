@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from streamer.core.errors import ManifestError
-from streamer.core.header import TensorEntry
-from streamer.core.manifest import Manifest, ShardManifest, TensorDigest, check_shard, parse_manifest, render_manifest
+from streamer.core.format.header import TensorEntry
+from streamer.core.format.manifest import (
+    Manifest,
+    ShardManifest,
+    TensorDigest,
+    check_shard,
+    parse_manifest,
+    render_manifest,
+)
 
 MANIFEST = Manifest(
     {

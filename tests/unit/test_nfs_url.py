@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from streamer import _native
-from streamer.backends.nfs import NfsStore, streamer_open_store, streamer_source_kind
-from streamer.backends.nfs_url import NfsUrl
+from streamer.backends.nfs.store import NfsStore, streamer_open_store, streamer_source_kind
+from streamer.backends.nfs.url import NfsUrl
 from streamer.core.errors import OptionError, UnknownSchemeError, UsageError
-from streamer.core.sources import NfsSource, ObjectInfo, Store
+from streamer.core.options.limits import Limits
+from streamer.core.store.sources import NfsSource, ObjectInfo, Store
 
 needs_client = pytest.mark.skipif(not _native.has_nfs, reason="this build has no NFS client")
 SECRET = "hunter2-secret"
@@ -71,14 +72,14 @@ def test_the_source_of_a_file_names_it_for_the_engine() -> None:
 
 @needs_client
 def test_a_store_of_nfs_files_is_a_store() -> None:
-    assert isinstance(streamer_open_store(scheme="nfs", uri="nfs://host/a", storage_options={}), Store)
-    assert streamer_open_store(scheme="s3", uri="s3://bucket/a", storage_options={}) is None
+    assert isinstance(streamer_open_store(scheme="nfs", uri="nfs://host/a", storage_options={}, limits=Limits()), Store)
+    assert streamer_open_store(scheme="s3", uri="s3://bucket/a", storage_options={}, limits=Limits()) is None
     assert streamer_source_kind(scheme="nfs") is NfsSource
 
 
 def test_a_build_without_a_client_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "has_nfs", False)
     with pytest.raises(UnknownSchemeError, match="libnfs-dev"):
-        streamer_open_store(scheme="nfs", uri="nfs://host/a", storage_options={})
+        streamer_open_store(scheme="nfs", uri="nfs://host/a", storage_options={}, limits=Limits())
     with pytest.raises(UnknownSchemeError, match="Mount the export"):
         streamer_source_kind(scheme="nfs")

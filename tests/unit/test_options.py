@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from streamer import OptionError, Options
-from streamer.core.settings import resolve
+from streamer.core.options.settings import resolve
 
 SWITCHES = ["direct_io", "gpudirect", "io_uring"]
 

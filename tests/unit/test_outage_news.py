@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamer.core import outage_news
-from streamer.core.outage_news import Bulletin, OutageNews
+from streamer.core.outages import news as outage_news
+from streamer.core.outages.news import Bulletin, OutageNews
 
 SERVER = "https://host:9000"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cold_files import drop_from_page_cache
 
-from streamer.core.page_cache import cached_fraction
+from streamer.core.engine.page_cache import cached_fraction
 
 SIZE = 8 << 20
 

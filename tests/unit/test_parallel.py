@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from streamer._parallel import in_parallel
+from streamer.core.store.parallel import in_parallel
 
 
 def test_answers_come_in_the_order_of_the_questions():

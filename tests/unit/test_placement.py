@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.errors import OptionError
-from streamer.core.placement import Placement
-from streamer.core.plan import Item, plan_reads
+from streamer.core.tensors.placement import Placement
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.core.plan import Item, plan_reads
+from streamer.core.engine.plan import Item, plan_reads
 
 
 def spans_of(plan):

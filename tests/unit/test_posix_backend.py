@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from streamer.backends.posix import PosixStore, streamer_open_store
+from streamer.backends.posix.store import PosixStore, streamer_open_store
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
-from streamer.core.sources import FileSource, ObjectInfo, Store
+from streamer.core.store.sources import FileSource, ObjectInfo, Store
 
 
 def write(path: Path, data: bytes = b"data") -> Path:

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
-from streamer.core.limits import Limits
+from streamer.core.options.limits import Limits
 from streamer.plugins import Backend, examine, installed, open_store
 from streamer.plugins.registry import GROUP, scheme_of
 
 STORE = """
-from streamer.core.sources import hookimpl
+from streamer.core.store.sources import hookimpl
 
 class AStore:
     def __init__(self, scheme, uri, storage_options):
@@ -227,7 +227,7 @@ def test_importing_the_registry_imports_neither_fsspec_nor_torch() -> None:
 
 def test_examining_imports_every_backend_and_tells_what_is_wrong_with_one(install: Install) -> None:
     kind = STORE + (
-        "from streamer.core.sources import PythonSource\n"
+        "from streamer.core.store.sources import PythonSource\n"
         "@hookimpl\ndef streamer_source_kind(scheme): return PythonSource\n"
     )
     install("streamer", STORE, "acme")

@@ -9,7 +9,7 @@ from botocore import exceptions as boto
 from botocore.exceptions import ClientError
 from fsspec.exceptions import FSTimeoutError
 
-from streamer.backends.s3_errors import error_code, storage_error
+from streamer.backends.s3.errors import error_code, storage_error
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,

@@ -8,7 +8,12 @@ import pytest
 
 from streamer.plugins.scheme_options import options_of
 
-BACKENDS = {"s3": "streamer.backends.s3", "s3a": "streamer.backends.s3", "gs": "streamer.backends.gcs", "acme": "acme"}
+BACKENDS = {
+    "s3": "streamer.backends.s3",
+    "s3a": "streamer.backends.s3",
+    "gs": "streamer.backends.gcs",
+    "acme": "acme",
+}
 BOTH = {"s3": {"key": "a"}, "gs": {"token": "b"}}
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from streamer.core.checkpoint.selection import select
 from streamer.core.errors import UnknownTensorError, UsageError
-from streamer.core.selection import select
 
 AVAILABLE = ["h.0.attn.weight", "h.0.attn.bias", "h.1.attn.weight", "lm_head.weight", "odd[0]", "odd0"]
 

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from streamer.core import server_outages
 from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
-from streamer.core.server_outages import Patience
+from streamer.core.outages import patience as server_outages
+from streamer.core.outages.patience import Patience
 
 NAMES = (f"http://host{number}" for number in itertools.count())
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 import streamer
-from streamer.core.shard_names import first_missing
+from streamer.core.format.shard_names import first_missing
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 

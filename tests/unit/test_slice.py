@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer._slice import TensorSlice, narrow
-from streamer.core.header import TensorEntry
+from streamer.core.checkpoint.tensor_slice import TensorSlice, narrow
+from streamer.core.format.header import TensorEntry
 
 ARRAY = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)
 ENTRY = TensorEntry("t", "I16", (4, 5, 6), 1000, 1000 + ARRAY.nbytes)

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from streamer.core import errors
-from streamer.core.transient import is_transient
+from streamer.core.outages.transient import is_transient
 
 
 class StatusError(Exception):

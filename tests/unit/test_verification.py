@@ -7,9 +7,9 @@ import zlib
 import pytest
 
 from streamer import _native
-from streamer.core.digests import NoDigest, ObjectDigest, digest_of_base64
+from streamer.core.checkpoint.verification import VerifyOption, resolve_verify
 from streamer.core.errors import OptionError
-from streamer.core.verification import VerifyOption, resolve_verify
+from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 
 
 @pytest.mark.parametrize(

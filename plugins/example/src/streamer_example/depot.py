@@ -6,7 +6,7 @@ import urllib.parse
 import urllib.request
 
 from streamer import AccessDeniedError, ConnectError, CredentialsError, HttpStatusError, ObjectNotFoundError, hookimpl
-from streamer.core.sources import HttpSource, ObjectInfo
+from streamer.core.store.sources import HttpSource, ObjectInfo
 
 ERRORS = {401: CredentialsError, 403: AccessDeniedError, 404: ObjectNotFoundError}
 TIMEOUT_S = 10

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 
 from streamer import ChangedError, ObjectNotFoundError, hookimpl
-from streamer.core.sources import ObjectInfo, PythonSource
+from streamer.core.store.sources import ObjectInfo, PythonSource
 
 
 @hookimpl

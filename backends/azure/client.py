@@ -1,0 +1,274 @@
+"""The Azure control plane: one adlfs instance, its service client called on its own event loop.
+
+Guarantees: a request ends within three attempts and the time of `answer_times`, a login within 30 s; no redirect is
+followed. Refuses to work without verified TLS, and to read from another account than the URL names. adlfs's own methods
+are not called: its listing cache may be stale; nor are the service client's own retries, which wait 15 s and more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from adlfs import AzureBlobFileSystem
+from azure.storage.blob import BlobSasPermissions, generate_blob_sas
+from fsspec.asyn import sync
+
+from streamer.backends.azure.errors import Asked, LoginFailedError, about_answer, is_transient, raise_storage_error
+from streamer.backends.azure.options import filled_options
+from streamer.backends.azure.urls import AzureUrl
+from streamer.backends.client.answer_times import AnswerTimes, answer_times
+from streamer.backends.client.bounded_answers import allowing, bind
+from streamer.backends.fsspec.instances import shared
+from streamer.backends.metadata_servers import ask_azure_directly
+from streamer.core.errors import OptionError
+from streamer.core.options.limits import Limits
+from streamer.core.secrets.options import SecretOptions
+from streamer.core.store.trust import trust_in
+
+__all__ = ["AzureClient", "Grant"]
+
+# Long enough for requests under way while it is renewed, short enough for a leaked URL to be worth little.
+SIGNATURE_LIFETIME_S = 600
+CLOCK_SKEW_S = 300  # a server whose clock is behind would refuse a signature that begins now
+
+DEFAULT_LIMITS = Limits()
+ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
+FIRST_DELAY_S = 0.5
+# `DefaultAzureCredential` tries a dozen places, among them an address that answers on Azure's own machines only.
+LOGIN_TIMEOUT_S = 30
+TOKEN_RESERVE_S = 300  # as in azure-identity, some of whose credentials run a program of a second for each token
+TOKEN_SCOPE = "https://storage.azure.com/.default"  # noqa: S105  (a name, the same in all clouds)
+
+_Answer = TypeVar("_Answer")
+_Ask = Callable[[Any, Mapping[str, Any]], Awaitable[_Answer]]
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Leave to read one blob.
+
+    Attributes:
+        url: The blob's URL; its query may be a SAS.
+        headers: To be sent with every request.
+        expires_at_s: Unix time at which it ends, where asking again gives a later one; else None.
+    """
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    expires_at_s: float | None = None
+
+
+class _FailedError(Exception):
+    """Carries an error past `fsspec.asyn.sync`, which would replace any that is a `TimeoutError`."""
+
+    def __init__(self, error: Exception, attempts: int) -> None:
+        super().__init__()
+        self.error, self.attempts = error, attempts
+
+
+class AzureClient:
+    """Answers requests about blobs, and grants reading them, with the credentials of one adlfs instance.
+
+    Args:
+        url: The URL to be opened; its account, host and SAS count.
+        storage_options: Arguments of `adlfs.AzureBlobFileSystem`, and ``connection_verify``, ``proxies`` and
+            ``retry_total`` of Azure's own clients.
+        limits: The most to take of Azure's answers.
+
+    Attributes:
+        ca_file: The certificates that the options name, or None.
+
+    Raises:
+        OptionError: an option that is refused, or that adlfs cannot use.
+    """
+
+    def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        options = filled_options(url, storage_options, SecretOptions(os.environ))
+        try:
+            self._fs = shared(self, AzureBlobFileSystem, options, _close)
+        except Exception as error:
+            raise OptionError(
+                f"adlfs refuses the storage options: {type(error).__name__}",
+                hint="Check connection_string, or account_name and one of account_key, sas_token and credential",
+            ) from None  # its text may repeat them
+        self._service: Any = self._fs.service_client
+        self.endpoint = str(self._service.url).partition("?")[0].rstrip("/")  # behind it the SAS, where there is one
+        if options.get("credential") is None and hasattr(self._service.credential, "get_token"):
+            ask_azure_directly(self._service.credential)
+        self._known_token: Any = None
+        self._one_login = asyncio.Lock()
+        _check_account(url, self._service.account_name)
+        verify = options.get("connection_verify")
+        self.ca_file = os.fspath(verify) if isinstance(verify, (str, os.PathLike)) else None
+        self._proxies: Mapping[str, str] = options.get("proxies") or {}
+        retries = options.get("retry_total")
+        self._attempts = ATTEMPTS if retries is None else 1 + int(retries)
+        self._times = answer_times(limits, options.get("read_timeout"))
+        ca_file = self.ca_file or os.environ.get("SSL_CERT_FILE")
+        self._request_options = _request_options(options, ca_file, self._times)
+
+    def call(self, ask: _Ask[_Answer], uri: str, container: str) -> _Answer:
+        """Await ``ask(service_client, request_options)``, and again where that may help.
+
+        Raises:
+            StorageError: and its kinds, as Azure, the network or the login had it.
+        """
+        try:
+            answer: _Answer = sync(self._fs.loop, self._ask, ask)
+        except _FailedError as failed:
+            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts)
+        return answer
+
+    def grant(self, container: str, name: str, uri: str) -> Grant:
+        """Sign a URL for one blob with the account key, or pass on the user's SAS or a token of this moment.
+
+        Raises:
+            CredentialsError: the account key is malformed, or there is no token.
+        """
+        credential = self._service.credential
+        url: str = self._service.get_blob_client(container, name).url
+        # Without it Azure answers an anonymous request as in 2009, with ETags that lack their quotes.
+        headers = {"x-ms-version": str(self._service.api_version)}
+        if hasattr(credential, "account_key"):
+            ends_at_s = int(time.time()) + SIGNATURE_LIFETIME_S
+            return Grant(f"{url}?{self._signed(container, name, uri, ends_at_s)}", headers, float(ends_at_s))
+        if hasattr(credential, "get_token"):
+            token = self._token(uri, container)
+            return Grant(url, {**headers, "Authorization": f"Bearer {token.token}"}, float(token.expires_on))
+        if hasattr(credential, "signature"):  # an `AzureSasCredential`, which its owner may update
+            sas = str(credential.signature).lstrip("?")
+            return Grant(f"{url}?{sas}", headers, _expiry_of(sas))
+        return Grant(url, headers)
+
+    def proxy(self, url: str) -> str | None:
+        """Return the proxy that the options name for this URL; a longer beginning of it counts more."""
+        return next((self._proxies[key] for key in sorted(self._proxies, reverse=True) if url.startswith(key)), None)
+
+    def _signed(self, container: str, name: str, uri: str, ends_at_s: int) -> str:
+        credential = self._service.credential
+        try:
+            return str(
+                generate_blob_sas(
+                    credential.account_name,
+                    container,
+                    name,
+                    account_key=credential.account_key,
+                    permission=BlobSasPermissions(read=True),
+                    start=datetime.fromtimestamp(ends_at_s - SIGNATURE_LIFETIME_S - CLOCK_SKEW_S, timezone.utc),
+                    expiry=datetime.fromtimestamp(ends_at_s, timezone.utc),
+                    protocol="https" if self._service.scheme == "https" else None,
+                )
+            )
+        except Exception as error:
+            raise_storage_error(error, self._asked(uri, container), 1)
+
+    def _token(self, uri: str, container: str) -> Any:
+        try:
+            return sync(self._fs.loop, self._get_token)
+        except _FailedError as failed:
+            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts)
+
+    async def _ask(self, ask: _Ask[_Answer]) -> _Answer:
+        if hasattr(self._service.credential, "get_token"):
+            await self._get_token()  # before the service client does, whose wait for it is not bounded
+        transport = self._service._pipeline._transport  # of all that the service client makes; it has no public name
+        await transport.open()
+        bind(transport.session)
+        asked_at = time.monotonic()
+        for attempt in range(1, self._attempts + 1):
+            with allowing(self._limits.answer_bytes, self._times, asked_at) as allowance:
+                try:
+                    return await asyncio.wait_for(ask(self._service, self._request_options), self._times.question_s)
+                except Exception as error:
+                    is_over = attempt == self._attempts or not self._times.left_s(time.monotonic() - asked_at)
+                    if is_over or not is_transient(error):
+                        told = about_answer(error) if allowance.has_answer else error
+                        raise _FailedError(told, attempt) from None
+            await asyncio.sleep(FIRST_DELAY_S * 2 ** (attempt - 1))
+        raise AssertionError("every attempt returns or raises")
+
+    async def _get_token(self) -> Any:
+        async with self._one_login:
+            if self._known_token is None or self._known_token.expires_on < time.time() + TOKEN_RESERVE_S:
+                self._known_token = await self._new_token()
+            return self._known_token
+
+    async def _new_token(self) -> Any:
+        try:
+            pending = self._service.credential.get_token(TOKEN_SCOPE)
+            if not inspect.isawaitable(pending):
+                raise TypeError
+            return await asyncio.wait_for(pending, LOGIN_TIMEOUT_S)
+        except Exception as error:
+            failed = LoginFailedError()
+            failed.__cause__ = error
+            raise _FailedError(failed, 1) from None
+
+    def _asked(self, uri: str, container: str) -> Asked:
+        credential = self._service.credential
+        sas = urlsplit(self._service.url).query or str(getattr(credential, "signature", ""))
+        means = "account key" if hasattr(credential, "account_key") else "SAS" if sas else None
+        return Asked(
+            uri=uri,
+            container=container,
+            account=self._service.account_name,
+            host=self._service.primary_hostname.partition("/")[0],
+            means="token" if hasattr(credential, "get_token") else means,
+            sas_expires_at_s=_expiry_of(sas),
+        )
+
+
+async def _close(fs: AzureBlobFileSystem) -> None:
+    await fs.service_client.close()
+    if fs.storage_options.get("credential") is None and hasattr(fs.credential, "get_token"):  # adlfs made it
+        await fs.credential.close()
+        fs.sync_credential.close()
+
+
+def _check_account(url: AzureUrl, account: str | None) -> None:
+    named = (url.account or "").removesuffix("-secondary")
+    # The SDK takes all before `.blob.` for the account, `privatelink` and the DNS zone too.
+    if named and account and named != account.partition(".")[0]:
+        raise OptionError(
+            f"The URL names account {named!r}, the connection string another one",
+            uri=url.uri_of(url.name),
+            hint="Leave out connection_string and AZURE_STORAGE_CONNECTION_STRING, or the account in the URL",
+        )
+
+
+def _request_options(options: Mapping[str, Any], ca_file: str | None, times: AnswerTimes) -> dict[str, Any]:
+    """Give what is passed with each request, because adlfs passes on nothing when it makes the client."""
+    chosen: dict[str, Any] = {
+        "retry_total": 0,
+        "permit_redirects": False,  # the client would sign again for whatever host a redirect names
+        "connection_timeout": options.get("connection_timeout") or times.connect_s,
+        "read_timeout": options.get("read_timeout") or times.silence_s,
+    }
+    if ca_file:
+        try:
+            # As aiohttp's own argument: `connection_verify` would make a context, and so a connection, per request.
+            chosen["ssl"] = trust_in(ca_file)
+        except OSError as error:
+            raise OptionError(f"The CA file {ca_file} cannot be read", hint="It must be a PEM file") from error
+    if options.get("proxies"):
+        chosen["proxies"] = dict(options["proxies"])
+    return chosen
+
+
+def _expiry_of(sas: str) -> float | None:
+    """Return the Unix time at which a SAS ends; one with a stored access policy does not say it."""
+    ends = parse_qs(sas.lstrip("?")).get("se", [""])[0]
+    try:
+        parsed = datetime.fromisoformat(ends.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()

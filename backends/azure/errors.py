@@ -1,0 +1,291 @@
+"""What went wrong with Azure Blob Storage, told in this package's errors: one table, from Azure's codes and exceptions.
+
+Guarantees: status, code, request id and attempts are carried where Azure gave them; no text of the server enters a
+message or a chained exception, because Azure repeats signatures in it. What the network or a login had to say is
+chained, unless it may hold a URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import NoReturn
+
+import aiohttp
+from azure.core.exceptions import (
+    AzureError,
+    HttpResponseError,
+    IncompleteReadError,
+    ServiceRequestError,
+    ServiceRequestTimeoutError,
+    ServiceResponseError,
+    ServiceResponseTimeoutError,
+)
+
+from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.told_values import word_told
+from streamer.core.errors import (
+    AccessDeniedError,
+    ConnectError,
+    CredentialsError,
+    HttpStatusError,
+    ObjectNotFoundError,
+    RedirectError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TransferTimeoutError,
+    UsageError,
+)
+
+__all__ = ["Asked", "LoginFailedError", "about_answer", "is_transient", "raise_login_error", "raise_storage_error"]
+
+_Row = tuple[type[StorageError] | type[UsageError], str, str | None]
+
+_LOGIN_HINT = (
+    "Set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING, "
+    "log in with `az login` (anon=False), or read a public container with storage_options={'anon': True}"
+)
+_PRIVATE: _Row = (AccessDeniedError, "The container is not public, and no credentials were given", _LOGIN_HINT)
+_REFUSED: _Row = (
+    CredentialsError,
+    "Azure does not accept the {means} for account {account!r}",
+    "Check it, and the clock",
+)
+_NO_CONTAINER: _Row = (
+    ObjectNotFoundError,
+    "There is no container {container!r} in account {account!r}",
+    "Check both names",
+)
+
+# https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes and …/blob-service-error-codes
+_CODES: dict[str, _Row] = {
+    "BlobNotFound": (ObjectNotFoundError, "There is no blob of this name in the container", None),
+    "ContainerNotFound": _NO_CONTAINER,
+    "ContainerBeingDeleted": _NO_CONTAINER,
+    "ResourceNotFound": (ObjectNotFoundError, "There is no such blob or container", None),
+    "AuthenticationFailed": _REFUSED,
+    "InvalidAuthenticationInfo": _REFUSED,
+    "NoAuthenticationInformation": _PRIVATE,
+    "PublicAccessNotPermitted": (AccessDeniedError, "Account {account!r} lets nobody read anonymously", _LOGIN_HINT),
+    "KeyBasedAuthenticationNotPermitted": (
+        CredentialsError,
+        "Account {account!r} accepts no account keys and no SAS made of them",
+        "Log in instead: storage_options={'anon': False} or a credential of azure.identity.aio",
+    ),
+    "AuthorizationPermissionMismatch": (
+        AccessDeniedError,
+        "The {means} does not give this permission",
+        "Reading needs r, a folder also l; of roles, Storage Blob Data Reader suffices, Reader does not",
+    ),
+    "AuthorizationResourceTypeMismatch": (
+        AccessDeniedError,
+        "The SAS is not for blobs or containers",
+        "An account SAS needs the resource types c and o",
+    ),
+    "AuthorizationServiceMismatch": (AccessDeniedError, "The SAS is not for the blob service", None),
+    "AuthorizationProtocolMismatch": (AccessDeniedError, "The SAS is for HTTPS only", None),
+    "AuthorizationSourceIPMismatch": (AccessDeniedError, "The SAS is for other IP addresses", None),
+    "AuthorizationFailure": (
+        AccessDeniedError,
+        "Account {account!r} refuses this caller",
+        "Check the account's firewall, and that it may be reached from this network",
+    ),
+    "InsufficientAccountPermissions": (AccessDeniedError, "The {means} does not give this permission", None),
+    "AccountIsDisabled": (AccessDeniedError, "Account {account!r} is disabled", None),
+    "BlobArchived": (AccessDeniedError, "The blob is archived", "Rehydrate it to the hot or cool tier first"),
+    "BlobUsesCustomerSpecifiedEncryption": (AccessDeniedError, "The blob is encrypted with a key of its own", None),
+    "InvalidResourceName": (UsageError, "This cannot be the name of a container or blob", None),
+    "InvalidUri": (UsageError, "This cannot be the name of a container or blob", None),
+}
+
+_REDIRECTED: _Row = (
+    RedirectError,
+    "The host redirects to another place, which is shown no credentials",
+    "Name the right host in the URL or as account_host",
+)
+_STATUSES: dict[int, _Row] = {
+    **dict.fromkeys((301, 302, 303, 307, 308), _REDIRECTED),
+    401: _REFUSED,
+    403: _CODES["AuthorizationFailure"],
+    404: _CODES["ResourceNotFound"],
+}
+
+_NOT_OF_TEXT = (
+    asyncio.TimeoutError,
+    IncompleteReadError,
+    ServiceRequestError,
+    ServiceResponseError,
+    StreamerError,
+)
+_RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_TLS_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
+_PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for, and as whom.
+
+    Attributes:
+        uri: It, without secrets.
+        container: Its container.
+        account: The storage account, or None where the host does not tell.
+        host: Where it was asked.
+        means: ``"account key"``, ``"SAS"`` or ``"token"``; None for an anonymous caller.
+        sas_expires_at_s: Unix time at which the SAS expires, where there is one and it says so.
+    """
+
+    uri: str
+    container: str
+    account: str | None
+    host: str
+    means: str | None
+    sas_expires_at_s: float | None = None
+
+
+class LoginFailedError(Exception):
+    """No token could be got; the cause says why."""
+
+
+def is_transient(error: Exception) -> bool:
+    """Say whether asking again may help."""
+    if isinstance(error, IncompleteReadError):
+        return True
+    if isinstance(error, HttpResponseError):
+        return error.response is not None and error.status_code in _RETRIED_STATUSES
+    reason = _reason(error)
+    is_final = isinstance(reason, _TLS_ERRORS) or _is_unknown_host(reason)
+    return isinstance(error, (ServiceRequestError, ServiceResponseError)) and not is_final
+
+
+def raise_storage_error(error: Exception, asked: Asked, attempts: int) -> NoReturn:
+    """Translate an exception of azure-storage-blob, or `LoginFailedError`; one of our own passes."""
+    if isinstance(error, StorageError):
+        error.uri, error.attempts = error.uri or asked.uri, attempts
+        raise error
+    if isinstance(error, LoginFailedError):
+        raise_login_error(error.__cause__, asked)
+    if isinstance(error, asyncio.TimeoutError):
+        raise _too_late(error, asked, attempts) from None
+    if isinstance(error, IncompleteReadError):
+        raise ConnectError(f"{asked.host} broke off its answer", uri=asked.uri, attempts=attempts) from None
+    if isinstance(error, HttpResponseError) and error.response is not None:
+        raise _from_answer(error, asked, attempts) from None
+    if isinstance(error, (ServiceRequestError, ServiceResponseError)):
+        raise _from_network(error, asked, attempts) from (error if _is_harmless(_reason(error)) else None)
+    if isinstance(error, (AzureError, ValueError)):  # signing with a key that is not base64
+        raise CredentialsError(f"The {asked.means or 'request'} is malformed", uri=asked.uri) from None
+    raise StorageError(f"The Azure client failed with {type(error).__name__}", uri=asked.uri) from None
+
+
+def about_answer(error: Exception) -> Exception:
+    """Name an exception anew that came after an answer, where it is about what that says and not of the network."""
+    is_told = isinstance(error, HttpResponseError) and (error.status_code or 0) >= 300
+    if is_told or isinstance(error, _NOT_OF_TEXT):
+        return error
+    return StorageError("Azure's answer is malformed", hint="Check account_host, and the proxy on the way to it")
+
+
+def raise_login_error(error: BaseException | None, asked: Asked) -> NoReturn:
+    """Say why there is no token; azure-identity's own report lists what it tried, and is chained."""
+    if isinstance(error, asyncio.TimeoutError):
+        raise CredentialsError("Azure gave no token in time", uri=asked.uri, hint=_LOGIN_HINT) from None
+    if isinstance(error, (ServiceRequestError, ServiceResponseError)):
+        raise ConnectError("No connection to Azure's login service", uri=asked.uri) from error
+    if isinstance(error, AzureError):
+        raise CredentialsError(
+            "No Azure credentials were found, or none works", uri=asked.uri, hint=_LOGIN_HINT
+        ) from error
+    raise CredentialsError(
+        f"The credential object gave no token: {type(error).__name__}",
+        uri=asked.uri,
+        hint="adlfs needs one of azure.identity.aio",
+    ) from None
+
+
+def _from_answer(error: HttpResponseError, asked: Asked, attempts: int) -> StorageError | UsageError:
+    assert error.response is not None
+    headers: Mapping[str, str] = error.response.headers  # type: ignore[attr-defined]
+    status = error.status_code or 0
+    told = getattr(error, "error_code", None)
+    code = word_told(headers.get("x-ms-error-code") or getattr(told, "value", told))
+    cls, message, hint = _row(str(code), status, str(error.message), asked)
+    text = message.format(container=asked.container, account=asked.account, means=asked.means or "anonymous caller")
+    if issubclass(cls, UsageError):
+        return cls(text, uri=asked.uri, hint=hint)
+    return cls(
+        text,
+        uri=asked.uri,
+        hint=hint,
+        status=status or None,
+        code=code,
+        request_id=word_told(headers.get("x-ms-request-id")),
+        attempts=attempts,
+    )
+
+
+def _row(code: str, status: int, message: str, asked: Asked) -> _Row:
+    if code == "AuthorizationFailure" and "authenticate" in message:
+        code = "AuthenticationFailed"  # Azurite calls it so; Azure means its firewall by the other name
+    if status in (401, 403) and asked.sas_expires_at_s is not None:
+        expired_at = datetime.fromtimestamp(asked.sas_expires_at_s, timezone.utc)
+        if expired_at <= datetime.now(timezone.utc):
+            return CredentialsError, f"The SAS expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC", "Get a new one"
+    row = _CODES.get(code) or _STATUSES.get(status) or (HttpStatusError, "Azure could not answer", None)
+    if asked.means is None and row is _REFUSED:
+        return _PRIVATE
+    if asked.means is None and row is _CODES["ResourceNotFound"]:
+        return ObjectNotFoundError, "There is no such blob or container, or it is not public", _LOGIN_HINT
+    return row
+
+
+def _from_network(error: ServiceRequestError | ServiceResponseError, asked: Asked, attempts: int) -> StorageError:
+    reason = _reason(error)
+    if isinstance(reason, _TLS_ERRORS):
+        return TlsError(
+            f"The TLS handshake with {asked.host} failed",
+            uri=asked.uri,
+            hint="For a private CA: storage_options={'connection_verify': '/path/ca.pem'}, or SSL_CERT_FILE",
+        )
+    if isinstance(reason, _PROXY_ERRORS):
+        return ConnectError("No connection to the proxy", uri=asked.uri, hint="Check HTTPS_PROXY and NO_PROXY")
+    if isinstance(error, (ServiceRequestTimeoutError, ServiceResponseTimeoutError)):
+        return _too_late(reason, asked, attempts)
+    if isinstance(reason, aiohttp.ClientConnectorError) and isinstance(reason.os_error, socket.gaierror):
+        named = f"There is no storage account {asked.account!r}, or its" if asked.account else "Its"
+        return ConnectError(
+            f"{named} host {asked.host} is unknown to DNS",
+            uri=asked.uri,
+            hint="Check account_name, and account_host outside the public cloud",
+            attempts=attempts,
+        )
+    is_here = asked.host.startswith(("127.0.0.1", "localhost"))
+    hint = "Is the emulator (Azurite) running?" if is_here else "Check account_name, account_host and the network"
+    return ConnectError(f"No connection to {asked.host}", uri=asked.uri, hint=hint, attempts=attempts)
+
+
+def _too_late(reason: BaseException | None, asked: Asked, attempts: int) -> StorageError:
+    is_slow = isinstance(reason, TooSlowError)
+    message = f"{asked.host} sends its answer too slowly" if is_slow else f"{asked.host} did not answer in time"
+    hint = None if is_slow else HOW_TO_WAIT
+    return TransferTimeoutError(message, uri=asked.uri, hint=hint, attempts=attempts)
+
+
+def _reason(error: Exception) -> BaseException | None:
+    inner: BaseException | None = getattr(error, "inner_exception", None)
+    return inner or error.__cause__
+
+
+def _is_unknown_host(reason: BaseException | None) -> bool:
+    cause = reason.os_error if isinstance(reason, aiohttp.ClientConnectorError) else None
+    return isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME
+
+
+def _is_harmless(reason: BaseException | None) -> bool:
+    """Other errors of aiohttp repeat the URL, which may hold a SAS or a proxy's password."""
+    return isinstance(reason, (aiohttp.ClientConnectorError, asyncio.TimeoutError, TimeoutError))

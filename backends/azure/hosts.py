@@ -1,0 +1,53 @@
+"""Which hosts may be shown credentials of Azure: its own, and those that the caller named beside the URL. Pure.
+
+A URL may come from an index, a configuration or a paste, while a SAS or a login of the environment opens everything its
+owner has. So a host in a URL counts only where it is Azure's, in any cloud, or where ``account_host`` or a connection
+string says the same. For any other nothing is looked up, connected to or signed, with credentials or without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from streamer.backends.azure.urls import AzureUrl, is_azure_host
+from streamer.core.errors import UsageError
+
+__all__ = ["check_host"]
+
+_SETTING = re.compile(r"\s*([A-Za-z]+)\s*=(.*)", re.DOTALL)
+
+
+def check_host(url: AzureUrl, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Refuse a URL on a host that is neither Azure's nor named by the caller.
+
+    Args:
+        url: The URL.
+        options: Arguments of adlfs, with fsspec's configuration.
+        environment: Variables, among them ``AZURE_STORAGE_CONNECTION_STRING``.
+
+    Raises:
+        UsageError: on such a host.
+    """
+    if url.host is None or is_azure_host(url.host) or url.host in set(_named(options, environment)):
+        return
+    raise UsageError(
+        f"The host {url.host} is none of Azure's, and is asked for nothing",
+        uri=url.uri_of(url.name),
+        hint=f"If your credentials are meant for it, name it: storage_options={{'account_host': '{url.host}'}}",
+    )
+
+
+def _named(options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[str]:
+    if options.get("account_host"):
+        yield str(options["account_host"]).partition("/")[0].lower()
+        return  # it is where the requests go, whatever a connection string of the environment says
+    given = options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING") or ""
+    pairs = (_SETTING.fullmatch(part) for part in str(given).split(";"))
+    settings = {pair[1].lower(): pair[2].strip() for pair in pairs if pair}
+    if "blobendpoint" in settings:
+        yield urlsplit(settings["blobendpoint"]).netloc.lower()
+    elif "accountname" in settings and "endpointsuffix" in settings:
+        yield f"{settings['accountname']}.blob.{settings['endpointsuffix']}".lower()

@@ -1,0 +1,108 @@
+"""The arguments of adlfs, completed from the URL where the user left them open. Pure.
+
+Guarantees: fsspec's configuration is merged first, and nothing the user said is overridden; what the URL and the
+arguments say wins over ``AZURE_STORAGE_*``, where adlfs lets a connection string of the environment win. Refuses
+unverified TLS, and two answers to the same question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from adlfs import AzureBlobFileSystem
+from fsspec.config import apply_config
+
+from streamer.backends.azure.hosts import check_host
+from streamer.backends.azure.urls import AzureUrl
+from streamer.core.errors import OptionError
+from streamer.core.secrets.options import SecretOptions, plain
+
+__all__ = ["filled_options"]
+
+CREDENTIALS = ("account_key", "anon", "client_id", "connection_string", "credential", "sas_token")
+PUBLIC_CLOUD = "blob.core.windows.net"
+ACCOUNT_HINT = (
+    "Give storage_options={'account_name': …}, AZURE_STORAGE_ACCOUNT_NAME, a connection string, "
+    "or abfss://container@account.dfs.core.windows.net/path"
+)
+
+
+def filled_options(url: AzureUrl, given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    """Complete the arguments of `AzureBlobFileSystem`.
+
+    A plain ``https://`` URL without any credentials is read as anyone may read it; ``anon=False`` logs in instead.
+
+    Raises:
+        UsageError: the URL's host is not Azure's, and nobody named it beside the URL.
+        OptionError: ``connection_verify=False``, an ``asynchronous`` instance, no account, or two of them.
+    """
+    options = SecretOptions(apply_config(AzureBlobFileSystem, plain(given)))
+    _refuse(options)
+    check_host(url, options, environment)
+    _fill_account(options, url)
+    if url.is_https and not _has_credentials(options, environment):
+        options["anon"] = True
+    says = _endpoint_options(options, url, environment)
+    if says is not None:
+        options["connection_string"] = says
+    return options
+
+
+def _endpoint_options(options: Mapping[str, Any], url: AzureUrl, environment: Mapping[str, str]) -> str | None:
+    """Say host and credential in one connection string; None leaves the choice to adlfs."""
+    if url.sas and options.get("connection_string"):
+        raise OptionError("The URL holds a SAS, the options a connection string", hint="Give one of them")
+    is_elsewhere = bool(options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING"))
+    account = options.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME")
+    says = SecretOptions({"credential": _secret(options, url, environment, account)})
+    if options.get("connection_string") or (says["credential"] is None and is_elsewhere):
+        return None
+    host = options.get("account_host") or (f"{account}.{PUBLIC_CLOUD}" if account else None)
+    if host is None:
+        raise OptionError("No storage account is named", hint=ACCOUNT_HINT)
+    return None if says["credential"] is None else f"BlobEndpoint=https://{host}{says['credential']}"
+
+
+def _secret(
+    options: Mapping[str, Any], url: AzureUrl, environment: Mapping[str, str], account: str | None
+) -> str | None:
+    """Return what the connection string says of the credential: empty for nobody's, None for a token's or unknown."""
+    key, sas = options.get("account_key"), options.get("sas_token")
+    if url.sas:
+        return f";SharedAccessSignature={url.sas}"
+    if options.get("credential") is not None or options.get("client_id"):
+        return None
+    if not key and not sas and not environment.get("AZURE_STORAGE_CONNECTION_STRING"):
+        key = environment.get("AZURE_STORAGE_ACCOUNT_KEY")
+    if key:
+        return f";AccountName={account};AccountKey={key}"  # as it is, it would serve no host but `*.blob.core.*`
+    if sas:
+        return f";SharedAccessSignature={str(sas).lstrip('?')}"
+    return "" if options.get("anon") and not environment.get("AZURE_STORAGE_SAS_TOKEN") else None
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    if options.get("connection_verify") is False:
+        raise OptionError(
+            "connection_verify=False is refused: TLS certificates are always verified",
+            hint="Name the CA instead: storage_options={'connection_verify': '/path/ca.pem'}",
+        )
+    if options.get("asynchronous"):
+        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
+
+
+def _fill_account(options: SecretOptions, url: AzureUrl) -> None:
+    named = options.get("account_name")
+    if url.account and named and url.account.removesuffix("-secondary") != named:
+        raise OptionError(f"The URL names account {url.account!r}, account_name another one", uri=url.uri_of(url.name))
+    if url.account and not named:
+        options["account_name"] = url.account
+    if url.host and not options.get("account_host"):
+        options["account_host"] = url.host
+
+
+def _has_credentials(options: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+    return any(
+        options.get(name) is not None or environment.get(f"AZURE_STORAGE_{name.upper()}") for name in CREDENTIALS
+    )

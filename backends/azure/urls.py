@@ -1,0 +1,158 @@
+"""The URLs under which blobs of Azure are named, taken apart. Pure, and imports nothing of Azure.
+
+Guarantees: a SAS in a URL's query is kept apart from the name, and is in no `repr` and no URL that is shown. Refuses a
+URL without a container, a user or password in it, and a query that is not a SAS, since a version or snapshot that was
+silently ignored would give other bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote, urlsplit
+
+from streamer.core.errors import UsageError
+from streamer.core.secrets.redact import redact
+
+__all__ = ["AzureUrl", "is_azure_host", "is_blob_url", "parse_url"]
+
+# Accounts of the public cloud, China, the US government, and the retired German one; accounts with an endpoint in one
+# of a hundred DNS zones; in front of each, what private links and secondary places add; and Fabric's OneLake.
+# https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-endpoints
+# https://learn.microsoft.com/azure/private-link/private-endpoint-dns
+# https://learn.microsoft.com/fabric/onelake/onelake-access-api
+_ENDPOINT = re.compile(
+    r"([a-z0-9-]+\.)+(blob|dfs)\."
+    r"(core\.(windows\.net|chinacloudapi\.cn|usgovcloudapi\.net|cloudapi\.de)|storage\.azure\.net)"
+    r"|([a-z0-9-]+-)?onelake\.(blob|dfs)\.fabric\.microsoft\.com",
+    re.IGNORECASE,
+)
+_CONTAINER = re.compile(r"[A-Za-z0-9$-]{1,63}")  # `$` begins $root, $web and $logs
+_SIGNATURE = re.compile(r"(?:^|&)sig=")
+_EXPECTED = (
+    "Expected az://container/path, abfss://container@account.dfs.core.windows.net/path "
+    "or https://account.blob.core.windows.net/container/path"
+)
+
+
+@dataclass(frozen=True)
+class AzureUrl:
+    """One URL.
+
+    Attributes:
+        container: Container.
+        name: Name of the blob or folder in it, decoded, without a slash at its end; may be empty.
+        account: The storage account that the URL names, or None.
+        host: The account's host for blobs (not that for Data Lake), or None.
+        sas: The SAS of its query, without ``?``, or None.
+        prefix: What stands before the name, as the user wrote it, without secrets.
+    """
+
+    container: str
+    name: str
+    account: str | None
+    host: str | None
+    sas: str | None = field(repr=False)
+    prefix: str
+
+    @property
+    def is_https(self) -> bool:
+        """Whether it is an ``https://`` URL, where names are percent-encoded."""
+        return self.prefix.startswith("https:")
+
+    def uri_of(self, name: str) -> str:
+        """Write the URL of another name in the same container, for messages."""
+        return redact(self.prefix + (quote(name) if self.is_https else name)).rstrip("/")
+
+
+def is_azure_host(host: str) -> bool:
+    """Say whether a host, with or without a port, serves blobs for Azure and for nobody else.
+
+    Example:
+        >>> is_azure_host("account.z01.blob.storage.azure.net"), is_azure_host("blob.core.windows.net.example.com")
+        (True, False)
+    """
+    name, _, port = host.partition(":")
+    return _ENDPOINT.fullmatch(name) is not None and port in ("", "443")
+
+
+def is_blob_url(uri: str) -> bool:
+    """Say whether this is an ``https://`` URL of Azure Blob Storage, in any of its clouds.
+
+    Example:
+        >>> is_blob_url("https://account.blob.core.windows.net/container/model.safetensors?sv=…&sig=…")
+        True
+        >>> is_blob_url("https://account.blob.core.windows.net.example.com/container")
+        False
+    """
+    try:
+        parts = urlsplit(uri)
+        return parts.scheme == "https" and _ENDPOINT.fullmatch(parts.hostname or "") is not None
+    except ValueError:  # brackets that are no IPv6 address
+        return False
+
+
+def parse_url(uri: str) -> AzureUrl:
+    """Take a URL apart.
+
+    Raises:
+        UsageError: it names no container, holds a password, or has a query that is not a SAS.
+    """
+    scheme, _, rest = uri.partition("://")
+    if scheme.lower() == "https":
+        path, _, query = rest.partition("?")
+        if "#" in uri:
+            raise UsageError("A blob's URL has no fragment", uri=redact(uri), hint="Write a # of a name as %23")
+        authority, _, path = path.partition("/")
+        return _of_host("https", authority, unquote(path), _sas(query, uri), uri)
+    path, sas = _split_sas(rest)
+    authority, _, name = path.partition("/")
+    container, has_host, host = authority.partition("@")
+    if not has_host and _ENDPOINT.fullmatch(authority):
+        return _of_host(scheme, authority, name, sas, uri)
+    _check_container(container, uri)
+    account, blob_host = _account_of(host, uri) if has_host else (None, None)
+    return AzureUrl(container, name.rstrip("/"), account, blob_host, sas, f"{scheme}://{authority}/")
+
+
+def _of_host(scheme: str, host: str, path: str, sas: str | None, uri: str) -> AzureUrl:
+    container, _, name = path.partition("/")
+    account, blob_host = _account_of(host, uri)
+    _check_container(container, uri)
+    return AzureUrl(container, name.rstrip("/"), account, blob_host, sas, f"{scheme}://{host}/{container}/")
+
+
+def _split_sas(rest: str) -> tuple[str, str | None]:
+    """Cut a SAS off; any other `?` is a letter of the name or a wildcard, as the whole URL is in fsspec."""
+    path, _, query = rest.rpartition("?")
+    if _SIGNATURE.search(query) and path:
+        return path, query
+    if query.startswith("versionid="):
+        raise UsageError("Versions of blobs cannot be named in the URL", uri=redact(rest.partition("?")[0]))
+    return rest, None
+
+
+def _sas(query: str, uri: str) -> str | None:
+    if query and not _SIGNATURE.search(query):
+        raise UsageError(
+            "The URL's query is not a SAS",
+            uri=redact(uri),
+            hint="Versions and snapshots cannot be named; write a ? of a name as %3F",
+        )
+    return query or None
+
+
+def _account_of(host: str, uri: str) -> tuple[str, str | None]:
+    """Return account and host for blobs; a name without dots is an account whose host the options tell."""
+    is_host = re.fullmatch(r"[A-Za-z0-9.-]+(:[0-9]+)?", host)
+    if not is_host or (":" in host and "." not in host):  # a port, but of the name of an account
+        raise UsageError("The URL does not name a storage account", uri=redact(uri), hint=_EXPECTED)
+    account = host.partition(".")[0].lower()
+    return account, host.lower().replace(".dfs.", ".blob.") if "." in host else None
+
+
+def _check_container(container: str, uri: str) -> None:
+    if not container:
+        raise UsageError("The URL names no container", uri=redact(uri), hint=_EXPECTED)
+    if not _CONTAINER.fullmatch(container):
+        raise UsageError("This cannot be the name of a container", uri=redact(uri), hint=_EXPECTED)

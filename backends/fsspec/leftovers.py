@@ -1,0 +1,95 @@
+"""File systems that fsspec makes for a load and would keep for ever: taken out of its cache when no load needs them.
+
+Guarantees: nothing is closed here: whoever else holds such a file system reads on, and it closes itself when nobody
+does. What fsspec kept before, and what was made with objects of the caller's (a connector, a login), which it might
+close with itself, stays where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from streamer.backends.fsspec.instances import INSTANCES, Instance, detach_finalizers
+
+__all__ = ["Leftovers"]
+
+_PLAIN = (str, bytes, int, float, type(None), PurePath)
+
+
+class Leftovers:
+    """Made before a file system is opened: what fsspec keeps afterwards and did not before was made for the load."""
+
+    def __init__(self) -> None:
+        self._before = list(_cached())  # themselves, so that no other gets the number of one that ends meanwhile
+
+    def forget_after(self, user: object, fs: AbstractFileSystem) -> None:
+        """Take `fs`, and what it reads through, out of fsspec's cache some time after `user` is gone."""
+        key = ("fsspec's", id(fs))
+        if INSTANCES.use(user, key) is not None:  # an earlier load's
+            return
+        before = {id(each) for each in self._before}
+        made = [each for each in _parts(fs) if id(each) not in before]
+        options = [(_own(each, "storage_args"), _own(each, "storage_options")) for each in made]
+        if made and made[0] is fs and _is_plain(options):
+            INSTANCES.add(user, Instance(key, fs, lambda: _forget(made)))
+
+
+def _cached() -> Iterator[AbstractFileSystem]:
+    classes: list[Any] = [AbstractFileSystem]
+    while classes:
+        cls = classes.pop()
+        yield from list(cls._cache.values())
+        classes += cls.__subclasses__()
+
+
+def _parts(fs: Any) -> Iterator[AbstractFileSystem]:
+    """Give a file system and those it was made of: the target of a cache, what an archive lies in."""
+    if not isinstance(fs, AbstractFileSystem):
+        return
+    yield fs
+    yield from _parts(_own(fs, "fs"))
+    yield from _parts(getattr(_own(fs, "of"), "fs", None))
+    for each in (_own(fs, "fss") or {}).values():
+        if each is not fs:
+            yield from _parts(each)
+
+
+def _own(fs: AbstractFileSystem, name: str) -> Any:
+    """A cache answers with what its target has."""
+    return object.__getattribute__(fs, "__dict__").get(name)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(each) for each in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(_is_plain(each) for each in value)
+    return isinstance(value, _PLAIN)
+
+
+def _forget(made: list[AbstractFileSystem]) -> None:
+    for fs in made:
+        cache, token = type(fs)._cache, _own(fs, "_fs_token_")
+        if cache.get(token) is fs:
+            cache.pop(token, None)
+        if type(fs).__module__.partition(".")[0] == "adlfs":
+            _let_go_of_itself(fs)
+
+
+def _let_go_of_itself(fs: Any) -> None:
+    """Put a finalizer that names its clients in the place of adlfs's, which name `fs`, so that it would never end."""
+    detach_finalizers(fs)
+    held = [client for client in (fs.service_client, fs.credential) if hasattr(client, "close")]
+    weakref.finalize(fs, _close_all, fs.loop, held)
+
+
+def _close_all(loop: asyncio.AbstractEventLoop, clients: list[Any]) -> None:
+    if loop.is_running():
+        for client in clients:
+            asyncio.run_coroutine_threadsafe(client.close(), loop)  # of these, each is a coroutine

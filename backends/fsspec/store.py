@@ -1,0 +1,203 @@
+"""Every URL that has no backend of its own, chained ones included, read through its fsspec file system.
+
+Guarantees: a read gives exactly the bytes asked for or raises; fsspec's own answer to a read past the end is a short
+one. Listings are asked for anew, not taken from fsspec's cache. Refuses folders where a file is asked for.
+
+The weight bytes pass through Python here. A plug-in that can name a URL or a local path is many times faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+from fsspec import AbstractFileSystem
+from fsspec.archive import AbstractArchiveFileSystem
+
+from streamer.backends.fsspec.caches import local_size_bytes
+from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_error
+from streamer.backends.fsspec.info import fresh_info, version_of
+from streamer.backends.fsspec.leftovers import Leftovers
+from streamer.backends.fsspec.reads import source_of
+from streamer.core.discovery.entry_points import refuse_accidental
+from streamer.core.errors import ObjectNotFoundError, UsageError
+from streamer.core.secrets.options import plain
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import hidden_part
+from streamer.core.store.sources import ObjectInfo, PythonSource, Store, hookimpl
+
+__all__ = ["FsspecStore", "streamer_open_store", "streamer_source_kind"]
+
+
+@hookimpl
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store:
+    """Open `uri` with ``fsspec.url_to_fs``.
+
+    Raises:
+        UnknownSchemeError: fsspec does not know the scheme, or the package behind it is not installed.
+        OptionError: the file system refuses the options.
+        PluginError: fsspec takes what lies in the working directory for an installed file system.
+    """
+    refuse_accidental("fsspec.specs", "fsspec")
+    shown = redact(uri)
+    leftovers = Leftovers()
+    try:
+        fs, path = fsspec.url_to_fs(str(uri), **plain(storage_options))
+    except Exception as error:
+        raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
+    path = hidden_part(path, uri)
+    store = _class_for(fs)(fs, path, uri)
+    leftovers.forget_after(store, fs)
+    return store
+
+
+@hookimpl
+def streamer_source_kind(scheme: str) -> type[PythonSource]:
+    """Say that these files are read through Python."""
+    del scheme
+    return PythonSource
+
+
+class FsspecStore:
+    """The files of one fsspec file system.
+
+    Args:
+        fs: The file system.
+        path: Its own path of `uri`.
+        uri: What the user called it.
+
+    Attributes:
+        root: fsspec's own path of `uri`, without secrets.
+        server: The file system's protocol, and the host of `uri` where it names one.
+    """
+
+    root: str
+    server: str
+
+    def __init__(self, fs: AbstractFileSystem, path: str, uri: str) -> None:
+        self._fs = fs
+        self._shown_uri = redact(uri)
+        protocol, _, rest = self._shown_uri.rpartition("::")[2].partition("://")
+        self.server = f"{protocol}://{rest.partition('/')[0].rpartition('@')[2]}"
+        self._hides_causes = self._shown_uri != uri
+        self._own_root = path
+        # The path of an HTTP file is its whole URL: `root` and `ObjectInfo.path` must not show a password in it.
+        self.root = (_shown_path(self._own_root) if self._hides_causes else self._own_root).rstrip("/")
+        is_url = "://" in self._own_root
+        self._own_prefix = (self._own_root.partition("?")[0] if is_url else self._own_root).rstrip("/")
+
+    @classmethod
+    def of_instance(cls, fs: AbstractFileSystem, uri: str) -> FsspecStore:
+        """Read from a file system the caller made; `uri` is a URL or a path of it.
+
+        One that was made for use inside coroutines runs on the caller's loop, where nothing may wait for it: its twin
+        with the same options, on fsspec's own loop, is read instead.
+        """
+        leftovers, given = Leftovers(), fs
+        if getattr(fs, "asynchronous", False):
+            fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": False})
+        path = hidden_part(fs._strip_protocol(str(uri)), uri)
+        store = _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(str(path))))
+        if fs is not given:
+            leftovers.forget_after(store, fs)
+        return store
+
+    def info(self, path: str) -> ObjectInfo:
+        """Describe one file.
+
+        Raises:
+            ObjectNotFoundError: there is none; a folder is not a file.
+            StorageError: whatever the file system had to say.
+        """
+        uri, own_path = self._uri(path), self._own_path(path)
+        try:
+            found = fresh_info(self._fs, str(own_path))
+        except Exception as error:
+            raise_storage_error(error, uri, hides_cause=self._hides_causes)
+        if found["type"] == "directory":
+            raise ObjectNotFoundError("This is a folder, not a file", uri=uri)
+        size_bytes = found.get("size")
+        if size_bytes is None:
+            size_bytes = self._size_in_cache(own_path, uri)
+        return ObjectInfo(path, uri, size_bytes=size_bytes, version=version_of(found))
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        """List the files directly in a folder."""
+        folder = self._own_path(prefix)
+        try:
+            self._fs.invalidate_cache(str(folder))
+            entries = self._fs.ls(str(folder), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except Exception as error:
+            raise_storage_error(error, self._uri(prefix), hides_cause=self._hides_causes)
+        files = (entry for entry in entries if entry["type"] != "directory" and _is_directly_in(folder, entry))
+        return sorted((self._listed(entry) for entry in files), key=lambda info: info.path)
+
+    def source(self, info: ObjectInfo) -> PythonSource:
+        """Return the file's reader."""
+        return source_of(self._fs, str(self._own_path(info.path)), info, hides_causes=self._hides_causes, holder=self)
+
+    def close(self) -> None:
+        """Do nothing: fsspec shares its instances, and the sources given out need this one."""
+
+    def _size_in_cache(self, own_path: str, uri: str) -> int | None:
+        try:
+            return local_size_bytes(self._fs, str(own_path))
+        except Exception as error:
+            raise_storage_error(error, uri, hides_cause=self._hides_causes)
+
+    def _own_path(self, path: str) -> str:
+        if path == self.root:
+            return self._own_root
+        return self._own_prefix + path[len(self.root) :] if path.startswith(f"{self.root}/") else path
+
+    def _listed(self, entry: Mapping[str, Any]) -> ObjectInfo:
+        name: str = entry["name"]
+        path = self.root + name[len(self._own_prefix) :] if name.startswith(self._own_prefix) else name
+        return ObjectInfo(path, self._uri(path), size_bytes=entry.get("size"), version=version_of(entry))
+
+    def _uri(self, path: str) -> str:
+        """Put the path in the place of the root's in the user's URL, so that the rest of a chain stays visible."""
+        if path == self.root:
+            return self._shown_uri
+        root, shown = self.root.strip("/"), self._shown_uri
+        at = shown.find(root, 0 if "://" in root else shown.find("://") + len("://"))
+        if at < 0:
+            return redact(str(self._fs.unstrip_protocol(path)))
+        rest = shown[at + len(root) :].removeprefix("/")
+        return f"{shown[:at]}{path.strip('/')}{rest}"
+
+
+class WritableFsspecStore(FsspecStore):
+    """The files of a file system that may have been made for writing too."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write one small file with ``pipe_file``.
+
+        Raises:
+            UsageError: the file system has no way to write.
+            AccessDeniedError: it refuses.
+            StorageError: it failed.
+        """
+        try:
+            self._fs.pipe_file(str(self._own_path(path)), data)
+        except NotImplementedError:
+            raise UsageError("this storage cannot be written", uri=self._uri(path)) from None
+        except Exception as error:
+            raise_storage_error(error, self._uri(path), hides_cause=self._hides_causes)
+
+
+def _class_for(fs: AbstractFileSystem) -> type[FsspecStore]:
+    """Archives (zip, tar, …) are opened for reading."""
+    return FsspecStore if isinstance(fs, AbstractArchiveFileSystem) else WritableFsspecStore
+
+
+def _shown_path(path: str) -> str:
+    return redact(path) if "://" in path else redact(f"path://{path}").removeprefix("path://")
+
+
+def _is_directly_in(folder: str, entry: Mapping[str, Any]) -> bool:
+    """Some file systems answer for a file as if it were its own folder, and HTTP for whatever a page links to."""
+    return str(entry["name"]).strip("/").rpartition("/")[0] == folder.strip("/")

@@ -1,0 +1,43 @@
+"""What Google Cloud Storage's JSON API says of objects and of pages of them. Pure.
+
+Guarantees: what is taken has a name that can be asked for and a size that a file can have; else a `StorageError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from streamer.backends.client.told_values import name_told, size_told, word_told
+from streamer.core.errors import StorageError
+
+__all__ = ["DescribedObject", "object_in", "page_in"]
+
+
+class DescribedObject(NamedTuple):
+    """An object: its name, its size, and its generation where that is told."""
+
+    name: str
+    size_bytes: int
+    generation: str | None
+
+
+def page_in(document: Mapping[str, Any], uri: str) -> tuple[list[Any], str | None]:
+    """Take entries and the token of the next page from a page."""
+    entries, token = document.get("items", []), document.get("nextPageToken")
+    if not isinstance(entries, list) or not (token is None or isinstance(token, str)):
+        raise _malformed(uri)
+    return entries, token or None
+
+
+def object_in(entry: object, uri: str) -> DescribedObject:
+    """Read what describes one object."""
+    if not isinstance(entry, dict) or "name" not in entry or "size" not in entry:
+        raise _malformed(uri)
+    generation = word_told(str(entry.get("generation") or ""))
+    return DescribedObject(name_told(entry["name"], uri), size_told(entry["size"], uri), generation)
+
+
+def _malformed(uri: str) -> StorageError:
+    message = "The answer describes no object of Google Cloud Storage"
+    return StorageError(message, uri=uri, hint="Check endpoint_url")

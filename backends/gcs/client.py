@@ -1,0 +1,257 @@
+"""The control plane of Google Cloud Storage: its JSON API, asked through the session of one gcsfs instance.
+
+Guarantees: what the user said (argument, fsspec configuration, environment) is never overridden, changed in place or
+written back; a request ends within three attempts and the time of `answer_times`; a refused token is renewed once.
+gcsfs's own calls are not used: they answer from a listing cache, lose the status and Google's reason, try six times
+over a minute, and renew tokens on the event loop that every other file system shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import ssl
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from fsspec.asyn import sync
+from fsspec.config import apply_config
+from yarl import URL
+
+from streamer.backends.client.answer_times import answer_times
+from streamer.backends.client.bounded_answers import TooSlowError, allowing, bind, body_of
+from streamer.backends.client.told_values import document_told, word_told
+from streamer.backends.fsspec.instances import give_up, shared
+from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
+from streamer.backends.gcs.errors import Answer, Asker
+from streamer.core.errors import OptionError, StorageError
+from streamer.core.options.limits import Limits
+from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.store.trust import trust_in
+
+__all__ = ["GcsClient", "filled_options"]
+
+DEFAULT_LIMITS = Limits()
+ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
+PAUSE_S = 0.25  # before the second attempt, twice as long before the third
+TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
+
+
+class GcsClient:
+    """Answers requests about objects, and names the URLs and credentials that read them.
+
+    Args:
+        storage_options: Arguments of `gcsfs.GCSFileSystem`.
+        limits: The most to take of Google's answers.
+
+    Attributes:
+        asker: Whose requests these are.
+
+    Raises:
+        OptionError: an option that is refused.
+        Exception: whatever gcsfs or google-auth raise, for `raise_storage_error`.
+    """
+
+    def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        options = filled_options(storage_options, SecretOptions(os.environ))
+        self._fs: GcsFileSystem = shared(self, GcsFileSystem, options, _close)
+        self.endpoint = self._location = self._fs._location.rstrip("/")
+        _check_endpoint(self._location)
+        self._session_options: Mapping[str, Any] = self._fs.session_kwargs
+        self._trust = self._environment_trust()
+        given = _timeout(self._fs.requests_timeout)
+        self._times = answer_times(limits, given.total if given else None)
+        self._timeout = given or aiohttp.ClientTimeout(connect=self._times.connect_s, sock_read=self._times.silence_s)
+        self.asker = Asker(self._fs.why_anonymous, _user_project(self._fs))
+
+    def get(self, bucket: str, key: str | None = None, **parameters: str | None) -> Answer:
+        """Ask for the metadata of an object, or without `key` for a page of the bucket's listing.
+
+        Exceptions of aiohttp and google-auth pass through; an answer of any status is returned.
+        """
+        url = self._url("storage/v1", bucket, key, parameters)
+        bearer = self.bearer()
+        answer = self._asked(url, bearer)
+        if answer.status == 401 and bearer.token is not None:
+            other = self._renewed(bearer)
+            if other.token != bearer.token:
+                answer = self._asked(url, other)
+        return answer
+
+    def put(self, bucket: str, key: str, data: bytes) -> Answer:
+        """Upload one small object in one request; exceptions and answers as those of `get`."""
+        url = self._url("upload/storage/v1", bucket, None, {"uploadType": "media", "name": key})
+        return self._asked(url, self.bearer(), data)
+
+    def media_url(self, bucket: str, key: str, **parameters: str | None) -> str:
+        """Return the URL of the bytes of an object."""
+        return self._url("download/storage/v1", bucket, key, {"alt": "media", **parameters})
+
+    def bearer(self, refused: str | None = None) -> Bearer:
+        """Return the credentials of this moment; see `bearer_of`."""
+        return bearer_of(self._fs, refused)
+
+    def proxy(self) -> str | None:
+        """Return the proxy that ``session_kwargs`` names, with its password."""
+        named = self._session_options.get("proxy")
+        if not named:
+            return None
+        auth = self._session_options.get("proxy_auth")
+        return str(URL(named).with_user(auth.login).with_password(auth.password) if auth else named)
+
+    def forget_absent_credentials(self) -> None:
+        """Let the next client look for credentials again, where this one found none."""
+        if self.asker.why_anonymous == "none found":
+            give_up(self._fs)
+
+    def _url(self, service: str, bucket: str, key: str | None, parameters: Mapping[str, str | None]) -> str:
+        path = f"b/{quote(bucket, safe='')}/o" + (f"/{quote(key, safe='')}" if key is not None else "")
+        wanted = {**parameters, "userProject": self.asker.user_project}
+        query = urlencode({name: value for name, value in wanted.items() if value is not None}, quote_via=quote)
+        return f"{self._location}/{service}/{path}" + (f"?{query}" if query else "")
+
+    def _renewed(self, bearer: Bearer) -> Bearer:
+        try:
+            return self.bearer(refused=bearer.token)
+        except Exception:  # what the server said of the old token tells more
+            return bearer
+
+    def _asked(self, url: str, bearer: Bearer, sent: bytes | None = None) -> Answer:
+        answer: Answer = sync(self._fs.loop, self._bounded_get, url, bearer, sent)
+        return answer
+
+    async def _bounded_get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
+        bind(await self._fs._set_session())
+        with allowing(self._limits.answer_bytes, self._times):
+            return await asyncio.wait_for(self._get(url, bearer, sent), self._times.question_s)
+
+    async def _get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
+        session = await self._fs._set_session()
+        began_s = monotonic()
+        for attempt in range(1, ATTEMPTS + 1):
+            is_last = attempt == ATTEMPTS
+            try:
+                async with session.request(
+                    "GET" if sent is None else "POST",
+                    URL(url, encoded=True),
+                    data=sent,
+                    headers=bearer.headers,
+                    timeout=self._timeout,
+                    allow_redirects=False,
+                    **self._trust,
+                    **self._environment_proxy(),
+                ) as response:
+                    body = await body_of(response, self._limits.answer_bytes)
+            except StorageError:
+                raise
+            except TRANSIENT_ERRORS as error:
+                is_lasting = isinstance(error, (aiohttp.ClientSSLError, TooSlowError))
+                if is_last or is_lasting or not self._times.left_s(monotonic() - began_s):
+                    raise
+            else:
+                if is_last or response.status not in TRANSIENT_STATUSES:
+                    request_id = word_told(response.headers.get("X-GUploader-UploadID"))
+                    return Answer(response.status, _document(body), request_id, attempt, monotonic() - began_s)
+            await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1) * (0.5 + random.random()))  # noqa: S311 (no secret)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _environment_trust(self) -> dict[str, ssl.SSLContext]:
+        """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp looks at it only when it is imported."""
+        named = os.environ.get("SSL_CERT_FILE")
+        has_own = "connector" in self._session_options or getattr(self._fs, "_use_client_cert", False)
+        return {"ssl": trust_in(named)} if named and not has_own else {}
+
+    def _environment_proxy(self) -> dict[str, str]:
+        """Obey ``HTTPS_PROXY`` as the engine does; aiohttp's own way would also send passwords found in a netrc."""
+        place = urlsplit(self._location)
+        if self._session_options.keys() & {"proxy", "trust_env"} or proxy_bypass(place.hostname or ""):
+            return {}
+        named = getproxies().get(place.scheme)
+        return {"proxy": named} if named else {}
+
+
+async def _close(fs: GcsFileSystem) -> None:
+    session: aiohttp.ClientSession | None = fs._session
+    if session is None:
+        return
+    if "connector" in fs.session_kwargs:
+        session.detach()  # the connector is the user's
+    else:
+        await session.close()
+
+
+def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    """Complete the arguments of `GCSFileSystem` from fsspec's configuration and the environment.
+
+    What the environment says becomes an argument, because fsspec would otherwise give the instance of an environment
+    that has changed since. No credentials are looked for on behalf of an emulator, as in Google's own library.
+
+    Raises:
+        OptionError: an ``asynchronous`` instance, a key file that does not exist, or TLS that is not verified.
+    """
+    options = SecretOptions(apply_config(GcsFileSystem, plain(given)))
+    if options.get("asynchronous"):
+        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
+    if options.get("project", "") is None:
+        del options["project"]  # gcsfs would warn
+    emulator = environment.get("STORAGE_EMULATOR_HOST", "")
+    if not options.get("endpoint_url") and emulator not in ("", "default"):
+        options["endpoint_url"] = emulator if "://" in emulator else f"http://{emulator}"
+        options["token"] = EMULATOR if options.get("token") is None else options["token"]
+    if options.get("token") is None and environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        options["key_file"] = environment["GOOGLE_APPLICATION_CREDENTIALS"]
+    if _looks_like_a_path(options.get("token")):
+        try:
+            open(options["token"], "rb").close()
+        except OSError as error:
+            raise OptionError(f"The option token names a file that cannot be read ({type(error).__name__})") from None
+    session = options.get("session_kwargs") or {}
+    if getattr(session.get("connector"), "_ssl", True) is False:
+        raise OptionError("A connector with ssl=False is refused: TLS certificates are always verified")
+    return options
+
+
+def _looks_like_a_path(token: Any) -> bool:
+    """A token that is no file would be sent to the server as it stands, so a mistyped name must not pass for one."""
+    return isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
+
+
+def _check_endpoint(location: str) -> None:
+    if not location.startswith(("http://", "https://")):
+        raise OptionError("endpoint_url must begin with http:// or https://")
+    if "@" in location or "?" in location:
+        raise OptionError("endpoint_url cannot hold a user, a password or a query: they would be shown in messages")
+
+
+def _user_project(fs: GcsFileSystem) -> str | None:
+    if not fs.requester_pays:
+        return None
+    if isinstance(fs.requester_pays, str):
+        return fs.requester_pays
+    quota_project = getattr(fs.credentials.credentials, "quota_project_id", None)
+    if not (fs.project or quota_project):
+        raise OptionError(
+            "requester_pays=True needs a project to be billed, and none is known",
+            hint="Name it: requester_pays='my-project'",
+        )
+    return fs.project or quota_project
+
+
+def _timeout(given: Any) -> aiohttp.ClientTimeout | None:
+    return (
+        given
+        if given is None or isinstance(given, aiohttp.ClientTimeout)
+        else aiohttp.ClientTimeout(total=float(given))
+    )
+
+
+def _document(body: bytes) -> Mapping[str, Any] | None:
+    document = document_told(body)
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,252 @@
+"""What went wrong with Google Cloud Storage, told in this package's errors: one table of exceptions, one of statuses.
+
+Guarantees: status, code, request id and attempts are carried where there are any; no text of the server, of google-auth
+or of the user's options enters a message, so no secret can. What a token server said is not chained either: google-auth
+puts its whole answer into the exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import aiohttp
+from google.auth import exceptions as google
+from requests.exceptions import SSLError as RequestsSSLError
+
+from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.core.errors import (
+    AccessDeniedError,
+    ConnectError,
+    CredentialsError,
+    HttpStatusError,
+    ObjectNotFoundError,
+    OptionError,
+    RedirectError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TransferTimeoutError,
+)
+
+__all__ = ["Answer", "Asker", "raise_storage_error", "refusal"]
+
+HOW_TO_LOG_IN = (
+    "Set GOOGLE_APPLICATION_CREDENTIALS to a key file, run `gcloud auth application-default login`, or give "
+    "storage_options={'token': …}; for a public bucket {'token': 'anon'}"
+)
+HOW_TO_TRUST = "For a private CA: SSL_CERT_FILE=/path/ca.pem"
+_CODE = re.compile(r"[A-Za-z][A-Za-z_-]{0,60}")
+
+# The first matching class counts: subclasses stand before their bases.
+_CLASSES: list[tuple[tuple[type[BaseException], ...], type[StreamerError], str, str | None]] = [
+    (
+        (google.DefaultCredentialsError,),
+        CredentialsError,
+        "Google's default credentials cannot be used",
+        HOW_TO_LOG_IN,
+    ),
+    (
+        (google.RefreshError, google.ReauthFailError),
+        CredentialsError,
+        "The access token has ended and could not be renewed",
+        "Log in again, or give credentials that renew themselves: a key file, or Google's default credentials",
+    ),
+    (
+        (google.TransportError,),
+        ConnectError,
+        "The server that gives access tokens cannot be reached",
+        "Check the network, HTTPS_PROXY and the token_uri of the credentials",
+    ),
+    ((google.GoogleAuthError,), CredentialsError, "The Google credentials cannot be used", HOW_TO_LOG_IN),
+    (
+        (ssl.SSLError, aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch),
+        TlsError,
+        "The TLS handshake with Google Cloud Storage failed",
+        HOW_TO_TRUST,
+    ),
+    ((TooSlowError,), TransferTimeoutError, "Google Cloud Storage sends its answer too slowly", None),
+    (
+        (asyncio.TimeoutError, TimeoutError),
+        TransferTimeoutError,
+        "Google Cloud Storage did not answer in time",
+        f"Check endpoint_url, STORAGE_EMULATOR_HOST and network. {HOW_TO_WAIT}",
+    ),
+    (
+        (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError),
+        ConnectError,
+        "No connection to the proxy",
+        "Check HTTPS_PROXY and NO_PROXY",
+    ),
+    (
+        (aiohttp.InvalidURL,),
+        OptionError,
+        "The endpoint is not a URL",
+        "Expected endpoint_url='https://host:port'",
+    ),
+    (
+        (aiohttp.ClientError, OSError),
+        ConnectError,
+        "No connection to Google Cloud Storage",
+        "Check that the server runs, endpoint_url, STORAGE_EMULATOR_HOST and network",
+    ),
+    (
+        (TypeError, ValueError, KeyError),
+        OptionError,
+        "gcsfs refuses the storage options",
+        "See the cause; token, project and session_kwargs are looked at first",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the JSON API answered in the end.
+
+    Attributes:
+        status: HTTP status.
+        document: The JSON object of the body, or None where it holds none.
+        request_id: Google's id of the request.
+        attempts: How many times it was asked.
+        elapsed_s: Seconds that all of them took.
+    """
+
+    status: int
+    document: Mapping[str, Any] | None = field(default=None, repr=False)
+    request_id: str | None = None
+    attempts: int = 1
+    elapsed_s: float = 0.0
+
+    @property
+    def reason(self) -> str | None:
+        """Google's word for the error, such as ``forbidden``."""
+        try:
+            reason = (self.document or {})["error"]["errors"][0]["reason"]
+        except (KeyError, IndexError, TypeError):
+            return None
+        return reason if isinstance(reason, str) and _CODE.fullmatch(reason) else None
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Who asked, as far as it explains a refusal.
+
+    Attributes:
+        why_anonymous: See `GcsFileSystem`; None with credentials.
+        user_project: The project to be billed, or None.
+    """
+
+    why_anonymous: str | None
+    user_project: str | None
+
+
+def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
+    """Translate an exception of aiohttp, google-auth or gcsfs; one of our own passes."""
+    if isinstance(error, StreamerError):
+        error.uri = error.uri or uri
+        raise error
+    if isinstance(error.__cause__, TooSlowError):  # fsspec replaces whatever is a `TimeoutError`
+        error = error.__cause__
+    raise _translated(error, uri) from (None if _may_repeat_a_secret(error) else error)
+
+
+def refusal(answer: Answer, asker: Asker, uri: str) -> StorageError:
+    """Say what an answer that is not a success means; a 404 is the caller's to explain."""
+    cls, message, hint = _meaning(answer, asker)
+    is_unpaid = answer.status == 400 and answer.reason == "required"
+    return cls(
+        message,
+        uri=uri,
+        hint=hint,
+        status=answer.status,
+        code="UserProjectMissing" if is_unpaid else answer.reason,  # the XML API's name says what "required" is about
+        request_id=answer.request_id,
+        attempts=answer.attempts,
+        elapsed_s=answer.elapsed_s,
+    )
+
+
+def _translated(error: Exception, uri: str | None) -> StreamerError:
+    reason = error.args[0] if isinstance(error, google.TransportError) and error.args else None
+    if isinstance(reason, RequestsSSLError):
+        return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
+    for classes, cls, message, hint in _CLASSES:
+        if isinstance(error, classes):
+            told = cls(message + (_where(error) if cls is ConnectError else ""), uri=uri, hint=hint)
+            if isinstance(told, StorageError):
+                told.code = _code_of_token_server(error)
+            return told
+    return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri)
+
+
+def _where(error: Exception) -> str:
+    """Name the server that could not be reached."""
+    is_proxy = isinstance(error, aiohttp.ClientProxyConnectionError)
+    if is_proxy or not isinstance(error, aiohttp.ClientConnectorError):
+        return ""
+    return f" at {error.host}:{error.port}"
+
+
+def _may_repeat_a_secret(error: Exception) -> bool:
+    # Exactly these two: what is derived from them quotes key files.
+    is_harmless = type(error) in (google.TransportError, google.DefaultCredentialsError)
+    return isinstance(error, google.GoogleAuthError) and not is_harmless
+
+
+def _code_of_token_server(error: Exception) -> str | None:
+    """Find the word of RFC 6749, such as ``invalid_grant``."""
+    answer = error.args[1] if isinstance(error, google.RefreshError) and len(error.args) > 1 else None
+    code = answer.get("error") if isinstance(answer, Mapping) else None
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else None
+
+
+def _meaning(answer: Answer, asker: Asker) -> tuple[type[StorageError], str, str | None]:
+    if answer.status in (401, 403):
+        return _denial(answer.status, asker)
+    if answer.status == 400:
+        return _bad_request(answer, asker)
+    if answer.status == 404:
+        return ObjectNotFoundError, "There is no such object or bucket", None
+    if 300 <= answer.status < 400:
+        return (
+            RedirectError,
+            "The endpoint redirects, which a request with credentials must not follow",
+            "Check endpoint_url",
+        )
+    if 200 <= answer.status < 300:
+        return StorageError, "The answer is none of Google Cloud Storage's JSON API", "Check endpoint_url"
+    return HttpStatusError, "Google Cloud Storage could not answer", None
+
+
+def _denial(status: int, asker: Asker) -> tuple[type[StorageError], str, str | None]:
+    if asker.why_anonymous == "none found":
+        return CredentialsError, "No Google credentials were found, and without any the bucket is closed", HOW_TO_LOG_IN
+    if asker.why_anonymous == "emulator":
+        message = (
+            "STORAGE_EMULATOR_HOST is set, so no credentials were looked for, and without any the bucket is closed"
+        )
+        return CredentialsError, message, "Give storage_options={'token': …}, or unset STORAGE_EMULATOR_HOST"
+    if asker.why_anonymous is not None:
+        hint = "Leave out token='anon' to use Google's default credentials, or give others: token='/path/key.json'"
+        return AccessDeniedError, "The bucket is closed to anonymous requests", hint
+    if status == 401:
+        message = "Google Cloud Storage does not accept the access token: it is wrong, or its time is over"
+        return CredentialsError, message, "Log in again, or give other credentials: storage_options={'token': …}"
+    grant = "Grant storage.objects.get and storage.objects.list (roles/storage.objectViewer), or check the name"
+    billed = f"; also serviceusage.services.use on the project {asker.user_project!r}" if asker.user_project else ""
+    return AccessDeniedError, "These credentials may not read the object or bucket", grant + billed
+
+
+def _bad_request(answer: Answer, asker: Asker) -> tuple[type[StorageError], str, str | None]:
+    if asker.user_project:
+        message = f"The project to be billed, {asker.user_project!r}, or the bucket's name is not valid"
+        return AccessDeniedError, message, "Check requester_pays and project"
+    if answer.reason == "required":
+        hint = "Name one of yours: storage_options={'requester_pays': 'my-project'}"
+        return AccessDeniedError, "In this bucket the reader pays, and no project to be billed was named", hint
+    return HttpStatusError, "Google Cloud Storage cannot make sense of the request", "Check the bucket's name"

@@ -1,0 +1,255 @@
+"""Objects in Google Cloud Storage; gcsfs finds the credentials, its JSON API tells, the native reactors read.
+
+Guarantees: every answer is asked of Google now, never of a listing cache; every object is read under the generation
+it had when it was found, or under the one that ``#1234`` or ``?generation=1234`` in the URL pins. Refuses to guess: a
+listing that Google leaves incomplete is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from streamer.backends.gcs.answers import object_in, page_in
+from streamer.backends.gcs.client import GcsClient
+from streamer.backends.gcs.credentials import Bearer
+from streamer.backends.gcs.errors import Answer, raise_storage_error, refusal
+from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
+from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.secrets.redact import redact
+from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
+from streamer.core.store.sources import HttpSource, ObjectInfo, Source, Store, hookimpl
+
+__all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
+
+# What GCS puts into every answer with bytes; emulators may not, and then the URL's condition alone tells.
+VERSION_HEADER = "x-goog-generation"
+
+DEFAULT_LIMITS = Limits()
+_PINNED = re.compile(r"(.+)(?:#|\?generation=)(\d+)")
+
+
+@hookimpl
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
+    """Open the bucket of `uri` with the options of `gcsfs.GCSFileSystem`.
+
+    Raises:
+        UsageError: the URL names no bucket.
+        OptionError: an option that is refused.
+        CredentialsError: credentials were named, and cannot be used.
+    """
+    return GcsStore(uri, storage_options, limits) if scheme in ("gs", "gcs") else None
+
+
+@hookimpl
+def streamer_source_kind(scheme: str) -> type[Source] | None:
+    """Say that objects are read over HTTP."""
+    return HttpSource if scheme in ("gs", "gcs") else None
+
+
+class GcsStore:
+    """The objects of one bucket, each named ``bucket/key``.
+
+    Args:
+        uri: ``gs://bucket/key``, with ``#1234`` or ``?generation=1234`` to pin the generation of one object.
+        storage_options: Arguments of `gcsfs.GCSFileSystem`; copied, never changed.
+        limits: The most to take of Google's answers.
+
+    Attributes:
+        root: ``bucket/key`` of `uri`, without generation.
+        server: The endpoint.
+    """
+
+    root: str
+    server: str
+
+    def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._scheme, _, path = uri.partition("://")
+        pinned = _PINNED.fullmatch(path)
+        self._pinned_generation = pinned[2] if pinned else None
+        self.root = (pinned[1] if pinned else path).rstrip("/")
+        _check_bucket(self.root.partition("/")[0], uri)
+        try:
+            self._client = GcsClient(storage_options, limits)
+        except StreamerError:
+            raise
+        except Exception as error:
+            raise_storage_error(error, self._uri(self.root))
+        self.server = self._client.endpoint
+
+    def info(self, path: str) -> ObjectInfo:
+        """Ask for size and generation with one request, and on a 404 with a second whether there is a bucket.
+
+        Raises:
+            ObjectNotFoundError: there is no such object, generation or bucket; the message says which.
+            AccessDeniedError: the credentials do not suffice; `CredentialsError` when there are none, or wrong ones.
+            StorageError: anything else Google, the network or TLS has to say.
+        """
+        bucket, _, key = path.partition("/")
+        uri = self._uri(path)
+        if not key:
+            raise ObjectNotFoundError("This is a bucket, not an object", uri=uri)
+        generation = self._generation_of(path)
+        answer = self._ask(uri, bucket, key, generation=generation, fields="name,size,generation")
+        if answer.status == 404:
+            raise self._absence(answer, bucket, uri, generation)
+        return self._described(self._document(answer, uri), bucket, uri)
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        """List the objects of one folder with their sizes and generations, a thousand per request.
+
+        Raises:
+            ObjectNotFoundError: there is no such bucket.
+            StorageError: as for `info`.
+        """
+        bucket, _, key = prefix.partition("/")
+        folder = f"{key.rstrip('/')}/" if key else ""
+        uri = self._uri(f"{bucket}/{folder}")
+        described = (
+            self._described(entry, bucket, uri)
+            for page in self._pages(bucket, folder)
+            for entry in page
+            # Consoles make these as stand-ins for folders.
+            if not (isinstance(entry, dict) and str(entry.get("name")).endswith("/"))
+        )
+        return sorted(described, key=lambda info: info.path)
+
+    def source(self, info: ObjectInfo) -> HttpSource:
+        """Name the object's media URL and the credentials of this moment; `HttpSource.refresh` gets others.
+
+        Raises:
+            CredentialsError: the access token could not be got or renewed.
+        """
+        return self._source(info, refused=None)
+
+    def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
+        """Ask for the CRC32C of the object's generation, which every object has.
+
+        Raises:
+            StorageError: as for `info`.
+        """
+        bucket, _, key = info.path.partition("/")
+        answer = self._ask(info.uri, bucket, key, generation=info.version, fields="crc32c,generation")
+        if answer.status == 404:
+            return NoDigest("it was replaced meanwhile")  # and reading it fails
+        text = self._document(answer, info.uri).get("crc32c")
+        return digest_of_base64("crc32c", str(text), info.size_bytes or 0) if text else NoDigest("GCS tells no crc32c")
+
+    def write(self, path: str, data: bytes) -> None:
+        """Upload one small object.
+
+        Raises:
+            AccessDeniedError: the credentials do not allow writing.
+            StorageError: as for `info`.
+        """
+        bucket, _, key = path.partition("/")
+        uri = self._uri(path)
+        try:
+            answer = self._client.put(bucket, key, data)
+        except Exception as error:
+            raise_storage_error(error, uri)
+        if answer.status == 404:
+            raise _missing_bucket(answer, bucket, uri)
+        self._document(answer, uri)
+
+    def close(self) -> None:
+        """Do nothing: connections are shared, and end with the last source that may need them."""
+
+    def _source(self, info: ObjectInfo, refused: str | None) -> HttpSource:
+        bearer = self._bearer(info.uri, refused)
+        bucket, _, key = info.path.partition("/")
+        generation = self._generation_of(info.path)
+        url = self._client.media_url(
+            bucket, key, generation=generation, ifGenerationMatch=None if generation else info.version
+        )
+        return HttpSource(
+            url=url,
+            headers=bearer.headers,
+            version_header=VERSION_HEADER,
+            expires_at_s=bearer.expires_at_s,
+            refresh=None if bearer.token is None else partial(self._source, info, bearer.token),
+            proxy=self._client.proxy(),
+        )
+
+    def _bearer(self, uri: str, refused: str | None) -> Bearer:
+        try:
+            return self._client.bearer(refused)
+        except Exception as error:
+            raise_storage_error(error, uri)
+
+    def _ask(self, uri: str, bucket: str, key: str | None = None, **parameters: str | None) -> Answer:
+        try:
+            return self._client.get(bucket, key, **parameters)
+        except Exception as error:
+            raise_storage_error(error, uri)
+
+    def _document(self, answer: Answer, uri: str) -> Mapping[str, Any]:
+        if answer.status == 200 and answer.document is not None:
+            return answer.document
+        self._client.forget_absent_credentials()
+        raise refusal(answer, self._client.asker, uri)
+
+    def _pages(self, bucket: str, folder: str) -> Iterator[list[Any]]:
+        uri = self._uri(f"{bucket}/{folder}")
+        count = ListingCount(self._limits, uri)
+        seen: set[str | None] = set()
+        token: str | None = None
+        while token not in seen:
+            seen.add(token)
+            wanted = "items(name,size,generation),nextPageToken"
+            answer = self._ask(uri, bucket, prefix=folder or None, delimiter="/", pageToken=token, fields=wanted)
+            if answer.status == 404:
+                raise _missing_bucket(answer, bucket, uri)
+            entries, token = page_in(self._document(answer, uri), uri)
+            count.add(len(entries))
+            yield entries
+            if not token:
+                return
+        raise StorageError("Google Cloud Storage lists the same page again", uri=uri)
+
+    def _absence(self, answer: Answer, bucket: str, uri: str, generation: str | None) -> StorageError:
+        """Find out what is missing; the answer about an object says 404 for its bucket too."""
+        if self._ask(uri, bucket, maxResults="1", fields="nextPageToken").status == 404:
+            return _missing_bucket(answer, bucket, uri)
+        what = "object of this name and generation" if generation else "object of this name"
+        return _not_found(answer, f"There is no {what} in the bucket", uri, None)
+
+    def _described(self, entry: object, bucket: str, uri: str) -> ObjectInfo:
+        told = object_in(entry, uri)
+        path = f"{bucket}/{told.name}"
+        return ObjectInfo(path, self._uri(path), told.size_bytes, told.generation)
+
+    def _generation_of(self, path: str) -> str | None:
+        return self._pinned_generation if path == self.root else None
+
+    def _uri(self, path: str) -> str:
+        generation = self._generation_of(path)
+        return redact(f"{self._scheme}://{path}") + (f"#{generation}" if generation else "")
+
+
+def _missing_bucket(answer: Answer, bucket: str, uri: str) -> StorageError:
+    return _not_found(answer, f"There is no bucket {bucket!r}", uri, "Check its name, endpoint_url and project")
+
+
+def _not_found(answer: Answer, message: str, uri: str, hint: str | None) -> StorageError:
+    return ObjectNotFoundError(
+        message,
+        uri=uri,
+        hint=hint,
+        status=404,
+        code=answer.reason,
+        request_id=answer.request_id,
+        attempts=answer.attempts,
+    )
+
+
+def _check_bucket(bucket: str, uri: str) -> None:
+    if not bucket:
+        raise UsageError("The URL names no bucket", uri=redact(uri), hint="Expected gs://bucket/key")
+    if "@" in bucket or ":" in bucket:
+        raise UsageError(
+            "A GCS URL holds no credentials", uri=redact(uri), hint="Give storage_options={'token': '/path/key.json'}"
+        )

@@ -1,0 +1,62 @@
+"""The user's own cache of the Hugging Face Hub, as huggingface_hub fills it: read, never written.
+
+A file is only taken for the very commit that is wanted, so an old one is never taken for a new one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.file_download import repo_folder_name
+
+from streamer.backends.hf.paths import COMMIT, HfPath
+
+__all__ = ["cached_commit", "cached_file", "cached_files", "cached_sha256", "is_offline"]
+
+
+def is_offline() -> bool:
+    """Whether ``HF_HUB_OFFLINE`` forbids asking the Hub."""
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def cached_file(place: HfPath, commit: str, path: str) -> str | None:
+    """Return where a file of a commit lies, or None."""
+    found = huggingface_hub.try_to_load_from_cache(place.repository, path, revision=commit, repo_type=place.kind)
+    return found if isinstance(found, str) and os.path.isfile(found) else None
+
+
+def cached_sha256(path: str) -> str | None:
+    """Return the SHA-256 that names the blob behind a cached file; None for a small one, named by Git's own hash."""
+    name = os.path.basename(os.path.realpath(path))
+    return name if re.fullmatch(r"[0-9a-f]{64}", name) else None
+
+
+def cached_commit(place: HfPath) -> str | None:
+    """Return the commit that the revision named when the Hub was last asked, or None."""
+    if COMMIT.fullmatch(place.revision):
+        return place.revision
+    try:
+        told = (_folder(place) / "refs" / place.revision).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return told if COMMIT.fullmatch(told) else None
+
+
+def cached_files(place: HfPath, commit: str, folder: str) -> Iterator[tuple[str, int]]:
+    """Give name and size of the files directly in a folder of a cached commit."""
+    try:
+        entries = list(os.scandir(_folder(place) / "snapshots" / commit / folder))
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_file():  # links into the cache's blobs, followed
+            yield entry.name, entry.stat().st_size
+
+
+def _folder(place: HfPath) -> Path:
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=place.repository, repo_type=place.kind)

@@ -1,0 +1,150 @@
+"""What is asked of a Hub: which commit a revision is, what a folder of it holds, and where a file lies.
+
+Guarantees: the token is sent to the Hub's own host only; a listing is complete, and its pages lead nowhere else.
+huggingface_hub finds token and endpoint; its requests are not used, as several wait for ever on a silent server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from huggingface_hub import constants
+from huggingface_hub.utils._headers import get_token_to_send
+
+from streamer.backends.client.bounded_answers import body_of
+from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, next_page
+from streamer.backends.hf.errors import refusal
+from streamer.backends.hf.paths import HfPath
+from streamer.backends.http.access import access_of, merged_options
+from streamer.backends.http.client import HttpClient
+from streamer.backends.http.errors import raise_connection_error
+from streamer.backends.http.probe import Probe, probe
+from streamer.backends.http.redirects import Hop
+from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
+from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.secrets.options import SecretOptions
+
+__all__ = ["HubClient"]
+
+_OF_HTTP = ("verify", "proxy", "proxy_auth", "timeout", "ssl")
+DEFAULT_LIMITS = Limits()
+
+
+class HubClient:
+    """Asks one Hub, under one token, about one repository.
+
+    Args:
+        place: The repository and revision.
+        storage_options: ``token``, ``endpoint``, and of the HTTP backend's ``verify``, ``proxy`` and ``timeout``.
+        limits: The most to take of the Hub's answers.
+
+    Attributes:
+        access: Certificates and proxy.
+        client: Sends the requests.
+        endpoint: URL of the Hub.
+
+    Raises:
+        OptionError: a value of the wrong kind, or one that is refused.
+        CredentialsError: ``token=True`` without a saved login.
+    """
+
+    def __init__(self, place: HfPath, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        _check_names(storage_options)
+        self._place = place
+        self.endpoint = _endpoint(storage_options.get("endpoint"))
+        http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
+        http["headers"] = headers = SecretOptions(_token_headers(storage_options))
+        self.access = access_of(self.endpoint, http)
+        self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)), limits)
+
+    def commit(self, uri: str) -> str:
+        """Ask which commit the revision is now."""
+        body, _ = self._asked(self._api(f"revision/{quote(self._place.revision, safe='')}"), uri)
+        return commit_in(body, uri)
+
+    def listed(self, commit: str, folder: str, uri: str) -> Iterator[HubFile]:
+        """Describe the files directly in a folder; none when there is no such folder.
+
+        Raises:
+            ObjectNotFoundError: there is no such repository or commit.
+            StorageError: anything else the Hub or the network has to say.
+        """
+        url: str | None = self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))
+        seen: set[str] = set()
+        count = ListingCount(self._limits, uri)
+        while url is not None:
+            if url in seen:
+                raise StorageError("The Hub's listing leads astray", uri=uri)
+            seen.add(url)
+            try:
+                body, link = self._asked(url, uri)
+            except ObjectNotFoundError as error:
+                if error.code == "EntryNotFound":
+                    return
+                raise
+            entries = entries_in(body, uri)
+            count.add(len(entries))
+            yield from files_in(entries, folder, uri)
+            url = next_page(link, url, uri)
+
+    def start(self, commit: str, path: str) -> Hop:
+        """Name the URL under which the Hub tells where a file lies."""
+        place = self._place
+        url = f"{self.endpoint}/{place.resolve_prefix}{place.repository}/resolve/{commit}/{quote(path)}"
+        return Hop(url, self.access.headers)
+
+    def probe(self, commit: str, path: str, uri: str) -> Probe:
+        """Ask where a file lies, and for its first byte there; raises as `http_probe.probe`."""
+        return self.client.run(probe, self.client, self.start(commit, path), uri)
+
+    def _asked(self, url: str, uri: str) -> tuple[bytes, str]:
+        """Return what stands behind a URL of the API, and the ``Link`` to its next page."""
+        return self.client.run(self._body, url, uri)
+
+    async def _body(self, url: str, uri: str) -> tuple[bytes, str]:
+        answer = await self.client.opened(Hop(url, self.access.headers), uri, {})
+        try:
+            return await body_of(answer.response, self._limits.answer_bytes), answer.headers.get("Link", "")
+        except StorageError as error:
+            error.uri = uri
+            raise
+        except Exception as error:
+            raise_connection_error(error, uri)
+        finally:
+            answer.response.close()
+
+    def _api(self, rest: str) -> str:
+        return f"{self.endpoint}/api/{self._place.kind}s/{self._place.repository}/{rest}"
+
+
+def _check_names(storage_options: Mapping[str, Any]) -> None:
+    """A mistyped ``token`` would silently mean another login."""
+    known = ("token", "endpoint", *_OF_HTTP)
+    unknown = [name for name in storage_options if name not in known]
+    if unknown:
+        raise OptionError(f"hf:// has no storage option {unknown[0]!r}", hint=f"It has {', '.join(known)}")
+
+
+def _endpoint(given: Any) -> str:
+    endpoint = str(given or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+    if not endpoint.startswith(("http://", "https://")) or "@" in endpoint or "?" in endpoint:
+        raise OptionError("endpoint must be the http:// or https:// URL of a Hub, without user and query")
+    return endpoint
+
+
+def _token_headers(options: Mapping[str, Any]) -> dict[str, str]:
+    if not isinstance(options.get("token"), (str, bool, type(None))):
+        raise OptionError("token must be text, True for the saved login, or False for none")
+    try:
+        # Not `build_hf_headers`: for its user agent it asks huggingface.co, which the caller may not have named.
+        found = get_token_to_send(options.get("token"))
+    except OSError:  # the library's LocalTokenNotFoundError
+        raise CredentialsError(
+            "There is no saved login of the Hub", hint="Set HF_TOKEN, or run `hf auth login`"
+        ) from None
+    return {"authorization": f"Bearer {found}"} if found is not None else {}

@@ -1,0 +1,93 @@
+"""What an ``hf://`` URL names: a kind of repository, its name, a revision and a path in it. Pure.
+
+The rules are those of huggingface_hub's own file system. Refuses a path that leaves its repository, and a repository
+without its owner.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from streamer.core.errors import UsageError
+from streamer.core.secrets.redact import redact
+
+__all__ = ["COMMIT", "HfPath", "parse_uri"]
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+DEFAULT_REVISION = "main"
+
+_KINDS = {"models": "model", "datasets": "dataset", "spaces": "space"}
+_SPECIAL = re.compile(r"refs/(?:convert/[\w-]+|pr/[0-9]+)(?=/|$)")  # these hold a slash themselves
+_PART = re.compile(r"[\w.-]{1,96}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class HfPath:
+    """A place in a repository of the Hub.
+
+    Attributes:
+        kind: ``"model"``, ``"dataset"`` or ``"space"``.
+        repository: ``owner/name``.
+        revision: A branch, tag, pull request or commit.
+        prefix: The repository and revision as the user wrote them.
+        path: In the repository, without slashes at its ends; empty for all of it.
+    """
+
+    kind: str
+    repository: str
+    revision: str
+    prefix: str
+    path: str
+
+    @property
+    def root(self) -> str:
+        """Prefix and path."""
+        return f"{self.prefix}/{self.path}".rstrip("/")
+
+    @property
+    def resolve_prefix(self) -> str:
+        """What stands before the repository in the URLs of its files."""
+        return "" if self.kind == "model" else f"{self.kind}s/"
+
+
+def parse_uri(uri: str) -> HfPath:
+    """Take ``hf://[models/|datasets/|spaces/]owner/name[@revision][/path]`` apart.
+
+    Raises:
+        UsageError: it is none.
+
+    Example:
+        >>> parse_uri("hf://datasets/ada/texts@refs/pr/1/sub/a.json").revision
+        'refs/pr/1'
+    """
+    body = uri.partition("://")[2].strip("/")
+    first, _, rest = body.partition("/")
+    kind, body_of_kind = (_KINDS[first], rest) if first in _KINDS else ("model", body)
+    owner, _, rest = body_of_kind.partition("/")
+    name, slash, path = rest.partition("/")
+    name, has_revision, revision = name.partition("@")
+    if has_revision:
+        after = revision + slash + path
+        special = _SPECIAL.match(after)
+        if special is not None:
+            revision, path = special[0], after[special.end() :].strip("/")
+    written = revision
+    revision = unquote(revision) if has_revision else DEFAULT_REVISION
+    path = path.strip("/")
+    _check(uri, owner, name, revision, path)
+    prefix = f"{'' if kind == 'model' and first != 'models' else first + '/'}{owner}/{name}"
+    return HfPath(kind, f"{owner}/{name}", revision, prefix + (f"@{written}" if has_revision else ""), path)
+
+
+def _check(uri: str, owner: str, name: str, revision: str, path: str) -> None:
+    if not _PART.fullmatch(owner) or not _PART.fullmatch(name):
+        raise UsageError(
+            "The URL names no repository",
+            uri=redact(uri),
+            hint="Expected hf://owner/name[@revision][/path], with datasets/ or spaces/ before the owner of these",
+        )
+    segments = [*revision.split("/"), *(path.split("/") if path else [])]
+    if any(segment in ("", ".", "..") for segment in segments) or "\0" in uri:
+        raise UsageError("The revision or path is not one of a repository", uri=redact(uri))

@@ -1,0 +1,237 @@
+"""How an HTTP server may be reached: the options of fsspec's HTTP file system as plain headers, CA file and proxy.
+
+Guarantees: the user's options are copied, never changed; what the native engine cannot honour is named, so that the
+objects are read through fsspec instead. Refuses unverified TLS, headers that would break reading by ranges, and line
+ends in headers.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from fsspec.config import apply_config
+from fsspec.implementations.http import HTTPFileSystem
+
+from streamer.core.errors import OptionError
+from streamer.core.secrets.options import SecretOptions, plain
+
+__all__ = ["Access", "access_of", "environment_proxy", "foreign_option", "merged_options", "with_user"]
+
+# What fsspec does with them concerns its own reading, caching and listing alone.
+_IRRELEVANT = frozenset(
+    {
+        "asynchronous",
+        "block_size",
+        "cache_options",
+        "cache_type",
+        "listings_expiry_time",
+        "loop",
+        "max_paths",
+        "same_scheme",
+        "simple_links",
+        "size_policy",
+        "skip_instance_cache",
+        "use_listings_cache",
+    }
+)
+_OF_REQUESTS = frozenset({"auth", "cookies", "headers", "proxy", "proxy_auth", "ssl", "timeout"})
+_OWN = _OF_REQUESTS | {"client_kwargs", "encoded", "local_redirects", "verify"}
+_OF_CLIENT = _OF_REQUESTS - {"ssl"} | {"raise_for_status", "trust_env"}
+_CONDITIONS = frozenset({"if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"})
+_FORBIDDEN = _CONDITIONS | {"host", "range"}
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the requests to one server carry.
+
+    Attributes:
+        headers: For the server that the user named, and no other.
+        ca_file: PEM bundle to trust instead of the system's.
+        proxy: With its password; None leaves it to the environment.
+        timeout: Of requests about objects; None leaves it to `Options`.
+        is_encoded: The user says that URLs are quoted already.
+        may_redirect_to_local: The user says that redirects may lead to loopback and link-local addresses.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ca_file: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+    timeout: aiohttp.ClientTimeout | None = None
+    is_encoded: bool = False
+    may_redirect_to_local: bool = False
+
+
+def merged_options(given: Mapping[str, Any]) -> SecretOptions:
+    """Merge fsspec's configuration into the arguments of `HTTPFileSystem`.
+
+    Raises:
+        OptionError: TLS that would not be verified, or an ``asynchronous`` instance.
+    """
+    options = SecretOptions(apply_config(HTTPFileSystem, plain(given)))
+    client = options.get("client_kwargs") or {}
+    connector = client.get("connector")
+    refusals = [options.get(name, True) for name in ("verify", "ssl", "verify_ssl")]
+    if any(value is False for value in [*refusals, getattr(connector, "_ssl", True)]):
+        raise OptionError(
+            "Unverified TLS is refused",
+            hint="Name the CA instead: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
+        )
+    if options.get("asynchronous"):
+        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
+    return options
+
+
+def foreign_option(options: Mapping[str, Any]) -> str | None:
+    """Name an option that only fsspec's own client can honour, or None."""
+    for name, value in options.items():
+        if name not in _OWN | _IRRELEVANT or (name == "ssl" and value not in (None, True)):
+            return name
+    client = options.get("client_kwargs") or {}
+    return next((f"client_kwargs[{name!r}]" for name in client if name not in _OF_CLIENT and client[name]), None)
+
+
+def access_of(url: str, options: Mapping[str, Any]) -> Access:
+    """Turn the arguments of `HTTPFileSystem` into an `Access`.
+
+    The closer to the request, the stronger: its headers, its ``auth``, those of ``client_kwargs``, a user in the URL,
+    and last, where ``trust_env`` allows it, a netrc file.
+
+    Args:
+        url: The user's URL, with its user and password.
+        options: As `merged_options` gives them.
+
+    Raises:
+        OptionError: a value of the wrong kind, or a header that is refused.
+    """
+    client = options.get("client_kwargs") or {}
+    logins = SecretOptions({"netrc": _netrc_login(url) if client.get("trust_env") else None, "url": _login_in(url)})
+    headers = SecretOptions()
+    for name in logins:
+        headers.update(_login_headers(logins, name))
+    for source in (client, options):
+        headers.update(_login_headers(source, "auth"))
+        headers.update(_cookie_headers(source))
+        headers.update(_given_headers(source))
+    headers.pop("accept-encoding", None)  # always ``identity``, else no range could be told
+    _check_headers(headers)
+    return Access(
+        headers={name: headers[name] for name in sorted(headers)},
+        ca_file=_ca_file(options.get("verify")),
+        proxy=_proxy(options) or _proxy(client),
+        timeout=_timeout(options.get("timeout") or client.get("timeout")),
+        is_encoded=bool(options.get("encoded")),
+        may_redirect_to_local=options.get("local_redirects") is True,
+    )
+
+
+def environment_proxy(url: str) -> str | None:
+    """Obey ``HTTPS_PROXY`` and ``NO_PROXY``; aiohttp's own way would also send passwords found in a netrc."""
+    place = urlsplit(url)
+    return None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
+
+
+def with_user(url: str, login: Any) -> str | None:
+    """Put user and password into a URL, as proxies want it; None where these are no login."""
+    found = _login(login)
+    if found is None:
+        return None
+    user, password = found
+    parts = urlsplit(url)
+    place = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}"
+    return parts._replace(netloc=place).geturl()
+
+
+# These look into `source` themselves: what they refuse shall be the value of no name in a traceback.
+
+
+def _given_headers(source: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return {str(name).lower(): str(value) for name, value in dict(source.get("headers") or {}).items()}
+    except (TypeError, ValueError):
+        raise OptionError("headers must be a mapping of names to values") from None
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name in headers:
+        if name in _FORBIDDEN:
+            raise OptionError(f"headers cannot hold {name!r}: reading by ranges sets it itself")
+        if not name.isascii() or any(letter in name + headers[name] for letter in "\r\n\0") or not name.strip():
+            raise OptionError("A name or value in headers cannot be sent")
+
+
+def _login(given: Any) -> tuple[str, str] | None:
+    try:
+        login, password = (given.login, given.password) if hasattr(given, "login") else given
+    except (TypeError, ValueError):
+        return None
+    return str(login), str(password)
+
+
+def _login_headers(source: Mapping[str, Any], name: str) -> dict[str, str]:
+    if source.get(name) is None:
+        return {}
+    login = _login(source[name])
+    if login is None:
+        raise OptionError("auth must be aiohttp.BasicAuth or a pair (user, password)")
+    user, password = login
+    encoding = getattr(source[name], "encoding", "utf-8")
+    return {"authorization": "Basic " + b64encode(f"{user}:{password}".encode(encoding)).decode()}
+
+
+def _login_in(url: str) -> tuple[str, str] | None:
+    user, has_user, _ = urlsplit(url).netloc.rpartition("@")
+    name, _, password = user.partition(":")
+    return (unquote(name), unquote(password)) if has_user else None
+
+
+def _netrc_login(url: str) -> tuple[str, str] | None:
+    try:
+        found = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).hostname or "")
+    except (OSError, netrc.NetrcParseError):
+        return None
+    return (found[0], found[2] or "") if found else None
+
+
+def _cookie_headers(source: Mapping[str, Any]) -> dict[str, str]:
+    if not source.get("cookies"):
+        return {}
+    if not isinstance(source["cookies"], Mapping):
+        raise OptionError("cookies must be a mapping of names to values")
+    return {"cookie": "; ".join(f"{name}={value}" for name, value in source["cookies"].items())}
+
+
+def _ca_file(verify: Any) -> str | None:
+    if verify in (None, True):
+        return None
+    if not isinstance(verify, (str, os.PathLike)) or not os.path.isfile(verify):
+        raise OptionError("verify must name a PEM file with the certificates to trust")
+    return os.fspath(verify)
+
+
+def _proxy(source: Mapping[str, Any]) -> str | None:
+    if not source.get("proxy"):
+        return None
+    if not source.get("proxy_auth"):
+        return str(source["proxy"])
+    found = with_user(str(source["proxy"]), source["proxy_auth"])
+    if found is None:
+        raise OptionError("proxy_auth must be aiohttp.BasicAuth or a pair (user, password)")
+    return found
+
+
+def _timeout(given: Any) -> aiohttp.ClientTimeout | None:
+    if given is None or isinstance(given, aiohttp.ClientTimeout):
+        return given
+    try:
+        return aiohttp.ClientTimeout(total=float(given))
+    except (TypeError, ValueError):
+        raise OptionError("timeout must be seconds or aiohttp.ClientTimeout") from None

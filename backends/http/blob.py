@@ -1,0 +1,66 @@
+"""Which ``https://`` URLs are better served by the Azure backend. Decided from the URL and the options alone.
+
+A public file and one with a SAS are plain HTTP and need no Azure library; a folder must be listed, and credentials
+must sign, in Azure's way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from streamer.backends.extras import install_hint
+from streamer.core.errors import UnknownSchemeError
+from streamer.core.options.limits import Limits
+from streamer.core.secrets.redact import redact
+from streamer.core.store.sources import Store
+
+__all__ = ["is_for_azure", "open_azure"]
+
+_MARKS = (".blob.core.", ".dfs.core.", ".blob.storage.azure.net", ".dfs.storage.azure.net", "onelake.")
+_CREDENTIALS = frozenset({"account_key", "account_name", "connection_string", "credential", "sas_token"}) | frozenset(
+    {"client_id", "client_secret", "tenant_id"}
+)
+_FILES = (".safetensors", ".json")
+
+
+def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> bool:
+    """Say whether a URL is that of an Azure blob which plain HTTP would not serve.
+
+    Args:
+        uri: The URL.
+        options: The user's options.
+        environment: Instead of this process's.
+    """
+    parts = urlsplit(uri)
+    if not any(mark in parts.netloc.rpartition("@")[2] for mark in _MARKS):
+        return False
+    if options.keys() & _CREDENTIALS:
+        return True
+    if not parts.path.endswith(_FILES) or any(letter in parts.path for letter in "*["):
+        return True  # a folder, or a pattern in one
+    given = os.environ if environment is None else environment
+    has_credentials = any(name.startswith("AZURE_STORAGE_") or name == "AZURE_CLIENT_ID" for name in given)
+    return has_credentials and "sig" not in parse_qs(parts.query)
+
+
+def open_azure(uri: str, options: Mapping[str, Any], limits: Limits) -> Store | None:
+    """Open the URL with the Azure backend, or give None where that does not want it.
+
+    Raises:
+        UnknownSchemeError: its library is not installed.
+    """
+    try:
+        from streamer.backends.azure.store import is_blob_url, streamer_open_store  # noqa: PLC0415 (needs adlfs)
+    except ImportError as error:
+        raise UnknownSchemeError(
+            "A folder of Azure Blob Storage, or one with credentials, needs the Azure backend",
+            uri=redact(uri),
+            hint=install_hint("az"),
+        ) from error
+    if not is_blob_url(uri):
+        return None
+    store: Store | None = streamer_open_store(urlsplit(uri).scheme.lower(), uri, options, limits)
+    return store

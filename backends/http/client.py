@@ -1,0 +1,206 @@
+"""Requests about HTTP objects, on the session and event loop of fsspec's HTTP file system.
+
+Guarantees: redirects are followed by hand, under the rules of `http_redirects`; each wait is bounded (`answer_times`)
+and each request is tried three times at most; no cookie is kept, nothing is decompressed, and TLS is always verified.
+fsspec's own requests are not used: they carry the user's headers to whatever host a redirect names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, TypeVar
+
+import aiohttp
+from fsspec.implementations.http import HTTPFileSystem
+from yarl import URL
+
+from streamer.backends.client.answer_times import answer_times
+from streamer.backends.client.bounded_answers import BoundedResponse, allowing
+from streamer.backends.http.access import Access, environment_proxy
+from streamer.backends.http.errors import (
+    TRANSIENT_ERRORS,
+    TRANSIENT_STATUSES,
+    forget_request,
+    raise_connection_error,
+    refusal,
+)
+from streamer.backends.http.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
+from streamer.core.errors import RedirectError, StorageError
+from streamer.core.options.limits import Limits
+from streamer.core.store.trust import trust_in
+
+__all__ = ["HttpClient", "Opened"]
+
+T = TypeVar("T")
+
+DEFAULT_LIMITS = Limits()
+ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
+ATTEMPTS_IN_SILENCE = 2  # the second may meet another server behind the same address
+PAUSE_S = 0.25  # before the second attempt, twice as long before the third
+LONGEST_PAUSE_S = 1.0  # longer ones are for core/outages/patience.py
+ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An answer whose body is not read yet.
+
+    Attributes:
+        response: To be closed by whoever asked.
+        hop: The URL and headers that it answers, behind all redirects.
+    """
+
+    response: aiohttp.ClientResponse = field(repr=False)  # which shows its URL
+    hop: Hop
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the answer, in any case."""
+        return self.response.headers
+
+
+class HttpClient:
+    """Asks for URLs under one `Access`.
+
+    Args:
+        access: Certificates, proxy and time-outs. Its headers are not sent by themselves: they are part of a `Hop`.
+        refuse: Says what an error status means, as `refusal` does.
+        limits: How long answers may take.
+    """
+
+    def __init__(
+        self, access: Access, refuse: Callable[..., StorageError] = refusal, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        self._access = access
+        self._refuse = refuse
+        self._limits = limits
+        self._times = answer_times(limits, access.timeout.total if access.timeout else None)
+        self._timeout = access.timeout or aiohttp.ClientTimeout(
+            total=self._times.question_s, connect=self._times.connect_s, sock_read=self._times.silence_s
+        )
+        self._fs = HTTPFileSystem(get_client=_plain_session)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of every request."""
+        loop: asyncio.AbstractEventLoop = self._fs.loop
+        return loop
+
+    def run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Run a coroutine function on the loop and wait for it; its exceptions pass through.
+
+        fsspec's own `sync` would turn every time-out, ours too, into one of its own.
+        """
+        waiting = asyncio.run_coroutine_threadsafe(function(*arguments), self.loop)
+        try:
+            return waiting.result()
+        except BaseException:  # Ctrl-C: nobody waits any more
+            waiting.cancel()
+            raise
+
+    async def opened(
+        self, start: Hop, uri: str, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout | None = None
+    ) -> Opened:
+        """Send a GET, follow its redirects and return a successful answer.
+
+        Args:
+            start: Where to begin, and what to send there.
+            uri: The same for messages, without secrets.
+            extra: Headers that may be sent to any host.
+            timeout: Instead of the one for requests about objects.
+
+        Raises:
+            RedirectError: as `next_hop`, or there are too many redirects.
+            StorageError: the server or the network failed, or the answer is an error.
+        """
+        began_s = monotonic()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with allowing(self._limits.answer_bytes, self._times, began_s):
+                    found = await self._follow(start, uri, extra, timeout or self._timeout)
+                status = found.response.status
+                if status < 300:
+                    return found
+                body = await _start_of(found.response)
+            except StorageError:
+                raise
+            except Exception as error:
+                forget_request(error)
+                is_lasting = isinstance(error, aiohttp.ClientSSLError) or not isinstance(error, TRANSIENT_ERRORS)
+                most = ATTEMPTS_IN_SILENCE if isinstance(error, asyncio.TimeoutError) else ATTEMPTS
+                elapsed_s = monotonic() - began_s
+                if is_lasting or attempt >= most or not self._times.left_s(elapsed_s):
+                    raise_connection_error(error, uri, attempt, elapsed_s)
+                pause_s = 0.0
+            else:
+                pause_s = _asked_pause_s(found.headers)
+                if status not in TRANSIENT_STATUSES or attempt == ATTEMPTS or pause_s > LONGEST_PAUSE_S:
+                    elapsed_s = monotonic() - began_s
+                    refused = self._refuse(status, found.headers, body, uri, attempts=attempt, elapsed_s=elapsed_s)
+                    refused.retry_after_s = pause_s
+                    del found, body  # a server may repeat secrets in them, and a traceback show them
+                    raise refused
+            jitter = 0.5 + random.random()  # noqa: S311 (no secret)
+            await asyncio.sleep(max(pause_s, PAUSE_S * 2 ** (attempt - 1) * jitter))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _follow(self, hop: Hop, uri: str, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout) -> Opened:
+        for _ in range(MAX_REDIRECTS + 1):
+            response = await self._send(hop, extra, timeout)
+            if response.status not in REDIRECTS:
+                return Opened(response, hop)
+            location = response.headers.get("Location")
+            await _finish(response)
+            hop = next_hop(hop, location, uri, may_be_local=self._access.may_redirect_to_local)
+        raise RedirectError(f"The server redirects more than {MAX_REDIRECTS} times", uri=uri)
+
+    async def _send(self, hop: Hop, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        session: aiohttp.ClientSession = await self._fs.set_session()
+        return await session.get(
+            URL(hop.url, encoded=True),
+            headers={**hop.headers, **extra, "Accept-Encoding": "identity"},
+            allow_redirects=False,
+            timeout=timeout,
+            proxy=self._access.proxy or environment_proxy(hop.url),
+            # aiohttp's own context is made when it is imported, and so misses a later SSL_CERT_FILE.
+            ssl=trust_in(self._access.ca_file or "") if hop.url.startswith("https:") else True,
+        )
+
+
+async def _plain_session(**options: Any) -> aiohttp.ClientSession:
+    """Make a session that adds nothing to a request and takes nothing from an answer.
+
+    Its connections are not limited: a file that is read in one stream holds one for as long as it is read.
+    """
+    connector = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        response_class=BoundedResponse,
+        **options,
+    )
+
+
+async def _finish(response: aiohttp.ClientResponse) -> None:
+    """Keep the connection where the rest of the answer is short, and close it where it is not."""
+    if (response.content_length or 0) <= ERROR_BODY_BYTES and response.content_length is not None:
+        await response.read()
+    else:
+        response.close()
+
+
+async def _start_of(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.content.read(ERROR_BODY_BYTES)
+    finally:
+        response.close()
+
+
+def _asked_pause_s(headers: Mapping[str, str]) -> float:
+    told = headers.get("Retry-After", "")
+    return float(told[:9]) if told.isascii() and told.isdigit() else 0.0

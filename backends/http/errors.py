@@ -1,0 +1,134 @@
+"""What an HTTP server or the way to it had to say, told in this package's errors.
+
+Guarantees: status, request id and the storage's own code are carried where given; no other text of the server, of
+aiohttp or of the user's URL enters a message. Causes are chained only where their text is known to hold no URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import NoReturn
+
+import aiohttp
+
+from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.told_values import word_told
+from streamer.core.errors import (
+    AccessDeniedError,
+    ConnectError,
+    CredentialsError,
+    HttpStatusError,
+    ObjectNotFoundError,
+    OptionError,
+    RangeResponseError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TransferTimeoutError,
+)
+
+__all__ = ["TRANSIENT_ERRORS", "TRANSIENT_STATUSES", "forget_request", "raise_connection_error", "refusal"]
+
+TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
+
+_REQUEST_IDS = ("x-request-id", "x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-amz-cf-id")
+_CODE = re.compile(rb"<Code>\s*([A-Za-z0-9.]{1,60})\s*</Code>")
+
+_LOGIN = "Give storage_options={'auth': (user, password)} or {'headers': {'Authorization': 'Bearer …'}}"
+
+_STATUSES: dict[int, tuple[type[StorageError], str, str | None]] = {
+    401: (CredentialsError, "The server wants other credentials", _LOGIN),
+    403: (AccessDeniedError, "The server refuses access", "Check the credentials, or whether a signed URL has expired"),
+    404: (ObjectNotFoundError, "There is no such file", None),
+    407: (CredentialsError, "The proxy wants credentials", "Put them into HTTPS_PROXY, or into the option proxy_auth"),
+    410: (ObjectNotFoundError, "The file is gone", None),
+    416: (RangeResponseError, "The server cannot give the first byte of the file", None),
+}
+
+# The first matching class counts: subclasses stand before their bases.
+_CLASSES: list[tuple[tuple[type[Exception], ...], type[StreamerError], str, str | None]] = [
+    (
+        (aiohttp.ClientSSLError,),
+        TlsError,
+        "The TLS handshake failed",
+        "For a private CA: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
+    ),
+    ((aiohttp.ClientProxyConnectionError,), ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, NO_PROXY"),
+    ((aiohttp.ClientConnectorError,), ConnectError, "No connection to the server", "Check host, port and network"),
+    ((TooSlowError,), TransferTimeoutError, "The server sends its answer too slowly", None),
+    ((asyncio.TimeoutError, TimeoutError), TransferTimeoutError, "The server did not answer in time", HOW_TO_WAIT),
+    ((aiohttp.InvalidURL,), OptionError, "The URL cannot be requested", "Check it, and that of the proxy"),
+    (
+        (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError),
+        ConnectError,
+        "The server broke off the connection",
+        None,
+    ),
+]
+
+
+def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapsed_s: float = 0.0) -> NoReturn:
+    """Translate what aiohttp raised instead of an answer.
+
+    Args:
+        error: The exception.
+        uri: What was asked for, without secrets.
+        attempts: How often.
+        elapsed_s: Seconds since the first.
+    """
+    forget_request(error)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        told: StreamerError = refusal(error.status, {}, b"", uri, attempts=attempts)
+    else:
+        cls, message, hint = next(
+            ((cls, message, hint) for classes, cls, message, hint in _CLASSES if isinstance(error, classes)),
+            (StorageError, f"The HTTP client failed with {type(error).__name__}", None),
+        )
+        told = cls(message, uri=uri, hint=hint)
+        if isinstance(told, StorageError):
+            told.attempts, told.elapsed_s = attempts, elapsed_s
+    # Only these name a host and a reason; others may repeat the URL.
+    raise told from (error if isinstance(error, aiohttp.ClientConnectorError) else None)
+
+
+def forget_request(error: BaseException) -> None:
+    """Take the request, with all of its headers, out of an error of aiohttp: a frame of a traceback would show it."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        error.request_info = SimpleNamespace(real_url="")  # type: ignore[assignment]
+        error.history = error.args = ()
+
+
+def refusal(
+    status: int, headers: Mapping[str, str], body: bytes, uri: str, *, attempts: int = 1, elapsed_s: float = 0.0
+) -> StorageError:
+    """Say what a status means.
+
+    Args:
+        status: Anything that is no success.
+        headers: Of the answer, whatever their case.
+        body: The start of the answer's body, for an object store's own code.
+        uri: What was asked for, without secrets.
+        attempts: How often it was asked for.
+        elapsed_s: Seconds since the first time.
+    """
+    cls, message, hint = _STATUSES.get(status) or (HttpStatusError, "The server could not answer", None)
+    if status in (400, 401, 403) and b"expired" in body.lower():
+        cls, message, hint = CredentialsError, "The signed URL or its token has expired", "Get a new one"
+    code = _CODE.search(body)
+    lower = {name.lower(): value for name, value in headers.items()}
+    request_id = next((lower[name] for name in _REQUEST_IDS if name in lower), "")
+    return cls(
+        message,
+        uri=uri,
+        hint=hint,
+        status=status,
+        code=code[1].decode() if code else None,
+        request_id=word_told(request_id),
+        attempts=attempts,
+        elapsed_s=elapsed_s,
+    )

@@ -1,0 +1,163 @@
+"""What the first byte of an HTTP object tells: its size, its version, where it is, and whether it is read by ranges.
+
+Guarantees: one GET of one byte, because servers answer a HEAD as they like; an answer whose size is unknown, that is
+compressed, or that is a web page where weights were expected, is an error and never taken for the object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from urllib.parse import parse_qs, urlsplit
+
+import aiohttp
+
+from streamer.backends.client.told_values import size_told
+from streamer.backends.http.client import HttpClient, Opened
+from streamer.backends.http.redirects import Hop
+from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
+
+__all__ = ["Probe", "expiry_of", "probe", "version_in"]
+
+FIRST_BYTE_WAIT_S = 1.0  # behind its header; a new connection costs less than a longer wait
+
+_FIRST_BYTE = {"Range": "bytes=0-0"}
+_RANGE = re.compile(r"bytes\s+0-0/([0-9]+)", re.IGNORECASE)
+_WEIGHTS = (".safetensors", ".json")
+_PAGES = (".html", ".htm", ".xhtml")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One object, as its server describes it now.
+
+    Attributes:
+        hop: Where it is, behind all redirects, and what may be sent there.
+        size_bytes: Its size.
+        version: Its ETag, else its modification time, or None where the server tells neither.
+        version_header: The header that says so.
+        has_ranges: The server gives parts of it.
+    """
+
+    hop: Hop
+    size_bytes: int
+    version: str | None
+    version_header: str
+    has_ranges: bool
+
+
+async def probe(client: HttpClient, start: Hop, uri: str) -> Probe:
+    """Ask for the first byte of an object.
+
+    Args:
+        client: Whose session to use.
+        start: The object's URL, and the headers for its host.
+        uri: The same for messages, without secrets.
+
+    Raises:
+        ObjectNotFoundError: there is no such object, or a folder.
+        CredentialsError: the server asks for a login, with a status or with a page.
+        StorageError: anything else the server or the network has to say.
+    """
+    try:
+        answer = await client.opened(start, uri, _FIRST_BYTE)
+    except RangeResponseError as error:  # 416: not even one byte
+        if error.status == 416:
+            return await _probe_of_nothing(client, start, uri)
+        raise
+    try:
+        _check_kind(answer.headers, urlsplit(start.url).path, uri)
+        size_bytes, has_ranges = _size(answer.response.status, answer.headers, uri)
+        if answer.response.status == 206:
+            await _take_first_byte(answer.response)
+    finally:
+        answer.response.close()
+    return _described(answer, size_bytes, has_ranges)
+
+
+def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
+    """Return the version that an answer tells, and the name of the header that does.
+
+    One that is not of ASCII has no text of its own, and so could not be compared: it does not count.
+    """
+    for name in ("ETag", "Last-Modified"):
+        if headers.get(name) and headers[name].isascii() and headers[name].isprintable():
+            return headers[name], name
+    return None, "ETag"
+
+
+def expiry_of(url: str) -> float | None:
+    """Return the Unix time until which a signed URL is good, or None where it does not say.
+
+    Args:
+        url: As AWS (``X-Amz-Date``, ``X-Amz-Expires``) or CloudFront (``Expires``) sign it.
+    """
+    query = {name.lower(): values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+    try:
+        if "x-amz-expires" in query:
+            signed = datetime.strptime(query["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+            return (signed + timedelta(seconds=int(query["x-amz-expires"]))).timestamp()
+        return float(int(query["expires"])) if "expires" in query else None
+    except (KeyError, ValueError, OverflowError):
+        return None
+
+
+async def _take_first_byte(response: aiohttp.ClientResponse) -> None:
+    """Empty the connection, so that it is kept. All that is wanted stood in the header, whatever comes behind it."""
+    if response.content_length not in (1, None):
+        return
+    with suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(response.content.read(2), FIRST_BYTE_WAIT_S)
+
+
+async def _probe_of_nothing(client: HttpClient, start: Hop, uri: str) -> Probe:
+    """Ask again without a range: an empty object has no first byte."""
+    answer = await client.opened(start, uri, {})
+    answer.response.close()
+    if answer.response.content_length != 0:
+        raise RangeResponseError("The server gives the file, but not its first byte", uri=uri, status=416)
+    return _described(answer, 0, has_ranges=True)
+
+
+def _described(answer: Opened, size_bytes: int, has_ranges: bool) -> Probe:
+    version, version_header = version_in(answer.headers)
+    return Probe(answer.hop, size_bytes, version, version_header, has_ranges)
+
+
+def _check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
+    encoding = headers.get("Content-Encoding", "identity")
+    if encoding.lower() not in ("", "identity"):
+        raise RangeResponseError("The server compresses the file, though it was asked not to", uri=uri)
+    is_page = headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
+    if is_page and path.lower().endswith(_WEIGHTS):
+        raise CredentialsError(
+            "The server answers with a web page instead of the file",
+            uri=uri,
+            hint="It may want a login (storage_options headers or auth), or a proxy puts its own page in the way",
+        )
+    if is_page and not path.lower().endswith(_PAGES):
+        raise ObjectNotFoundError("This is a folder or a web page, not a file", uri=uri)
+
+
+def _size(status: int, headers: Mapping[str, str], uri: str) -> tuple[int, bool]:
+    """Return the object's size, and whether its parts can be had."""
+    told = _RANGE.fullmatch(headers.get("Content-Range", "").strip())
+    if status == 206:
+        if told is None:
+            raise RangeResponseError("The server sends another range than the one asked for", uri=uri, status=status)
+        return size_told(told[1], uri), True
+    if status != 200:
+        raise StorageError("The server answers without a file", uri=uri, status=status)
+    length = told[1] if told else headers.get("Content-Length", "")
+    if not length:
+        raise StorageError(
+            "The server does not tell the size of the file, and gives no part of it",
+            uri=uri,
+            hint="Download it and load the copy: without its size nothing could tell a whole file from a part",
+        )
+    size_bytes = size_told(length, uri)
+    return size_bytes, size_bytes <= 1 and told is None

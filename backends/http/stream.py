@@ -1,0 +1,254 @@
+"""An HTTP object whose server gives no parts of it, read front to back through one GET.
+
+Guarantees: every byte comes from an answer with the size and version that the probe told; each wait is bounded; the
+connection goes back at the end of the object, when many others are read, or when nobody holds the reader. The engine's
+threads may ask for neighbouring blocks in any order: who comes early waits. Going back means reading from the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from time import monotonic
+
+import aiohttp
+
+from streamer.backends.http.client import HttpClient, Opened
+from streamer.backends.http.errors import raise_connection_error
+from streamer.backends.http.probe import Probe, version_in
+from streamer.backends.http.redirects import Hop
+from streamer.core.errors import (
+    ChangedError,
+    ConnectError,
+    RangeResponseError,
+    StorageError,
+    TransferTimeoutError,
+    TruncatedError,
+)
+from streamer.core.store.sources import ObjectInfo
+
+__all__ = ["OneStream"]
+
+ATTEMPTS = 3  # to read one block; each begins at the start of the object
+CHUNK_BYTES = 1 << 20  # what is copied at a time: waking the loop for less costs more than the copy
+EARLY_WAIT_S = 0.02  # for a thread that holds an earlier block and has not asked yet; several switches of the GIL
+MAX_IDLE = 8  # connections that wait for their next block; servers close them after a minute anyway
+STALL_S = 10.0
+# An eighth of what the engine asks of ranges: here another attempt starts from the beginning.
+STALL_BYTES_PER_S = 32 << 10
+TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
+
+_Body = list[aiohttp.ClientResponse]
+
+
+class OneStream:
+    """Reads one object; called by any number of threads, one of which reads at a time.
+
+    Args:
+        client: Whose session to use.
+        start: The object's URL before redirects, and the headers for its host.
+        info: The object, with its size.
+        expected: What the probe told.
+        early_wait_s: How long a block waits for one before it; a parameter for tests.
+
+    Attributes:
+        last_used_s: When a block was last read, by `time.monotonic`.
+    """
+
+    def __init__(
+        self, client: HttpClient, start: Hop, info: ObjectInfo, expected: Probe, early_wait_s: float | None = None
+    ) -> None:
+        self._client, self._start, self._info, self._expected = client, start, info, expected
+        self._early_wait_s = EARLY_WAIT_S if early_wait_s is None else early_wait_s
+        self._turn = threading.Condition()
+        self._asked: list[int] = []
+        self._is_busy = False
+        self._position = 0
+        self._body: _Body = []
+        self.last_used_s = 0.0
+        weakref.finalize(self, _drop, client.loop, self._body)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill the whole buffer from that offset.
+
+        Raises:
+            ChangedError: the object is another one than at the probe.
+            TruncatedError: it ends too early, several times.
+            StorageError: anything else the server or the network has to say.
+        """
+        view = buffer.cast("B")
+        self._take_turn(offset)
+        try:
+            self._read(view, offset)
+        finally:
+            with self._turn:
+                self._is_busy = False
+                self.last_used_s = monotonic()
+                self._turn.notify_all()
+        return len(view)
+
+    @property
+    def is_open(self) -> bool:
+        """It holds a connection."""
+        return bool(self._body)
+
+    def drop_if_idle(self) -> None:
+        """Give the connection back unless somebody waits for its bytes."""
+        with self._turn:
+            if not self._is_busy and not self._asked:
+                self._drop()
+
+    def _take_turn(self, offset: int) -> None:
+        """Wait until nobody asks for an earlier block, and a moment longer where this one does not follow."""
+        with self._turn:
+            self._asked.append(offset)
+            self._turn.notify_all()
+            try:
+                while True:
+                    self._turn.wait_for(lambda: self._is_next(offset))
+                    if self._position == offset:
+                        break
+                    if not self._turn.wait_for(lambda: not self._is_next(offset), self._early_wait_s):
+                        break
+                self._is_busy = True
+            finally:
+                self._asked.remove(offset)
+
+    def _is_next(self, offset: int) -> bool:
+        return not self._is_busy and offset == min(self._asked)
+
+    def _read(self, view: memoryview, offset: int) -> None:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._go_to(offset)
+                self._receive(len(view), lambda chunk, at: view.__setitem__(slice(at, at + len(chunk)), chunk))
+            except (ConnectError, TransferTimeoutError, TruncatedError) as error:
+                self._drop()
+                # A future and its error hold each other, and the error's frames hold the buffer.
+                error.__traceback__ = None
+                if attempt == ATTEMPTS:
+                    error.byte_range, error.object_size = (offset, offset + len(view)), self._info.size_bytes
+                    error.attempts = attempt
+                    raise
+            except BaseException:
+                self._drop()
+                raise
+            else:
+                return
+
+    def _go_to(self, offset: int) -> None:
+        if not self._body or offset < self._position:
+            self._drop()
+            _make_room(self)
+            self._body.append(self._client.run(self._open).response)
+        self._receive(offset - self._position, lambda _chunk, _at: None)
+
+    def _receive(self, count: int, take: Callable[[bytes, int], None]) -> None:
+        got = 0
+        while got < count:
+            # Copied here and not on the loop, which may hold a finished coroutine, and so the buffer, a moment longer.
+            chunk = self._client.run(_next_chunk, self._body[0], min(CHUNK_BYTES, count - got), self._info.uri)
+            take(chunk, got)
+            got += len(chunk)
+            self._position += len(chunk)
+        if self._position == self._expected.size_bytes:
+            self._drop()
+
+    async def _open(self) -> Opened:
+        answer = await self._client.opened(self._start, self._info.uri, {}, TIMEOUT)
+        try:
+            self._check(answer)
+        except BaseException:
+            answer.response.close()
+            raise
+        return answer
+
+    def _check(self, answer: Opened) -> None:
+        uri, headers = self._info.uri, answer.headers
+        if answer.response.status != 200 or headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
+            raise RangeResponseError("The server does not answer with the file", uri=uri, status=answer.response.status)
+        version, _ = version_in(headers)
+        size_bytes = answer.response.content_length
+        if version != self._expected.version or size_bytes not in (None, self._expected.size_bytes):
+            raise ChangedError(
+                "The file was replaced while it was read",
+                uri=uri,
+                hint="Load again, and do not overwrite a checkpoint while it is read",
+            )
+        if size_bytes is None:
+            raise StorageError("The server no longer tells the size of the file", uri=uri)
+
+    def _drop(self) -> None:
+        self._position = 0
+        _drop(self._client.loop, self._body)
+
+
+_open: weakref.WeakSet[OneStream] = weakref.WeakSet()
+_open_guard = threading.Lock()
+
+
+def _make_room(stream: OneStream) -> None:
+    """Let only so many readers keep a connection between two blocks, the ones last used; servers close it anyway."""
+    with _open_guard:
+        _open.add(stream)
+        others = sorted((other for other in _open if other is not stream and other.is_open), key=_last_used_s)
+    for other in others[: max(0, len(others) - MAX_IDLE + 1)]:
+        other.drop_if_idle()
+
+
+def _start_anew_in_child() -> None:
+    _open.clear()  # the parent's
+    _open_guard.release()
+
+
+# `fork` waits for the guard, so that no child inherits it locked.
+os.register_at_fork(
+    before=_open_guard.acquire, after_in_parent=_open_guard.release, after_in_child=_start_anew_in_child
+)
+
+
+def _last_used_s(stream: OneStream) -> float:
+    return stream.last_used_s
+
+
+def _drop(loop: asyncio.AbstractEventLoop, body: _Body) -> None:
+    while body:
+        response = body.pop()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(response.close)
+
+
+async def _next_chunk(response: aiohttp.ClientResponse, most: int, uri: str) -> bytes:
+    parts: list[bytes] = []
+    got = 0
+    window_began, got_before = monotonic(), 0
+    try:
+        while got < most:
+            part = await response.content.read(most - got)
+            if not part:
+                break
+            parts.append(part)
+            got += len(part)
+            if (window_s := monotonic() - window_began) > STALL_S:
+                if got - got_before < STALL_BYTES_PER_S * window_s:
+                    raise _stalled(got - got_before, window_s, uri)
+                window_began, got_before = monotonic(), got
+    except TransferTimeoutError:
+        raise
+    except Exception as error:
+        if not got:
+            raise_connection_error(error, uri)
+    if not got:
+        raise TruncatedError("The server ends the file before its size", uri=uri)
+    return b"".join(parts)
+
+
+def _stalled(got: int, seconds: float, uri: str) -> TransferTimeoutError:
+    return TransferTimeoutError(
+        f"The transfer stalled: {got} bytes in {seconds:.0f} s",
+        uri=uri,
+        hint="The server gives no parts of the file, so each attempt starts anew; use one that answers ranges",
+    )

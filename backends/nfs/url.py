@@ -1,0 +1,106 @@
+"""What an ``nfs://`` URL and its options name. Pure; the engine reads the same URLs by the same rules.
+
+A path is taken letter by letter. What follows the last ``?`` is options where it reads like options
+(``name=value``, joined by ``&``); else that ``?`` is a letter of a name, or of a glob.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamer.core.errors import OptionError, UsageError
+from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.redact import redact
+
+__all__ = ["NfsUrl"]
+
+SCHEME = "nfs://"
+# Lowest and highest value. Those of libnfs that change how it reads are ours to decide, and are not among them.
+BOUNDS = {
+    "version": (3, 4),
+    "nfsport": (1, 65535),
+    "mountport": (1, 65535),
+    "uid": (0, 2**31 - 1),
+    "gid": (0, 2**31 - 1),
+}
+
+_OPTIONS = re.compile(r"[a-z-]+=[^&]*(&[a-z-]+=[^&]*)*")
+_SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[^:@\[\]/]+)(:(?P<port>[0-9]+))?")
+
+
+@dataclass(frozen=True)
+class NfsUrl:
+    """One path on one server.
+
+    Attributes:
+        host: Name or address of the server, an IPv6 address in its brackets.
+        path: Absolute path on the server.
+        options: Those that were given, by name.
+    """
+
+    host: str
+    path: str
+    options: Mapping[str, int]
+
+    @classmethod
+    def parse(cls, uri: str, storage_options: Mapping[str, Any]) -> NfsUrl:
+        """Take a URL apart; `storage_options` win over its query.
+
+        Raises:
+            UsageError: it names no server, or holds what an NFS URL cannot.
+            OptionError: an unknown option, or a value out of its bounds.
+        """
+        rest = uri[len(SCHEME) :] if uri[: len(SCHEME)].lower() == SCHEME else ""
+        before, mark, query = rest.rpartition("?")
+        has_options = bool(mark) and _OPTIONS.fullmatch(query) is not None
+        authority, slash, path = (before if has_options else rest).partition("/")
+        server = _SERVER.fullmatch(authority)
+        if server is None:
+            raise UsageError(
+                "The URL names no NFS server",
+                uri=redact(uri),
+                hint="Expected nfs://server[:port]/export/path?version=4; a user is given as uid= and gid=",
+            )
+        if "\0" in path:
+            raise UsageError("A path cannot hold a NUL", uri=redact(uri).replace("\0", ""))
+        given = SecretOptions({"nfsport": server["port"]} if server["port"] else {})
+        if has_options:
+            pairs = (pair.partition("=")[::2] for pair in query.split("&"))
+            given.update({str(name): value for name, value in pairs})
+        given.update({name: value for name, value in storage_options.items() if value is not None})
+        _check_names(given)
+        return cls(server["host"], slash + path or "/", {name: _number(name, value) for name, value in given.items()})
+
+    def at(self, path: str) -> NfsUrl:
+        """Name another path on the same server."""
+        return replace(self, path=path)
+
+    def shown(self, path: str) -> str:
+        """Write the URL of a path for messages: without options, so with the port in its usual place."""
+        port = f":{self.options['nfsport']}" if "nfsport" in self.options else ""
+        return f"{SCHEME}{self.host}{port}{path}"
+
+    def __str__(self) -> str:
+        """Write the URL so that the engine reads exactly this: the version ends every path, whatever is in it."""
+        options = {"version": 4, **self.options}
+        return f"{SCHEME}{self.host}{self.path}?" + "&".join(f"{name}={value}" for name, value in options.items())
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    for name in given:
+        if name not in BOUNDS:
+            raise OptionError(f"nfs:// has no option {name[:40]!r}", hint=f"There are {', '.join(BOUNDS)}")
+
+
+def _number(name: str, value: object) -> int:
+    low, high = BOUNDS[name]
+    try:
+        number = int(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else None
+    except ValueError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise OptionError(f"{name} must be a number from {low} to {high}, not {str(value)[:40]!r}")
+    return number

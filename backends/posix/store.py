@@ -1,0 +1,199 @@
+"""Files on mounted file systems: plain paths, ``file://`` and ``local://`` URLs.
+
+Guarantees: to read, only `os.stat` and `os.scandir` are called, so nothing here waits on a FIFO or a device; symbolic
+links are followed (the Hugging Face cache is made of them), unless ``symlinks="inside"`` keeps them in the folder that
+the URL names. Refuses everything that is not a regular file. A URL names what it names to fsspec, letter by letter;
+only where no such file exists is it read as RFC 8089 wants: ``%20`` for a space.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from streamer import _native
+from streamer.backends.posix.atomic_write import write_atomically
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
+from streamer.core.secrets.redact import redact
+from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
+
+__all__ = ["PosixStore", "streamer_open_store", "streamer_source_kind"]
+
+PREFIXES = ("file://", "local://", "file:", "local:")  # what fsspec's local file system strips
+
+# statfs(2)'s f_type of file systems that ask another machine for what they give. FUSE is not among them: it is as often
+# local (and the page cache tells which it is); neither is Lustre, whose client reads ahead over all its servers itself.
+REMOTE_FILE_SYSTEMS = {
+    0x6969: "NFS",
+    0xFE534D42: "SMB2",
+    0xFF534D42: "CIFS",
+    0x517B: "SMB",
+    0x01021997: "9P",
+    0x00C36400: "Ceph",
+    0x5346414F: "AFS",
+}
+
+# These read ahead themselves, for which they need the page cache.
+CACHING_FILE_SYSTEMS = {0x65735546: "FUSE", 0x0BD00BD0: "Lustre"}
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+@hookimpl
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
+    """Open the store of mounted files; of `storage_options`, those of fsspec's local files say nothing about reading.
+
+    Raises:
+        OptionError: ``symlinks`` is neither ``"follow"`` nor ``"inside"``.
+    """
+    if scheme not in ("file", "local"):
+        return None
+    return PosixStore(uri, symlinks=storage_options.get("symlinks", "follow"))
+
+
+@hookimpl
+def streamer_source_kind(scheme: str) -> type[FileSource]:
+    """Say that these files are read natively."""
+    del scheme
+    return FileSource
+
+
+class PosixStore:
+    """Mounted files, each named by its absolute path. Holds nothing open.
+
+    Args:
+        uri: A path (``~`` is expanded, as in fsspec) or a ``file://`` URL.
+        symlinks: ``"follow"``: wherever they lead; ``"inside"``: a file must lie in the folder of the checkpoint. What
+            counts is where the opened file lies, so no exchange of links in between helps. Hard links cannot be told.
+
+    Attributes:
+        root: The absolute path `uri` names. ``..`` is left for the kernel, which alone can see through links.
+
+    Raises:
+        UsageError: the path has a NUL in it.
+        OptionError: `symlinks` is something else.
+    """
+
+    root: str
+
+    def __init__(self, uri: str, symlinks: str = "follow") -> None:
+        if symlinks not in ("follow", "inside"):
+            raise OptionError(f"symlinks is 'follow' or 'inside', not {symlinks!r}")
+        self.root = _absolute_path(uri)
+        self._inside = _folder_of(self.root) if symlinks == "inside" else None
+        self._file_systems: dict[str, int | None] = {}
+
+    def info(self, path: str) -> ObjectInfo:
+        """Describe one regular file.
+
+        Raises:
+            ObjectNotFoundError: there is none; a folder is not a file.
+            AccessDeniedError: a folder on the way may not be searched.
+            StorageError: it is a FIFO, socket or device, or the file system failed.
+        """
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise _storage_error(error, path) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise _not_a_file(found, path)
+        return _described(path, found)
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        """List the regular files directly in a folder, and its links to files, broken ones too (without a size)."""
+        try:
+            with os.scandir(prefix) as entries:
+                found = [info for entry in entries if (info := _described_entry(entry)) is not None]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _storage_error(error, prefix) from error
+        return sorted(found, key=lambda info: info.path)
+
+    def source(self, info: ObjectInfo) -> FileSource:
+        """Name the file for the native readers, and say whether it lies on another machine."""
+        kind = self._file_system(info.path)
+        return FileSource(
+            info.path,
+            is_remote=kind in REMOTE_FILE_SYSTEMS,
+            inside=self._inside,
+            needs_cache=kind in REMOTE_FILE_SYSTEMS or kind in CACHING_FILE_SYSTEMS,
+        )
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file under another name, bring it to the disk, and only then give it its name.
+
+        Raises:
+            AccessDeniedError: the folder may not be written.
+            StorageError: the disk is full, or failed.
+        """
+        try:
+            write_atomically(path, data)
+        except OSError as error:
+            raise _storage_error(error, path) from error
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def _file_system(self, path: str) -> int | None:
+        """Look at the file system once per folder, behind links: a cache may lie locally and point elsewhere."""
+        folder = os.path.dirname(os.path.realpath(path) if os.path.islink(path) else path)
+        if folder not in self._file_systems:
+            self._file_systems[folder] = _native.file_system_type(os.fsencode(folder))
+        return self._file_systems[folder]
+
+
+def _absolute_path(uri: str) -> str:
+    if "\0" in uri:
+        raise UsageError(f"A path cannot hold a NUL: {redact(uri)!r}")
+    prefix = next((prefix for prefix in PREFIXES if uri.startswith(prefix)), "")
+    path = os.path.expanduser(uri[len(prefix) :])
+    if prefix and "%" in path and not os.path.lexists(path) and os.path.lexists(unquote(path)):
+        path = unquote(path)
+    return str(Path(path).absolute())
+
+
+def _folder_of(root: str) -> str:
+    """Give the folder of the checkpoint that a path names, as it is behind links: itself, or that of the file."""
+    return os.path.realpath(root if os.path.isdir(root) else os.path.dirname(root))
+
+
+def _described(path: str, found: os.stat_result) -> ObjectInfo:
+    # The change time cannot be set by programs, so restoring an old modification time does not hide a rewrite.
+    version = f"{found.st_mtime_ns}-{found.st_ctime_ns}-{found.st_size}-{found.st_ino}"
+    return ObjectInfo(path=path, uri=redact(path), size_bytes=found.st_size, version=version)
+
+
+def _described_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
+    try:
+        found = entry.stat()
+    except OSError:
+        # A broken link is listed without a size, so that a load of the folder fails instead of dropping a shard.
+        return ObjectInfo(entry.path, redact(entry.path), size_bytes=None) if entry.is_symlink() else None
+    return _described(entry.path, found) if stat.S_ISREG(found.st_mode) else None
+
+
+def _not_a_file(found: os.stat_result, path: str) -> StorageError:
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
+    cls = ObjectNotFoundError if stat.S_ISDIR(found.st_mode) else StorageError
+    return cls(f"This is {kind}, not a regular file", uri=redact(path))
+
+
+def _storage_error(error: OSError, path: str) -> StorageError:
+    code = errno.errorcode.get(error.errno or 0)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return ObjectNotFoundError("No such file or folder", uri=redact(path), code=code)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return AccessDeniedError("The file system refuses access", uri=redact(path), code=code)
+    return StorageError(f"The file system failed: {error.strerror}", uri=redact(path), code=code)

@@ -1,0 +1,5 @@
+"""S3, and whatever speaks its protocol."""
+
+from streamer.backends.s3.store import S3Store, streamer_open_store, streamer_source_kind
+
+__all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]

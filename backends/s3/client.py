@@ -1,0 +1,240 @@
+"""The S3 control plane: one s3fs instance, with the defaults it lacks, called on its own event loop.
+
+Guarantees: what the user said (argument, fsspec configuration, AWS environment) is never overridden, changed in place
+or written back; a request ends within three attempts and the time of `answer_times`; where the clock of this machine is
+wrong, signatures are made at the server's time. Refuses to work without verified TLS, and to follow a
+redirect. The client's own methods are called, not those of s3fs, whose listing cache may be stale and whose second
+layer of retries would make five times as many attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, ReadTimeoutError
+from fsspec.asyn import sync
+from fsspec.config import apply_config
+from s3fs import S3FileSystem
+
+from streamer.backends.client.answer_times import AnswerTimes, answer_times
+from streamer.backends.client.bounded_answers import TooSlowError, allowing
+from streamer.backends.fsspec.instances import shared
+from streamer.backends.metadata_servers import ask_aws_directly
+from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
+from streamer.backends.s3.errors import MalformedAnswerError
+from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_foreign_listings
+from streamer.backends.s3.redirects import follow_no_redirects
+from streamer.backends.s3.sessions import new_session
+from streamer.core.errors import OptionError
+from streamer.core.options.limits import Limits
+from streamer.core.secrets.options import SecretOptions, plain
+
+__all__ = ["S3Client", "filled_options"]
+
+# The first attempt, one for a connection that was closed while idle, one for a server that restarts.
+DEFAULT_LIMITS = Limits()
+_NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, asyncio.TimeoutError)
+RETRIES = {"mode": "standard", "total_max_attempts": 3}
+
+
+class S3Client:
+    """Answers requests about objects, and signs URLs for them, with the credentials of one s3fs instance.
+
+    Args:
+        storage_options: Arguments of `s3fs.S3FileSystem`.
+        limits: The most to take of S3's answers.
+
+    Raises:
+        OptionError: an option that is refused, or that s3fs does not know.
+    """
+
+    def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        environment = SecretOptions(os.environ)
+        options = filled_options(storage_options, environment)
+        self._times = _fill_times(options, limits)
+        try:
+            self._fs = shared(self, S3FileSystem, options, _close)
+        except (KeyError, TypeError, ValueError) as error:
+            raise OptionError(f"s3fs refuses the storage options: {type(error).__name__}") from error
+        # As botocore will find it, but for its configuration files.
+        self.endpoint = _endpoint(options, environment)
+        self.is_anonymous = bool(self._fs.anon)
+        self.requester_pays = bool(self._fs.requester_pays)
+        self._clock_offset_s = 0.0
+
+    def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the botocore client of that bucket's region; its exceptions pass through.
+
+        A refusal that tells of another time than this machine's is answered once, with a signature of that time.
+        """
+        payer = {"RequestPayer": "requester"} if self.requester_pays else {}
+        answer: dict[str, Any] = sync(self._fs.loop, self._call, method, bucket, {**payer, **parameters})
+        return answer
+
+    def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
+        """Return a URL that may be read for so long, or the bare one for anonymous use.
+
+        botocore builds the host from region, endpoint and addressing style, and its own `S3SigV4QueryAuth` signs with
+        credentials frozen for this URL, for the region that a redirect may have taught it.
+        """
+        payer = {"RequestPayer": "requester"} if self.requester_pays else {}
+        url: str = sync(self._fs.loop, self._signed_get, bucket, lifetime_s, {**payer, **parameters})
+        return url
+
+    def split(self, path: str) -> tuple[str, str]:
+        """Split ``bucket/key``, where the bucket may be the ARN of an access point."""
+        bucket, key, _ = self._fs.split_path(path)
+        return bucket, key
+
+    def ca_file(self) -> str | None:
+        """Return the certificates this client trusts, or None for the system's."""
+        verify = self._fs.client_kwargs.get("verify")
+        named = verify if isinstance(verify, (str, os.PathLike)) else self._fs.session.get_config_variable("ca_bundle")
+        return os.fspath(named) if named else None
+
+    def proxy(self, url: str) -> str | None:
+        """Return the proxy that ``config_kwargs`` names for the scheme of this URL."""
+        proxies: Mapping[str, str] = self._fs.s3.meta.config.proxies or {}
+        return proxies.get(url.partition(":")[0])
+
+    async def _call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            answer = await self._bounded_call(method, bucket, parameters)
+        except ClientError as error:
+            if not self._learns_clock(error.response) or _status(error.response) != 403:
+                raise
+            answer = await self._bounded_call(method, bucket, parameters)
+        self._learns_clock(answer)
+        if "Body" in answer:  # only asked for to learn the reason of a refusal
+            answer.pop("Body").close()
+        return answer
+
+    async def _bounded_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        client = await self._signing_client(bucket)
+        with allowing(self._limits.answer_bytes, self._times) as allowance:
+            try:
+                asked = getattr(client, method)(Bucket=bucket, **parameters)
+                answer: dict[str, Any] = await asyncio.wait_for(asked, self._times.question_s)
+            except Exception as error:
+                is_late = isinstance(error, (asyncio.TimeoutError, ReadTimeoutError))
+                if is_late and allowance.has_slow_answer:  # though botocore asked again
+                    raise TooSlowError from None
+                is_of_text = isinstance(error, InvalidRegionError) or not isinstance(error, _NOT_OF_TEXT)
+                if not (allowance.has_answer and is_of_text):
+                    raise
+                raise MalformedAnswerError from error
+        return answer
+
+    async def _signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, Any]) -> Any:
+        client = await self._signing_client(bucket)
+        # The steps of `client.generate_presigned_url`, which itself prefers the global endpoint and the client's own
+        # region, and so signs for the wrong place where the bucket's region was learnt from a redirect.
+        context: dict[str, Any] = {"is_presign_request": True}
+        operation = client.meta.service_model.operation_model("GetObject")
+        emitted = await client._emit_api_params({"Bucket": bucket, **parameters}, operation, context)
+        endpoint_url, headers, _ = await client._resolve_endpoint_ruleset(operation, emitted, context)
+        request = await client._convert_to_request_dict(
+            emitted, operation, endpoint_url, context=context, headers=headers, set_user_agent_header=False
+        )
+        return await client._request_signer.generate_presigned_url(request, "GetObject", expires_in=lifetime_s)
+
+    async def _signing_client(self, bucket: str) -> Any:
+        if self._fs.session is None:  # the caller gave none, and this is the first client
+            self._fs.session, self._fs._session_is_owned = new_session(SecretOptions(self._fs.kwargs)), False
+            if not (self.is_anonymous or self._fs.key):
+                ask_aws_directly(self._fs.session)
+        await self._fs.set_session()
+        client = await self._fs.get_s3(bucket)
+        follow_no_redirects(client._endpoint.http_session)
+        refuse_foreign_listings(client)
+        if self._clock_offset_s:  # each region has a client, and so a signer, of its own
+            sign_at_offset(client._request_signer, self._clock_offset_s)
+        return client
+
+    def _learns_clock(self, answer: Mapping[str, Any]) -> bool:
+        """Compare the server's time with ours, and say whether that brought something new."""
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        offset_s = clock_offset_s(date, time.time())
+        if offset_s is None or abs(offset_s - self._clock_offset_s) <= TOLERANCE_S:
+            return False
+        self._clock_offset_s = offset_s
+        return True
+
+
+async def _close(fs: S3FileSystem) -> None:
+    creator = getattr(fs, "_s3creator", None)  # of the client, or with `cache_regions` of one for each region
+    if creator is not None:
+        await creator.__aexit__(None, None, None)
+
+
+def _status(answer: Mapping[str, Any]) -> int:
+    status: int = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status
+
+
+def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    """Complete the arguments of `S3FileSystem` where the user left them open.
+
+    fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
+
+    Raises:
+        OptionError: ``verify=False``, a password in ``endpoint_url``, or an ``asynchronous`` instance.
+    """
+    options = SecretOptions(apply_config(S3FileSystem, plain(given)))
+    options["client_kwargs"] = _filled_client(options, environment)
+    options["config_kwargs"] = _filled_config(options, environment)
+    endpoints = (options.get("endpoint_url"), options["client_kwargs"].get("endpoint_url"))
+    if any("@" in endpoint for endpoint in endpoints if endpoint):
+        raise OptionError("endpoint_url cannot hold a user or password: botocore would show it in its messages")
+    if options.get("asynchronous"):
+        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
+    return options
+
+
+def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    given = options.get("endpoint_url") or options["client_kwargs"].get("endpoint_url")
+    named = given or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    return str(named).rstrip("/") if named else None
+
+
+def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    client = SecretOptions(options.get("client_kwargs"))
+    if client.get("verify") is False:
+        raise OptionError(
+            "verify=False is refused: TLS certificates are always verified",
+            hint="Name the CA instead: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
+        )
+    if "verify" not in client and "AWS_CA_BUNDLE" not in environment and environment.get("SSL_CERT_FILE"):
+        client["verify"] = environment["SSL_CERT_FILE"]  # as the engine does; botocore alone would ignore it
+    if _lacks_region(options, client, environment) and environment.get("AWS_REGION"):
+        client["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
+    return client
+
+
+def _fill_times(options: SecretOptions, limits: Limits) -> AnswerTimes:
+    """Give botocore its time-outs, where the user does not."""
+    given_s = options["config_kwargs"].get("read_timeout")
+    times = answer_times(limits, given_s if isinstance(given_s, (int, float)) else None)
+    options["config_kwargs"].setdefault("connect_timeout", times.connect_s)
+    options["config_kwargs"].setdefault("read_timeout", times.silence_s)
+    return times
+
+
+def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+    """`cache_regions` counts as a region: s3fs drops it when one is named."""
+    named = client.get("region_name") or options.get("region_name") or environment.get("AWS_DEFAULT_REGION")
+    configured = (options.get("config_kwargs") or {}).get("region_name")
+    return not (named or configured or options.get("cache_regions"))
+
+
+def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    config = SecretOptions(options.get("config_kwargs"))
+    config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default
+    if "AWS_MAX_ATTEMPTS" not in environment and "AWS_RETRY_MODE" not in environment:
+        config.setdefault("retries", dict(RETRIES))
+    return config

@@ -1,0 +1,81 @@
+"""The checksums S3 keeps of its objects, as HEAD and GetObjectAttributes tell them. Pure.
+
+An object has one checksum of the whole (FULL_OBJECT), or, from some multipart uploads, one of its parts' checksums
+(COMPOSITE, ``value-parts``), which only those parts with their sizes can be compared with.
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartDigest, digest_of_base64
+
+__all__ = ["Composite", "digest_in_head", "digest_of_parts"]
+
+# What botocore calls them, those first that cost least to compute.
+_FIELDS = {
+    "ChecksumCRC64NVME": "crc64nvme",
+    "ChecksumCRC32C": "crc32c",
+    "ChecksumCRC32": "crc32",
+    "ChecksumSHA256": "sha256",
+    "ChecksumSHA1": "sha1",
+}
+
+
+_PARTS = re.compile(r"[0-9]{1,5}")  # S3 allows 10 000
+
+
+class Composite:
+    """A checksum of checksums of parts."""
+
+    def __init__(self, field: str, parts: int) -> None:
+        self.field = field
+        self.algorithm = _FIELDS[field]
+        self.parts = parts
+
+
+def digest_in_head(answer: Mapping[str, Any], size_bytes: int) -> ObjectDigest | NoDigest | Composite:
+    """Read the answer of HeadObject with ``ChecksumMode=ENABLED``.
+
+    Example:
+        >>> digest_in_head({"ChecksumCRC32C": "4waSgw=="}, 9).parts[0].value
+        'e3069283'
+    """
+    found = next(((field, str(answer[field])) for field in _FIELDS if answer.get(field)), None)
+    if found is None:
+        return NoDigest("it was uploaded without a checksum, and S3 keeps none")
+    field, text = found
+    value, has_parts, parts = text.partition("-")
+    if not has_parts and answer.get("ChecksumType") != "COMPOSITE":
+        return digest_of_base64(_FIELDS[field], value, size_bytes)
+    if _FIELDS[field] not in CHECKSUMS:
+        return NoDigest(f"its {_FIELDS[field]} is one of the parts of a multipart upload")
+    return Composite(field, int(parts)) if _PARTS.fullmatch(parts) else NoDigest("the storage's checksum is malformed")
+
+
+def digest_of_parts(
+    composite: Composite, parts: Iterable[Mapping[str, Any]], size_bytes: int
+) -> ObjectDigest | NoDigest:
+    """Read the parts that GetObjectAttributes lists, all pages of them."""
+    found: list[PartDigest] = []
+    end = 0
+    for part in parts:
+        size, text = part.get("Size"), part.get(composite.field)
+        if not isinstance(size, int) or size <= 0 or not text:
+            return NoDigest("the storage does not tell the checksums of its parts")
+        end += size
+        try:
+            value = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            value = b""
+        if len(value) != CHECKSUMS[composite.algorithm]:
+            return NoDigest("the storage's checksum of a part is malformed")
+        found.append(PartDigest(end, value.hex()))
+    if end != size_bytes or len(found) != composite.parts:
+        return NoDigest("the storage does not tell the sizes of all its parts")
+    return ObjectDigest(composite.algorithm, tuple(found))

@@ -1,0 +1,219 @@
+"""What went wrong with S3, told in this package's errors: one table, from botocore's exceptions and S3's codes.
+
+Guarantees: status, code, request id and attempts are carried where S3 gave them; no text of the server, of botocore
+or of the user's options enters a message, so no secret can. The cause is chained by the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from botocore import exceptions as boto
+
+from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.told_values import word_told
+from streamer.backends.s3.foreign_answers import ForeignAnswerError
+from streamer.core.errors import (
+    AccessDeniedError,
+    ConnectError,
+    CredentialsError,
+    HttpStatusError,
+    ObjectNotFoundError,
+    OptionError,
+    RedirectError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TransferTimeoutError,
+    UsageError,
+)
+from streamer.core.quoting import quoted
+
+__all__ = ["MalformedAnswerError", "error_code", "storage_error"]
+
+_CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
+_REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
+_REGION = re.compile(r"[a-z0-9-]{2,40}")
+
+# S3's code: (class, message, hint). https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+_CODES: dict[str, tuple[type[StorageError], str, str | None]] = {
+    "NoSuchKey": (ObjectNotFoundError, "There is no object of this name in the bucket", None),
+    "NoSuchBucket": (ObjectNotFoundError, "There is no bucket {bucket!r}", "Check its name, endpoint_url and region"),
+    "NoSuchVersion": (ObjectNotFoundError, "The object has no such version", None),
+    "InvalidAccessKeyId": (
+        CredentialsError,
+        "S3 does not know this access key",
+        "Check the key and endpoint_url: another server's key looks the same",
+    ),
+    "SignatureDoesNotMatch": (
+        CredentialsError,
+        "The secret key does not belong to the access key",
+        "Copy it again, with every slash and plus sign",
+    ),
+    "AuthorizationHeaderMalformed": (CredentialsError, "The access key or region is malformed", None),
+    "ExpiredToken": (CredentialsError, "The session token has expired", "Get new temporary credentials"),
+    "InvalidToken": (CredentialsError, "The session token is not valid", "Get new temporary credentials"),
+    "TokenRefreshRequired": (CredentialsError, "The session token has expired", "Get new temporary credentials"),
+    "RequestTimeTooSkewed": (CredentialsError, "This machine's clock differs from S3's", "Set the clock"),
+    "InvalidObjectState": (AccessDeniedError, "The object is archived", "Restore it from Glacier first"),
+    "AccessDenied": (
+        AccessDeniedError,
+        "S3 refuses access to the object or bucket",
+        "Grant s3:GetObject and s3:ListBucket, or check the key: without s3:ListBucket an absent object looks the same",
+    ),
+}
+
+_STATUSES: dict[int, tuple[type[StorageError], str, str | None]] = {
+    401: _CODES["AccessDenied"],
+    403: _CODES["AccessDenied"],
+    404: (ObjectNotFoundError, "There is no such object or bucket", None),
+}
+
+# The first matching class counts: subclasses stand before their bases.
+_CLASSES: list[tuple[tuple[type[Exception], ...], type[StreamerError], str, str | None]] = [
+    # botocore asks a HEAD of the bucket where a redirect leads, and follows what that says in the same way.
+    ((RecursionError,), RedirectError, "The S3 endpoint redirects in a circle", "Check endpoint_url and region"),
+    (
+        (boto.NoCredentialsError, boto.PartialCredentialsError, boto.NoAuthTokenError),
+        CredentialsError,
+        "No complete AWS credentials were found",
+        "Set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or storage_options={'anon': True}",
+    ),
+    (
+        (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError, boto.ProfileNotFound),
+        CredentialsError,
+        "The AWS credentials could not be fetched",
+        "Check AWS_PROFILE; log in again if the profile uses single sign-on",
+    ),
+    (
+        (boto.SSLError,),
+        TlsError,
+        "The TLS handshake with S3 failed",
+        "For a private CA: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
+    ),
+    (
+        (boto.ConnectTimeoutError, boto.ReadTimeoutError, asyncio.TimeoutError, TimeoutError),
+        TransferTimeoutError,
+        "S3 did not answer in time",
+        HOW_TO_WAIT,
+    ),
+    ((boto.ProxyConnectionError,), ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"),
+    (
+        (boto.ConnectionError, boto.ConnectionClosedError, boto.HTTPClientError),
+        ConnectError,
+        "No connection to S3",
+        "Check endpoint_url, region and network",
+    ),
+    (
+        (boto.ParamValidationError,),
+        UsageError,
+        "The bucket or key is not valid",
+        "Expected s3://bucket/key",
+    ),
+    (
+        (boto.BaseEndpointResolverError, TypeError, ValueError),
+        OptionError,
+        "The S3 client cannot be made of these storage options",
+        "See the cause; endpoint_url, region_name, client_kwargs and config_kwargs are looked at first",
+    ),
+]
+
+
+class MalformedAnswerError(Exception):
+    """botocore could not read an answer; the cause says why."""
+
+
+def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
+    """Translate an exception of botocore or s3fs.
+
+    Args:
+        error: The exception, to be chained as the cause.
+        uri: What was asked for, without secrets.
+        bucket: Its bucket.
+    """
+    if isinstance(error, boto.ClientError):
+        return _from_answer(error.response, uri, bucket)
+    inner = getattr(error, "kwargs", {}).get("error")  # what was raised while the answer was read
+    if isinstance(inner or error.__cause__, TooSlowError):
+        return TransferTimeoutError("S3 sends its answer too slowly", uri=uri)
+    if isinstance(inner, StorageError):
+        return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
+    if isinstance(error, ForeignAnswerError):
+        return error.told(uri)
+    if isinstance(error, MalformedAnswerError) and isinstance(error.__cause__, boto.InvalidRegionError):
+        region = quoted(error.__cause__.kwargs.get("region_name"))
+        return RedirectError(
+            f"The S3 endpoint names a region that cannot be one: {region}", uri=uri, hint=_CHECK_SERVER
+        )
+    if isinstance(error, MalformedAnswerError) or isinstance(inner, UnicodeError):
+        return StorageError("S3's answer is malformed", uri=uri, hint=_CHECK_SERVER)
+    for classes, cls, message, hint in _CLASSES:
+        if isinstance(error, classes):
+            return cls(message + _where(error, cls), uri=uri, hint=hint)
+    return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri)
+
+
+def _where(error: Exception, cls: type[StreamerError]) -> str:
+    """Name the server that could not be reached: with AWS's own endpoints, only that shows which region was meant."""
+    asked = getattr(error, "kwargs", {}).get("endpoint_url") if cls is ConnectError else None
+    try:
+        parts = urlsplit(str(asked or ""))
+        host, port = parts.hostname, parts.port
+    except ValueError:  # half an IPv6 address
+        return ""
+    return f" at {host}{f':{port}' if port else ''}" if host else ""
+
+
+def error_code(error: Exception) -> str | None:
+    """Return S3's own code, or None where it gave none: the answer to a HEAD has no body to put it in."""
+    code = _code_in(error.response) if isinstance(error, boto.ClientError) else ""
+    return None if not code or code == "Unknown" else code
+
+
+def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageError:
+    told, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
+    status: int = metadata.get("HTTPStatusCode", 0)
+    code = _code_in(response)
+    region = _other_region(told, metadata, status)
+    if code in _REDIRECTS or region is not None:
+        cls, message, hint = _redirect(region)
+    else:
+        other = (HttpStatusError, "S3 could not answer", None)
+        cls, message, hint = _CODES.get(code) or _STATUSES.get(status) or other
+        if not code and str(metadata.get("HTTPHeaders", {}).get("content-type")).startswith("text/html"):
+            hint = "The answer is a web page and none of S3's: check endpoint_url, and the proxy on the way to it"
+    return cls(
+        message.format(bucket=bucket),
+        uri=uri,
+        hint=hint,
+        status=status or None,
+        code=code or None,
+        request_id=word_told(metadata.get("RequestId")),
+        attempts=metadata.get("RetryAttempts", 0) + 1,
+    )
+
+
+def _code_in(response: dict[str, Any]) -> str:
+    """Read the code of an error document; empty where that has a status for one, elements, or what is no word."""
+    code = word_told(response.get("Error", {}).get("Code")) or ""
+    return "" if code.isdigit() else code
+
+
+def _other_region(told: dict[str, Any], metadata: dict[str, Any], status: int) -> str | None:
+    """Return the region S3 sends the caller to, or None when this is not about regions."""
+    redirected = status in (301, 302, 303, 307, 308)
+    named = told.get("Region") or (metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") if redirected else None)
+    if named is None:
+        return "" if redirected else None
+    return named if isinstance(named, str) and _REGION.fullmatch(named) else ""
+
+
+def _redirect(region: str | None) -> tuple[type[StorageError], str, str | None]:
+    if not region:
+        return RedirectError, "The bucket is in another region or at another endpoint", "Check region and endpoint_url"
+    how = f"storage_options={{'client_kwargs': {{'region_name': '{region}'}}}}, or AWS_REGION={region}"
+    return RedirectError, f"The bucket is in region {region}", how

@@ -1,0 +1,73 @@
+"""Listings that are none of S3's: the page of a console, of a login or of a proxy under a wrong endpoint.
+
+botocore takes one that is no XML for a broken answer of S3, and asks again; one of other XML it takes for an empty
+listing. What is cut in the middle, and an ``<Error>``, are left to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from streamer.backends.client.bounded_answers import last_status
+from streamer.backends.client.first_words import first_words
+from streamer.backends.client.told_values import word_told
+from streamer.core.errors import StorageError
+from streamer.core.secrets.redact import redact
+
+__all__ = ["ForeignAnswerError", "refuse_foreign_listings"]
+
+LOOKED_AT_BYTES = 4096  # the root of a listing stands behind its XML declaration
+
+_ROOT = re.compile(rb"<(?:[\w-]+:)?([A-Za-z][\w-]*)")
+_DECLARED = re.compile(rb"\s*<\?xml[^>]*>?")
+
+
+class ForeignAnswerError(Exception):
+    """An answer that is no listing.
+
+    Args:
+        endpoint: URL of the server.
+        kind: Its content type.
+        body: Of the answer.
+    """
+
+    def __init__(self, endpoint: str, kind: str, body: bytes) -> None:
+        super().__init__()
+        self._endpoint = redact(endpoint)
+        self._kind = word_told(kind.partition(";")[0].strip()) or "something"
+        self._words = first_words(body) if body.strip() else None
+
+    def told(self, uri: str) -> StorageError:
+        """Say so."""
+        what = "nothing" if self._words is None else f"{self._kind} that begins {self._words}"
+        return StorageError(
+            f"The endpoint {self._endpoint} does not speak S3: it answers the question for a listing with {what}",
+            uri=uri,
+            hint="Check endpoint_url: a console has another port than its S3, and a proxy may want a login",
+        )
+
+
+def refuse_foreign_listings(client: Any) -> None:
+    """Have a client of botocore refuse them before it parses them; to be called any number of times."""
+    refuse = partial(_refuse, str(client.meta.endpoint_url))
+    client.meta.events.register("before-parse.s3.ListObjectsV2", refuse, unique_id="streamer-foreign-listings")
+
+
+def _refuse(endpoint: str, response_dict: Mapping[str, Any], **_: Any) -> None:
+    body = response_dict["body"]
+    # Before this is called botocore has put 500 in the place of 200, and nothing can come before that.
+    if last_status() == 200 and not _may_be_listing(body[:LOOKED_AT_BYTES]):
+        raise ForeignAnswerError(endpoint, str(response_dict["headers"].get("content-type", "")), body)
+
+
+def _may_be_listing(start: bytes) -> bool:
+    start = start.removeprefix(b"\xef\xbb\xbf")
+    declared = _DECLARED.match(start)
+    rest = start[declared.end() if declared else 0 :].lstrip()
+    root = _ROOT.match(rest)
+    if root is None:  # cut before it, or a page of XHTML
+        return declared is not None and rest[:9].upper() != b"<!DOCTYPE"
+    return root[1] in (b"ListBucketResult", b"Error")

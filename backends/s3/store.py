@@ -1,0 +1,254 @@
+"""Objects in S3 and whatever speaks its protocol; botocore asks and signs, the native reactors read.
+
+Guarantees: every answer is asked of S3 now, never of a listing cache; a ``?versionId=`` in the URL pins that version;
+one SigV4-signed URL serves every range of an object, because a range is no part of the signature. Refuses to guess: a
+listing that S3 leaves incomplete is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from streamer.backends.client.told_values import size_told
+from streamer.backends.s3.answers import ListedObject, entries_on, objects_on
+from streamer.backends.s3.client import S3Client
+from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
+from streamer.backends.s3.errors import error_code, storage_error
+from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
+from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.secrets.redact import redact
+from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.sources import HttpSource, ObjectInfo, Store, hookimpl
+
+__all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
+
+# botocore renews temporary credentials that live less than 10 minutes, so the frozen ones outlive the signature.
+SIGNATURE_LIFETIME_S = 600
+MAX_PARTS = 10_000  # of a multipart upload, S3's own limit
+
+DEFAULT_LIMITS = Limits()
+
+
+@hookimpl
+def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
+    """Open the bucket of `uri` with the options of `s3fs.S3FileSystem`.
+
+    Raises:
+        UsageError: the URL names no bucket.
+        OptionError: an option that is refused, such as ``verify=False``.
+    """
+    return S3Store(uri, storage_options, limits) if scheme in ("s3", "s3a") else None
+
+
+@hookimpl
+def streamer_source_kind(scheme: str) -> type[HttpSource]:
+    """Say that these objects are read over HTTP."""
+    del scheme
+    return HttpSource
+
+
+class S3Store:
+    """The objects of one bucket, each named ``bucket/key``.
+
+    Args:
+        uri: ``s3://bucket/key``, with ``?versionId=…`` to pin the version of one object.
+        storage_options: Arguments of `s3fs.S3FileSystem`; copied, never changed.
+        limits: The most to take of S3's answers.
+
+    Attributes:
+        root: ``bucket/key`` of `uri`, without version.
+        server: The endpoint, or the bucket where that is Amazon's own.
+    """
+
+    root: str
+    server: str
+
+    def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._scheme, _, rest = uri.partition("://")
+        path, _, self._pinned_version = rest.partition("?versionId=")
+        self.root = path.rstrip("/")
+        _check_bucket(self.root.partition("/")[0], uri)
+        self._client = S3Client(storage_options, limits)
+        self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
+
+    def info(self, path: str) -> ObjectInfo:
+        """Ask for size and ETag with one HEAD, and on refusal for the reason with one GET of one byte.
+
+        Raises:
+            ObjectNotFoundError: there is no such object, version or bucket; the message says which.
+            AccessDeniedError: the credentials do not suffice; `CredentialsError` when they are wrong.
+            StorageError: anything else S3, the network or TLS has to say.
+        """
+        bucket, key = self._client.split(path)
+        uri = self._uri(path)
+        if not key:
+            raise ObjectNotFoundError("This is a bucket, not an object", uri=uri)
+        wanted = {"Key": key, **self._version_of(path)}
+        try:
+            answer = self._client.call("head_object", bucket, **wanted)
+        except Exception as error:
+            reason = self._reason(error, bucket, wanted)
+            raise storage_error(reason, uri, bucket) from reason
+        told = answer.get("ContentLength")
+        return ObjectInfo(path, uri, None if told is None else size_told(told, uri), answer.get("ETag") or None)
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        """List the objects of one folder with their sizes and ETags, a thousand per request.
+
+        Raises:
+            ObjectNotFoundError: there is no such bucket.
+            StorageError: as for `info`.
+        """
+        bucket, key = self._client.split(prefix)
+        folder = f"{key.rstrip('/')}/" if key else ""
+        uri = self._uri(f"{bucket}/{folder}")
+        pages = self._pages(bucket, folder, uri)
+        told = [each for page in pages for each in objects_on(page, uri)]
+        if any(not each.key.startswith(folder) for each in told):
+            raise StorageError("S3 lists objects that are not in the folder", uri=uri, hint="Check endpoint_url")
+        found = [self._listed(bucket, each) for each in told if "/" not in each.key[len(folder) :]]
+        return sorted(found, key=lambda info: info.path)
+
+    def source(self, info: ObjectInfo) -> HttpSource:
+        """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials of that moment.
+
+        Raises:
+            CredentialsError: there are no credentials, or they could not be renewed.
+        """
+        bucket, key = self._client.split(info.path)
+        signed_at_s = time.time()
+        try:
+            url = self._client.signed_get(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
+        except Exception as error:
+            raise storage_error(error, info.uri, bucket) from error
+        anonymous = self._client.is_anonymous
+        return HttpSource(
+            url=url,
+            # Signed beside the host, so it must be sent.
+            headers={"x-amz-request-payer": "requester"} if self._client.requester_pays else {},
+            version=info.version,
+            expires_at_s=None if anonymous else signed_at_s + SIGNATURE_LIFETIME_S,
+            refresh=None if anonymous else partial(self._renewed, info, signed_at_s),
+            ca_file=self._client.ca_file(),
+            proxy=self._client.proxy(url),
+        )
+
+    def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
+        """Ask for the object's checksum with one HEAD, and for those of its parts where it has no other.
+
+        Raises:
+            StorageError: as for `info`.
+        """
+        bucket, key = self._client.split(info.path)
+        wanted = {"Key": key, **self._version_of(info.path)}
+        try:
+            answer = self._client.call("head_object", bucket, ChecksumMode="ENABLED", **wanted)
+        except Exception as error:
+            reason = self._reason(error, bucket, wanted)
+            raise storage_error(reason, info.uri, bucket) from reason
+        size_bytes = answer.get("ContentLength")
+        if size_bytes is None or (answer.get("ETag") or None, size_bytes) != (info.version, info.size_bytes):
+            return NoDigest("it was replaced meanwhile")  # and reading it fails
+        found = digest_in_head(answer, size_bytes)
+        if not isinstance(found, Composite):
+            return found
+        try:
+            return digest_of_parts(found, self._parts(bucket, wanted), size_bytes)
+        except Exception as error:  # few servers have this call, and some policies forbid it; the object can be read
+            why = error_code(error) or type(error).__name__
+            return NoDigest(f"its checksum is one of its parts, whose sizes the storage does not tell ({why})")
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put one small object.
+
+        Raises:
+            AccessDeniedError: the credentials do not allow writing.
+            StorageError: as for `info`.
+        """
+        bucket, key = self._client.split(path)
+        try:
+            self._client.call("put_object", bucket, Key=key, Body=data)
+        except Exception as error:
+            raise storage_error(error, self._uri(path), bucket) from error
+
+    def close(self) -> None:
+        """Do nothing: connections are shared, and end with the last source that may need them."""
+
+    def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
+        """Sign again; a signature refused in its youth may be of a wrong time, which any answer puts right."""
+        if time.time() < signed_at_s + SIGNATURE_LIFETIME_S / 2:
+            with suppress(StreamerError):  # the new signature will tell whether the old one failed for this reason
+                self.info(info.path)
+        return self.source(info)
+
+    def _uri(self, path: str) -> str:
+        version = "".join(f"?versionId={value}" for value in self._version_of(path).values())
+        return redact(f"{self._scheme}://{path}{version}")
+
+    def _version_of(self, path: str) -> dict[str, str]:
+        return {"VersionId": self._pinned_version} if self._pinned_version and path == self.root else {}
+
+    def _listed(self, bucket: str, told: ListedObject) -> ObjectInfo:
+        path = f"{bucket}/{told.key}"
+        return ObjectInfo(path, self._uri(path), told.size_bytes, told.etag)
+
+    def _pages(self, bucket: str, folder: str, uri: str) -> Iterator[dict[str, Any]]:
+        count = ListingCount(self._limits, uri)
+        seen: set[str] = set()
+        token: dict[str, str] = {}
+        while True:
+            try:
+                page = self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **token)
+            except Exception as error:
+                raise storage_error(error, uri, bucket) from error
+            count.add(entries_on(page))
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            following = page.get("NextContinuationToken")
+            if not following or following in seen:
+                raise StorageError("S3 broke off its listing", uri=uri)
+            seen.add(following)
+            token = {"ContinuationToken": following}
+
+    def _parts(self, bucket: str, wanted: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+        marker = given = 0
+        while given < MAX_PARTS:
+            answer = self._client.call(
+                "get_object_attributes", bucket, ObjectAttributes=["ObjectParts"], PartNumberMarker=marker, **wanted
+            )
+            page = answer.get("ObjectParts") or {}
+            parts = page.get("Parts") or []
+            given += len(parts)
+            yield from parts
+            following = page.get("NextPartNumberMarker")
+            if not parts or not page.get("IsTruncated") or not following or following <= marker:
+                return
+            marker = following
+
+    def _reason(self, error: Exception, bucket: str, wanted: Mapping[str, str]) -> Exception:
+        """Find out why a HEAD was refused; its answer has no body, so only that of a GET says it."""
+        if not hasattr(error, "response") or error_code(error) is not None:
+            return error
+        try:
+            self._client.call("get_object", bucket, Range="bytes=0-0", **wanted)
+        except Exception as reason:
+            return error if error_code(reason) in (None, "InvalidRange") else reason
+        return error
+
+
+def _check_bucket(bucket: str, uri: str) -> None:
+    """Refuse what botocore would refuse later, with the whole name, and so with a password in it, in its message."""
+    if not bucket:
+        raise UsageError("The URL names no bucket", uri=redact(uri), hint="Expected s3://bucket/key")
+    if "@" in bucket or (":" in bucket and not bucket.startswith("arn:")):
+        raise UsageError(
+            "An S3 URL holds no credentials",
+            uri=redact(uri),
+            hint="Give storage_options={'key': …, 'secret': …}, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )

@@ -1,0 +1,135 @@
+"""All tensors of a checkpoint: which shard holds them, and where.
+
+Refused here, before any weight byte is read: malformed headers, two shards that hold the same tensor, and an
+index that promises a tensor its shard does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from streamer.core.engine.session import SourceObject
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.errors import FormatError, ShardIndexError
+from streamer.core.format.header import LENGTH_BYTES, Header, TensorEntry, header_size_bytes, parse_header
+from streamer.core.options.settings import Settings
+
+__all__ = ["Catalog", "Located", "read_catalog"]
+
+
+@dataclass(frozen=True)
+class Located:
+    """One tensor and the shard that holds it."""
+
+    shard: int
+    entry: TensorEntry
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Every tensor of a checkpoint.
+
+    Attributes:
+        shards: The objects, pinned to the version whose header was read.
+        tensors: Name to place, in shard order, then in file order.
+        metadata: The ``__metadata__`` of all headers, later shards winning.
+        headers: The bytes before the data of each shard, where they were asked for, else empty.
+    """
+
+    shards: Sequence[SourceObject]
+    tensors: Mapping[str, Located]
+    metadata: Mapping[str, str]
+    headers: Sequence[bytes] = ()
+
+    def in_file_order(self, names: set[str] | None = None) -> Iterator[Located]:
+        """Give the wanted tensors, or all, in the order their bytes lie in storage."""
+        for name, located in self.tensors.items():
+            if names is None or name in names:
+                yield located
+
+
+def read_catalog(
+    shards: Sequence[SourceObject],
+    settings: Settings,
+    *,
+    shard_of: Mapping[str, int] | None = None,
+    keeps_headers: bool = False,
+) -> Catalog:
+    """Read and check the headers of all shards, with one ranged read each where the header is small.
+
+    Args:
+        shards: In the order their tensors shall have.
+        settings: How to read.
+        shard_of: What the index says: tensor name to position in `shards`.
+        keeps_headers: Fill in `Catalog.headers`, for digests of whole objects.
+
+    Raises:
+        HeaderError: a header is malformed.
+        TruncatedError: a shard is shorter than its header says.
+        ShardIndexError: the index names a tensor its shard does not hold.
+        FormatError: two shards hold a tensor of the same name and no index decides.
+    """
+    beginnings = [(i, 0, min(known.size_bytes, settings.header_bytes)) for i, known in enumerate(shards)]
+    prefixes, pinned = read_ranges(shards, beginnings, settings, what="headers")
+    prefixes, pinned = _completed(prefixes, pinned, settings)
+    headers = [
+        parse_header(data, known.size_bytes, uri=known.uri, max_rank=settings.max_rank)
+        for data, known in zip(prefixes, pinned, strict=True)
+    ]
+    tensors: dict[str, Located] = {}
+    metadata: dict[str, str] = {}
+    for shard, header in enumerate(headers):
+        metadata.update(header.metadata or {})
+        _add_entries(tensors, shard, header, pinned, shard_of)
+    if shard_of is not None:
+        _check_index(tensors, shard_of, pinned)
+    begun = zip(prefixes, headers, strict=True) if keeps_headers else ()
+    return Catalog(pinned, tensors, metadata, [bytes(data[: header.data_begin]) for data, header in begun])
+
+
+def _completed(
+    prefixes: Sequence[memoryview], shards: list[SourceObject], settings: Settings
+) -> tuple[list[memoryview], list[SourceObject]]:
+    sizes = []
+    for prefix, known in zip(prefixes, shards, strict=True):
+        sizes.append(header_size_bytes(bytes(prefix[:LENGTH_BYTES]), known.size_bytes, uri=known.uri))
+    longer = [i for i, size in enumerate(sizes) if size > len(prefixes[i])]
+    whole = list(prefixes)
+    if longer:
+        ends = [(n, len(prefixes[i]), sizes[i]) for n, i in enumerate(longer)]
+        rest, pinned = read_ranges([shards[i] for i in longer], ends, settings, what="headers")
+        shards = list(shards)
+        for i, tail, again in zip(longer, rest, pinned, strict=True):
+            whole[i] = memoryview(b"".join((prefixes[i], tail)))
+            shards[i] = again
+    return whole, shards
+
+
+def _add_entries(
+    tensors: dict[str, Located],
+    shard: int,
+    header: Header,
+    shards: Sequence[SourceObject],
+    shard_of: Mapping[str, int] | None,
+) -> None:
+    for entry in header.entries:
+        if shard_of is not None and shard_of.get(entry.name, shard) != shard:
+            continue  # the index takes it from another shard
+        known = tensors.get(entry.name)
+        if known is not None:
+            raise FormatError(
+                f"tensor {entry.name[:80]!r} is in two shards: {shards[known.shard].uri} and {shards[shard].uri}",
+                hint="Name one file, or the *.safetensors.index.json that says which shard counts",
+            )
+        tensors[entry.name] = Located(shard, entry)
+
+
+def _check_index(tensors: Mapping[str, Located], shard_of: Mapping[str, int], shards: Sequence[SourceObject]) -> None:
+    for name, shard in shard_of.items():
+        if name not in tensors:
+            raise ShardIndexError(
+                f"the index promises tensor {name[:80]!r}, which this shard does not hold",
+                uri=shards[shard].uri,
+                hint="The index and its shards are of different checkpoints, or a shard is missing tensors",
+            )

@@ -1,0 +1,181 @@
+"""Matches the tensors of a checkpoint with tensors the caller already has.
+
+Everything is checked before the first byte is read: names, shapes, dtypes, and whose memory is whose. Bytes go
+straight into a target that is contiguous, on the CPU or on a CUDA device; any other target is filled by a copy when its
+tensor has arrived, on the same device where that is one of CUDA's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamer.core.checkpoint.catalog import Located
+from streamer.core.errors import TargetError
+from streamer.core.format.header import TensorEntry
+from streamer.core.tensors.frameworks import Framework
+from streamer.core.tensors.resize_lock import ResizeLock
+from streamer.core.tensors.target_homes import Homes
+from streamer.core.tensors.target_kinds import check_kind
+from streamer.core.tensors.target_memory import check_all_apart
+
+__all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
+
+NAMED = 5  # names shown in a message
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where each wanted tensor goes.
+
+    Attributes:
+        addresses: Name to address, for those the engine fills in place.
+        places: Name to place (`streamer.core.engine.plan.Item`), for those on a CUDA device that the engine fills,
+            itself or through a tensor beside them.
+        in_place: Name to tensor, for the same.
+        copies: Name to tensor, for those that are copied into when they arrive.
+        device_paths: How they get to their devices, as `Devices.path`.
+        tied: Name to the other name under which the same memory is filled, and the tensor: compared at the end.
+        lock: Keeps the memory of them all where it is; the caller's to release.
+        homes: Where the caller's own tensors lay.
+    """
+
+    lock: ResizeLock
+    homes: Homes = field(default_factory=Homes)
+    addresses: dict[str, int] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    in_place: dict[str, Any] = field(default_factory=dict)
+    copies: dict[str, Any] = field(default_factory=dict)
+    device_paths: set[str] = field(default_factory=set)
+    tied: dict[str, tuple[str, Any]] = field(default_factory=dict)
+
+
+def tensors_of(target: Any) -> Mapping[str, Any]:
+    """Give the named tensors of an ``nn.Module`` (parameters and buffers, tied ones included) or of a mapping.
+
+    Raises:
+        TargetError: `target` is neither.
+    """
+    if isinstance(target, Mapping):
+        return target
+    state_dict = getattr(target, "state_dict", None)
+    if not callable(state_dict) or isinstance(target, type):
+        raise TargetError(f"a target is an nn.Module or a mapping of tensors, not {type(target).__name__}")
+    named: Mapping[str, Any] = state_dict(keep_vars=True)
+    return named
+
+
+def match_targets(
+    wanted: list[Located], tensors: Mapping[str, Any], framework: Framework, *, strict: bool
+) -> tuple[list[Located], Targets]:
+    """Pair wanted tensors with targets.
+
+    Returns:
+        The tensors to read, and where they go.
+
+    Raises:
+        TargetError: names do not match (`strict`), a shape or dtype differs, or two targets share a part of
+            their memory.
+    """
+    names = {located.entry.name for located in wanted}
+    if strict:
+        _check_names(names, tensors)
+    kept = [located for located in wanted if located.entry.name in tensors]
+    checked = [_checked(tensors[located.entry.name], located, framework) for located in kept]
+    lock = ResizeLock(checked)  # before an address is taken
+    try:
+        ties = check_all_apart([located.entry.name for located in kept], checked)
+        targets = _placed(kept, checked, framework, lock, ties)
+        for located, seen in zip(kept, checked, strict=True):
+            targets.homes.add(located.entry.name, tensors[located.entry.name], seen)
+        return kept, targets
+    except BaseException:
+        lock.release()
+        raise
+
+
+def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
+    """Give the bytes of a target the engine filled in place; None for an empty one, or one on a device."""
+    address = _address(tensor, is_filled_on_device=False)
+    size_bytes = entry.end - entry.begin
+    if address is None or not size_bytes:
+        return None
+    return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
+
+
+def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
+    missing = [name for name in tensors if name not in names]
+    if missing:  # of tied tensors one is enough
+        filled = {_storage(tensors[name]) for name in names if name in tensors}
+        missing = [name for name in missing if _storage(tensors[name]) not in filled]
+    unexpected = sorted(name for name in names if name not in tensors)
+    if missing:
+        raise TargetError(
+            f"the checkpoint lacks {len(missing)} of the target's tensors: {_some(missing)}",
+            hint="Pass strict=False to leave them as they are",
+        )
+    if unexpected:
+        raise TargetError(
+            f"the target lacks {len(unexpected)} of the checkpoint's tensors: {_some(unexpected)}",
+            hint="Pass strict=False to skip them, or choose with names=",
+        )
+
+
+def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
+    entry = located.entry
+    check_kind(entry.name, tensor)
+    tensor = tensor.data if hasattr(tensor, "data_ptr") else tensor  # past autograd
+    shape, dtype = framework.shape(entry), framework.final_dtype(entry)
+    if tensor.shape != shape:
+        raise TargetError(f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(tensor.shape)}")
+    if tensor.dtype != dtype:
+        raise TargetError(f"tensor {entry.name[:80]!r} is {dtype}, its target {tensor.dtype}", hint="Cast the target")
+    return tensor
+
+
+def _placed(
+    kept: list[Located], checked: list[Any], framework: Framework, lock: ResizeLock, ties: Mapping[str, str]
+) -> Targets:
+    targets = Targets(lock)
+    for located, tensor in zip(kept, checked, strict=True):
+        name = located.entry.name
+        place = framework.devices.place_of(tensor)
+        if place:
+            targets.places[name] = place
+        targets.device_paths.add(framework.devices.path_of(tensor))
+        is_cast = framework.dtype(located.entry) != tensor.dtype
+        address = None if is_cast else _address(tensor, is_filled_on_device=place > 0)
+        if name in ties:  # no byte may have two writers
+            targets.tied[name] = ties[name], tensor
+        elif address is None:
+            targets.copies[name] = tensor
+        else:
+            targets.addresses[name] = address
+            targets.in_place[name] = tensor
+    return targets
+
+
+def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
+    """Address of a tensor whose bytes the engine may write in place; None for any other."""
+    if hasattr(tensor, "data_ptr"):
+        in_place = (is_filled_on_device or tensor.device.type == "cpu") and tensor.is_contiguous()
+        return int(tensor.data_ptr()) or None if in_place else None
+    flags = tensor.flags
+    return int(tensor.ctypes.data) if flags.c_contiguous and flags.writeable and tensor.size else None
+
+
+def _storage(tensor: Any) -> object:
+    """What two tied tensors have in common."""
+    with suppress(Exception):  # what is no plain tensor is refused where it would be filled
+        if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided":
+            storage = tensor.untyped_storage().data_ptr()
+            return (str(tensor.device), storage, tensor.storage_offset(), tuple(tensor.shape))
+    return id(tensor)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(repr(str(name)[:80]) for name in names[:NAMED])
+    return shown + (", …" if len(names) > NAMED else "")

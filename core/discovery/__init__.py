@@ -1,0 +1,1 @@
+"""What is installed and may be imported, and what merely lies around."""

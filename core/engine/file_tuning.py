@@ -1,0 +1,74 @@
+"""How mounted files are read: by how many threads, and which of them past the page cache.
+
+Guarantees: nothing here asks a file server for anything; what the user set is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamer.core.engine.page_cache import cached_fraction
+from streamer.core.options.machine import processors
+from streamer.core.options.settings import Settings
+from streamer.core.store.sources import FileSource, Source
+
+__all__ = ["FileReading", "choose_file_reading"]
+
+# Some ten of them copy from the page cache as fast as a socket's memory goes; more of them wait for each other, and a
+# machine with eight devices runs eight loads.
+MOST_WARM_FILE_THREADS = 32
+LEAST_BYTES_TO_LOOK = 32 << 20  # a twentieth of a second from a disk
+# Starting the library costs 0.1 s without a device, and was never timed with one: little beside what this takes.
+LEAST_BYTES_FOR_GPUDIRECT = 4 << 30
+COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
+# Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
+# 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
+REMOTE_FILE_THREADS = 32
+
+
+@dataclass(frozen=True)
+class FileReading:
+    """What `choose_file_reading` chose.
+
+    Attributes:
+        threads: For all files together.
+        direct_paths: Files to be read with ``O_DIRECT``, where their file system can.
+        gpudirect: Whether these go straight to CUDA devices; None: where that is really without a copy.
+    """
+
+    threads: int
+    direct_paths: frozenset[str] = frozenset()
+    gpudirect: bool | None = False
+
+
+def choose_file_reading(
+    sources: Sequence[tuple[Source, int]], settings: Settings, wanted_bytes: int, blocks: int
+) -> FileReading:
+    """Choose for the files among `sources`, each with its size in bytes, of which so many are read in so many blocks.
+
+    Few threads for files in the page cache, many for those on a device, most for those behind a network. Files that are
+    not in the page cache are read past it, unless their file system needs it, or so little is wanted that it may well
+    be wanted again.
+    """
+    files = {source.path: (source, size_bytes) for source, size_bytes in sources if isinstance(source, FileSource)}
+    # One more than processors: one always waits for a fault or a lock.
+    few = min(processors() + 1, MOST_WARM_FILE_THREADS)
+    is_remote = any(source.is_remote for source, _ in files.values())
+    is_all_set = settings.file_threads is not None and settings.direct_io is not None
+    # A look at the page cache would ask a server for attributes; headers and a few tensors are not worth one.
+    looks = wanted_bytes >= LEAST_BYTES_TO_LOOK and not is_remote and not is_all_set
+    cold = {path for path, (_, size) in files.items() if looks and cached_fraction(path, size) < 1 / 2}
+    threads = few
+    if is_remote:
+        threads = REMOTE_FILE_THREADS
+    elif len(cold) > len(files) / 2:
+        threads = max(COLD_FILE_THREADS, few)
+    if settings.direct_io is None:
+        direct = {path for path in cold if not files[path][0].needs_cache}
+    else:
+        direct = set(files) if settings.direct_io else set()
+    gpudirect = settings.gpudirect
+    if gpudirect is None and wanted_bytes < LEAST_BYTES_FOR_GPUDIRECT:
+        gpudirect = False
+    return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct), gpudirect)

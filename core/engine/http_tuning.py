@@ -1,0 +1,51 @@
+"""How much is asked of a server at a time: event loops, and requests under way in each.
+
+What limits a load over a network is either the network, and then few are enough, or what one connection gives, or what
+one processor decrypts and copies. The engine's loops find the first two out while they read (decision 0004); this is
+how far they may go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamer.core.options.machine import processors
+from streamer.core.options.settings import Settings
+
+__all__ = ["HttpReading", "choose_http_reading"]
+
+FEW_REACTORS = 4  # each opens connections of its own from the start: what is small is over before more had paid
+# One decrypts some 1.2 GB/s of TLS and empties 2-4 GB/s without: these fill 100 Gbit/s with a rest.
+MOST_REACTORS = 16
+BYTES_PER_REACTOR = 512 << 20  # about half a second of its work
+MOST_IN_FLIGHT = 32  # at S3's 90 MB/s a connection, more than a thread can empty; reached only while it waits
+# Of all loops: 23 GB/s at 90 MB/s each. Beyond, what is asked for only queues, and a small server pays for it.
+MOST_REQUESTS = 256
+
+
+@dataclass(frozen=True)
+class HttpReading:
+    """What `choose_http_reading` chose.
+
+    Attributes:
+        reactors: Event loops, a thread each.
+        in_flight: Most ranged GETs in flight in each.
+    """
+
+    reactors: int
+    in_flight: int
+
+
+def choose_http_reading(settings: Settings, wanted_bytes: int, blocks: int) -> HttpReading:
+    """Choose for a load of so many bytes in about so many blocks; what the user set is taken, but no more than blocks.
+
+    Example:
+        >>> from streamer.core.options.options import Options
+        >>> from streamer.core.options.settings import resolve
+        >>> choose_http_reading(resolve(Options(http_reactors=16)), 10**12, 10**6)
+        HttpReading(reactors=16, in_flight=16)
+    """
+    worthwhile = max(FEW_REACTORS, wanted_bytes // BYTES_PER_REACTOR)
+    reactors = min(blocks, settings.http_reactors or min(MOST_REACTORS, processors(), worthwhile))
+    most = max(1, min(MOST_IN_FLIGHT, MOST_REQUESTS // reactors))
+    return HttpReading(reactors, min(blocks, settings.http_in_flight or most))

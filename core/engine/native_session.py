@@ -1,0 +1,129 @@
+"""From objects, a plan and settings to a native session that is ready to start.
+
+Guarantees: nothing is asked of a storage but the addresses of an NFS server; no thread is made without work for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamer import _native
+from streamer.core.engine.file_tuning import FileReading, choose_file_reading
+from streamer.core.engine.http_tuning import choose_http_reading
+from streamer.core.engine.plan import ReadPlan
+from streamer.core.errors import ConnectError
+from streamer.core.options.settings import Settings
+from streamer.core.store.sources import AnswerChecksum, FileSource, HttpSource, NfsSource, PythonSource, Source
+from streamer.core.store.trust import default_ca_file
+
+__all__ = ["SourceObject", "http_target", "make_engine"]
+
+CHOSEN_FOR_A_PLAN = {"file_threads", "gpudirect", "http_reactors", "http_in_flight", "nfs_threads"}
+_AS_SET = [
+    name
+    for name in Settings.__dataclass_fields__
+    if hasattr(_native.SessionOptions, name) and name not in CHOSEN_FOR_A_PLAN
+]
+RENEW_AFTER = 0.8  # of a signature's lifetime: leaves a fifth of it for a slow answer
+
+
+@dataclass(frozen=True)
+class SourceObject:
+    """One object as the engine reads it.
+
+    Attributes:
+        uri: For messages, without secrets.
+        source: Where its bytes live.
+        size_bytes: Its size; the engine refuses an object of another size.
+        version: What `ReadSession.version` said of it before, or empty.
+        compares_answers: Ask for checksums of its answers, where its source can send them, and compare them.
+    """
+
+    uri: str
+    source: Source
+    size_bytes: int
+    version: str = ""
+    compares_answers: bool = False
+
+
+def make_engine(
+    objects: Sequence[SourceObject], plan: ReadPlan, settings: Settings, in_item_order: bool
+) -> _native.Session:
+    """Make the native session, with every object added in the order the plan numbers them.
+
+    Raises:
+        ConnectError: a plug-in gave an NFS source whose URL is none.
+    """
+    kinds = {type(known.source) for known in objects}
+    block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
+    blocks = max(1, plan.span_bytes // block_bytes + len(plan.spans) // 5)  # a row of a span has 5 numbers
+    # No thread without work: reading one tensor must not start thirty.
+    sizes = [(known.source, known.size_bytes) for known in objects]
+    files = choose_file_reading(sizes, settings, plan.span_bytes, blocks)
+    http = choose_http_reading(settings, plan.span_bytes, blocks)
+    options = _native.SessionOptions()
+    for knob in _AS_SET:
+        setattr(options, knob, getattr(settings, knob))
+    options.in_item_order = in_item_order
+    options.file_threads = files.threads
+    options.gpudirect = files.gpudirect
+    options.http_reactors = http.reactors
+    options.http_in_flight = http.in_flight
+    options.http_blocks_follow_server = settings.http_first_block_bytes < settings.http_block_bytes
+    options.nfs_threads = min(settings.nfs_threads, blocks)
+    engine = _native.Session(options)
+    for number, known in enumerate(objects):
+        _add(engine, known, files, uses_ring=settings.io_uring is not False)
+        if known.compares_answers and isinstance(known.source, HttpSource) and known.source.answer_checksum:
+            _compare_answers(engine, number, known.source.answer_checksum)
+    return engine
+
+
+def _add(engine: _native.Session, known: SourceObject, files: FileReading, *, uses_ring: bool) -> None:
+    source = known.source
+    if isinstance(source, FileSource):
+        is_direct = source.path in files.direct_paths
+        path, inside = os.fsencode(source.path), os.fsencode(source.inside or "")  # names need not be text
+        engine.add_file(path, known.size_bytes, known.version, inside, is_direct, uses_ring)
+    elif isinstance(source, HttpSource):
+        version_header = source.version_header or ""
+        version = (known.version or source.version or "") if version_header else ""
+        target = http_target(source)
+        engine.add_http(target, known.size_bytes, version, version_header, source.refresh is not None)
+    elif isinstance(source, NfsSource):
+        try:
+            engine.add_nfs(source.url, known.size_bytes, known.version)
+        except ValueError as error:  # our backend checks its URLs; a plug-in's may be malformed
+            raise ConnectError(f"no connection to the NFS server: {error}", uri=known.uri) from None
+    else:
+        assert isinstance(source, PythonSource)
+        engine.add_python(known.uri)
+
+
+def _compare_answers(engine: _native.Session, number: int, checksum: AnswerChecksum) -> None:
+    engine.compare_answers(
+        number,
+        request_header=": ".join(checksum.request_header),
+        answer_header=checksum.answer_header,
+        algorithm=checksum.algorithm,
+        is_least_significant_first=checksum.byte_order == "little",
+        max_bytes=checksum.max_bytes,
+    )
+
+
+def http_target(source: HttpSource) -> _native.HttpTarget:
+    """Say where the bytes of an HTTP source are asked for, and when its credentials are to be renewed."""
+    now_s = time.time()
+    expires_at_s = source.expires_at_s or 0.0
+    renew_at_s = now_s + (expires_at_s - now_s) * RENEW_AFTER if expires_at_s and source.refresh else 0.0
+    return _native.HttpTarget(
+        url=source.url,
+        headers=[f"{name}: {value}" for name, value in source.headers.items()],
+        ca_file=source.ca_file or default_ca_file(),
+        proxy=source.proxy or "",
+        expires_at_s=expires_at_s,
+        renew_at_s=renew_at_s,
+    )

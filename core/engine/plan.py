@@ -1,0 +1,87 @@
+"""Which byte ranges to read, and what is in them. Pure: values in, flat tables for the engine out.
+
+Wanted ranges of one object that lie close together become one span; the engine cuts spans into equal blocks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Item", "ReadPlan", "plan_reads"]
+
+
+class Item(NamedTuple):
+    """One wanted byte range.
+
+    Attributes:
+        source: Index of the object.
+        begin: First byte, in the object.
+        end: Byte after the last.
+        target: Address of the caller's own memory, or 0: the engine allocates, or asks for it if it is on a device.
+        place: 0 for this machine's memory, n + 1 for CUDA device n; `streamer.core.tensors.torch_staging.STAGED` for
+            memory on this machine that the engine asks for.
+    """
+
+    source: int
+    begin: int
+    end: int
+    target: int = 0
+    place: int = 0
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """Tables as the engine takes them: rows of 64-bit numbers.
+
+    Attributes:
+        items: ``source, begin, end, target, place`` per item, in the order given.
+        spans: ``source, begin, end, first_item, item_count`` per span.
+        item_count: Number of items.
+        item_bytes: Bytes of all items.
+        span_bytes: Bytes that will be read, dropped gaps included.
+    """
+
+    items: array[int]
+    spans: array[int]
+    item_count: int
+    item_bytes: int
+    span_bytes: int
+
+
+def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
+    """Join neighbouring items of an object into spans, each for one device.
+
+    Args:
+        items: Sorted by source, then by begin; they must not overlap.
+        coalesce_gap_bytes: Largest number of unwanted bytes between two items of one span.
+    """
+    rows = array("Q")
+    spans = array("Q")
+    item_bytes = span_bytes = 0
+    index = -1
+    place = 0  # of the open span
+    open_span: list[int] | None = None  # source, begin, end, first item, item count
+    for index, item in enumerate(items):
+        rows.extend(item)
+        item_bytes += item.end - item.begin
+        is_near = open_span and item.source == open_span[0] and item.begin - open_span[2] <= coalesce_gap_bytes
+        if open_span and is_near and item.place == place:
+            open_span[2] = item.end
+            open_span[4] += 1
+            continue
+        span_bytes += _close(open_span, spans)
+        place = item.place
+        open_span = [item.source, item.begin, item.end, index, 1]
+    span_bytes += _close(open_span, spans)
+    return ReadPlan(rows, spans, index + 1, item_bytes, span_bytes)
+
+
+def _close(span: list[int] | None, spans: array[int]) -> int:
+    """Write a finished span down, unless nothing in it has a byte; give its length."""
+    if span is None or span[1] == span[2]:
+        return 0
+    spans.extend(span)
+    return span[2] - span[1]

@@ -1,0 +1,79 @@
+"""New credentials, or a new URL, for objects whose own have expired; on the consumer's thread.
+
+A server of credentials that is away for a while is asked again, as the storage itself is: a load outlasts the outage of
+both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from streamer.core.engine.native_session import SourceObject, http_target
+from streamer.core.errors import StreamerError
+from streamer.core.outages.transient import is_transient
+from streamer.core.store.sources import HttpSource
+
+if TYPE_CHECKING:
+    from streamer import _native
+
+__all__ = ["Renewals"]
+
+PAUSE_S = 0.5
+LONGEST_PAUSE_S = 5.0
+
+
+class Renewals:
+    """The renewals of one session.
+
+    Args:
+        engine: Takes what is new.
+        objects: Of the session.
+        deadline_s: How long a renewal is tried again.
+    """
+
+    def __init__(self, engine: _native.Session, objects: Sequence[SourceObject], deadline_s: float) -> None:
+        self._engine, self._objects, self._deadline_s = engine, objects, deadline_s
+        self._waiting: dict[int, _Attempts] = {}  # by object
+
+    def renew(self, sources: Iterable[int]) -> None:
+        """Renew these objects, and those that failed before and are due.
+
+        Raises:
+            StreamerError: as the backend's `HttpSource.refresh` does, where that will not pass or lasts too long.
+        """
+        for source in sources:
+            self._waiting.setdefault(source, _Attempts())
+        now = time.monotonic()
+        for source, attempts in list(self._waiting.items()):
+            if attempts.due <= now:
+                self._renew(source, attempts)
+
+    def _renew(self, source: int, attempts: _Attempts) -> None:
+        known = self._objects[source].source
+        assert isinstance(known, HttpSource)
+        assert known.refresh is not None
+        try:
+            target = http_target(known.refresh())
+        except StreamerError as error:
+            if not is_transient(error) or attempts.seconds > self._deadline_s:
+                raise
+            attempts.put_off()
+        else:
+            del self._waiting[source]
+            self._engine.renew(source, target)
+
+
+class _Attempts:
+    def __init__(self) -> None:
+        self._began = self.due = time.monotonic()
+        self._pause_s = PAUSE_S
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def put_off(self) -> None:
+        self.due = time.monotonic() + self._pause_s
+        self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)

@@ -1,0 +1,256 @@
+"""One run of the engine over a plan: starts it, renews credentials, and hands out finished items.
+
+Every item is handed out exactly once or the iteration raises. Leaving the iteration, closing, an error or
+garbage collection stops all reading within a second; all threads are joined. Only then is memory freed that was
+not handed out, and never what a device or a reader that does not answer may still write.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import ParamSpec, TypeAlias, TypeVar
+
+from streamer import _native
+from streamer.core.engine.native_errors import checksum_error, error_from_native
+from streamer.core.engine.native_session import SourceObject, make_engine
+from streamer.core.engine.plan import ReadPlan
+from streamer.core.engine.python_readers import PythonReaders
+from streamer.core.engine.renewals import Renewals
+from streamer.core.errors import (
+    EngineError,
+    LoadCancelledError,
+    StorageError,
+    StreamerError,
+    TransferTimeoutError,
+)
+from streamer.core.options.settings import Settings
+from streamer.core.outages.news import OutageNews
+from streamer.core.store.sources import HttpSource, PythonSource
+from streamer.core.tensors.device_tensors import DeviceTensors
+from streamer.core.tensors.resize_lock import ResizeLock
+
+__all__ = ["ReadSession", "SourceObject"]
+
+_Given = ParamSpec("_Given")
+_Told = TypeVar("_Told")
+
+WAIT_S = 0.2  # between two looks at the progress; the engine itself wakes us for anything else
+# Memory that a device which does not answer may still write, by its id. Freed with the process, as its context is.
+_LEFT_TO_DEVICES: dict[int, object] = {}
+# What keeps the caller's tensors alive, what keeps their memory in place, and the tensors of our own.
+_Targets: TypeAlias = "tuple[object, ResizeLock | None, DeviceTensors | None]"
+
+
+def _of_one_process(method: Callable[_Given, _Told]) -> Callable[_Given, _Told]:
+    """Refuse a forked child in the words of the public tree: the engine's own class is none of it."""
+
+    @wraps(method)
+    def refusing(*given: _Given.args, **named: _Given.kwargs) -> _Told:
+        try:
+            return method(*given, **named)
+        except _native.ForkedError as error:
+            raise EngineError(str(error)) from None
+
+    return refusing
+
+
+class ReadSession:
+    """Reads the items of a plan; see the module's docstring.
+
+    Args:
+        objects: In the order the plan numbers them.
+        plan: What to read.
+        settings: How to read.
+        in_item_order: Hand items out in plan order instead of completion order.
+        keep_alive: Kept until the last reader is gone: owners of the plan's target addresses.
+        lock: Of their memory; released when nothing writes to it any more.
+        on_progress: Called with the bytes landed so far, on the consumer's thread.
+        on_wait: Called with a line to show while a server is waited for, and with "" afterwards.
+        digests: What to compute of the items on the way, and what is expected of them.
+        name_of: Gives the name of an item, for messages.
+        device_tensors: Gives memory for items on CUDA devices, on the consumer's thread.
+        items: What they are, in a message.
+    """
+
+    def __init__(
+        self,
+        objects: Sequence[SourceObject],
+        plan: ReadPlan,
+        settings: Settings,
+        *,
+        in_item_order: bool = False,
+        keep_alive: object = None,
+        lock: ResizeLock | None = None,
+        on_progress: Callable[[int], None] | None = None,
+        on_wait: Callable[[str], None] | None = None,
+        digests: _native.DigestPlan | None = None,
+        name_of: Callable[[int], str] | None = None,
+        device_tensors: DeviceTensors | None = None,
+        items: str = "tensors",
+    ) -> None:
+        self._items = items
+        self._objects = objects
+        self._plan = plan
+        self._on_progress = on_progress
+        self._name_of = name_of
+        self._device_tensors = device_tensors
+        self._delivered = 0
+        self._deadline_s = settings.deadline_s
+        self._began = settings.began or time.monotonic()
+        self._engine = make_engine(objects, plan, settings, in_item_order)
+        self._news = OutageNews(self._engine, on_wait)
+        self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
+        targets = (keep_alive, lock, device_tensors)
+        self._readers = PythonReaders(self._engine, objects, settings.python_threads, targets, plan.items)
+        self._end = partial(_end, self._engine, self._readers, targets)
+        self._at_death = weakref.finalize(self, self._end)
+        try:
+            self._engine.start(plan.items, plan.spans, device_tensors.streams() if device_tensors else {}, digests)
+            self._readers.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop reading, join every thread, and free what was not handed out.
+
+        Any number of times, from any thread: each call returns when all of that is done. A device or a Python source
+        that does not answer is waited for a second at most, and left with the memory it may still write.
+        """
+        self._end()
+        self._at_death.detach()
+        if not self._engine.is_forked():
+            self._news.end()
+
+    @_of_one_process
+    def next_items(self) -> list[int]:
+        """Wait for items whose bytes are all in place; an empty list means that every item was given.
+
+        Raises:
+            StreamerError: reading failed; the class says how. Nothing more is handed out.
+            LoadCancelledError: the session was closed meanwhile.
+        """
+        if self._delivered == self._plan.item_count:
+            return []
+        try:
+            items = self._wait().items
+            if self._device_tensors:
+                self._device_tensors.start_copies(items)
+        except BaseException:  # an error or Ctrl-C: nobody will ask again
+            self.close()
+            raise
+        self._delivered += len(items)
+        return items
+
+    @_of_one_process
+    def take(self, item: int) -> _native.Memory | None:
+        """Hand over the memory of a finished item; None when it is empty or went to the caller's target."""
+        memory = self._engine.take(item)
+        if self._device_tensors:  # a slow consumer must not keep the engine without memory until it waits again
+            try:
+                self._provide(self._engine.next_to_allocate())
+            except BaseException:
+                self.close()
+                raise
+        return memory
+
+    @_of_one_process
+    def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
+        """Give first byte, bytes and checksum of the consecutive pieces of a finished item; none where it is empty."""
+        return self._engine.digest_pieces(item)
+
+    @_of_one_process
+    def version(self, source: int) -> str:
+        """Text that changes when the object's content does, as the answers told; empty where they did not."""
+        return self._engine.version(source)
+
+    @_of_one_process
+    def compares_answers(self, source: int) -> bool:
+        """Whether every answer about this object so far was compared with a checksum of it."""
+        return self._engine.compares_answers(source)
+
+    @_of_one_process
+    def stats(self) -> dict[str, int]:
+        """Give the engine's counters."""
+        return self._engine.stats()
+
+    def _wait(self) -> _native.Delivery:
+        while True:
+            delivery = self._engine.wait(WAIT_S)
+            if self._on_progress:
+                self._on_progress(self._engine.stats()["bytes_landed"])
+            self._news.look()
+            if delivery.error is not None:
+                raise self._error(delivery.error)
+            self._provide(delivery.to_allocate)
+            self._renewals.renew(delivery.to_refresh)
+            if delivery.items:
+                return delivery
+            self._check_deadline()
+            if delivery.is_finished:
+                raise LoadCancelledError("the stream was closed while it was read")
+
+    def _provide(self, items: list[int]) -> None:
+        if not items:
+            return
+        assert self._device_tensors is not None
+        for provision in self._device_tensors.allocate(items):
+            self._engine.provide(*provision)
+
+    def _check_deadline(self) -> None:
+        elapsed_s = time.monotonic() - self._began
+        if self._deadline_s is not None and elapsed_s > self._deadline_s and self._delivered < self._plan.item_count:
+            missing = self._plan.item_count - self._delivered
+            away = [f"; {each.server} has been failing for {each.waited_s:.1f} s" for each in self._engine.outages()]
+            raise TransferTimeoutError(
+                f"{missing} of {self._plan.item_count} {self._items} were not there in time{''.join(away)}",
+                uri=self._objects[0].uri,
+                elapsed_s=elapsed_s,
+                hint=f"Raise deadline_s in Options ({self._deadline_s:g} s)",
+            )
+
+    def _error(self, native: _native.ReadError) -> StreamerError:
+        raised = self._readers.failure
+        if native.code == "source" and raised is not None:
+            return raised
+        failed = self._objects[native.source]
+        if isinstance(failed.source, PythonSource) and native.source in self._readers.passing:
+            return _given_up(self._readers.passing[native.source], native)
+        if native.code == "checksum":
+            is_of_one = native.item < self._plan.item_count  # and not of an answer with several
+            name = self._name_of(native.item) if self._name_of and is_of_one else None
+            return checksum_error(native, name, uri=failed.uri, object_size=failed.size_bytes)
+        is_of_all = native.code == "device" and len(self._objects) > 1  # no object's fault
+        return error_from_native(
+            native,
+            uri=None if is_of_all else failed.uri,
+            object_size=failed.size_bytes,
+            is_http=isinstance(failed.source, HttpSource),
+        )
+
+
+def _given_up(error: StreamerError, native: _native.ReadError) -> StreamerError:
+    """Add what the engine knows to the last failure of a Python source."""
+    error.message = native.detail
+    if isinstance(error, StorageError):
+        error.attempts, error.elapsed_s = native.attempts, native.elapsed_s
+    return error
+
+
+def _end(engine: _native.Session, readers: PythonReaders, targets: _Targets) -> None:
+    """Called any number of times: `engine.close` waits for the join that another thread has begun."""
+    engine.close()
+    is_joined = readers.join()
+    if engine.is_forked():
+        return
+    if engine.has_abandoned_copies():
+        _LEFT_TO_DEVICES[id(targets)] = targets
+    elif is_joined:  # a reader that is left keeps what it writes to
+        _, lock, device_tensors = targets
+        if lock is not None:
+            lock.release()
+        if device_tensors is not None:
+            device_tensors.free_all()

@@ -1,0 +1,54 @@
+"""Reads small byte ranges of many objects at once: headers and indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.options.settings import Settings
+
+__all__ = ["read_ranges"]
+
+
+def read_ranges(
+    objects: Sequence[SourceObject],
+    ranges: Sequence[tuple[int, int, int]],
+    settings: Settings,
+    *,
+    what: str = "ranges",
+) -> tuple[list[memoryview], list[SourceObject]]:
+    """Read ``(object index, begin, end)`` ranges, sorted by object.
+
+    Args:
+        objects: To read from.
+        ranges: What to read.
+        settings: How to read.
+        what: What the ranges hold, in a message.
+
+    Returns:
+        The bytes of each range, and the objects with the version their answers told: later reads of them are
+        refused if the object has changed since. Checksums of answers are asked for further on only where every
+        answer had one.
+
+    Raises:
+        StorageError: and its kinds, for the first range that cannot be read.
+    """
+    plan = plan_reads((Item(*wanted) for wanted in ranges), settings.coalesce_gap_bytes)
+    session = ReadSession(objects, plan, settings, items=what)
+    found = [memoryview(b"")] * len(ranges)
+    try:
+        while items := session.next_items():
+            for index in items:
+                memory = session.take(index)
+                if memory is not None:
+                    found[index] = memoryview(memory)
+        pinned = [
+            replace(known, version=session.version(index), compares_answers=session.compares_answers(index))
+            for index, known in enumerate(objects)
+        ]
+    finally:
+        settings.meter.add(session.stats())
+        session.close()
+    return found, pinned

@@ -1,0 +1,1 @@
+"""The formats of files: bytes in, values out."""

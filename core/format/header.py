@@ -1,0 +1,183 @@
+"""The header of a safetensors object: an 8-byte length N, N bytes of JSON, then the data.
+
+Guarantees: accepted tensors have distinct names, and together cover every byte of the data section exactly once.
+Lengths are checked before anything is allocated. What is accepted, the reference implementation (safetensors
+0.8) accepts with the same meaning. Stricter than it on purpose: a key that occurs twice, and a tensor or a
+dtype written as another JSON type, are refused; so are ranks above `max_rank`, entries of more than 65 536 characters
+and more than 100 000 members of metadata: a header costs ten times its size in memory at most, well formed or not.
+
+Refuses with HeaderError, or with TruncatedError where the header is right and the object ends too early; with
+nothing else, whatever the bytes.
+
+Format: https://huggingface.co/docs/safetensors/index#format
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from streamer.core.errors import HeaderError, TruncatedError
+from streamer.core.format.header_entries import Entries, Row, TensorEntry, read_document
+from streamer.core.format.strict_json import decode_utf8
+from streamer.core.quoting import quoted
+
+__all__ = ["Header", "TensorEntry", "header_size_bytes", "parse_header"]
+
+LENGTH_BYTES = 8
+MAX_JSON_BYTES = 100_000_000  # the reference's own limit
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a header says.
+
+    Attributes:
+        entries: All tensors, in the order their bytes lie in the object.
+        metadata: The ``__metadata__`` member, or None where it is absent or null.
+        data_begin: Offset of the data section, that is 8 + N.
+    """
+
+    entries: Sequence[TensorEntry]
+    metadata: dict[str, str] | None
+    data_begin: int
+
+
+def header_size_bytes(prefix: bytes, object_size: int, *, uri: str) -> int:
+    r"""Tell how many bytes to read before `parse_header` can be called.
+
+    Args:
+        prefix: At least the first 8 bytes of the object.
+        object_size: Size of the object in bytes.
+        uri: The object, for messages.
+
+    Returns:
+        8 + N; never more than `object_size`.
+
+    Raises:
+        HeaderError: the object is too short for a header, or the length is out of bounds.
+        TruncatedError: `prefix` is shorter than 8 bytes though the object is not.
+
+    Example:
+        >>> header_size_bytes(b"\x02\0\0\0\0\0\0\0", 10, uri="m.safetensors")
+        10
+    """
+    if object_size < LENGTH_BYTES:
+        raise HeaderError(
+            f"the object has {object_size} bytes, a safetensors file at least {LENGTH_BYTES}",
+            uri=uri,
+            hint="Upload or download it again",
+        )
+    _check_read(prefix, LENGTH_BYTES, object_size, uri)
+    json_bytes = int.from_bytes(prefix[:LENGTH_BYTES], "little")
+    if not 0 < json_bytes <= MAX_JSON_BYTES:
+        raise HeaderError(
+            f"the first 8 bytes give a header of {json_bytes} bytes, allowed are 1 to {MAX_JSON_BYTES}",
+            uri=uri,
+            hint=_hint_from_text(prefix[:LENGTH_BYTES]),
+        )
+    if json_bytes > object_size - LENGTH_BYTES:
+        raise HeaderError(
+            f"the header of {json_bytes} bytes does not fit in the {object_size} bytes of the object",
+            uri=uri,
+            hint="It was cut short, or is no safetensors file",
+        )
+    return LENGTH_BYTES + json_bytes
+
+
+def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_rank: int = 64) -> Header:
+    """Read a header and check that it fits its object.
+
+    Args:
+        data: The object from byte 0 on, at least `header_size_bytes` of it; what follows is ignored.
+        object_size: Size of the object in bytes.
+        uri: The object, for messages.
+        max_rank: Most dimensions a tensor may have.
+
+    Raises:
+        HeaderError: the header is malformed, or does not cover the data section exactly.
+        TruncatedError: the tensors need more bytes than the object has, or `data` ends inside the header.
+    """
+    view = memoryview(data).cast("B")
+    data_begin = header_size_bytes(bytes(view[:LENGTH_BYTES]), object_size, uri=uri)
+    _check_read(view, data_begin, object_size, uri)
+    try:
+        # The text gets no name: with a wide character in it each takes four bytes, which are not kept for the checks.
+        document = read_document(decode_utf8(view[LENGTH_BYTES:data_begin]), data_begin=data_begin, max_rank=max_rank)
+        rows = _in_file_order(document.rows, data_begin)
+        _check_names(rows)
+        _check_end(rows, data_begin, object_size)
+    except UnicodeDecodeError as error:
+        raise HeaderError(f"the header is not UTF-8: {error.reason} at byte {error.start}", uri=uri) from error
+    except MemoryError as error:
+        raise HeaderError("the header needs more memory than there is", uri=uri) from error
+    except (HeaderError, TruncatedError) as error:
+        error.uri = uri
+        raise
+    return Header(Entries(rows), document.metadata, data_begin)
+
+
+def _check_read(data: bytes | memoryview, needed_bytes: int, object_size: int, uri: str) -> None:
+    if len(data) < needed_bytes:
+        raise TruncatedError(
+            f"{len(data)} bytes were read where the header takes {needed_bytes}",
+            uri=uri,
+            byte_range=(0, needed_bytes),
+            object_size=object_size,
+        )
+
+
+def _hint_from_text(prefix: bytes) -> str | None:
+    if prefix == b"version ":
+        return "This is a Git LFS pointer: fetch the file itself with `git lfs pull`"
+    if prefix.isascii() and prefix.decode().isprintable():
+        return f"It starts with the text {quoted(prefix.decode())}: another format, or an error page saved as a file"
+    return None
+
+
+def _in_file_order(rows: list[Row], data_begin: int) -> list[Row]:
+    """Sort, and check that each tensor begins where the one before it ends."""
+    if _first_misplaced(rows, data_begin) is None:
+        return rows  # most writers have sorted already
+    rows = sorted(rows, key=itemgetter(3, 4))
+    index = _first_misplaced(rows, data_begin)
+    if index is None:
+        return rows
+    entries = Entries(rows)
+    position = entries[index - 1].end if index else data_begin
+    name, begin = quoted(entries[index].name), entries[index].begin
+    if begin > position:
+        raise HeaderError(f"bytes {position}-{begin - 1}, before tensor {name}, belong to no tensor")
+    raise HeaderError(f"tensor {name} begins at byte {begin}, inside tensor {quoted(entries[index - 1].name)}")
+
+
+def _first_misplaced(rows: list[Row], position: int) -> int | None:
+    for index, (_, _, _, begin, end) in enumerate(rows):
+        if begin != position:
+            return index
+        position = end
+    return None
+
+
+def _check_names(rows: list[Row]) -> None:
+    if len(set(map(itemgetter(0), rows))) == len(rows):
+        return
+    seen: set[str] = set()
+    for name, *_ in rows:
+        if name in seen:
+            raise HeaderError(f"tensor {quoted(name)} occurs twice")
+        seen.add(name)
+
+
+def _check_end(rows: list[Row], data_begin: int, object_size: int) -> None:
+    end = rows[-1][4] if rows else data_begin
+    if end > object_size:
+        raise TruncatedError(
+            f"the tensors end at byte {end}, the object has {object_size}",
+            byte_range=(object_size, end),
+            object_size=object_size,
+            hint="It was cut short: upload or download it again",
+        )
+    if end < object_size:
+        raise HeaderError(f"bytes {end}-{object_size - 1}, after the last tensor, belong to no tensor")

@@ -1,0 +1,300 @@
+"""What a safetensors header says about each tensor, read from its JSON text.
+
+Guarantees: every entry is right by itself: known dtype, whole unsigned numbers, as many bytes between its
+offsets as shape and dtype ask for. Refuses everything else with HeaderError, whose `uri` the caller fills in.
+Whether entries repeat or overlap is not decided here but in `header.py`.
+
+Nearly all entries are written in one plain form, and a regular expression reads that several times faster than
+a JSON reader. Members in any other form, ``__metadata__`` among them, are left to the strict JSON reader; long runs of
+entries as the reference writes them are read by `compact_entries`, faster still.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from json import JSONDecodeError
+from typing import Any, NamedTuple, TypeAlias, overload
+
+from streamer.core.errors import FormatError, HeaderError
+from streamer.core.format import strict_json
+from streamer.core.format.compact_entries import CompactReader
+from streamer.core.format.dtypes import MAX_UNSIGNED, byte_length
+from streamer.core.quoting import quoted
+
+__all__ = ["Document", "Entries", "Row", "TensorEntry", "read_document"]
+
+METADATA_KEY = "__metadata__"
+
+
+class TensorEntry(NamedTuple):
+    """One tensor of a shard.
+
+    Attributes:
+        name: Its name; any text, never to be used as a path.
+        dtype: A key of `streamer.core.format.dtypes.DTYPE_BITS`.
+        shape: Dimensions; empty for a scalar.
+        begin: Offset of its first byte in the object, counted from byte 0 of the object.
+        end: Offset after its last byte.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+# What a TensorEntry holds, in the same order. Python's garbage collector looks once at a plain tuple of text and
+# numbers, and again and again at a million objects of any other class: for longer than it takes to read them.
+Row: TypeAlias = tuple[str, str, tuple[int, ...], int, int]
+
+_make_entry = partial(tuple.__new__, TensorEntry)  # TensorEntry(...) without its constructor's Python frame
+
+
+@dataclass(frozen=True)
+class Entries(Sequence[TensorEntry]):
+    """Entries, each made when it is asked for."""
+
+    rows: list[Row]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[TensorEntry]:
+        return map(_make_entry, self.rows)
+
+    @overload
+    def __getitem__(self, key: int) -> TensorEntry: ...
+    @overload
+    def __getitem__(self, key: slice) -> Entries: ...
+    def __getitem__(self, key: int | slice) -> TensorEntry | Entries:
+        return Entries(self.rows[key]) if isinstance(key, slice) else TensorEntry(*self.rows[key])
+
+
+class Document(NamedTuple):
+    """The members of a header: its entries in the order of the text, and its metadata."""
+
+    rows: list[Row]
+    metadata: dict[str, str] | None
+
+
+MOST_KINDS = 1 << 12  # that are remembered; a model has some hundred
+MOST_CHARACTERS = 1 << 16  # of an entry in another than the plain form; some hundred are usual
+MOST_METADATA = 100_000  # members; a handful are usual, and each costs twenty times its text
+
+_SPACE = strict_json.SPACE
+_NUMBER = r"(?:0|[1-9][0-9]{0,18})"  # 20 digits may exceed 64 bits, and are left to the JSON reader
+_OPENING = re.compile(rf'{_SPACE}\{{{_SPACE}(?=["}}])')
+_CLOSING = re.compile(rf"\}}{_SPACE}\Z")
+
+# More dimensions than that are left to the JSON reader: to match them takes a hundred times their size.
+# The empty alternative makes a match of every position, so that a search never runs ahead to a later entry.
+_PLAIN_ENTRY = re.compile(
+    r'"(?!__metadata__")([^"\\\x00-\x1f]*)": ?'
+    rf'\{{"dtype": ?"([A-Z0-9_]+)", ?"shape": ?\[((?:{_NUMBER}(?:, ?{_NUMBER}){{0,255}})?)\], ?'
+    rf'"data_offsets": ?\[({_NUMBER}), ?({_NUMBER})\]\}}{strict_json.SEPARATOR}'
+    "|"
+)
+
+
+def read_document(text: str, *, data_begin: int, max_rank: int) -> Document:
+    """Read all members of a header.
+
+    Args:
+        text: The header, decoded.
+        data_begin: Offset of the data section in the object; added to every offset read.
+        max_rank: Most dimensions a tensor may have.
+
+    Raises:
+        HeaderError: the text is not a JSON object of tensor entries; names the tensor.
+    """
+    try:
+        return _DocumentReader(text, data_begin, max_rank).read()
+    except JSONDecodeError as error:
+        raise HeaderError(f"the header is not JSON: {error.msg} at character {error.pos}") from error
+    except FormatError:
+        raise
+    except ValueError as error:
+        raise HeaderError(f"the header is not acceptable JSON: {error}") from error
+
+
+class _DocumentReader:
+    def __init__(self, text: str, data_begin: int, max_rank: int) -> None:
+        self._text = text
+        self._json = strict_json.Reader(text, window=MOST_CHARACTERS)
+        self._data_begin = data_begin
+        self._max_rank = max_rank
+        self._kinds = _Kinds(max_rank)
+        self._compact = CompactReader(text, self._kinds)
+        self._rows: list[Row] = []
+        self._known: dict[Any, Any] = {}  # texts, whole numbers and shapes
+        self._metadata: list[dict[str, str] | None] = []
+
+    def read(self) -> Document:
+        position = self._after(_OPENING, 0, "Expecting an object")
+        while self._text[position] == '"':
+            if self._text.startswith(METADATA_KEY, position + 1):
+                position = self._read_member(position)
+                continue
+            end = self._rows[-1][4] if self._rows else self._data_begin
+            position = self._compact.read(position, end, self._data_begin, self._rows)
+            position = self._read_plain_entries(position)
+            if self._text[position] == '"':
+                position = self._read_member(position)
+        self._after(_CLOSING, position, "Expecting nothing but spaces behind the brace")
+        if len(self._metadata) > 1:
+            raise HeaderError(f"the header holds {METADATA_KEY} twice")
+        return Document(self._rows, self._metadata[0] if self._metadata else None)
+
+    def _after(self, pattern: re.Pattern[str], position: int, expectation: str) -> int:
+        match = pattern.match(self._text, position)
+        if match is None:
+            raise JSONDecodeError(expectation, self._text, position)
+        return match.end()
+
+    def _read_plain_entries(self, position: int) -> int:
+        """Read entries in the plain form up to a member in another form; return where that begins."""
+        kinds, data_begin, append = self._kinds, self._data_begin, self._rows.append
+        name = last_text = ""
+        end = data_begin
+        try:
+            for match in _PLAIN_ENTRY.finditer(self._text, position):
+                name, dtype_text, shape_text, begin_text, end_text = match.groups()
+                if dtype_text is None:
+                    return match.end()
+                dtype, shape, size_bytes = kinds[dtype_text, shape_text]
+                # An entry shares the number at which the one before it ends: less to make, keep and collect.
+                begin = end if begin_text == last_text else data_begin + int(begin_text)
+                end, last_text = data_begin + int(end_text), end_text
+                if end - begin != size_bytes:
+                    raise _size_error(begin - data_begin, end - data_begin, size_bytes)
+                append((name, dtype, shape, begin, end))
+        except FormatError as error:
+            raise _naming(name, error) from error
+        return position
+
+    def _read_member(self, position: int) -> int:
+        name, position = self._json.read(position)
+        position = self._json.after_name(position)
+        if name == METADATA_KEY:
+            position = self._read_metadata(position)
+        else:
+            value, position = self._read_entry(name, position)
+            self._rows.append(self._shared(_row(name, value, self._data_begin, self._max_rank)))
+        return self._json.after_value(position)
+
+    def _shared(self, row: Row) -> Row:
+        """Keep each value once, as little but names differs: a number or a dtype takes more memory than its text."""
+        if len(self._known) > MOST_KINDS:
+            self._known.clear()
+        once = self._known.setdefault
+        name, dtype, shape, begin, end = row
+        shape = tuple(once(number, number) for number in shape)
+        return name, once(dtype, dtype), once(shape, shape), once(begin, begin), once(end, end)
+
+    def _read_entry(self, name: str, position: int) -> tuple[Any, int]:
+        try:
+            return self._json.read(position)
+        except JSONDecodeError:
+            raise
+        except ValueError as error:
+            raise HeaderError(f"tensor {quoted(name)}: {error}") from error
+
+    def _read_metadata(self, position: int) -> int:
+        if not self._json.is_object(position):
+            value, position = self._json.read(position)
+            if value is not None:
+                raise HeaderError(f"{METADATA_KEY} is {quoted(value)}, not a JSON object")
+            self._metadata.append(None)
+            return position
+        found: dict[str, str] = {}
+        self._metadata.append(found)
+
+        def read_text(key: str, begin: int) -> int:
+            strict_json.refuse_twin(found, key)
+            if len(found) == MOST_METADATA:
+                raise HeaderError(f"{METADATA_KEY} holds more than {MOST_METADATA} members")
+            text, end = self._json.read(begin)
+            if not isinstance(text, str):
+                raise HeaderError(f"{METADATA_KEY} holds {quoted(text)} under {quoted(key)}, not a string")
+            found[key] = text
+            return end
+
+        return self._json.read_members(position, read_text)
+
+
+class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
+    """From dtype and shape as written to dtype, shape and bytes: a model has few different ones."""
+
+    def __init__(self, max_rank: int) -> None:
+        self._max_rank = max_rank
+        self._numbers: dict[str, int] = {}  # each dimension once: a number takes more memory than its text
+
+    def __missing__(self, written: tuple[str, str]) -> tuple[str, tuple[int, ...], int]:
+        dtype, shape_text = written
+        if len(self) == MOST_KINDS:
+            self.clear()
+            self._numbers.clear()
+        shape = tuple(map(self._number, shape_text.split(","))) if shape_text else ()
+        _check_rank(shape, self._max_rank)
+        kind = self[written] = dtype, shape, byte_length(shape, dtype)
+        return kind
+
+    def _number(self, text: str) -> int:
+        known = self._numbers.get(text)
+        if known is None:
+            known = self._numbers[text] = int(text)
+        return known
+
+
+def _row(name: str, fields: Any, data_begin: int, max_rank: int) -> Row:
+    try:
+        if not isinstance(fields, dict):
+            raise FormatError(f"its entry is {quoted(fields)}, not a JSON object")
+        missing = [field for field in ("dtype", "shape", "data_offsets") if field not in fields]
+        if missing:
+            raise FormatError(f"its entry has no {' and no '.join(missing)}")
+        if not isinstance(fields["dtype"], str):
+            raise FormatError(f"dtype is {quoted(fields['dtype'])}, not a string")
+        shape = _unsigned_numbers("shape", fields["shape"])
+        _check_rank(shape, max_rank)
+        size_bytes = byte_length(shape, fields["dtype"])
+        begin, end = _offsets(fields["data_offsets"])
+        if end - begin != size_bytes:
+            raise _size_error(begin, end, size_bytes)
+    except FormatError as error:
+        raise _naming(name, error) from error
+    return name, fields["dtype"], shape, data_begin + begin, data_begin + end
+
+
+def _check_rank(shape: tuple[int, ...], max_rank: int) -> None:
+    if len(shape) > max_rank:
+        raise FormatError(f"shape has {len(shape)} dimensions, more than the {max_rank} allowed")
+
+
+def _offsets(value: Any) -> tuple[int, ...]:
+    offsets = _unsigned_numbers("data_offsets", value)
+    if len(offsets) != 2:
+        raise FormatError(f"data_offsets holds {len(offsets)} numbers, not 2")
+    return offsets
+
+
+def _unsigned_numbers(field: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise FormatError(f"{field} is {quoted(value)}, not a JSON array")
+    for number in value:
+        # bool is a subclass of int, and JSON's true is no number.
+        if type(number) is not int or not 0 <= number <= MAX_UNSIGNED:
+            raise FormatError(f"{field} holds {quoted(number)}, not a whole number from 0 to 2**64 - 1")
+    return tuple(value)
+
+
+def _size_error(begin: int, end: int, size_bytes: int) -> FormatError:
+    return FormatError(f"shape and dtype make {size_bytes} bytes, data_offsets [{begin}, {end}] hold {end - begin}")
+
+
+def _naming(name: str, error: FormatError) -> HeaderError:
+    return HeaderError(f"tensor {quoted(name)}: {error.message}", hint=error.hint)

@@ -1,0 +1,193 @@
+"""The index of a sharded checkpoint (``model.safetensors.index.json``): which shard holds which tensor.
+
+Guarantees: every shard name is a relative path that stays inside the index's own folder, in every storage.
+Refuses with ShardIndexError, before any I/O: absolute paths, ``..``, URLs, and everything that some storage might
+read as one of these; and any document that two readers would understand differently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json import JSONDecodeError
+from typing import Any
+
+from streamer.core.errors import ShardIndexError
+from streamer.core.format import strict_json
+from streamer.core.quoting import quoted
+
+__all__ = ["MAX_INDEX_BYTES", "ShardIndex", "check_index_size", "parse_index"]
+
+SHARD_SUFFIX = ".safetensors"
+MAX_INDEX_BYTES = 100_000_000  # as of a header; that of a model with 90 000 tensors has 9 million
+MOST_SHARDS = 10_000  # a model with 700 GB has some two hundred
+MOST_CHARACTERS = 1 << 16  # of all members but weight_map; `metadata` has one number, as a rule
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """What an index says.
+
+    Attributes:
+        weight_map: Tensor name to shard name.
+        shards: The shard names, each once, numbers in them sorted by value.
+        metadata: The ``metadata`` member, usually ``{"total_size": …}``; unchecked, and empty where absent.
+    """
+
+    weight_map: Mapping[str, str]
+    shards: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+
+def parse_index(data: bytes | memoryview, *, uri: str) -> ShardIndex:
+    """Read an index.
+
+    Args:
+        data: The whole index.
+        uri: The index, for messages.
+
+    Raises:
+        ShardIndexError: the index is malformed, empty, too large, or names a shard that is not a file of its folder.
+
+    Example:
+        >>> index = b'{"weight_map": {"a": "m-10.safetensors", "b": "m-9.safetensors"}}'
+        >>> parse_index(index, uri="m.index.json").shards
+        ('m-9.safetensors', 'm-10.safetensors')
+    """
+    try:
+        document = _Document(data)
+        weight_map = document.weight_map()
+        shards = tuple(sorted(document.shards, key=_natural_order))
+        for shard in shards:
+            _check_shard_name(shard)
+        metadata = document.others.get("metadata")
+        return ShardIndex(weight_map, shards, {} if metadata is None else _object(metadata, "metadata"))
+    except ShardIndexError as error:
+        error.uri = uri
+        raise
+
+
+def check_index_size(size_bytes: int, *, uri: str) -> None:
+    """Refuse an index that is too large to be one, before it is read.
+
+    Raises:
+        ShardIndexError: it is.
+    """
+    if size_bytes > MAX_INDEX_BYTES:
+        raise ShardIndexError(
+            f"the index has {size_bytes} bytes, more than the {MAX_INDEX_BYTES} allowed",
+            uri=uri,
+            hint="It is no index, or a damaged one",
+        )
+
+
+class _Document:
+    """An index as it is written; the same shard name is kept once for all its tensors."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.shards: dict[str, str] = {}
+        self.others: dict[str, Any] = {}
+        # One wide character makes four bytes of each in the text: a dict grows only when that is let go.
+        self._tensors: list[str] = []
+        self._shard_of: list[str] = []
+        try:
+            self._read(strict_json.decode_utf8(data))
+        except ShardIndexError:
+            raise
+        except UnicodeDecodeError as error:
+            raise ShardIndexError(f"the index is not UTF-8: {error.reason} at byte {error.start}") from error
+        except JSONDecodeError as error:
+            raise ShardIndexError(f"the index is not JSON: {error.msg} at character {error.pos}") from error
+        except ValueError as error:
+            raise ShardIndexError(f"the index is not acceptable JSON: {error}") from error
+
+    def weight_map(self) -> dict[str, str]:
+        """Give the shard of each tensor."""
+        if "weight_map" not in self.others:
+            raise ShardIndexError("the index has no weight_map", hint="It must map tensor names to shard names")
+        if not self._tensors:
+            raise ShardIndexError("weight_map is empty")
+        found = dict(zip(self._tensors, self._shard_of, strict=True))
+        if len(found) != len(self._tensors):
+            twin = next(tensor for tensor in self._tensors if found.pop(tensor, None) is None)
+            raise ShardIndexError(f"the index is not acceptable JSON: key {quoted(twin)} occurs twice in one object")
+        return found
+
+    def _read(self, text: str) -> None:
+        reader = strict_json.Reader(text, window=MOST_CHARACTERS)
+        if not reader.is_object(reader.begin):
+            value, end = reader.read(reader.begin)
+            reader.check_end(end)
+            _object(value, "the index")
+
+        def read_member(name: str, position: int) -> int:
+            strict_json.refuse_twin(self.others, name)
+            self.others[name] = None
+            if name == "weight_map" and reader.is_object(position):
+                return reader.read_members(position, read_entry)
+            value, end = reader.read(position)
+            if name == "weight_map":
+                _object(value, "weight_map")
+            self.others[name] = value if name == "metadata" else None
+            return end
+
+        def read_entry(tensor: str, position: int) -> int:
+            shard, end = reader.read(position)
+            self._add(tensor, shard)
+            return end
+
+        reader.check_end(reader.read_members(reader.begin, read_member))
+
+    def _add(self, tensor: str, shard: Any) -> None:
+        if not isinstance(shard, str):
+            raise ShardIndexError(f"weight_map gives {quoted(shard)}, not a string, for tensor {quoted(tensor)}")
+        if len(self.shards) == MOST_SHARDS and shard not in self.shards:
+            raise ShardIndexError(f"the index names more than {MOST_SHARDS} shards")
+        self._tensors.append(tensor)
+        self._shard_of.append(self.shards.setdefault(shard, shard))
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ShardIndexError(f"{what} is {quoted(value)}, not a JSON object")
+    return value
+
+
+def _natural_order(name: str) -> tuple[list[str | int], str]:
+    # Odd pieces are the digits, so pieces of two names compare text with text and number with number. The
+    # length stands for the value, in which leading zeros do not count: int() refuses thousands of digits.
+    pieces: list[str | int] = []
+    for text, digits in re.findall(r"([^0-9]*)([0-9]*)", name):
+        significant = digits.lstrip("0")
+        pieces += [text, len(significant), significant]
+    return pieces, name
+
+
+def _check_shard_name(name: str) -> None:
+    reason = _reason_to_refuse(name)
+    if reason is not None:
+        raise ShardIndexError(
+            f"shard name {quoted(name)} {reason}",
+            hint="Shards are named by their relative path inside the folder of the index",
+        )
+
+
+def _reason_to_refuse(name: str) -> str | None:
+    if not name:
+        return "is empty"
+    if not name.isprintable():
+        return "holds a control character"
+    if "\\" in name:
+        return "holds a backslash, which some systems read as a slash"
+    if ":" in name:
+        return "holds a colon, as URLs, chained URLs and drives do"
+    if re.search(r"%[0-9A-Fa-f]{2}", name):
+        return "holds a percent escape, which some storages decode"
+    if name.startswith("/"):
+        return "is an absolute path"
+    if any(segment in ("", ".", "..") for segment in name.split("/")):
+        return "has an empty segment, `.` or `..`"
+    if not name.endswith(SHARD_SUFFIX):
+        return f"does not end in {SHARD_SUFFIX}"
+    return None

@@ -1,0 +1,168 @@
+"""The manifest of a checkpoint: for each tensor of each shard its dtype, shape, size and CRC32C, as JSON.
+
+Guarantees: what is accepted has one meaning; a manifest fits a checkpoint only if every shard that is loaded has the
+size, and exactly the tensors, that it names. Refuses with ManifestError, before any weight byte is read.
+A CRC32C finds accidents, not attackers: who can change the tensors can change the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from streamer.core.errors import ManifestError
+from streamer.core.format import strict_json
+from streamer.core.format.header import TensorEntry
+from streamer.core.quoting import quoted
+
+__all__ = ["ALGORITHM", "Manifest", "ShardManifest", "TensorDigest", "check_shard", "parse_manifest", "render_manifest"]
+
+FORMAT = "streamer.manifest"
+VERSION = 1
+ALGORITHM = "crc32c"
+MAX_MANIFEST_BYTES = 1 << 30  # ten million tensors; more is no manifest, and must not fill the memory
+
+_VALUE = re.compile(r"[0-9a-f]{8}")
+_HINT = "Write it anew: python -m streamer manifest URI"
+
+
+@dataclass(frozen=True)
+class TensorDigest:
+    """One tensor: what its header says, and the CRC32C of its bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class ShardManifest:
+    """One shard: the size of its file, and its tensors by name."""
+
+    size_bytes: int
+    tensors: Mapping[str, TensorDigest]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checkpoint: its shards by file name."""
+
+    shards: Mapping[str, ShardManifest]
+
+
+def render_manifest(manifest: Manifest) -> bytes:
+    """Write a manifest down; `parse_manifest` gives it back.
+
+    Example:
+        >>> parse_manifest(render_manifest(Manifest({})), uri="m").shards
+        {}
+    """
+    shards = ",\n".join(_shard_text(name, shard) for name, shard in manifest.shards.items())
+    head = json.dumps({"format": FORMAT, "version": VERSION, "algorithm": ALGORITHM})
+    return f'{head[:-1]}, "shards": {{\n{shards}}}}}\n'.encode()
+
+
+def _shard_text(name: str, shard: ShardManifest) -> str:
+    """A line for each tensor, so that `diff` shows which differ."""
+    tensors = ",\n".join(
+        f"{json.dumps(tensor)}: "
+        + json.dumps(
+            {
+                "dtype": digest.dtype,
+                "shape": digest.shape,
+                "bytes": digest.size_bytes,
+                ALGORITHM: f"{digest.crc32c:08x}",
+            }
+        )
+        for tensor, digest in shard.tensors.items()
+    )
+    return f'{json.dumps(name)}: {{"size_bytes": {shard.size_bytes}, "tensors": {{\n{tensors}}}}}'
+
+
+def parse_manifest(data: bytes, *, uri: str) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        ManifestError: it is malformed, or of another format or version.
+    """
+    try:
+        document = strict_json.loads(strict_json.decode_utf8(data))
+    except ValueError as error:
+        raise ManifestError(f"the manifest is no JSON: {error}", uri=uri, hint=_HINT) from error
+    try:
+        if document["format"] != FORMAT or document["version"] != VERSION or document["algorithm"] != ALGORITHM:
+            _refuse(
+                f"it is {quoted(document['format'])} version {quoted(document['version'])} with"
+                f" {quoted(document['algorithm'])}, not {FORMAT!r} version {VERSION} with {ALGORITHM!r}",
+                uri,
+            )
+        return Manifest({name: _shard(shard) for name, shard in document["shards"].items()})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ManifestError("the manifest is malformed", uri=uri, hint=_HINT) from error
+
+
+def check_shard(name: str, size_bytes: int, entries: Sequence[TensorEntry], manifest: Manifest, *, uri: str) -> None:
+    """Compare what a shard's header says with the manifest.
+
+    Args:
+        name: The shard's file name.
+        size_bytes: The size of its file.
+        entries: Its tensors.
+        manifest: What it is compared with.
+        uri: The manifest, for messages.
+
+    Raises:
+        ManifestError: it is not the shard that the manifest was made of; says the first difference.
+    """
+    known = manifest.shards.get(name)
+    if known is None:
+        _refuse(f"it knows no shard {quoted(name)}", uri)
+    found = {entry.name for entry in entries}
+    for tensor in known.tensors:
+        if tensor not in found:
+            _refuse(f"shard {quoted(name)} lacks its tensor {quoted(tensor)}", uri)
+    for entry in entries:
+        _check_tensor(entry, known.tensors.get(entry.name), name, uri)
+    if size_bytes != known.size_bytes:
+        _refuse(f"shard {quoted(name)} has {size_bytes} bytes, in the manifest {known.size_bytes}", uri)
+
+
+def _check_tensor(entry: TensorEntry, known: TensorDigest | None, shard: str, uri: str) -> None:
+    found = (entry.dtype, tuple(entry.shape), entry.end - entry.begin)
+    promised = (known.dtype, known.shape, known.size_bytes) if known else None
+    is_empty = known is not None and known.size_bytes == 0
+    if known is not None and found == promised and not (is_empty and known.crc32c):
+        return
+    tensor = f"tensor {quoted(entry.name)} of shard {quoted(shard)}"
+    if known is None or promised is None:
+        _refuse(f"{tensor} is not in it", uri)
+    for what, is_now, was in zip(("dtype", "shape", "size in bytes"), found, promised, strict=True):
+        if is_now != was:
+            _refuse(f"{tensor} has {what} {is_now}, in the manifest {was}", uri)
+    _refuse(f"{tensor} is empty, and its {ALGORITHM} is not", uri)
+
+
+def _shard(document: Any) -> ShardManifest:
+    tensors = {name: _tensor(tensor) for name, tensor in document["tensors"].items()}
+    return ShardManifest(_whole(document["size_bytes"]), tensors)
+
+
+def _tensor(document: Any) -> TensorDigest:
+    value, dtype = document[ALGORITHM], document["dtype"]
+    if not isinstance(dtype, str) or not isinstance(value, str) or not _VALUE.fullmatch(value):
+        raise ValueError
+    return TensorDigest(dtype, tuple(map(_whole, document["shape"])), _whole(document["bytes"]), int(value, 16))
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError
+    return value
+
+
+def _refuse(why: str, uri: str) -> NoReturn:
+    raise ManifestError(f"the manifest does not fit: {why}", uri=uri, hint=_HINT)

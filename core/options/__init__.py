@@ -1,0 +1,1 @@
+"""What the caller may choose, and what is chosen for him."""

@@ -1,0 +1,75 @@
+"""The most that a store takes from its server, in bytes and time, while a checkpoint is looked for: it may not end.
+
+Each store keeps to them by its own means; what they are for, and their reasons, stand in `Options`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from streamer.core.errors import LoadCancelledError, StorageError
+from streamer.core.options.options import Options
+
+__all__ = ["Limits", "ListingCount"]
+
+_DEFAULTS = Options()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much of a server's answers is taken, and how long they may take; the fields of `Options` with these names.
+
+    Attributes:
+        answer_bytes: Of the body of one answer.
+        listing_entries: Of one folder.
+        listing_empty_pages: Pages of one listing that bring no entry.
+        connect_timeout_s: Until there is a connection.
+        first_byte_timeout_s: From then on until the headers of an answer are complete. One question, its further
+            attempts and redirects included, has both together; an option of the storage itself counts more.
+        is_wanted: Whether anybody still waits for the answer; asked before each further page.
+    """
+
+    answer_bytes: int = _DEFAULTS.answer_bytes
+    listing_entries: int = _DEFAULTS.listing_entries
+    listing_empty_pages: int = _DEFAULTS.listing_empty_pages
+    connect_timeout_s: float = _DEFAULTS.connect_timeout_s
+    first_byte_timeout_s: float = _DEFAULTS.first_byte_timeout_s
+    is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
+
+
+class ListingCount:
+    """Counts one listing while it comes, page by page.
+
+    Args:
+        limits: To be kept.
+        uri: The folder, without secrets.
+    """
+
+    def __init__(self, limits: Limits, uri: str) -> None:
+        self._limits, self._uri = limits, uri
+        self._entries = self._empty_pages = 0
+
+    def add(self, entries: int) -> None:
+        """Count a page with so many entries, those included that are passed over.
+
+        Raises:
+            StorageError: there are too many, or too many pages without one.
+            LoadCancelledError: nobody waits for them any more.
+        """
+        if not self._limits.is_wanted():
+            raise LoadCancelledError("nobody waits for the listing any more", uri=self._uri)
+        self._entries += entries
+        self._empty_pages += entries == 0
+        if self._entries > self._limits.listing_entries:
+            raise StorageError(
+                f"The listing has more than {self._limits.listing_entries} entries",
+                uri=self._uri,
+                hint="Name the file or the index, or raise listing_entries in Options",
+            )
+        if self._empty_pages > self._limits.listing_empty_pages:
+            raise StorageError(
+                f"The listing has no end: {self._empty_pages} pages of it bring nothing",
+                uri=self._uri,
+                hint="Name the file or the index, or raise listing_empty_pages in Options",
+            )

@@ -1,0 +1,1 @@
+"""What keeps secrets out of messages, logs and tracebacks."""

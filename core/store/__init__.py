@@ -1,0 +1,1 @@
+"""What a backend speaks: stores, sources of bytes, digests."""

@@ -1,0 +1,1 @@
+"""Tensors of torch and numpy: their memory, their devices."""

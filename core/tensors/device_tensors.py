@@ -1,0 +1,161 @@
+"""The tensors of one load on accelerators: memory is allocated when the engine asks for it, not before.
+
+So a load holds no more of a device than its memory limit plus what its consumer keeps. What the device has no room for
+is a `DeviceError` with the bytes asked for and those free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamer import _native
+from streamer.core.errors import DeviceError, LoadCancelledError
+from streamer.core.tensors.torch_staging import STAGED, StagedCopy
+
+if TYPE_CHECKING:
+    from streamer.core.format.header import TensorEntry
+    from streamer.core.tensors.frameworks import Framework
+
+__all__ = ["DeviceTensors", "Provision"]
+
+
+CONSUMERS_HOST = -2  # the engine's number for memory of ours on this machine; see native/plan/plan.h
+
+
+class Provision(NamedTuple):
+    """Memory for some items, on one device: the arguments of the engine's ``provide``.
+
+    Attributes:
+        device: Its number, or `CONSUMERS_HOST`.
+        stream: Copies wait for what this stream was given by now.
+        items: Of the plan.
+        addresses: Where each of them goes.
+    """
+
+    device: int
+    stream: int
+    items: list[int]
+    addresses: list[int]
+
+
+class _Allocated(NamedTuple):
+    tensor: Any
+    stream: int
+
+
+class DeviceTensors:
+    """See the module's docstring.
+
+    Args:
+        entries: Of all items of the plan.
+        places: As `streamer.core.engine.plan.Item.place`, of the same.
+        framework: Gives their shapes, dtypes and devices.
+    """
+
+    def __init__(self, entries: Sequence[TensorEntry], places: Sequence[int], framework: Framework) -> None:
+        self._entries = entries
+        self._places = places
+        self._framework = framework
+        self._devices = framework.devices
+        self._allocated: dict[int, _Allocated] = {}
+        self._copies: dict[int, StagedCopy] = {}
+
+    def streams(self) -> dict[int, int]:
+        """The current stream of every CUDA device of the load."""
+        cuda = {place - 1 for place in self._places if place not in (0, STAGED)}
+        return {device: self._devices.cuda.stream(device) for device in cuda}
+
+    def allocate(self, items: Iterable[int]) -> list[Provision]:
+        """Allocate the tensors of these items.
+
+        Raises:
+            DeviceError: a device has no room.
+        """
+        made: dict[int, Provision] = {}
+        for item in items:
+            is_staged = self._places[item] == STAGED
+            device = CONSUMERS_HOST if is_staged else self._places[item] - 1
+            if device not in made:
+                made[device] = Provision(device, 0 if is_staged else self._devices.cuda.stream(device), [], [])
+            tensor = self._staging(item) if is_staged else self._empty(item, device)
+            self._allocated[item] = _Allocated(tensor, made[device].stream)
+            made[device].items.append(item)
+            made[device].addresses.append(tensor.data_ptr())
+        return list(made.values())
+
+    def start_copies(self, items: Iterable[int]) -> None:
+        """Start what torch has to copy of these finished items, so that it runs while others are consumed.
+
+        Raises:
+            DeviceError: a device has no room, or refused.
+        """
+        for item in items:
+            if self._places[item] == STAGED and item in self._allocated:
+                self._copies[item] = self._start_copy(item, self._allocated.pop(item).tensor)
+
+    def take(self, item: int) -> Any:
+        """Hand over the tensor of a finished item, which start_copies() was told of.
+
+        Raises:
+            DeviceError: the device refused.
+            LoadCancelledError: it was freed meanwhile.
+        """
+        if self._places[item] == STAGED:
+            copy = self._copies.pop(item, None)
+            if copy is None:
+                self._check_empty(item)
+                copy = self._start_copy(item, self._staging(item))
+            try:
+                return self._devices.staging.finish(copy)
+            except RuntimeError as error:
+                raise self._refused(item, self._devices.device(self._entries[item].name), error) from error
+        device = self._places[item] - 1
+        found = self._allocated.pop(item, None)
+        if found is None:
+            self._check_empty(item)
+            return self._empty(item, device)
+        self._devices.cuda.hand_over(found.tensor, device, found.stream)
+        return found.tensor
+
+    def free_all(self) -> None:
+        """Free what was not taken. Only when the engine has stopped."""
+        self._allocated.clear()
+        self._copies.clear()
+
+    def _check_empty(self, item: int) -> None:
+        """Empty tensors are never asked for by the engine, so not allocated; any other was freed by another thread."""
+        if self._entries[item].end > self._entries[item].begin:
+            raise LoadCancelledError("the stream was closed while it was read")
+
+    def _empty(self, item: int, device: int) -> Any:
+        entry = self._entries[item]
+        try:
+            return self._devices.cuda.empty(self._framework.shape(entry), self._framework.dtype(entry), device)
+        except Exception as error:  # torch.OutOfMemoryError since 2.5, RuntimeError of every other trouble
+            raise self._refused(item, f"cuda:{device}", error, _native.cuda_free_bytes(device)) from error
+
+    def _staging(self, item: int) -> Any:
+        entry = self._entries[item]
+        return self._devices.staging.pinned(self._framework.shape(entry), self._framework.dtype(entry))
+
+    def _start_copy(self, item: int, source: Any) -> StagedCopy:
+        device = self._devices.device(self._entries[item].name)
+        try:
+            return self._devices.staging.start(source, device)
+        except RuntimeError as error:
+            raise self._refused(item, device, error) from error
+
+    def _refused(self, item: int, device: object, error: Exception, free: int | None = None) -> DeviceError:
+        entry = self._entries[item]
+        asked = entry.end - entry.begin
+        is_full = "out of memory" in str(error).lower()
+        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        told = f"{asked} bytes asked for" + (f", {free} free" if free is not None else "")
+        return DeviceError(
+            f"{device} could not take tensor {entry.name[:80]!r} ({told}): {said}",
+            hint="Load fewer tensors (names=) or spread them over devices (device={...})" if is_full else None,
+            code="CUDA_ERROR_OUT_OF_MEMORY" if is_full else type(error).__name__,
+            requested_bytes=asked,
+            free_bytes=free,
+        )

@@ -1,0 +1,171 @@
+"""Which device each tensor goes to, and who carries it there: the engine to CUDA devices, torch to all others.
+
+Refuses a device that the framework does not know or cannot use here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from streamer import _native
+from streamer.core.errors import UnknownDeviceError
+from streamer.core.tensors import torch_cuda
+from streamer.core.tensors.placement import Placement
+from streamer.core.tensors.torch_staging import STAGED, TorchStaging, can_stage
+
+__all__ = ["Devices", "HostOnly", "TorchDevices"]
+
+HINT = "Give a device torch lists here, for instance 'cpu', 'cuda' or 'cuda:0'"
+
+
+class Devices(Protocol):
+    """The devices of one call."""
+
+    @property
+    def cuda(self) -> torch_cuda.TorchCuda:
+        """The CUDA devices; only where `place` or `place_of` named one."""
+
+    @property
+    def staging(self) -> TorchStaging:
+        """Copies of torch's own; only where `place` is `STAGED`."""
+
+    def device(self, name: str) -> Any:
+        """The device of a tensor as the library has it."""
+
+    def place(self, name: str) -> int:
+        """As `streamer.core.engine.plan.Item.place`: 0, or the CUDA device that the engine shall fill."""
+
+    def place_of(self, tensor: Any) -> int:
+        """The same of a tensor that exists."""
+
+    def path(self, name: str) -> str:
+        """How it gets there: "ring" through pinned memory, "torch" by torch's own copy, "" where it stays."""
+
+    def path_of(self, tensor: Any) -> str:
+        """The same of a tensor that exists."""
+
+    def moved(self, tensor: Any, name: str) -> Any:
+        """The tensor on its device, from this machine's memory."""
+
+    def remarks(self) -> list[str]:
+        """Why a CUDA device is not filled by the engine."""
+
+
+class TorchDevices:
+    """Any device torch knows, or a mapping of names to them; see `Placement`."""
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._torch = torch
+        self.cuda = torch_cuda.TorchCuda(torch)
+        self.staging = TorchStaging(torch)
+        self._placement = Placement(device)
+        self._known = {_key(device): _usable(torch, device) for device in self._placement.devices}
+        self._is_all_cpu = all(device.type == "cpu" for device in self._known.values())
+
+    def place(self, name: str) -> int:
+        if self._is_all_cpu and self._placement.leaves_none_out:
+            return 0
+        device = self.device(name)
+        is_staged = device.type != "cpu" and can_stage(self._torch, device)
+        return self._place(device) or (STAGED if is_staged else 0)
+
+    def place_of(self, tensor: Any) -> int:
+        return self._place(self.cuda.device_of(tensor))
+
+    def path(self, name: str) -> str:
+        return "" if self._is_all_cpu else self._path(self.device(name))
+
+    def path_of(self, tensor: Any) -> str:
+        return self._path(self.cuda.device_of(tensor))
+
+    def moved(self, tensor: Any, name: str) -> Any:
+        return tensor if self._is_all_cpu else tensor.to(self.device(name))
+
+    def remarks(self) -> list[str]:
+        cuda = {self.cuda.index_of(device) for device in self._known.values() if device.type == "cuda"}
+        refusals = [(index, self.cuda.refusal(index)) for index in sorted(cuda)]
+        return [f"cuda:{index} is filled by torch: {refusal.detail}" for index, refusal in refusals if refusal]
+
+    def device(self, name: str) -> Any:
+        return self._known[_key(self._placement.of(name))]
+
+    def _path(self, device: Any) -> str:
+        if device.type == "cpu":
+            return ""
+        return "ring" if self._place(device) else "torch"
+
+    def _place(self, device: Any) -> int:
+        if device.type != "cuda":
+            return 0
+        index = self.cuda.index_of(device)
+        return index + 1 if self.cuda.is_filled_by_engine(index) else 0
+
+
+class HostOnly:
+    """The devices of numpy: none."""
+
+    def __init__(self, device: Any) -> None:
+        if str(device) != "cpu":
+            raise UnknownDeviceError(f"numpy arrays live on the cpu, not on {device!r}", hint='Use framework="pt"')
+
+    @property
+    def cuda(self) -> torch_cuda.TorchCuda:
+        raise AssertionError("numpy has no devices")
+
+    @property
+    def staging(self) -> TorchStaging:
+        raise AssertionError("numpy has no devices")
+
+    def device(self, name: str) -> Any:
+        return "cpu"
+
+    def place(self, name: str) -> int:
+        return 0
+
+    def place_of(self, tensor: Any) -> int:
+        return 0
+
+    def path(self, name: str) -> str:
+        return ""
+
+    def path_of(self, tensor: Any) -> str:
+        return ""
+
+    def moved(self, tensor: Any, name: str) -> Any:
+        return tensor
+
+    def remarks(self) -> list[str]:
+        return []
+
+
+def _usable(torch: Any, device: Any) -> Any:
+    try:
+        known = torch.device(device)
+        if known.type != "cpu":
+            torch_cuda.probe(torch, known)
+    except Exception as error:  # torch raises RuntimeError, AssertionError, ValueError by device kind
+        refusal = _cuda_refusal(device)
+        said = f"; {refusal.detail}" if refusal else ""
+        raise UnknownDeviceError(
+            f"torch cannot use device {device!r}: {_first_line(error)}{said}",
+            hint=HINT,
+            code=refusal.storage_code if refusal else None,
+        ) from error
+    if known.type == "meta":
+        raise UnknownDeviceError("tensors on the meta device hold no bytes to load", hint=HINT)
+    return known
+
+
+def _cuda_refusal(device: Any) -> _native.ReadError | None:
+    """What NVIDIA's driver says of a device that torch cannot use, if it is one of that kind."""
+    kind, _, index = str(device).partition(":")
+    return _native.cuda_open(int(index) if index.isdecimal() else 0) if kind == "cuda" else None
+
+
+def _key(device: Any) -> str:
+    """A device as it was written: 0 and "0" are torch's business."""
+    return f"{type(device).__name__}:{device}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,212 @@
+"""Tensors of torch and numpy over memory that belongs to them alone.
+
+torch is imported when the first tensor, device or dtype is asked for, never before.
+"""
+
+from __future__ import annotations
+
+import sys
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streamer.core.discovery.entry_points import refuse_accidental
+from streamer.core.errors import OptionError, UnsupportedDtypeError
+from streamer.core.tensors.devices import Devices, HostOnly, TorchDevices
+
+if TYPE_CHECKING:
+    from streamer import _native
+    from streamer.core.format.header import TensorEntry
+
+__all__ = ["Framework", "framework_of"]
+
+LARGEST_ITEM_BYTES = 16
+LARGEST_STRIDE = 2**63 - 1
+
+_TORCH_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F4": "float4_e2m1fn_x2",
+    "F6_E2M3": "float6_e2m3fn",
+    "F6_E3M2": "float6_e3m2fn",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "C64": "complex64",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+}
+_NUMPY_DTYPES = {
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "I16": "<i2",
+    "U16": "<u2",
+    "F16": "<f2",
+    "I32": "<i4",
+    "U32": "<u4",
+    "F32": "<f4",
+    "C64": "<c8",
+    "F64": "<f8",
+    "I64": "<i8",
+    "U64": "<u8",
+}
+# Between these a cast keeps the meaning; smaller ones are quantized and mean nothing without their scales.
+_CAST = ("F64", "F32", "F16", "BF16")
+_ALIASES = {"pt": "pt", "torch": "pt", "pytorch": "pt", "np": "np", "numpy": "np"}
+
+
+class Framework(Protocol):
+    """How to make tensors of one library on its devices."""
+
+    @property
+    def devices(self) -> Devices:
+        """Which device each tensor goes to."""
+
+    def dtype(self, entry: TensorEntry) -> Any:
+        """The library's dtype of this entry.
+
+        Raises:
+            UnsupportedDtypeError: the installed library has none.
+        """
+
+    def shape(self, entry: TensorEntry) -> tuple[int, ...]:
+        """The shape its tensor will have: packed dtypes hold two values per element of the last dimension."""
+
+    def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
+        """A tensor that owns `memory`, or an empty one."""
+
+    def final_dtype(self, entry: TensorEntry) -> Any:
+        """The dtype its tensor is handed out with, after the cast that was asked for."""
+
+    def cast(self, tensor: Any) -> Any:
+        """The tensor with that dtype, on its device."""
+
+
+class TorchFramework:
+    """torch tensors on any device torch knows."""
+
+    def __init__(self, device: Any, cast_to: Any) -> None:
+        if "torch" not in sys.modules:
+            refuse_accidental("torch.backends", "torch")
+        import torch  # noqa: PLC0415  costs seconds: only when a tensor is wanted
+
+        self._torch = torch
+        self._dtypes: dict[str, Any] = {}
+        self._cast_to = _cast_dtype(torch, cast_to)
+        self._cast_from = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
+        self.devices = TorchDevices(torch, device)
+
+    def dtype(self, entry: TensorEntry) -> Any:
+        known = self._dtypes.get(entry.dtype)
+        if known is None:
+            known = getattr(self._torch, _TORCH_DTYPES[entry.dtype], None)
+            if known is None:
+                raise _unsupported(entry, f"torch {self._torch.__version__} has no such dtype")
+            self._dtypes[entry.dtype] = known
+        return known
+
+    def shape(self, entry: TensorEntry) -> tuple[int, ...]:
+        _check_addressable(entry)
+        if entry.dtype != "F4" or not entry.shape:
+            return entry.shape
+        if entry.shape[-1] % 2:
+            raise _unsupported(entry, "torch packs two values into an element, and the last dimension is odd")
+        return (*entry.shape[:-1], entry.shape[-1] // 2)
+
+    def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
+        dtype = self.dtype(entry)
+        shape = self.shape(entry)
+        if memory is None:
+            return self._torch.empty(shape, dtype=dtype)
+        # In place: a view would be a second tensor object, which for 100 000 small tensors costs more than reading.
+        return self._torch.frombuffer(memory, dtype=dtype).resize_(shape)
+
+    def final_dtype(self, entry: TensorEntry) -> Any:
+        dtype = self.dtype(entry)
+        return self._cast_to if self._cast_to is not None and entry.dtype in _CAST else dtype
+
+    def cast(self, tensor: Any) -> Any:
+        is_cast = self._cast_to is not None and tensor.dtype in self._cast_from
+        return tensor.to(self._cast_to) if is_cast else tensor
+
+
+class NumpyFramework:
+    """numpy arrays; only the dtypes numpy has."""
+
+    def __init__(self, device: Any) -> None:
+        import numpy as np  # noqa: PLC0415  as for torch
+
+        self.devices = HostOnly(device)
+        self._np = np
+
+    def dtype(self, entry: TensorEntry) -> Any:
+        name = _NUMPY_DTYPES.get(entry.dtype)
+        if name is None:
+            raise _unsupported(entry, "numpy has no such dtype", hint='Use framework="pt"')
+        return self._np.dtype(name)
+
+    def shape(self, entry: TensorEntry) -> tuple[int, ...]:
+        _check_addressable(entry)
+        return entry.shape
+
+    def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
+        dtype = self.dtype(entry)
+        if memory is None:
+            return self._np.empty(entry.shape, dtype=dtype)
+        return self._np.frombuffer(memoryview(memory), dtype=dtype).reshape(entry.shape)
+
+    def final_dtype(self, entry: TensorEntry) -> Any:
+        return self.dtype(entry)
+
+    def cast(self, tensor: Any) -> Any:
+        return tensor
+
+
+def _check_addressable(entry: TensorEntry) -> None:
+    """An empty tensor may have any dimension beside its zero; strides of the libraries are signed 64-bit numbers."""
+    if 0 not in entry.shape:
+        return  # its bytes are in a file
+    strides = prod(max(1, size) for size in entry.shape)
+    if strides * LARGEST_ITEM_BYTES > LARGEST_STRIDE:
+        raise _unsupported(entry, "the other dimensions of this empty tensor are too large for torch and numpy")
+
+
+def framework_of(name: str, device: Any = "cpu", cast_to: Any = None) -> Framework:
+    """Give the framework of this name, on this device, casting to this dtype unless it is None.
+
+    Raises:
+        OptionError: unknown framework or dtype, or a cast it does not make.
+        UnknownDeviceError: torch does not know the device, or it is not available.
+    """
+    kind = _ALIASES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise OptionError(f"unknown framework {name!r}", hint=f"Known: {', '.join(sorted(_ALIASES))}")
+    if kind == "pt":
+        return TorchFramework(device, cast_to)
+    if cast_to is not None:
+        raise OptionError("dtype= casts torch tensors only", hint='Use framework="pt", or numpy\'s astype')
+    return NumpyFramework(device)
+
+
+def _cast_dtype(torch: Any, dtype: Any) -> Any:
+    known = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if dtype is None or any(found is each for each in known):
+        return found
+    names = ", ".join(_TORCH_DTYPES[name] for name in _CAST)
+    raise OptionError(f"dtype is one of {names}, not {dtype!r}", hint="Cast the tensors afterwards")
+
+
+def _unsupported(entry: TensorEntry, reason: str, hint: str | None = None) -> UnsupportedDtypeError:
+    return UnsupportedDtypeError(f"tensor {entry.name[:80]!r} is {entry.dtype}: {reason}", hint=hint)

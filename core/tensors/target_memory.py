@@ -1,0 +1,245 @@
+"""Memory of the caller's tensors: whether each element has bytes of its own, and two tensors none in common. Pure.
+
+Refuses, before a byte is written, a tensor with no memory at all, one whose bytes are not its values (conjugate and
+negative views), one whose elements share bytes (expanded), and two that share a part. Two names of the same bytes are
+tied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.exceptions import TooHardError
+
+from streamer.core.errors import TargetError
+from streamer.core.tensors.target_kinds import strange
+
+__all__ = ["Extent", "check_all_apart", "check_apart", "extent_of"]
+
+# Steps numpy may take to tell two strided tensors apart; slices of a matrix need tens.
+MAX_WORK = 100_000
+
+
+class Extent(NamedTuple):
+    """The bytes a tensor's elements lie in. A contiguous tensor is one row of bytes, whatever its shape.
+
+    Attributes:
+        name: The tensor's.
+        device: Where the addresses count.
+        begin: Address of the lowest byte.
+        end: Behind the highest.
+        first: Address of the first element, which is not the lowest where a stride is negative.
+        item_bytes: Of one element, or 1.
+        shape: Without dimensions of one element, which have no stride.
+        strides: In bytes, of the same dimensions.
+    """
+
+    name: str
+    device: str
+    begin: int
+    end: int
+    first: int
+    item_bytes: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, str]:
+    """Refuse tensors that cannot be filled, or share a part of their bytes.
+
+    Returns:
+        For each tensor that is the same memory as one before it: its name, and the first one's.
+
+    Raises:
+        TargetError: as `extent_of` and `check_apart`.
+    """
+    crowded = _crowded([_span_of(names[index], tensor, index) for index, tensor in enumerate(tensors)])
+    return check_apart(filter(None, (extent_of(names[index], tensors[index]) for index in crowded)))
+
+
+def extent_of(name: str, tensor: Any) -> Extent | None:
+    """Find the bytes of a torch tensor or a numpy array; None where it is empty or keeps them to itself.
+
+    Raises:
+        TargetError: it cannot be filled.
+    """
+    if not hasattr(tensor, "data_ptr"):
+        return _extent_of_array(name, tensor)
+    if reason := _refusal(tensor):
+        raise TargetError(f"the target {name[:80]!r} {reason}", hint="Give a tensor that has its memory for itself")
+    try:
+        item_bytes, address = tensor.element_size(), tensor.data_ptr()
+        there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * item_bytes
+    except (NotImplementedError, RuntimeError) as error:
+        _check_far(name, tensor, error)
+        return None
+    device = _text_of(tensor.device)
+    if tensor.is_contiguous():
+        extent = _row(name, device, address, tensor.nbytes)
+    else:
+        steps = [stride * item_bytes for stride in tensor.stride()]
+        extent = _extent((name, device, item_bytes), address, tensor.shape, steps)
+    if extent and extent.end - extent.begin > there_bytes:
+        raise _given_back(name)
+    return extent if address else None
+
+
+def check_apart(extents: Iterable[Extent]) -> dict[str, str]:
+    """Refuse tensors that share a part of their bytes.
+
+    Returns:
+        For each that is the same bytes in the same order as one before it: its name, and the first one's.
+
+    Raises:
+        TargetError: two share some bytes, and are not the same.
+    """
+    ties: dict[str, str] = {}
+    open_ones: list[Extent] = []
+    for extent in sorted(extents, key=_by_begin):
+        if open_ones:
+            open_ones = [each for each in open_ones if each.end > extent.begin and each.device == extent.device]
+        for other in open_ones:
+            if _are_tied(other, extent):
+                ties.setdefault(extent.name, other.name)
+            elif _share(other, extent):
+                raise TargetError(
+                    f"the targets {other.name[:80]!r} and {extent.name[:80]!r} share a part of their memory",
+                    hint="Give tensors that have their memory for themselves, or the same tensor for both names",
+                )
+        open_ones.append(extent)
+    return ties
+
+
+def _span_of(name: str, tensor: Any, index: int) -> tuple[str, int, int, int] | None:
+    """Device, begin, end and number of a tensor.
+
+    Python's garbage collector looks once at a plain tuple of text and numbers, and again and again at an `Extent`: of
+    many small tensors nothing else is made.
+    """
+    if hasattr(tensor, "data_ptr") and not _refusal(tensor) and tensor.is_contiguous():
+        try:
+            address, size_bytes = tensor.data_ptr(), tensor.nbytes
+            there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
+        except (NotImplementedError, RuntimeError) as error:
+            _check_far(name, tensor, error)
+            return None
+        if size_bytes > there_bytes:
+            raise _given_back(name)
+        return (_text_of(tensor.device), address, address + size_bytes, index) if address and size_bytes else None
+    extent = extent_of(name, tensor)
+    return (extent.device, extent.begin, extent.end, index) if extent else None
+
+
+def _crowded(spans: Iterable[tuple[str, int, int, int] | None]) -> list[int]:
+    """The numbers of those that lie across another: of a model, its tied tensors at most."""
+    ordered = sorted(filter(None, spans))
+    return sorted(ordered[at][3] for begin, end in _runs(ordered) if end - begin > 1 for at in range(begin, end))
+
+
+def _runs(ordered: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[int, int]]:
+    """Cut where nothing that began before reaches."""
+    first = reach = 0
+    on = ""
+    for at, (device, begin, end, _) in enumerate(ordered):
+        if begin >= reach or device != on:
+            yield first, at
+            first, on, reach = at, device, end
+        elif end > reach:
+            reach = end
+    yield first, len(ordered)
+
+
+def _refusal(tensor: Any) -> str | None:
+    if tensor.is_meta:
+        return "is on the meta device and has no memory"
+    if _text_of(tensor.layout) != "torch.strided":
+        return f"is laid out as {tensor.layout}"
+    if tensor.is_conj():
+        return "is a conjugate view, whose bytes are not its values"
+    if tensor.is_neg():
+        return "is a negative view, whose bytes are not its values"
+    return None
+
+
+@cache
+def _text_of(value: Any) -> str:
+    """Of a device or a layout, of which there are a handful."""
+    return str(value)
+
+
+def _check_far(name: str, tensor: Any, error: Exception) -> None:
+    """Let pass what lies on a device whose addresses are not told: torch copies into it."""
+    if tensor.device.type == "cpu":
+        raise strange(name, tensor) from error
+
+
+def _given_back(name: str) -> TargetError:
+    return TargetError(f"the memory of the target {name[:80]!r} was given back", hint="Resize its storage first")
+
+
+def _extent_of_array(name: str, array: Any) -> Extent | None:
+    if array.flags.c_contiguous:
+        return _row(name, "cpu", array.ctypes.data, array.nbytes)
+    return _extent((name, "cpu", array.itemsize), array.ctypes.data, array.shape, array.strides)
+
+
+def _row(name: str, device: str, address: int, size_bytes: int) -> Extent | None:
+    return Extent(name, device, address, address + size_bytes, address, 1, (size_bytes,), (1,)) if size_bytes else None
+
+
+def _extent(what: tuple[str, str, int], first: int, shape: Iterable[int], strides: Iterable[int]) -> Extent | None:
+    name, device, item_bytes = what
+    if 0 in shape:
+        return None
+    kept = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
+    reach_bytes = 0  # of all dimensions with smaller strides
+    for size, stride in sorted(kept, key=lambda dimension: abs(dimension[1])):
+        if abs(stride) < reach_bytes + item_bytes:
+            raise TargetError(
+                f"elements of the target {name[:80]!r} share memory: its strides are {strides} bytes",
+                hint="Give a tensor that has its memory for itself, for instance its clone()",
+            )
+        reach_bytes += (size - 1) * abs(stride)
+    begin = first + sum((size - 1) * stride for size, stride in kept if stride < 0)
+    sizes, steps = tuple(size for size, _ in kept), tuple(stride for _, stride in kept)
+    return Extent(name, device, begin, begin + reach_bytes + item_bytes, first, item_bytes, sizes, steps)
+
+
+def _by_begin(extent: Extent) -> tuple[str, int]:
+    return extent.device, extent.begin
+
+
+def _are_tied(one: Extent, other: Extent) -> bool:
+    return one[1:] == other[1:]
+
+
+def _share(one: Extent, other: Extent) -> bool:
+    """Whether two that lie across each other have a byte in common: columns of one matrix have none."""
+    if _is_dense(one) or _is_dense(other):
+        return True
+    shadows = np.asarray(_Shadow(one)), np.asarray(_Shadow(other))
+    try:
+        return bool(np.shares_memory(*shadows, max_work=MAX_WORK))  # type: ignore[arg-type]  # its stubs know -1 and 0
+    except TooHardError:
+        return True
+
+
+def _is_dense(extent: Extent) -> bool:
+    return prod(extent.shape) * extent.item_bytes == extent.end - extent.begin
+
+
+class _Shadow:
+    """An array in name only: numpy compares addresses, and nothing is read."""
+
+    def __init__(self, extent: Extent) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{extent.item_bytes}",
+            "data": (extent.first, False),
+            "shape": extent.shape,
+            "strides": extent.strides,
+        }
