@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import house
 import pytest
 
 import streamer
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = {"core": 0, "backends": 1, "plugins": 2, "face": 3}
-FOLDERS = {
-    "core": ROOT / "core",
-    "backends": ROOT / "backends",
-    "plugins": ROOT / "plugins",
-    "face": ROOT / "src/streamer",
-}
-FILES = [(layer, path) for layer, folder in FOLDERS.items() for path in sorted(folder.glob("*.py"))]
-
 PUBLIC = """
     AccessDeniedError ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError EngineError
     FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
@@ -33,30 +24,35 @@ PUBLIC = """
 """
 
 
-def imported_layers(path):
-    """Layers of this package that a file imports; the engine counts as the lowest."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "streamer":
-            modules = [f"streamer.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules = [node.module or ""]
-        else:
-            modules = [alias.name for alias in getattr(node, "names", [])] if isinstance(node, ast.Import) else []
-        for module in modules:
-            package, _, inner = module.partition(".")
-            if package == "streamer":
-                first = inner.partition(".")[0]
-                yield "core" if first == "_native" else first if first in LAYERS else "face"
+PYTHON_RANKS = house.ranks(house.PYTHON_ROOMS)
+ENGINE_RANKS = house.ranks(house.ENGINE_ROOMS)
+ENGINE_FILES = [path for paths in house.engine_files().values() for path in paths]
 
 
-@pytest.mark.parametrize(("layer", "path"), FILES, ids=lambda value: getattr(value, "stem", value))
-def test_a_layer_imports_only_downwards(layer, path):
-    for found in imported_layers(path):
-        assert LAYERS[found] <= LAYERS[layer], f"{path.name} imports from {found}"
+@pytest.mark.parametrize("module", house.python_files())
+def test_a_room_imports_only_downwards(module):
+    room = house.room_of(module)
+    for imported in map(house.room_of, house.python_imports(house.python_files()[module])):
+        assert imported == room or PYTHON_RANKS[imported] < PYTHON_RANKS[room], f"{module} imports from {imported}"
 
 
-def test_every_layer_has_files_to_check():
-    assert {layer for layer, _ in FILES} == set(LAYERS)
+def test_every_room_has_files_to_check():
+    assert {house.room_of(module) for module in house.python_files()} == set(PYTHON_RANKS)
+    folders = {path.parent for path in house.python_files().values()}
+    assert len(folders) == len(PYTHON_RANKS)  # no folder is without a line of its own
+
+
+def test_the_page_shows_the_rooms_as_they_are():
+    assert house.page_with(house.PAGE.read_text(), house.graphs()) == house.PAGE.read_text(), "python -m house --write"
+
+
+def test_a_type_checker_sees_every_module():
+    """It follows links, as it cannot follow the editable install."""
+    links = ROOT / ".typing/streamer"
+    named = {path.name for path in (ROOT / "src/streamer").iterdir() if path.is_file()}
+    assert {path.name for path in links.iterdir()} == named | {"core", "backends", "plugins"}
+    for link in links.iterdir():
+        assert link.resolve() == (ROOT / (link.name if link.is_dir() else f"src/streamer/{link.name}"))
 
 
 def test_the_public_names_are_exactly_these():
@@ -82,16 +78,10 @@ def test_importing_streamer_imports_neither_torch_nor_numpy_nor_fsspec_and_start
     assert run_python(code) == "[] 1"
 
 
-# Rooms of the engine, from the lowest: a room includes from its own line none but itself, and from those above.
-ENGINE_ROOMS = ["base integrity", "plan cuda net", "io", "schedule", "gpu http nfs", "session", "python"]
-ENGINE_RANKS = {room: rank for rank, rooms in enumerate(ENGINE_ROOMS) for room in rooms.split()}
-ENGINE_FILES = sorted(path for room in ENGINE_RANKS for path in (ROOT / "native" / room).glob("*.[ch]*"))
-
-
 @pytest.mark.parametrize("path", ENGINE_FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_room_of_the_engine_includes_only_downwards(path):
     room = path.parent.name
-    for included in re.findall(r'#include "([^"/]+)/', path.read_text()):
+    for included in house.engine_includes(path):
         assert included == room or ENGINE_RANKS[included] < ENGINE_RANKS[room], f"{path.name} includes from {included}"
 
 

@@ -1,0 +1,143 @@
+"""The rooms of the house: which folder imports which, read from the code, and which may.
+
+    cd tests && ../.venv/bin/python -m house            # draw them
+    cd tests && ../.venv/bin/python -m house --write    # into docs/architecture.md
+
+`tests/unit/test_house.py` fails where a room imports upwards, and where the page shows another house than the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/architecture.md"
+
+# From the top: a room imports from lines below its own, never from its own line or from above.
+PYTHON_ROOMS = [
+    "streamer",
+    "plugins",
+    "backends.hf",
+    "backends.http",
+    "backends.azure backends.gcs backends.nfs backends.s3",
+    "backends.fsspec",
+    "backends.posix",
+    "backends backends.client",
+    "core.checkpoint",
+    "core.engine",
+    "core.tensors",
+    "core.format core.store",
+    "core.options",
+    "core.secrets",
+    "core.discovery core.outages",
+    "core",
+]
+ENGINE_ROOMS = ["python", "session", "gpu http nfs", "schedule", "io", "cuda net plan", "base integrity"]
+
+FOLDERS = {"streamer": "src/streamer", "core": "core", "backends": "backends", "plugins": "plugins"}
+
+
+def ranks(rooms: list[str]) -> dict[str, int]:
+    """Number the rooms, those on the lowest line with 0."""
+    return {room: rank for rank, line in enumerate(reversed(rooms)) for room in line.split()}
+
+
+def python_files() -> dict[str, Path]:
+    """Find the modules, by the name they are imported under, less ``streamer.``."""
+    found = {}
+    for layer, folder in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inside = path.relative_to(ROOT / folder).with_suffix("").parts
+            if "example" in inside:  # another distribution
+                continue
+            parts = inside[:-1] if inside[-1] == "__init__" else inside
+            found[".".join([layer, *parts])] = path
+    return found
+
+
+def room_of(module: str) -> str:
+    """Say in which room a module of `python_files`, or what is imported under such a name, lies."""
+    layer, *inside = module.split(".")
+    named = f"{layer}.{inside[0]}" if inside else layer
+    return named if named in ranks(PYTHON_ROOMS) else layer
+
+
+def python_imports(path: Path) -> Iterator[str]:
+    """Give what a file imports of this package, as `python_files` names it; the engine is no room of Python's."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "streamer":
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.split(".")[0] == "streamer"]
+        else:
+            continue
+        for name in names:
+            inner = name.removeprefix("streamer.")
+            if inner.partition(".")[0] != "_native":
+                yield inner if inner.partition(".")[0] in FOLDERS else "streamer"
+
+
+def engine_files() -> dict[str, list[Path]]:
+    """Find the sources of the engine, by room."""
+    return {room: sorted((ROOT / "native" / room).glob("*.[ch]*")) for room in ranks(ENGINE_ROOMS)}
+
+
+def engine_includes(path: Path) -> list[str]:
+    """Name the rooms that a source includes from."""
+    return re.findall(r'#include "([^"/]+)/', path.read_text())
+
+
+def drawn(rooms: list[str], edges: dict[str, set[str]]) -> str:
+    """Draw rooms line by line, each with those it imports."""
+    width = max(map(len, ranks(rooms)))
+    order = list(ranks(rooms))[::-1]
+    lines = []
+    for line in rooms:
+        for room in line.split():
+            imported = [other for other in order if other in edges[room] - {room}]
+            lines.append(f"{room:{width}}  → {' '.join(imported)}" if imported else room)
+    return "\n".join(lines) + "\n"
+
+
+def graphs() -> dict[str, str]:
+    """Draw both houses, by the language that stands before them on the page."""
+    python: dict[str, set[str]] = {room: set() for room in ranks(PYTHON_ROOMS)}
+    for module, path in python_files().items():
+        python[room_of(module)] |= {room_of(name) for name in python_imports(path)}
+    engine = {
+        room: {
+            included
+            for path in paths
+            if not path.stem.endswith(("_test", "_fixture"))
+            for included in engine_includes(path)
+        }
+        for room, paths in engine_files().items()
+    }
+    return {"Python": drawn(PYTHON_ROOMS, python), "C++": drawn(ENGINE_ROOMS, engine)}
+
+
+def page_with(text: str, drawings: dict[str, str]) -> str:
+    """Put the drawings into the page."""
+    for language, drawing in drawings.items():
+        block = re.compile(rf"(<!-- rooms of {re.escape(language)} -->\n```\n).*?(```)", re.DOTALL)
+        text, count = block.subn(lambda match, drawing=drawing: match[1] + drawing + match[2], text)
+        assert count == 1, f"no place for the rooms of {language}"
+    return text
+
+
+@click.command(help=__doc__)
+@click.option("--write", is_flag=True, help="Put them into docs/architecture.md.")
+def main(write: bool) -> None:
+    if write:
+        PAGE.write_text(page_with(PAGE.read_text(), graphs()))
+    else:
+        print("\n".join(graphs().values()), end="")
+
+
+if __name__ == "__main__":
+    main()
