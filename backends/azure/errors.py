@@ -28,6 +28,7 @@ from azure.core.exceptions import (
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.told_values import word_told
+from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, NoHttpError, is_no_tls
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -159,7 +160,7 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, HttpResponseError):
         return error.response is not None and error.status_code in _RETRIED_STATUSES
     reason = _reason(error)
-    is_final = isinstance(reason, _TLS_ERRORS) or _is_unknown_host(reason)
+    is_final = isinstance(reason, (*_TLS_ERRORS, NoHttpError)) or _is_unknown_host(reason)
     return isinstance(error, (ServiceRequestError, ServiceResponseError)) and not is_final
 
 
@@ -246,11 +247,15 @@ def _row(code: str, status: int, message: str, asked: Asked) -> _Row:
 
 def _from_network(error: ServiceRequestError | ServiceResponseError, asked: Asked, attempts: int) -> StorageError:
     reason = _reason(error)
+    if isinstance(reason, NoHttpError):
+        return reason.told(asked.uri)
     if isinstance(reason, _TLS_ERRORS):
         return TlsError(
             f"The TLS handshake with {asked.host} failed",
             uri=asked.uri,
-            hint="For a private CA: storage_options={'connection_verify': '/path/ca.pem'}, or SSL_CERT_FILE",
+            hint=MAY_BE_PLAIN
+            if is_no_tls(error)
+            else "For a private CA: storage_options={'connection_verify': '/path/ca.pem'}, or SSL_CERT_FILE",
         )
     if isinstance(reason, _PROXY_ERRORS):
         return ConnectError("No connection to the proxy", uri=asked.uri, hint="Check HTTPS_PROXY and NO_PROXY")

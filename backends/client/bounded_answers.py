@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
+from streamer.backends.client.wrong_protocols import NoHttpError
 from streamer.core.errors import StorageError
 
 __all__ = ["Allowance", "BoundedResponse", "TooSlowError", "allowing", "bind", "body_of", "last_status"]
@@ -121,15 +122,25 @@ class BoundedResponse(aiohttp.ClientResponse):
     """An answer that keeps to the allowance of the task that asked for it."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        """Read the headers, which must be complete in time."""
+        """Read the headers, which must be complete in time.
+
+        Raises:
+            NoHttpError: what comes is something else.
+        """
         allowance = _allowance.get()
-        if allowance is None:
-            return await super().start(connection)
-        wait_s = allowance.times.left_s(monotonic() - allowance.asked_at)
+        timer = None
+        if allowance is not None:
+            late = aiohttp.ServerTimeoutError("The headers of the answer did not come to their end")
+            wait_s = allowance.times.left_s(monotonic() - allowance.asked_at)
+            # Not `wait_for`: its task would begin after an answer that is quick, and closes the connection.
+            timer = asyncio.get_running_loop().call_later(wait_s, connection.protocol.set_exception, late)
         try:
-            return await asyncio.wait_for(super().start(connection), wait_s)
-        except asyncio.TimeoutError as error:
-            raise aiohttp.ServerTimeoutError("The headers of the answer did not come to their end") from error
+            return await super().start(connection)
+        except aiohttp.ClientResponseError as error:
+            raise NoHttpError(error) from None  # it repeats the request
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def read(self) -> bytes:
         """Read the body as far as it is allowed to whoever asks."""

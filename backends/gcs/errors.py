@@ -20,6 +20,7 @@ from requests.exceptions import SSLError as RequestsSSLError
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, NoHttpError, is_no_tls
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -150,6 +151,8 @@ def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
     if isinstance(error, StreamerError):
         error.uri = error.uri or uri
         raise error
+    if isinstance(error, NoHttpError):
+        raise error.told(uri) from None
     if isinstance(error.__cause__, TooSlowError):  # fsspec replaces whatever is a `TimeoutError`
         error = error.__cause__
     raise _translated(error, uri) from (None if _may_repeat_a_secret(error) else error)
@@ -177,7 +180,8 @@ def _translated(error: Exception, uri: str | None) -> StreamerError:
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
     for classes, cls, message, hint in _CLASSES:
         if isinstance(error, classes):
-            told = cls(message + (_where(error) if cls is ConnectError else ""), uri=uri, hint=hint)
+            what_to_do = MAY_BE_PLAIN if cls is TlsError and is_no_tls(error) else hint
+            told = cls(message + (_where(error) if cls is ConnectError else ""), uri=uri, hint=what_to_do)
             if isinstance(told, StorageError):
                 told.code = _code_of_token_server(error)
             return told

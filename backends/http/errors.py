@@ -17,6 +17,7 @@ import aiohttp
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.told_values import word_told
+from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, MAY_BE_TLS, NoHttpError, is_no_tls, wants_tls
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -82,6 +83,8 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
         elapsed_s: Seconds since the first.
     """
     forget_request(error)
+    if isinstance(error, NoHttpError):
+        raise error.told(uri) from None
     if isinstance(error, aiohttp.ClientHttpProxyError):
         told: StreamerError = refusal(error.status, {}, b"", uri, attempts=attempts)
     else:
@@ -89,11 +92,20 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
             ((cls, message, hint) for classes, cls, message, hint in _CLASSES if isinstance(error, classes)),
             (StorageError, f"The HTTP client failed with {type(error).__name__}", None),
         )
-        told = cls(message, uri=uri, hint=hint)
+        told = cls(message, uri=uri, hint=_hint(error, uri) or hint)
         if isinstance(told, StorageError):
             told.attempts, told.elapsed_s = attempts, elapsed_s
     # Only these name a host and a reason; others may repeat the URL.
     raise told from (error if isinstance(error, aiohttp.ClientConnectorError) else None)
+
+
+def _hint(error: Exception, uri: str) -> str | None:
+    """Guess that the other side speaks TLS, or does not."""
+    if isinstance(error, aiohttp.ClientSSLError):
+        return MAY_BE_PLAIN if is_no_tls(error) else None
+    is_cut = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
+    is_plain = uri.startswith("http://") and not isinstance(error, aiohttp.ClientConnectorError)
+    return f"Check that it runs. {MAY_BE_TLS}" if is_cut and is_plain else None
 
 
 def forget_request(error: BaseException) -> None:
@@ -119,6 +131,8 @@ def refusal(
     cls, message, hint = _STATUSES.get(status) or (HttpStatusError, "The server could not answer", None)
     if status in (400, 401, 403) and b"expired" in body.lower():
         cls, message, hint = CredentialsError, "The signed URL or its token has expired", "Get a new one"
+    if wants_tls(body):
+        hint = MAY_BE_TLS
     code = _CODE.search(body)
     lower = {name.lower(): value for name, value in headers.items()}
     request_id = next((lower[name] for name in _REQUEST_IDS if name in lower), "")

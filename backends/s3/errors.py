@@ -16,6 +16,7 @@ from botocore import exceptions as boto
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.told_values import word_told
+from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, NoHttpError, is_no_tls
 from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.core.errors import (
     AccessDeniedError,
@@ -142,8 +143,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return TransferTimeoutError("S3 sends its answer too slowly", uri=uri)
     if isinstance(inner, StorageError):
         return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
-    if isinstance(error, ForeignAnswerError):
-        return error.told(uri)
+    if isinstance(foreign := inner or error, (ForeignAnswerError, NoHttpError)):
+        return foreign.told(uri)
     if isinstance(error, MalformedAnswerError) and isinstance(error.__cause__, boto.InvalidRegionError):
         region = quoted(error.__cause__.kwargs.get("region_name"))
         return RedirectError(
@@ -153,7 +154,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return StorageError("S3's answer is malformed", uri=uri, hint=_CHECK_SERVER)
     for classes, cls, message, hint in _CLASSES:
         if isinstance(error, classes):
-            return cls(message + _where(error, cls), uri=uri, hint=hint)
+            what_to_do = MAY_BE_PLAIN if cls is TlsError and is_no_tls(error) else hint
+            return cls(message + _where(error, cls), uri=uri, hint=what_to_do)
     return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri)
 
 

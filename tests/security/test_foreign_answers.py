@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
+from servers.raw_tcp import asked, speaking
 from servers.scripted_http import Answer, Request, ScriptedServer
 from servers.storage_places import PLACES
 
 import streamer
-from streamer import OptionError, RedirectError, StorageError
+from streamer import ConnectError, OptionError, RedirectError, StorageError, TlsError
 
 pytestmark = pytest.mark.server
 
@@ -97,3 +101,82 @@ def test_a_region_of_the_callers_that_is_none_is_his_mistake() -> None:
     options = {"key": "k", "secret": "s", "client_kwargs": {"region_name": "evil.example"}}
     with pytest.raises(OptionError):
         streamer.load("s3://b/k", storage_options={**options, "endpoint_url": "http://127.0.0.1:9"})
+
+
+# --- other protocols --------------------------------------------------------------------------------------------------
+
+STORAGES = [place for place in PLACES if place != "web"]
+
+
+def failure(place: str, base: str) -> StorageError:
+    uri, storage_options = PLACES[place](base)
+    with pytest.raises(StorageError) as caught:
+        streamer.load(uri, storage_options=storage_options, options=QUICK)
+    return caught.value
+
+
+@pytest.mark.parametrize("place", STORAGES)
+def test_a_port_of_another_service_is_told_by_its_greeting_regression(place: str) -> None:
+    """`The HTTP client failed with ClientResponseError`, or no connection."""
+
+    def speaker(connection: socket.socket, stopping: threading.Event) -> None:
+        connection.sendall(f"220 mail {ESCAPE}ESMTP\r\n".encode())
+        asked(connection)
+
+    with speaking(speaker) as base:
+        error = failure(place, base)
+    assert "something that is not HTTP: '220 mail \\x1b[2JESMTP'" in str(error)
+    assert "Check host and port" in str(error)
+
+
+@pytest.mark.parametrize("answer", [b"\x15\x03\x01\x00\x02\x02\x46", b"\x16\x03\x03\x00\x01\x02"])
+def test_a_port_that_answers_in_tls_is_said_to_want_it(answer: bytes) -> None:
+    def speaker(connection: socket.socket, stopping: threading.Event) -> None:
+        asked(connection)
+        connection.sendall(answer)
+
+    with speaking(speaker) as base:
+        assert "try https://" in str(failure("file", base))
+
+
+def test_so_is_one_that_closes_the_connection() -> None:
+    with ScriptedServer(b"", with_tls=True) as server:
+        error = failure("file", f"http://127.0.0.1:{server.port}")
+    assert isinstance(error, ConnectError)
+    assert "try https://" in str(error)
+
+
+def test_so_is_one_that_says_it_in_words() -> None:
+    body = b"<center>The plain HTTP request was sent to HTTPS port</center>"
+    assert "try https://" in str(refused("file", 400, body)[0])
+
+
+@pytest.mark.parametrize("place", STORAGES)
+def test_a_port_without_tls_is_said_to_want_none(place: str) -> None:
+    with ScriptedServer(b"") as server:
+        error = failure(place, f"https://127.0.0.1:{server.port}")
+    assert isinstance(error, TlsError)
+    assert "it may want http://" in str(error)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\r\n\r\n",
+        b"HTTP/1.1 200 " + b"O" * 20_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 99999999999999999999 OK\r\n\r\n",
+        b"b'quoted'\r\n",
+        b"HTTP/1.1 200 OK\r\nb'x' + b'y'\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("place", ["file", "azure"])
+def test_whatever_is_not_http_is_an_error_of_the_storage(place: str, answer: bytes) -> None:
+    def speaker(connection: socket.socket, stopping: threading.Event) -> None:
+        asked(connection)
+        connection.sendall(answer)
+
+    with speaking(speaker) as base:
+        assert "Client" not in str(failure(place, base))
