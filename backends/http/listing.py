@@ -15,13 +15,12 @@ from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import raise_connection_error
 from streamer.backends.http.redirects import Hop, origin_of, quoted
 from streamer.core.errors import StorageError
+from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.limits import Limits, ListingCount
 
 __all__ = ["list_folder", "may_be_shard", "names_in"]
 
 MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
-
-_OF_CHECKPOINTS = (".safetensors", ".safetensors.index.json")
 
 
 def list_folder(client: HttpClient, folder: Hop, uri: str, limits: Limits) -> list[str]:
@@ -77,7 +76,7 @@ def names_in(page: str, url: str, limits: Limits) -> list[str]:
 
 def may_be_shard(name: str) -> bool:
     """Say whether a quoted name is worth a question about its file: those of shards and their indexes are."""
-    return unquote(name).endswith(_OF_CHECKPOINTS)
+    return is_of_checkpoint(unquote(name))
 
 
 async def _page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:

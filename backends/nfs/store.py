@@ -16,6 +16,7 @@ from streamer import _native
 from streamer.backends.nfs.url import NfsUrl
 from streamer.core.engine.native_errors import error_from_native
 from streamer.core.errors import ObjectNotFoundError, StorageError, UnknownSchemeError
+from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.limits import Limits
 from streamer.core.store.sources import NfsSource, ObjectInfo, Store, hookimpl
 
@@ -94,6 +95,8 @@ class NfsStore:
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the regular files directly in a folder, and its links to files, broken ones too (without a size).
 
+        So is what is no file and has the name of a shard or an index: `info` says what it is.
+
         Raises:
             StorageError: as for `info`, but an absent folder is an empty one.
         """
@@ -119,13 +122,16 @@ class NfsStore:
         return answer
 
     def _listed(self, path: str, found: _native.NfsAttributes) -> ObjectInfo | None:
+        if found.is_file:
+            return self._described(path, found)
+        is_listed = is_of_checkpoint(path)
         if found.is_link:
             try:
                 return self.info(path)
             except ObjectNotFoundError as error:
-                # A broken link is listed without a size: loading the folder then fails instead of dropping a shard.
-                return None if "folder" in error.message else ObjectInfo(path, self._uri(path), size_bytes=None)
-        return self._described(path, found) if found.is_file else None
+                is_listed = is_listed or "folder" not in error.message
+        # Listed without a size: loading the folder then fails instead of dropping a shard.
+        return ObjectInfo(path, self._uri(path), size_bytes=None) if is_listed else None
 
     def _described(self, path: str, found: _native.NfsAttributes) -> ObjectInfo:
         return ObjectInfo(path, self._uri(path), size_bytes=found.size_bytes, version=found.version)

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from streamer import _native
 from streamer.backends.posix.atomic_write import write_atomically
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
+from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
 
@@ -111,7 +112,10 @@ class PosixStore:
         return _described(path, found)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the regular files directly in a folder, and its links to files, broken ones too (without a size)."""
+        """List the regular files directly in a folder, and its links to files, broken ones too (without a size).
+
+        So is what is no file and has the name of a shard or an index: `info` says what it is.
+        """
         try:
             with os.scandir(prefix) as entries:
                 found = [info for entry in entries if (info := _described_entry(entry)) is not None]
@@ -179,9 +183,13 @@ def _described_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
     try:
         found = entry.stat()
     except OSError:
-        # A broken link is listed without a size, so that a load of the folder fails instead of dropping a shard.
-        return ObjectInfo(entry.path, redact(entry.path), size_bytes=None) if entry.is_symlink() else None
-    return _described(entry.path, found) if stat.S_ISREG(found.st_mode) else None
+        is_listed = entry.is_symlink()
+    else:
+        if stat.S_ISREG(found.st_mode):
+            return _described(entry.path, found)
+        is_listed = is_of_checkpoint(entry.name)
+    # Listed without a size, so that a load of the folder fails instead of dropping a shard.
+    return ObjectInfo(entry.path, redact(entry.path), size_bytes=None) if is_listed else None
 
 
 def _not_a_file(found: os.stat_result, path: str) -> StorageError:

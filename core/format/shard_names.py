@@ -10,9 +10,22 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-__all__ = ["first_missing"]
+__all__ = ["first_missing", "is_of_checkpoint"]
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})\.safetensors")
+
+
+_OF_CHECKPOINTS = (".safetensors", ".safetensors.index.json")
+
+
+def is_of_checkpoint(name: str) -> bool:
+    """Say whether a file of this name is a shard or an index, if it is a file.
+
+    Example:
+        >>> [is_of_checkpoint(name) for name in ("model.safetensors", "config.json")]
+        [True, False]
+    """
+    return name.endswith(_OF_CHECKPOINTS)
 
 
 def first_missing(names: Iterable[str]) -> tuple[str, int, int] | None:

@@ -194,7 +194,10 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
             hint="Give the one you mean",
         )
     if indexes:
-        return _from_index(store, label, (usual or indexes)[0], infos, settings)
+        index = (usual or indexes)[0]
+        # What is listed without a size may be no file.
+        told = store.info(index.path) if index.size_bytes is None else index
+        return _from_index(store, label, told, infos, settings)
     shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX)]
     if shards:
         _check_whole(shards, label)

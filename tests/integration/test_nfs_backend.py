@@ -152,6 +152,18 @@ def test_a_fifo_is_refused_without_waiting(nfs_server):
         collect(session_over(nfs_server.url("fifo.safetensors"), 10))
 
 
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_folder_with_what_is_no_file_and_has_the_name_of_a_shard_is_refused_regression(nfs_server, is_folder):
+    """It was dropped in silence."""
+    nfs_server.put(f"mixed-{is_folder}/a.safetensors", (2).to_bytes(8, "little") + b"{}")
+    (nfs_server.export / f"mixed-{is_folder}/unrelated").mkdir()
+    assert streamer.load(nfs_server.url(f"mixed-{is_folder}")) == {}
+    path = nfs_server.export / f"mixed-{is_folder}/b.safetensors"
+    path.mkdir() if is_folder else os.mkfifo(path)
+    with pytest.raises(errors.StorageError, match=r"b\.safetensors: This is (a folder, )?not a regular file"):
+        streamer.load(nfs_server.url(f"mixed-{is_folder}"))
+
+
 def test_a_file_of_another_user_is_denied(nfs_server, checkpoint):
     shard = (checkpoint / "model-00001-of-00004.safetensors").read_bytes()
     nfs_server.put("private/model.safetensors", shard, mode=0o600)

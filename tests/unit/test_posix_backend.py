@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import streamer
 from streamer.backends.posix.store import PosixStore, streamer_open_store
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.store.sources import FileSource, ObjectInfo, Store
@@ -214,3 +215,48 @@ def test_the_kernel_is_asked_once_per_folder(tmp_path: Path, monkeypatch: pytest
     for info in store.find(str(tmp_path)):
         store.source(info)
     assert asked == [os.fsencode(tmp_path)]
+
+
+def special(path: Path, kind: str) -> None:
+    """Put something at a path that is no file."""
+    if kind == "a FIFO":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        bound = socket.socket(socket.AF_UNIX)
+        os.chdir(path.parent)  # the whole path may be longer than a socket's
+        bound.bind(path.name)
+        bound.close()
+    else:
+        path.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a socket", "a folder"])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_what_is_no_file_and_has_the_name_of_a_shard_is_an_error_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_linked: bool
+) -> None:
+    """It was dropped in silence, and the load went on without it."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "other.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    name = folder / "model-00001-of-00001.safetensors"
+    special(tmp_path / "elsewhere" if is_linked else name, kind)
+    if is_linked:
+        name.symlink_to(tmp_path / "elsewhere")
+    for named in (folder, folder / "*.safetensors"):
+        with pytest.raises(StorageError, match=f"{name.name}: This is {kind}, not a regular file"):
+            streamer.load(named)
+    special(folder / "model.safetensors.index.json", kind)
+    with pytest.raises(StorageError, match=f"index.json: This is {kind}, not a regular file"):
+        streamer.load(folder)
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a socket", "a folder"])
+def test_what_is_no_file_and_has_another_name_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    special(tmp_path / "model.safetensors.lock", kind)
+    assert streamer.load(tmp_path) == {}
