@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamer import _native
 from streamer.core.checkpoint.catalog import Located
 from streamer.core.errors import TargetError
 from streamer.core.format.header import TensorEntry
@@ -33,7 +34,7 @@ class Targets:
 
     Attributes:
         addresses: Name to address, for those the engine fills in place.
-        places: Name to place (`streamer.core.engine.plan.Item`), for those on a CUDA device that the engine fills,
+        devices: Name to device (`streamer.core.engine.plan.Item`), for those on a CUDA device that the engine fills,
             itself or through a tensor beside them.
         in_place: Name to tensor, for the same.
         copies: Name to tensor, for those that are copied into when they arrive.
@@ -46,7 +47,7 @@ class Targets:
     lock: ResizeLock
     homes: Homes = field(default_factory=Homes)
     addresses: dict[str, int] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
     in_place: dict[str, Any] = field(default_factory=dict)
     copies: dict[str, Any] = field(default_factory=dict)
     device_paths: set[str] = field(default_factory=set)
@@ -142,12 +143,12 @@ def _placed(
     targets = Targets(lock)
     for located, tensor in zip(kept, checked, strict=True):
         name = located.entry.name
-        place = framework.devices.place_of(tensor)
-        if place:
-            targets.places[name] = place
+        device = framework.devices.engine_device_of(tensor)
+        if device != _native.HOST:
+            targets.devices[name] = device
         targets.device_paths.add(framework.devices.path_of(tensor))
         is_cast = framework.dtype(located.entry) != tensor.dtype
-        address = None if is_cast else _address(tensor, is_filled_on_device=place > 0)
+        address = None if is_cast else _address(tensor, is_filled_on_device=device != _native.HOST)
         if name in ties:  # no byte may have two writers
             targets.tied[name] = ties[name], tensor
         elif address is None:

@@ -59,7 +59,7 @@ def make_engine(
     """
     kinds = {type(known.source) for known in objects}
     block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
-    blocks = max(1, plan.span_bytes // block_bytes + len(plan.spans) // 5)  # a row of a span has 5 numbers
+    blocks = max(1, plan.span_bytes // block_bytes + plan.span_count)
     # No thread without work: reading one tensor must not start thirty.
     sizes = [(known.source, known.size_bytes) for known in objects]
     files = choose_file_reading(sizes, settings, plan.span_bytes, blocks)

@@ -6,9 +6,12 @@ Wanted ranges of one object that lie close together become one span; the engine 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from streamer import _native
 
 __all__ = ["Item", "ReadPlan", "plan_reads"]
 
@@ -21,15 +24,19 @@ class Item(NamedTuple):
         begin: First byte, in the object.
         end: Byte after the last.
         target: Address of the caller's own memory, or 0: the engine allocates, or asks for it if it is on a device.
-        place: 0 for this machine's memory, n + 1 for CUDA device n; `streamer.core.tensors.torch_staging.STAGED` for
-            memory on this machine that the engine asks for.
+        device: `streamer._native.HOST` for memory of this machine that the engine allocates, CONSUMERS_HOST for such
+            that it asks for, else the number of a CUDA device.
     """
 
     source: int
     begin: int
     end: int
     target: int = 0
-    place: int = 0
+    device: int = _native.HOST
+
+
+ITEM_COLUMNS = len(Item._fields)
+SPAN_COLUMNS = 5
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class ReadPlan:
     """Tables as the engine takes them: rows of 64-bit numbers.
 
     Attributes:
-        items: ``source, begin, end, target, place`` per item, in the order given.
+        items: ``source, begin, end, target, device`` per item, in the order given.
         spans: ``source, begin, end, first_item, item_count`` per span.
         item_count: Number of items.
         item_bytes: Bytes of all items.
@@ -50,6 +57,19 @@ class ReadPlan:
     item_bytes: int
     span_bytes: int
 
+    @property
+    def span_count(self) -> int:
+        """Number of spans."""
+        return len(self.spans) // SPAN_COLUMNS
+
+    def bytes_by_source(self) -> Counter[int]:
+        """Add up the items of each object; of the gaps in its spans, only those inside of a block are read."""
+        found: Counter[int] = Counter()
+        columns = (self.items[column::ITEM_COLUMNS] for column in range(3))
+        for source, begin, end in zip(*columns, strict=True):
+            found[source] += end - begin
+        return found
+
 
 def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
     """Join neighbouring items of an object into spans, each for one device.
@@ -58,22 +78,22 @@ def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
         items: Sorted by source, then by begin; they must not overlap.
         coalesce_gap_bytes: Largest number of unwanted bytes between two items of one span.
     """
-    rows = array("Q")
-    spans = array("Q")
+    rows = array("q")
+    spans = array("q")
     item_bytes = span_bytes = 0
     index = -1
-    place = 0  # of the open span
+    device = _native.HOST  # of the open span
     open_span: list[int] | None = None  # source, begin, end, first item, item count
     for index, item in enumerate(items):
         rows.extend(item)
         item_bytes += item.end - item.begin
         is_near = open_span and item.source == open_span[0] and item.begin - open_span[2] <= coalesce_gap_bytes
-        if open_span and is_near and item.place == place:
+        if open_span and is_near and item.device == device:
             open_span[2] = item.end
             open_span[4] += 1
             continue
         span_bytes += _close(open_span, spans)
-        place = item.place
+        device = item.device
         open_span = [item.source, item.begin, item.end, index, 1]
     span_bytes += _close(open_span, spans)
     return ReadPlan(rows, spans, index + 1, item_bytes, span_bytes)

@@ -25,6 +25,7 @@ from streamer.core.store.sources import PythonSource
 if TYPE_CHECKING:
     from streamer import _native
     from streamer.core.engine.native_session import SourceObject
+from streamer.core.engine.plan import ReadPlan
 
 __all__ = ["PythonReaders"]
 
@@ -45,7 +46,7 @@ class PythonReaders:
         objects: Sequence[SourceObject],
         max_threads: int,
         keep_alive: object,
-        items: Sequence[int],
+        plan: ReadPlan,
     ) -> None:
         self.failure: StreamerError | None = None
         self.passing: dict[int, StreamerError] = {}
@@ -61,7 +62,7 @@ class PythonReaders:
         }
         has_work = any(isinstance(known.source, PythonSource) for known in objects)
         self._count = max_threads if has_work else 0
-        self._missing_bytes = _bytes_by_object(items) if has_work else Counter()
+        self._missing_bytes = plan.bytes_by_source() if has_work else Counter()
         self._counting = threading.Lock()
 
     def start(self) -> None:
@@ -213,14 +214,3 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except BaseException:  # the text of an error must not hide the error
         return ""
-
-
-def _bytes_by_object(items: Sequence[int]) -> Counter[int]:
-    """Add up the items of each object; of the gaps in its spans, only those inside of a block are read.
-
-    A row is (object, begin, end, target, place), as `streamer.core.engine.plan` writes them.
-    """
-    found: Counter[int] = Counter()
-    for source, begin, end in zip(items[0::5], items[1::5], items[2::5], strict=True):
-        found[source] += end - begin
-    return found

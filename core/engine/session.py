@@ -104,7 +104,7 @@ class ReadSession:
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
         targets = (keep_alive, lock, device_tensors)
-        self._readers = PythonReaders(self._engine, objects, settings.python_threads, targets, plan.items)
+        self._readers = PythonReaders(self._engine, objects, settings.python_threads, targets, plan)
         self._end = partial(_end, self._engine, self._readers, targets)
         self._at_death = weakref.finalize(self, self._end)
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from streamer.core.options.limits import Limits
 from streamer.core.options.machine import memory_bytes
@@ -23,46 +24,39 @@ LARGEST_DEFAULT_LIMIT_BYTES = 2 * GIB
 SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
 
 
-@dataclass(frozen=True)
-class Settings:
-    """`Options` without an open question, but for those that depend on what is read; units as there.
+@dataclass(frozen=True, kw_only=True)
+class Settings(Options):
+    """`Options` without an open question, but for those that depend on what is read.
 
     `file_threads`, `direct_io` and `gpudirect` may be None, see `streamer.core.engine.file_tuning`; `http_reactors` and
     `http_in_flight`, see `streamer.core.engine.http_tuning`. `io_uring` too: the engine finds out whether it can have
     one.
-    `began` is the monotonic time from which `deadline_s` counts; None: from the beginning of each read.
-    `meter` adds up what was waited for before the tensors were read.
+
+    Attributes:
+        file_block_bytes: `block_bytes` for files; as the others, chosen where that is left open.
+        http_block_bytes: The most over HTTP.
+        http_first_block_bytes: What HTTP begins with.
+        nfs_block_bytes: Over NFS without a mount.
+        python_block_bytes: For sources in Python.
+        limits: The most to take of a server while a checkpoint is looked for.
+        began: Monotonic time from which `deadline_s` counts; None: from the beginning of each read.
+        meter: Adds up what was waited for before the tensors were read.
     """
 
+    nfs_threads: int
+    python_threads: int
+    memory_limit_bytes: int
     file_block_bytes: int
     http_block_bytes: int
     http_first_block_bytes: int
     nfs_block_bytes: int
     python_block_bytes: int
-    file_threads: int | None
-    direct_io: bool | None
-    io_uring: bool | None
-    http_reactors: int | None
-    http_in_flight: int | None
-    nfs_threads: int
-    python_threads: int
-    memory_limit_bytes: int
-    pinned_bytes: int
-    gpudirect: bool | None
-    coalesce_gap_bytes: int
     limits: Limits
-    header_bytes: int
-    max_attempts: int
-    block_deadline_s: float
-    hedge_percent: float
-    deadline_s: float | None
-    connect_timeout_s: float
-    first_byte_timeout_s: float
-    stall_timeout_s: float
-    stall_bytes_per_s: float
-    max_rank: int
     began: float | None = None
     meter: OutageMeter = field(default_factory=OutageMeter, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check nothing: the options were checked when they were made."""
 
 
 def resolve(options: Options | None) -> Settings:
@@ -72,42 +66,26 @@ def resolve(options: Options | None) -> Settings:
         OptionError: a ``STREAMER_*`` variable is not a number or out of its bounds.
     """
     given = (options or Options()).filled_from_environment()
+    chosen = {
+        "nfs_threads": given.nfs_threads or DEFAULT_NFS_THREADS,
+        "python_threads": given.python_threads or DEFAULT_PYTHON_THREADS,
+        "memory_limit_bytes": given.memory_limit_bytes or _default_memory_limit_bytes(),
+    }
     return Settings(
+        **{**_fields_of(Options, given), **chosen},
         file_block_bytes=given.block_bytes or DEFAULT_FILE_BLOCK_BYTES,
         http_block_bytes=given.block_bytes or LARGEST_HTTP_BLOCK_BYTES,
         http_first_block_bytes=given.block_bytes or FIRST_HTTP_BLOCK_BYTES,
         nfs_block_bytes=given.block_bytes or DEFAULT_NFS_BLOCK_BYTES,
         python_block_bytes=given.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
-        file_threads=given.file_threads,
-        direct_io=given.direct_io,
-        io_uring=given.io_uring,
-        http_reactors=given.http_reactors,
-        http_in_flight=given.http_in_flight,
-        nfs_threads=given.nfs_threads or DEFAULT_NFS_THREADS,
-        python_threads=given.python_threads or DEFAULT_PYTHON_THREADS,
-        memory_limit_bytes=given.memory_limit_bytes or _default_memory_limit_bytes(),
-        pinned_bytes=given.pinned_bytes,
-        gpudirect=given.gpudirect,
-        coalesce_gap_bytes=given.coalesce_gap_bytes,
-        limits=Limits(
-            answer_bytes=given.answer_bytes,
-            listing_entries=given.listing_entries,
-            listing_empty_pages=given.listing_empty_pages,
-            connect_timeout_s=given.connect_timeout_s,
-            first_byte_timeout_s=given.first_byte_timeout_s,
-        ),
-        header_bytes=given.header_bytes,
-        max_attempts=given.max_attempts,
-        block_deadline_s=given.block_deadline_s,
-        hedge_percent=given.hedge_percent,
-        deadline_s=given.deadline_s,
-        connect_timeout_s=given.connect_timeout_s,
-        first_byte_timeout_s=given.first_byte_timeout_s,
-        stall_timeout_s=given.stall_timeout_s,
-        stall_bytes_per_s=given.stall_bytes_per_s,
-        max_rank=given.max_rank,
+        limits=Limits(**_fields_of(Limits, given)),
         began=time.monotonic(),
     )
+
+
+def _fields_of(kind: type[Options] | type[Limits], given: Options) -> dict[str, Any]:
+    """Take the options that are fields of the other, too."""
+    return {each.name: getattr(given, each.name) for each in fields(kind) if hasattr(given, each.name)}
 
 
 def _default_memory_limit_bytes() -> int:

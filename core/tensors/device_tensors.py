@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamer import _native
 from streamer.core.errors import DeviceError, LoadCancelledError
-from streamer.core.tensors.torch_staging import STAGED, StagedCopy
+from streamer.core.tensors.torch_staging import StagedCopy
 
 if TYPE_CHECKING:
     from streamer.core.format.header import TensorEntry
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["DeviceTensors", "Provision"]
 
 
-CONSUMERS_HOST = -2  # the engine's number for memory of ours on this machine; see native/plan/plan.h
-
-
 class Provision(NamedTuple):
     """Memory for some items, on one device: the arguments of the engine's ``provide``.
 
     Attributes:
-        device: Its number, or `CONSUMERS_HOST`.
+        device: Its number, or the engine's CONSUMERS_HOST.
         stream: Copies wait for what this stream was given by now.
         items: Of the plan.
         addresses: Where each of them goes.
@@ -49,13 +46,13 @@ class DeviceTensors:
 
     Args:
         entries: Of all items of the plan.
-        places: As `streamer.core.engine.plan.Item.place`, of the same.
+        devices: As `streamer.core.engine.plan.Item.device`, of the same.
         framework: Gives their shapes, dtypes and devices.
     """
 
-    def __init__(self, entries: Sequence[TensorEntry], places: Sequence[int], framework: Framework) -> None:
+    def __init__(self, entries: Sequence[TensorEntry], devices: Sequence[int], framework: Framework) -> None:
         self._entries = entries
-        self._places = places
+        self._engine_devices = devices
         self._framework = framework
         self._devices = framework.devices
         self._allocated: dict[int, _Allocated] = {}
@@ -63,7 +60,7 @@ class DeviceTensors:
 
     def streams(self) -> dict[int, int]:
         """The current stream of every CUDA device of the load."""
-        cuda = {place - 1 for place in self._places if place not in (0, STAGED)}
+        cuda = {device for device in self._engine_devices if device >= 0}
         return {device: self._devices.cuda.stream(device) for device in cuda}
 
     def allocate(self, items: Iterable[int]) -> list[Provision]:
@@ -74,8 +71,8 @@ class DeviceTensors:
         """
         made: dict[int, Provision] = {}
         for item in items:
-            is_staged = self._places[item] == STAGED
-            device = CONSUMERS_HOST if is_staged else self._places[item] - 1
+            device = self._engine_devices[item]
+            is_staged = device == _native.CONSUMERS_HOST
             if device not in made:
                 made[device] = Provision(device, 0 if is_staged else self._devices.cuda.stream(device), [], [])
             tensor = self._staging(item) if is_staged else self._empty(item, device)
@@ -91,7 +88,7 @@ class DeviceTensors:
             DeviceError: a device has no room, or refused.
         """
         for item in items:
-            if self._places[item] == STAGED and item in self._allocated:
+            if self._engine_devices[item] == _native.CONSUMERS_HOST and item in self._allocated:
                 self._copies[item] = self._start_copy(item, self._allocated.pop(item).tensor)
 
     def take(self, item: int) -> Any:
@@ -101,7 +98,7 @@ class DeviceTensors:
             DeviceError: the device refused.
             LoadCancelledError: it was freed meanwhile.
         """
-        if self._places[item] == STAGED:
+        if self._engine_devices[item] == _native.CONSUMERS_HOST:
             copy = self._copies.pop(item, None)
             if copy is None:
                 self._check_empty(item)
@@ -110,7 +107,7 @@ class DeviceTensors:
                 return self._devices.staging.finish(copy)
             except RuntimeError as error:
                 raise self._refused(item, self._devices.device(self._entries[item].name), error) from error
-        device = self._places[item] - 1
+        device = self._engine_devices[item]
         found = self._allocated.pop(item, None)
         if found is None:
             self._check_empty(item)

@@ -11,7 +11,7 @@ from streamer import _native
 from streamer.core.errors import UnknownDeviceError
 from streamer.core.tensors import torch_cuda
 from streamer.core.tensors.placement import Placement
-from streamer.core.tensors.torch_staging import STAGED, TorchStaging, can_stage
+from streamer.core.tensors.torch_staging import TorchStaging, can_stage
 
 __all__ = ["Devices", "HostOnly", "TorchDevices"]
 
@@ -23,19 +23,19 @@ class Devices(Protocol):
 
     @property
     def cuda(self) -> torch_cuda.TorchCuda:
-        """The CUDA devices; only where `place` or `place_of` named one."""
+        """The CUDA devices; only where `engine_device` or `engine_device_of` named one."""
 
     @property
     def staging(self) -> TorchStaging:
-        """Copies of torch's own; only where `place` is `STAGED`."""
+        """Copies of torch's own; only where `engine_device` is the engine's CONSUMERS_HOST."""
 
     def device(self, name: str) -> Any:
         """The device of a tensor as the library has it."""
 
-    def place(self, name: str) -> int:
-        """As `streamer.core.engine.plan.Item.place`: 0, or the CUDA device that the engine shall fill."""
+    def engine_device(self, name: str) -> int:
+        """As `streamer.core.engine.plan.Item.device`: where the engine shall put its bytes."""
 
-    def place_of(self, tensor: Any) -> int:
+    def engine_device_of(self, tensor: Any) -> int:
         """The same of a tensor that exists."""
 
     def path(self, name: str) -> str:
@@ -62,15 +62,16 @@ class TorchDevices:
         self._known = {_key(device): _usable(torch, device) for device in self._placement.devices}
         self._is_all_cpu = all(device.type == "cpu" for device in self._known.values())
 
-    def place(self, name: str) -> int:
+    def engine_device(self, name: str) -> int:
         if self._is_all_cpu and self._placement.leaves_none_out:
-            return 0
+            return _native.HOST
         device = self.device(name)
-        is_staged = device.type != "cpu" and can_stage(self._torch, device)
-        return self._place(device) or (STAGED if is_staged else 0)
+        number = self._engine_device(device)
+        is_staged = number == _native.HOST and device.type != "cpu" and can_stage(self._torch, device)
+        return _native.CONSUMERS_HOST if is_staged else number
 
-    def place_of(self, tensor: Any) -> int:
-        return self._place(self.cuda.device_of(tensor))
+    def engine_device_of(self, tensor: Any) -> int:
+        return self._engine_device(self.cuda.device_of(tensor))
 
     def path(self, name: str) -> str:
         return "" if self._is_all_cpu else self._path(self.device(name))
@@ -92,13 +93,13 @@ class TorchDevices:
     def _path(self, device: Any) -> str:
         if device.type == "cpu":
             return ""
-        return "ring" if self._place(device) else "torch"
+        return "torch" if self._engine_device(device) == _native.HOST else "ring"
 
-    def _place(self, device: Any) -> int:
+    def _engine_device(self, device: Any) -> int:
         if device.type != "cuda":
-            return 0
+            return _native.HOST
         index = self.cuda.index_of(device)
-        return index + 1 if self.cuda.is_filled_by_engine(index) else 0
+        return index if self.cuda.is_filled_by_engine(index) else _native.HOST
 
 
 class HostOnly:
@@ -119,11 +120,11 @@ class HostOnly:
     def device(self, name: str) -> Any:
         return "cpu"
 
-    def place(self, name: str) -> int:
-        return 0
+    def engine_device(self, name: str) -> int:
+        return _native.HOST
 
-    def place_of(self, tensor: Any) -> int:
-        return 0
+    def engine_device_of(self, tensor: Any) -> int:
+        return _native.HOST
 
     def path(self, name: str) -> str:
         return ""

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["STAGED", "StagedCopy", "TorchStaging", "can_stage"]
-
-STAGED = 2**64 - 1
-"""The place (`streamer.core.engine.plan.Item`) of an item read into torch's pinned memory, for a copy of torch's."""
+__all__ = ["StagedCopy", "TorchStaging", "can_stage"]
 
 
 def can_stage(torch: Any, device: Any) -> bool:

@@ -1,4 +1,5 @@
-// On what kind of file system a path lies, for backends/posix/store.py alone: Python's os has no f_type.
+// On what kind of file system a path lies, for backends/posix/store.py alone: Python's os has no
+// f_type.
 #include <pybind11/stl.h>
 #include <sys/vfs.h>
 

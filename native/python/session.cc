@@ -23,7 +23,7 @@ namespace py = pybind11;
 namespace streamer {
 namespace {
 
-// A flat array('Q') of rows.
+// A flat array('q') of rows.
 template <std::size_t Columns>
 std::vector<std::array<std::uint64_t, Columns>> rows_of(const py::buffer& table) {
   const py::buffer_info info = table.request();
@@ -42,11 +42,9 @@ std::byte* address_of(std::uint64_t number) {
 
 Plan plan_of(const py::buffer& items, const py::buffer& spans) {
   Plan plan;
-  for (const auto& [source, begin, end, target, place] : rows_of<5>(items)) {
-    // `place` is 0 for this machine's memory, else a device's number and one; 2^64 - 1:
-    // kConsumersHost.
+  for (const auto& [source, begin, end, target, device] : rows_of<5>(items)) {
     plan.items.push_back({static_cast<std::uint32_t>(source), begin, end, address_of(target),
-                          static_cast<std::int32_t>(place) - 1});
+                          static_cast<std::int32_t>(device)});
   }
   for (const auto& [source, begin, end, first_item, item_count] : rows_of<5>(spans)) {
     plan.spans.push_back({static_cast<std::uint32_t>(source), begin, end,

@@ -126,6 +126,8 @@ void register_http_target(py::module_& module) {
 }  // namespace
 
 void register_session_values(py::module_& module) {
+  module.attr("HOST") = kHost;
+  module.attr("CONSUMERS_HOST") = kConsumersHost;
   register_read_error(module);
   register_open_outage(module);
   register_delivery(module);

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from streamer import _native
 from streamer._locate import StorageOptions, UriOption
 from streamer._opened import Opened, open_checkpoint, wanted_tensors
 from streamer._progress import Progress, ProgressOption
@@ -36,7 +37,6 @@ from streamer.core.tensors.frameworks import Framework, framework_of
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    from streamer import _native
 
 __all__ = ["Stream", "stream"]
 
@@ -77,12 +77,12 @@ class Stream:
             framework.shape(located.entry)
         self._targets = targets
         self._in_place = targets.in_place if targets else {}
-        self._places = [_place(each, framework, targets) for each in wanted]
-        plan = plan_reads(_items(wanted, self._places, targets), opened.settings.coalesce_gap_bytes)
+        self._devices = [_device(each, framework, targets) for each in wanted]
+        plan = plan_reads(_items(wanted, self._devices, targets), opened.settings.coalesce_gap_bytes)
         self._device_tensors: DeviceTensors | None = None
-        if any(self._places):
+        if any(device != _native.HOST for device in self._devices):
             entries = [each.entry for each in wanted]
-            self._device_tensors = DeviceTensors(entries, self._places, framework)
+            self._device_tensors = DeviceTensors(entries, self._devices, framework)
         self.total_bytes = plan.item_bytes
         self._bytes_read = plan.span_bytes
         self._started = time.perf_counter()
@@ -210,7 +210,7 @@ class Stream:
         entry = self._wanted[item].entry
         if self._is_closing:  # by another thread: the engine gives nothing any more
             raise LoadCancelledError("the stream was closed while it was read")
-        if self._device_tensors and self._places[item]:
+        if self._device_tensors and self._devices[item] != _native.HOST:
             return self._device_tensors.take(item)
         if memory is None and entry.end > entry.begin:
             raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
@@ -234,17 +234,17 @@ class Stream:
                 _log.info("%s: not verified, %s", printable(check.uri), printable(check.remark or ""))
 
 
-def _place(located: Located, framework: Framework, targets: Targets | None) -> int:
+def _device(located: Located, framework: Framework, targets: Targets | None) -> int:
     if targets is None:
-        return framework.devices.place(located.entry.name)
-    return targets.places.get(located.entry.name, 0)
+        return framework.devices.engine_device(located.entry.name)
+    return targets.devices.get(located.entry.name, _native.HOST)
 
 
-def _items(wanted: list[Located], places: list[int], targets: Targets | None) -> Iterator[Item]:
+def _items(wanted: list[Located], devices: list[int], targets: Targets | None) -> Iterator[Item]:
     addresses = targets.addresses if targets else {}
-    for located, place in zip(wanted, places, strict=True):
+    for located, device in zip(wanted, devices, strict=True):
         entry = located.entry
-        yield Item(located.shard, entry.begin, entry.end, addresses.get(entry.name, 0), place)
+        yield Item(located.shard, entry.begin, entry.end, addresses.get(entry.name, 0), device)
 
 
 def stream(

@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 
 import streamer
 from gpu.fake_devices import FakeGpu, FakeTorchCuda
+from streamer import _native
 from streamer.core.engine import session
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.frameworks import framework_of
-from streamer.core.tensors.torch_staging import STAGED
 
 FOUR_SLOTS = streamer.Options(block_bytes=256 << 10, pinned_bytes=1 << 20)
 
@@ -129,9 +129,9 @@ def test_each_of_two_threads_that_close_returns_after_the_last_copy_regression(
     assert under_way == [0, 0]
 
 
-@pytest.mark.parametrize("place", [1, STAGED], ids=["cuda", "staged"])
-def test_a_tensor_freed_by_another_thread_is_not_replaced_by_garbage_regression(fake_gpu: FakeGpu, place: int) -> None:
-    tensors = DeviceTensors([TensorEntry("a", "F32", (4,), 0, 16)], [place], framework_of("pt", "cuda"))
+@pytest.mark.parametrize("device", [0, _native.CONSUMERS_HOST], ids=["cuda", "staged"])
+def test_a_tensor_freed_by_another_thread_is_not_replaced_by_garbage_regression(fake_gpu: FakeGpu, device: int) -> None:
+    tensors = DeviceTensors([TensorEntry("a", "F32", (4,), 0, 16)], [device], framework_of("pt", "cuda"))
     tensors.allocate([0])
     tensors.free_all()
     with pytest.raises(streamer.LoadCancelledError):

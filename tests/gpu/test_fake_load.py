@@ -136,7 +136,7 @@ def test_a_mapping_spreads_a_checkpoint_over_devices(fake_gpu: FakeGpu, tmp_path
 
 def test_a_tensor_handed_out_on_another_stream_is_recorded_there(fake_gpu: FakeGpu, monkeypatch) -> None:
     entry = TensorEntry("a", "F32", (4,), 0, 16)
-    tensors = DeviceTensors([entry, entry], [1, 1], framework_of("pt", "cuda"))
+    tensors = DeviceTensors([entry, entry], [0, 0], framework_of("pt", "cuda"))
     (provision,) = tensors.allocate([0, 1])
     assert (provision.device, provision.stream, provision.items) == (0, 0, [0, 1])
     same = tensors.take(0)

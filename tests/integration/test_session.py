@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from streamer import Options
+from streamer import Options, _native
 from streamer.core import errors
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import FileSource, PythonSource
-from streamer.core.tensors.device_tensors import CONSUMERS_HOST, Provision
-from streamer.core.tensors.torch_staging import STAGED
+from streamer.core.tensors.device_tensors import Provision
 
 DATA = os.urandom(3_000_001)
 
@@ -149,7 +148,7 @@ class LentMemory:
 
     def allocate(self, items):
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        return [Provision(CONSUMERS_HOST, 0, items, [address])]
+        return [Provision(_native.CONSUMERS_HOST, 0, items, [address])]
 
     def free_all(self):
         self.is_freed = True
@@ -171,7 +170,7 @@ def test_memory_that_a_late_source_may_still_write_is_not_freed_regression(monke
     monkeypatch.setattr(ReadSession, "_check_deadline", give_up)
     session = ReadSession(
         [SourceObject("test://object", PythonSource(write_late), len(DATA))],
-        plan_reads([Item(0, 0, 10, 0, STAGED)], 0),
+        plan_reads([Item(0, 0, 10, 0, _native.CONSUMERS_HOST)], 0),
         resolve(None),
         device_tensors=lent,
     )
