@@ -24,6 +24,7 @@ import aiohttp
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
 from streamer.backends.client.wrong_protocols import NoHttpError
 from streamer.core.errors import StorageError
+from streamer.core.outages.heard import note_bytes
 
 __all__ = ["Allowance", "BoundedResponse", "TooSlowError", "allowing", "bind", "body_of", "last_status"]
 
@@ -113,6 +114,7 @@ async def _read(response: aiohttp.ClientResponse, body: bytearray, most_bytes: i
     """Fill `body`; tell whether there is more than is allowed."""
     while piece := await response.content.readany():
         body += piece
+        note_bytes(len(piece))
         if len(body) > most_bytes:
             return True
     return False

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from streamer.core.errors import StorageError, StreamerError
+from streamer.core.outages.heard import Heard, hearing
 from streamer.core.outages.news import BULLETIN
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
 
@@ -74,6 +75,16 @@ class _Wait:
         self.server = server
         self.asked_at = time.monotonic()
         self.is_waiting = False
+        self.heard = Heard()
+
+    def story(self) -> str:
+        """Tell in a sentence what the server has done so far."""
+        if self.server.outage is not None:
+            return self.server.outage.story(self.server.name)
+        asked_for_s, received = time.monotonic() - self.asked_at, self.heard.received_bytes
+        if received:
+            return f"{self.server.name} has sent {received} bytes in {asked_for_s:.1f} s, and no end of its answer"
+        return f"{self.server.name} has not answered for {asked_for_s:.1f} s"
 
 
 class Patience:
@@ -113,12 +124,7 @@ class Patience:
             asking = sorted(self._asking, key=lambda each: each.asked_at)
         told = {}
         for each in reversed(asking):
-            outage, silent_s = each.server.outage, time.monotonic() - each.asked_at
-            told[each.server.name] = (
-                f"; {outage.story(each.server.name)}"
-                if outage is not None
-                else f"; {each.server.name} has said nothing for {silent_s:.1f} s"
-            )
+            told[each.server.name] = f"; {each.story()}"
         return "".join(told.values())
 
     def is_wanted(self) -> bool:
@@ -153,7 +159,8 @@ class Patience:
             outage = self._turn(wait, wait.asked_at + self._limit_s)
             asked_at = time.monotonic()
             try:
-                answer = question()
+                with hearing(wait.heard):
+                    answer = question()
             except BaseException as error:
                 if not _note_failure(server, outage, error, asked_at):
                     raise

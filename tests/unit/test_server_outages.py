@@ -11,6 +11,7 @@ import pytest
 
 from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
 from streamer.core.outages import patience as server_outages
+from streamer.core.outages.heard import note_bytes
 from streamer.core.outages.patience import Patience
 
 NAMES = (f"http://host{number}" for number in itertools.count())
@@ -127,10 +128,27 @@ def test_the_story_tells_of_a_server_that_says_nothing(server):
     thread.start()
     while not patience.story():
         time.sleep(0.001)
-    assert patience.story().startswith(f"; {server} has said nothing for 0.")
+    assert patience.story().startswith(f"; {server} has not answered for 0.")
     release.set()
     thread.join()
     assert patience.story() == ""
+
+
+def test_the_story_tells_of_a_server_whose_answer_does_not_end(server):
+    patience, noted, release = Patience(60), threading.Event(), threading.Event()
+
+    def question():
+        note_bytes(10)
+        note_bytes(7)
+        noted.set()
+        release.wait()
+
+    thread = threading.Thread(target=patience.ask, args=(server, question))
+    thread.start()
+    noted.wait()
+    assert patience.story().startswith(f"; {server} has sent 17 bytes in 0.")
+    release.set()
+    thread.join()
 
 
 def test_the_answer_that_there_is_nothing_ends_an_outage(server):
