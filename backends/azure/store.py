@@ -7,7 +7,7 @@ account key never leaves this process: it signs a URL that reads one blob for te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,8 @@ from azure.storage.blob import BlobProperties
 
 from streamer.backends.azure.client import AzureClient
 from streamer.backends.azure.urls import is_blob_url, parse_url
-from streamer.core.errors import ObjectNotFoundError
+from streamer.backends.client.told_values import is_directly_in, name_told
+from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
@@ -110,30 +111,10 @@ class AzureStore:
         """
         container, _, name = prefix.partition("/")
         folder = f"{name.rstrip('/')}/" if name else ""
-
         uri = self._url.uri_of(folder)
-
-        async def ask(service: Any, options: Mapping[str, Any]) -> list[Any]:
-            pages = (
-                service.get_container_client(container)
-                .walk_blobs(
-                    name_starts_with=folder or None,
-                    include=["metadata"],
-                    delimiter="/",
-                    results_per_page=LIST_PAGE_BLOBS,
-                    **options,
-                )
-                .by_page()
-            )
-            count, entries = ListingCount(self._limits, uri), []
-            async for page in pages:
-                on_page = [entry async for entry in page]
-                count.add(len(on_page))
-                entries += on_page
-            return entries
-
-        entries = self._client.call(ask, uri, container)
-        blobs = [entry for entry in entries if isinstance(entry, BlobProperties) and not _is_folder(entry)]
+        entries = [entry for page in self._pages(container, folder, uri) for entry in page]
+        files = [entry for entry in entries if isinstance(entry, BlobProperties) and not _is_folder(entry)]
+        blobs = [blob for blob in files if is_directly_in(folder, name_told(blob.name, uri), uri)]
         found = [_info(f"{container}/{blob.name}", self._url.uri_of(blob.name), blob) for blob in blobs]
         return sorted(found, key=lambda info: info.path)
 
@@ -192,6 +173,38 @@ class AzureStore:
 
     def close(self) -> None:
         """Do nothing: connections are shared, and end with the last source that may need them."""
+
+    def _pages(self, container: str, folder: str, uri: str) -> Iterator[list[Any]]:
+        """Ask for page after page, each of which is a question with attempts and a time of its own."""
+        count = ListingCount(self._limits, uri)
+        seen: set[str | None] = set()
+        marker: str | None = None
+        while marker not in seen:
+            seen.add(marker)
+            entries, marker = self._client.call(partial(_page, container, folder, marker), uri, container)
+            count.add(len(entries))
+            yield entries
+            if not marker:
+                return
+        raise StorageError("Azure lists the same page again", uri=uri, hint="Check account_host")
+
+
+async def _page(
+    container: str, folder: str, marker: str | None, service: Any, options: Mapping[str, Any]
+) -> tuple[list[Any], str | None]:
+    pages = (
+        service.get_container_client(container)
+        .walk_blobs(
+            name_starts_with=folder or None,
+            include=["metadata"],
+            delimiter="/",
+            results_per_page=LIST_PAGE_BLOBS,
+            **options,
+        )
+        .by_page(marker)
+    )
+    entries = [entry async for entry in await anext(pages)]
+    return entries, pages.continuation_token
 
 
 def _info(path: str, uri: str, blob: BlobProperties) -> ObjectInfo:

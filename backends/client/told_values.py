@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 from streamer.core.errors import StorageError
 
-__all__ = ["document_told", "name_told", "size_told", "word_told"]
+__all__ = ["document_told", "is_directly_in", "name_told", "size_told", "word_told"]
 
+MOST_CHARACTERS = 4096  # S3, Google and Azure have 1024; the Hub's are of Git
 MOST_BYTES = (1 << 63) - 1  # off_t of every system; the engine counts so, too
 
 _NUMBER = re.compile(r"[0-9]{1,19}")  # longer ones Python itself may refuse to read
@@ -41,11 +42,30 @@ def name_told(told: object, uri: str) -> str:
         uri: Of what holds it, without secrets.
 
     Raises:
-        StorageError: it is not text, or of half characters (lone surrogates), which no URL can hold.
+        StorageError: it is not text, longer than any store has it, or of half characters (lone surrogates), which no
+            URL can hold.
     """
-    if isinstance(told, str) and told and not any("\ud800" <= letter <= "\udfff" for letter in told):
-        return told
-    raise StorageError("The server lists an object whose name is not text", uri=uri)
+    if not isinstance(told, str) or not told or not _is_whole(told):
+        raise StorageError("The server lists an object whose name is not text", uri=uri)
+    if len(told) > MOST_CHARACTERS:
+        raise StorageError(f"The server lists an object whose name has {len(told)} characters", uri=uri)
+    return told
+
+
+def is_directly_in(folder: str, name: str, uri: str) -> bool:
+    """Tell whether a listed object is a file directly in a folder, and neither in one below nor a stand-in for one.
+
+    Args:
+        folder: With the slash at its end, or empty.
+        name: Of the object.
+        uri: Of the folder, without secrets.
+
+    Raises:
+        StorageError: it is not in the folder at all.
+    """
+    if not name.startswith(folder):
+        raise StorageError("The server lists objects that are not in the folder", uri=uri, hint="Check the endpoint")
+    return len(name) > len(folder) and "/" not in name[len(folder) :]
 
 
 def size_told(told: object, uri: str) -> int:
@@ -80,6 +100,10 @@ def word_told(told: object) -> str | None:
         ['tx0000-1', None, None, None]
     """
     return told if isinstance(told, str) and _WORD.fullmatch(told) else None
+
+
+def _is_whole(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _refuse_constant(name: str) -> NoReturn:

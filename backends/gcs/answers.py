@@ -27,6 +27,8 @@ def page_in(document: Mapping[str, Any], uri: str) -> tuple[list[Any], str | Non
     entries, token = document.get("items", []), document.get("nextPageToken")
     if not isinstance(entries, list) or not (token is None or isinstance(token, str)):
         raise _malformed(uri)
+    if token and not token.isascii():  # nor can half a character be sent back
+        raise _malformed(uri)
     return entries, token or None
 
 

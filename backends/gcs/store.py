@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from streamer.backends.client.told_values import is_directly_in
 from streamer.backends.gcs.answers import object_in, page_in
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.credentials import Bearer
@@ -115,7 +116,8 @@ class GcsStore:
             # Consoles make these as stand-ins for folders.
             if not (isinstance(entry, dict) and str(entry.get("name")).endswith("/"))
         )
-        return sorted(described, key=lambda info: info.path)
+        found = [info for info in described if is_directly_in(folder, info.path[len(bucket) + 1 :], uri)]
+        return sorted(found, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Name the object's media URL and the credentials of this moment; `HttpSource.refresh` gets others.

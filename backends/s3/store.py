@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from streamer.backends.client.told_values import size_told
+from streamer.backends.client.told_values import is_directly_in, size_told
 from streamer.backends.s3.answers import ListedObject, entries_on, objects_on
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
@@ -109,9 +109,7 @@ class S3Store:
         uri = self._uri(f"{bucket}/{folder}")
         pages = self._pages(bucket, folder, uri)
         told = [each for page in pages for each in objects_on(page, uri)]
-        if any(not each.key.startswith(folder) for each in told):
-            raise StorageError("S3 lists objects that are not in the folder", uri=uri, hint="Check endpoint_url")
-        found = [self._listed(bucket, each) for each in told if "/" not in each.key[len(folder) :]]
+        found = [self._listed(bucket, each) for each in told if is_directly_in(folder, each.key, uri)]
         return sorted(found, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> HttpSource:

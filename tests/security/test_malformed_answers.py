@@ -171,6 +171,7 @@ DOCUMENTS = {
     "a name that is a number": b'{"items": [{"name": 1, "size": 1}]}',
     "half a character": b'{"items": [{"name": "folder/\\ud800.safetensors", "size": 1}]}',
     "a token that is an object": b'{"items": [], "nextPageToken": {}}',
+    "a token of half a character": b'{"items": [], "nextPageToken": "\\ud800"}',
     "a token that is a list": b'{"nextPageToken": [1]}',
     "a file without a path": b'[{"type": "file", "size": 1}]',
     "a path that is a number": b'[{"type": "file", "path": 1, "size": 1}]',
@@ -251,9 +252,53 @@ def test_an_empty_tensor_that_no_library_can_hold_regression(tmp_path: Path, sha
         checkpoint.get_tensor("a")
 
 
-def test_objects_that_are_not_in_the_folder() -> None:
-    stray = s3_entry("1").replace("folder/", "other/")
-    assert is_the_servers_fault(failure(s3, answering(s3_listing(stray), "application/xml")))
+@pytest.mark.parametrize("name", ["other/a.safetensors", "a.safetensors", "/etc/folder/a.safetensors"])
+def test_objects_that_are_not_in_the_folder_regression(name: str) -> None:
+    """Google's and Azure's were loaded."""
+
+    def of(entry: str) -> str:
+        return entry.replace("folder/a.safetensors", name)
+
+    for error in (
+        failure(s3, answering(s3_listing(of(s3_entry("1"))), "application/xml")),
+        failure(gcs, answering(gcs_listing(of(gcs_entry("1"))), "application/json")),
+        failure(azure, answering(azure_listing(of(azure_entry("1"))), "application/xml")),
+    ):
+        assert is_the_servers_fault(error)
+        assert "not in the folder" in str(error)
+
+
+def test_a_name_that_no_object_has_is_not_repeated_regression() -> None:
+    """The error repeated a megabyte of it."""
+
+    def of(entry: str) -> str:
+        return entry.replace("folder/", "folder/" + "a" * 5000)
+
+    for error in (
+        failure(s3, answering(s3_listing(of(s3_entry("1"))), "application/xml")),
+        failure(gcs, answering(gcs_listing(of(gcs_entry("1"))), "application/json")),
+        failure(hub, answering(f"[{hub_entry('1').replace('a.', 'a' * 5000 + '.')}]".encode(), "application/json")),
+        failure(azure, answering(azure_listing(of(azure_entry("1"))), "application/xml")),
+    ):
+        assert is_the_servers_fault(error)
+        assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize("name", ["folder/deeper/a.safetensors", "folder//a.safetensors", "folder/"])
+def test_objects_in_folders_below_are_none_of_the_folders(name: str) -> None:
+    listing = azure_listing(azure_entry("1").replace("folder/a.safetensors", name))
+    with ScriptedServer(SHARD, answering(listing, "application/xml")) as server:
+        uri, storage_options = azure(server)
+        store = streamer.plugins.open_store(uri, storage_options)
+        assert store.find(store.root) == []
+
+
+def test_a_page_of_azures_that_comes_again_is_refused_regression() -> None:
+    """It was asked for until the listing had too many entries."""
+    listing = azure_listing(azure_entry("1")).replace(b"<NextMarker/>", b"<NextMarker>again</NextMarker>")
+    error = failure(azure, answering(listing, "application/xml"))
+    assert is_the_servers_fault(error)
+    assert "same page again" in str(error)
 
 
 def test_a_url_that_is_none_is_the_callers_mistake() -> None:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from servers.raw_tcp import Speaker, repeating, speaking
+from servers.scripted_http import Answer, Request, ScriptedServer
 from servers.storage_places import PLACES
 
 import streamer
@@ -98,3 +99,21 @@ def test_a_deadline_tells_of_a_server_that_sends_without_end(place: str) -> None
 def test_a_deadline_tells_of_one_that_sends_no_answer() -> None:
     error, _ = failure("file", SLOW["headers without end"], Options(deadline_s=0.5))
     assert "has not answered for 0." in str(error)
+
+
+def test_each_page_of_a_listing_has_its_own_time() -> None:
+    pages = 8
+
+    def script(request: Request, answer: Answer) -> None:
+        server.stopping.wait(0.15)
+        following = f"<NextMarker>{request.number}</NextMarker>" if request.number < pages else "<NextMarker/>"
+        text = f'<?xml version="1.0"?><EnumerationResults><Blobs/>{following}</EnumerationResults>'
+        answer.become(200, text.encode(), Content_Type="application/xml")
+
+    with ScriptedServer(b"", script) as server:
+        uri, storage_options = PLACES["azure"](server.url.removesuffix("/object"))
+        store = streamer.plugins.open_store(
+            uri, storage_options, limits=Limits(connect_timeout_s=0.2, first_byte_timeout_s=0.6)
+        )
+        assert store.find(store.root) == []
+        assert len(server.requests) == pages + 1
