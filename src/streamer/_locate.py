@@ -1,80 +1,34 @@
-"""From what the user wrote (file, folder, index, glob, or a list of these) to the shards to read.
-
-One listing gives all sizes and versions of a folder; where listing is denied, the index or file still works.
-Nothing a checkpoint says can lead out of its folder.
-"""
+"""From what the user wrote (file, folder, index, glob, or a list of these) to the shards to read."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer import plugins
 from streamer._patient_store import patient
-from streamer.core.checkpoint.promises import Promise, promises_of
-from streamer.core.engine.session import SourceObject
-from streamer.core.engine.small_reads import read_ranges
-from streamer.core.errors import (
-    AccessDeniedError,
-    FormatError,
-    ObjectNotFoundError,
-    OptionError,
-    StorageError,
-    TransferTimeoutError,
-)
-from streamer.core.format.index import ShardIndex, check_index_size, parse_index
-from streamer.core.format.shard_names import first_missing
+from streamer.core.checkpoint.promises import promises_of
+from streamer.core.checkpoint.shards import Shards, joined, shards_in
+from streamer.core.errors import OptionError, TransferTimeoutError
 from streamer.core.options.settings import Settings
 from streamer.core.outages.patience import Patience
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
-from streamer.core.secrets.urls import hidden_part, hidden_uri
+from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
-from streamer.core.store.sources import ObjectInfo, Store
 from streamer.plugins.registry import enabled
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["Shards", "StorageOptions", "UriOption", "locate"]
+__all__ = ["StorageOptions", "UriOption", "locate"]
 
 UriOption: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
-Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
-
-SHARD_SUFFIX = ".safetensors"
-INDEX_SUFFIX = ".index.json"
-USUAL_INDEX = "model.safetensors.index.json"
-MOST_BYTES = (1 << 63) - 1  # off_t of every system; the engine counts so, too
-USUAL_SHARD = "model.safetensors"
-
-
-@dataclass(frozen=True)
-class Shards:
-    """Where a checkpoint lies.
-
-    Attributes:
-        label: What the user asked for, without secrets.
-        objects: Its shards in order.
-        shard_of: Tensor name to position in `objects`, as an index says; None without one.
-        infos: What the store says of each shard.
-        index_path: The store's own path of the index; None without one, and for a list of URIs.
-        kind: What the user named.
-        promised: What is known of the bytes of each shard, if that was asked for.
-    """
-
-    label: str
-    objects: list[SourceObject]
-    shard_of: Mapping[str, int] | None
-    infos: list[ObjectInfo]
-    index_path: str | None = None
-    kind: Kind = "file"
-    promised: list[Promise] = field(default_factory=list)
 
 
 def locate(
@@ -104,54 +58,62 @@ def locate(
     """
     uris = _as_list(uri)
     options = _options_by_uri(storage_options, len(uris))
-    backends = enabled(uris=uris)  # once: it reads the entry points of everything that is installed
-    patience = Patience(settings.block_deadline_s)
-    limits = replace(settings.limits, is_wanted=patience.is_wanted)
+    lookup = _Lookup(settings, fs, verify, enabled(uris=uris), Patience(settings.block_deadline_s))
+    return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
-    def locate_one(given: tuple[str, Mapping[str, Any] | None]) -> Shards:
-        each, own = given
-        secrets = SecretTexts(each, getattr(fs, "storage_options", own))
-        with secrets.kept_out():
-            opened = plugins.open_store(each, own, fs=fs, found=backends, limits=limits)
-        store = patient(opened, each, patience, secrets)
+
+@dataclass(frozen=True)
+class _Lookup:
+    """How one call looks for its URIs.
+
+    Attributes:
+        settings: How to read.
+        fs: To read from.
+        verify: As for `locate`.
+        backends: The entry points of everything that is installed: reading them takes long.
+        patience: With servers that are away.
+    """
+
+    settings: Settings
+    fs: AbstractFileSystem | None
+    verify: str
+    backends: list[EntryPoint]
+    patience: Patience
+
+    def find_all(self, wanted: list[tuple[str, Mapping[str, Any] | None]]) -> list[Shards]:
+        """Look for all at the same time, until the load's own deadline."""
+        settings, patience = self.settings, self.patience
+        began = settings.began or time.monotonic()
+        give_up_at = None if settings.deadline_s is None else began + settings.deadline_s
         try:
-            parts = _locate_in(store, each, settings)
+            return in_parallel(self._find, wanted, role="locate", give_up_at=give_up_at)
+        except AnswerTimeoutError:
+            raise TransferTimeoutError(
+                f"the checkpoint was not found in time{patience.story()}",
+                uri=redact(wanted[0][0]),
+                elapsed_s=time.monotonic() - began,
+                hint=f"Raise deadline_s in Options ({settings.deadline_s:g} s)",
+            ) from None
+        finally:
+            patience.end()
+            settings.meter.add(patience.stats())
+
+    def _find(self, wanted: tuple[str, Mapping[str, Any] | None]) -> Shards:
+        uri, options = wanted
+        secrets = SecretTexts(uri, getattr(self.fs, "storage_options", options))
+        limits = replace(self.settings.limits, is_wanted=self.patience.is_wanted)
+        with secrets.kept_out():
+            opened = plugins.open_store(uri, options, fs=self.fs, found=self.backends, limits=limits)
+        store = patient(opened, uri, self.patience, secrets)
+        try:
+            shards = shards_in(store, uri, self.settings)
+            is_whole = shards.kind in ("folder", "index")
             promised = promises_of(
-                verify, store, parts.infos, parts.index_path, settings, is_whole=parts.kind in ("folder", "index")
+                self.verify, store, shards.infos, shards.index_path, self.settings, is_whole=is_whole
             )
-            return replace(parts, promised=promised)
+            return replace(shards, promised=promised)
         finally:
             store.close()
-
-    began = settings.began or time.monotonic()
-    give_up_at = None if settings.deadline_s is None else began + settings.deadline_s
-    try:
-        found = in_parallel(locate_one, list(zip(uris, options, strict=True)), role="locate", give_up_at=give_up_at)
-    except AnswerTimeoutError:
-        raise TransferTimeoutError(
-            f"the checkpoint was not found in time{patience.story()}",
-            uri=redact(uris[0]),
-            elapsed_s=time.monotonic() - began,
-            hint=f"Raise deadline_s in Options ({settings.deadline_s:g} s)",
-        ) from None
-    finally:
-        patience.end()
-        settings.meter.add(patience.stats())
-    return _joined(found)
-
-
-def _joined(found: list[Shards]) -> Shards:
-    if len(found) == 1:
-        return found[0]
-    objects: list[SourceObject] = []
-    shard_of: dict[str, int] = {}
-    for part in found:
-        shard_of.update({name: len(objects) + shard for name, shard in (part.shard_of or {}).items()})
-        objects.extend(part.objects)
-    infos = [info for part in found for info in part.infos]
-    promised = [promise for part in found for promise in part.promised]
-    label = f"{found[0].label} and {len(found) - 1} more"
-    return Shards(label, objects, shard_of or None, infos, kind="list", promised=promised)
 
 
 def _as_list(uri: UriOption) -> list[str]:
@@ -166,128 +128,3 @@ def _options_by_uri(given: StorageOptions, count: int) -> list[Mapping[str, Any]
     if len(options) != count:
         raise OptionError(f"{len(options)} storage_options were given for {count} URIs", hint="Give one, or as many")
     return options
-
-
-def _locate_in(store: Store, uri: str, settings: Settings) -> Shards:
-    label = redact(uri)
-    root = hidden_part(store.root.rstrip("/") or store.root, uri)
-    folder, _, name = root.rpartition("/")
-    if any(mark in name for mark in "*?["):
-        matches = [info for info in store.find(folder or "/") if fnmatchcase(_name(info), name)]
-        if matches:
-            return _from_infos(store, label, matches, "glob")
-    if name.endswith(SHARD_SUFFIX):
-        return _from_infos(store, label, [store.info(root)])
-    if name.endswith(INDEX_SUFFIX):
-        return _from_index(store, label, store.info(root), _list_or_nothing(store, folder), settings)
-    return _from_folder(store, label, root, settings)
-
-
-def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Shards:
-    infos = _listed(store, root)
-    indexes = [info for info in infos if _name(info).endswith(SHARD_SUFFIX + INDEX_SUFFIX)]
-    usual = [info for info in indexes if _name(info) == USUAL_INDEX]
-    if len(indexes) > 1 and not usual:
-        raise FormatError(
-            f"the folder holds {len(indexes)} indexes: {', '.join(_name(info) for info in indexes[:5])}",
-            uri=label,
-            hint="Give the one you mean",
-        )
-    if indexes:
-        index = (usual or indexes)[0]
-        # What is listed without a size may be no file.
-        told = store.info(index.path) if index.size_bytes is None else index
-        return _from_index(store, label, told, infos, settings)
-    shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX)]
-    if shards:
-        _check_whole(shards, label)
-        return _from_infos(store, label, shards, "folder")
-    if infos:
-        raise ObjectNotFoundError("the folder holds no *.safetensors file", uri=label)
-    return _from_infos(store, label, [store.info(root)])  # a file without the suffix, or an error that says so
-
-
-def _check_whole(shards: list[ObjectInfo], label: str) -> None:
-    """Without an index only their names tell that some are missing."""
-    missing = first_missing(_name(info) for info in shards)
-    if missing is not None:
-        series, found, total = missing
-        raise ObjectNotFoundError(
-            f"the folder holds {found} of the {total} shards {series}, and no index",
-            uri=label,
-            hint="Fetch the others; a glob (folder/*.safetensors) loads those that are there",
-        )
-
-
-def _listed(store: Store, root: str) -> list[ObjectInfo]:
-    """List a folder; where that is forbidden, look for the names a checkpoint usually has."""
-    try:
-        return store.find(root)
-    except AccessDeniedError:
-        for name in (USUAL_INDEX, USUAL_SHARD):
-            with suppress(AccessDeniedError, ObjectNotFoundError):
-                return [store.info(f"{root}/{name}")]
-        raise
-
-
-def _from_index(
-    store: Store, label: str, index_info: ObjectInfo, listed: list[ObjectInfo], settings: Settings
-) -> Shards:
-    index_object = _object(store, index_info)
-    check_index_size(index_object.size_bytes, uri=index_object.uri)
-    content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
-    index = parse_index(content.pop(), uri=index_object.uri)  # kept no longer than it is read
-    folder = index_info.path.rpartition("/")[0]
-    infos = _infos_of_shards(store, folder, index, listed, index_object.uri)
-    position = {name: number for number, name in enumerate(index.shards)}
-    shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
-    return Shards(label, _objects(store, infos), shard_of, infos, index_info.path, "index")
-
-
-def _infos_of_shards(
-    store: Store, folder: str, index: ShardIndex, listed: list[ObjectInfo], uri: str
-) -> list[ObjectInfo]:
-    known = {_name(info): info for info in listed}
-
-    def info_of(shard: str) -> ObjectInfo:
-        listed_info = known.get(shard)
-        if listed_info is not None and listed_info.size_bytes is not None:
-            return listed_info
-        try:
-            return store.info(f"{folder}/{shard}" if folder else shard)
-        except ObjectNotFoundError as error:
-            raise ObjectNotFoundError(
-                f"the index names shard {shard[:80]!r}, which does not exist", uri=uri, hint="Upload the missing shard"
-            ) from error
-
-    return in_parallel(info_of, index.shards, role="info")
-
-
-def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
-    """One listing saves a request per shard, but is not needed and may be forbidden."""
-    try:
-        return store.find(folder)
-    except AccessDeniedError:
-        return []
-
-
-def _from_infos(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
-    # Some listings tell no size, or not of every name.
-    told = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
-    return Shards(label, _objects(store, told), None, told, kind=kind)
-
-
-def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
-    return in_parallel(lambda info: _object(store, info), infos, role="source")
-
-
-def _object(store: Store, info: ObjectInfo) -> SourceObject:
-    if info.size_bytes is None:
-        raise StorageError("the storage does not tell the size of this object", uri=info.uri)
-    if not 0 <= info.size_bytes <= MOST_BYTES:
-        raise StorageError("the storage tells a size that no file can have", uri=info.uri)
-    return SourceObject(info.uri, store.source(info), info.size_bytes)
-
-
-def _name(info: ObjectInfo) -> str:
-    return info.path.rpartition("/")[2]

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from streamer._locate import Shards, StorageOptions, UriOption, locate
+from streamer._locate import StorageOptions, UriOption, locate
 from streamer.core.checkpoint.catalog import Catalog, Located, read_catalog
 from streamer.core.checkpoint.promises import check_fit, verification_of
 from streamer.core.checkpoint.selection import NamesOption, select
+from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.verification import Verification, VerifyOption, resolve_verify
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uris
 from streamer.core.options.options import Options

@@ -1,0 +1,211 @@
+"""The shards of a checkpoint in one store, from what the user named: a file, folder, index or glob.
+
+One listing gives all sizes and versions of a folder; where listing is denied, the index or file still works.
+Nothing a checkpoint says can lead out of its folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias
+
+from streamer.core.checkpoint.promises import Promise
+from streamer.core.engine.session import SourceObject
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError
+from streamer.core.format.index import ShardIndex, check_index_size, parse_index
+from streamer.core.format.shard_names import first_missing
+from streamer.core.options.settings import Settings
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import hidden_part
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import ObjectInfo, Store
+
+__all__ = ["Shards", "joined", "shards_in"]
+
+Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
+
+SHARD_SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".index.json"
+USUAL_INDEX = "model.safetensors.index.json"
+MOST_BYTES = (1 << 63) - 1  # off_t of every system; the engine counts so, too
+USUAL_SHARD = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Where a checkpoint lies.
+
+    Attributes:
+        label: What the user asked for, without secrets.
+        objects: Its shards in order.
+        shard_of: Tensor name to position in `objects`, as an index says; None without one.
+        infos: What the store says of each shard.
+        index_path: The store's own path of the index; None without one, and for a list of URIs.
+        kind: What the user named.
+        promised: What is known of the bytes of each shard, if that was asked for.
+    """
+
+    label: str
+    objects: list[SourceObject]
+    shard_of: Mapping[str, int] | None
+    infos: list[ObjectInfo]
+    index_path: str | None = None
+    kind: Kind = "file"
+    promised: list[Promise] = field(default_factory=list)
+
+
+def shards_in(store: Store, uri: str, settings: Settings) -> Shards:
+    """Find the shards of one checkpoint.
+
+    Args:
+        store: Opened for the URI.
+        uri: A file, a folder, an index or a pattern.
+        settings: How to read an index.
+
+    Raises:
+        ObjectNotFoundError: nothing there, or a shard that the index names is missing.
+        ShardIndexError: the index is malformed or leaves its folder.
+        FormatError: a folder holds several indexes.
+        StorageError: and its kinds, from the storage.
+    """
+    label = redact(uri)
+    root = hidden_part(store.root.rstrip("/") or store.root, uri)
+    folder, _, name = root.rpartition("/")
+    if any(mark in name for mark in "*?["):
+        matches = [info for info in store.find(folder or "/") if fnmatchcase(_name(info), name)]
+        if matches:
+            return _from_infos(store, label, matches, "glob")
+    if name.endswith(SHARD_SUFFIX):
+        return _from_infos(store, label, [store.info(root)])
+    if name.endswith(INDEX_SUFFIX):
+        return _from_index(store, label, store.info(root), _list_or_nothing(store, folder), settings)
+    return _from_folder(store, label, root, settings)
+
+
+def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Shards:
+    infos = _listed(store, root)
+    indexes = [info for info in infos if _name(info).endswith(SHARD_SUFFIX + INDEX_SUFFIX)]
+    usual = [info for info in indexes if _name(info) == USUAL_INDEX]
+    if len(indexes) > 1 and not usual:
+        raise FormatError(
+            f"the folder holds {len(indexes)} indexes: {', '.join(_name(info) for info in indexes[:5])}",
+            uri=label,
+            hint="Give the one you mean",
+        )
+    if indexes:
+        index = (usual or indexes)[0]
+        # What is listed without a size may be no file.
+        told = store.info(index.path) if index.size_bytes is None else index
+        return _from_index(store, label, told, infos, settings)
+    shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX)]
+    if shards:
+        _check_whole(shards, label)
+        return _from_infos(store, label, shards, "folder")
+    if infos:
+        raise ObjectNotFoundError("the folder holds no *.safetensors file", uri=label)
+    return _from_infos(store, label, [store.info(root)])  # a file without the suffix, or an error that says so
+
+
+def _check_whole(shards: list[ObjectInfo], label: str) -> None:
+    """Without an index only their names tell that some are missing."""
+    missing = first_missing(_name(info) for info in shards)
+    if missing is not None:
+        series, found, total = missing
+        raise ObjectNotFoundError(
+            f"the folder holds {found} of the {total} shards {series}, and no index",
+            uri=label,
+            hint="Fetch the others; a glob (folder/*.safetensors) loads those that are there",
+        )
+
+
+def _listed(store: Store, root: str) -> list[ObjectInfo]:
+    """List a folder; where that is forbidden, look for the names a checkpoint usually has."""
+    try:
+        return store.find(root)
+    except AccessDeniedError:
+        for name in (USUAL_INDEX, USUAL_SHARD):
+            with suppress(AccessDeniedError, ObjectNotFoundError):
+                return [store.info(f"{root}/{name}")]
+        raise
+
+
+def _from_index(
+    store: Store, label: str, index_info: ObjectInfo, listed: list[ObjectInfo], settings: Settings
+) -> Shards:
+    index_object = _object(store, index_info)
+    check_index_size(index_object.size_bytes, uri=index_object.uri)
+    content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
+    index = parse_index(content.pop(), uri=index_object.uri)  # kept no longer than it is read
+    folder = index_info.path.rpartition("/")[0]
+    infos = _infos_of_shards(store, folder, index, listed, index_object.uri)
+    position = {name: number for number, name in enumerate(index.shards)}
+    shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
+    return Shards(label, _objects(store, infos), shard_of, infos, index_info.path, "index")
+
+
+def _infos_of_shards(
+    store: Store, folder: str, index: ShardIndex, listed: list[ObjectInfo], uri: str
+) -> list[ObjectInfo]:
+    known = {_name(info): info for info in listed}
+
+    def info_of(shard: str) -> ObjectInfo:
+        listed_info = known.get(shard)
+        if listed_info is not None and listed_info.size_bytes is not None:
+            return listed_info
+        try:
+            return store.info(f"{folder}/{shard}" if folder else shard)
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(
+                f"the index names shard {shard[:80]!r}, which does not exist", uri=uri, hint="Upload the missing shard"
+            ) from error
+
+    return in_parallel(info_of, index.shards, role="info")
+
+
+def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
+    """One listing saves a request per shard, but is not needed and may be forbidden."""
+    try:
+        return store.find(folder)
+    except AccessDeniedError:
+        return []
+
+
+def _from_infos(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
+    # Some listings tell no size, or not of every name.
+    told = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
+    return Shards(label, _objects(store, told), None, told, kind=kind)
+
+
+def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
+    return in_parallel(lambda info: _object(store, info), infos, role="source")
+
+
+def _object(store: Store, info: ObjectInfo) -> SourceObject:
+    if info.size_bytes is None:
+        raise StorageError("the storage does not tell the size of this object", uri=info.uri)
+    if not 0 <= info.size_bytes <= MOST_BYTES:
+        raise StorageError("the storage tells a size that no file can have", uri=info.uri)
+    return SourceObject(info.uri, store.source(info), info.size_bytes)
+
+
+def _name(info: ObjectInfo) -> str:
+    return info.path.rpartition("/")[2]
+
+
+def joined(found: list[Shards]) -> Shards:
+    """Make one checkpoint of several, in their order."""
+    if len(found) == 1:
+        return found[0]
+    objects: list[SourceObject] = []
+    shard_of: dict[str, int] = {}
+    for part in found:
+        shard_of.update({name: len(objects) + shard for name, shard in (part.shard_of or {}).items()})
+        objects.extend(part.objects)
+    infos = [info for part in found for info in part.infos]
+    promised = [promise for part in found for promise in part.promised]
+    label = f"{found[0].label} and {len(found) - 1} more"
+    return Shards(label, objects, shard_of or None, infos, kind="list", promised=promised)
