@@ -38,7 +38,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 SHORT_PAUSE_S = 0.01
-THREAD_GRACE_S = 2.0  # a stopped thread may take a moment to leave the process's table
+THREAD_GRACE_S = 10.0  # a stopped thread may take a moment to leave the process's table, longer where that is busy
 FOREIGN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "STORAGE_EMULATOR_", "STREAMER_")
 
 
