@@ -20,6 +20,7 @@ from requests.exceptions import SSLError as RequestsSSLError
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.forgotten_requests import forget_request
 from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, NoHttpError, is_no_tls
 from streamer.core.errors import (
     AccessDeniedError,
@@ -151,6 +152,7 @@ def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
     if isinstance(error, StreamerError):
         error.uri = error.uri or uri
         raise error
+    forget_request(error)
     if isinstance(error, NoHttpError):
         raise error.told(uri) from None
     if isinstance(error.__cause__, TooSlowError):  # fsspec replaces whatever is a `TimeoutError`

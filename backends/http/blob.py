@@ -41,8 +41,8 @@ def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str,
         return True
     if not parts.path.endswith(_FILES) or any(letter in parts.path for letter in "*["):
         return True  # a folder, or a pattern in one
-    given = os.environ if environment is None else environment
-    has_credentials = any(name.startswith("AZURE_STORAGE_") or name == "AZURE_CLIENT_ID" for name in given)
+    names = list(os.environ if environment is None else environment)  # and no value in a frame of ours
+    has_credentials = any(name.startswith("AZURE_STORAGE_") or name == "AZURE_CLIENT_ID" for name in names)
     return has_credentials and "sig" not in parse_qs(parts.query)
 
 

@@ -20,17 +20,18 @@ from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing
+from streamer.backends.client.forgotten_requests import forget_request
 from streamer.backends.http.access import Access, environment_proxy
 from streamer.backends.http.errors import (
     TRANSIENT_ERRORS,
     TRANSIENT_STATUSES,
-    forget_request,
     raise_connection_error,
     refusal,
 )
 from streamer.backends.http.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.core.errors import RedirectError, StorageError
 from streamer.core.options.limits import Limits
+from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.trust import trust_in
 
 __all__ = ["HttpClient", "Opened"]
@@ -153,8 +154,9 @@ class HttpClient:
             response = await self._send(hop, extra, timeout)
             if response.status not in REDIRECTS:
                 return Opened(response, hop)
-            location = response.headers.get("Location")
+            location = hidden_uri(response.headers.get("Location"))
             await _finish(response)
+            del response  # its text shows the URL, and no frame may while an error passes
             hop = next_hop(hop, location, uri, may_be_local=self._access.may_redirect_to_local)
         raise RedirectError(f"The server redirects more than {MAX_REDIRECTS} times", uri=uri)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import NoReturn
 
 import aiohttp
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.forgotten_requests import forget_request
 from streamer.backends.client.told_values import word_told
 from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, MAY_BE_TLS, NoHttpError, is_no_tls, wants_tls
 from streamer.core.errors import (
@@ -32,7 +32,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 
-__all__ = ["TRANSIENT_ERRORS", "TRANSIENT_STATUSES", "forget_request", "raise_connection_error", "refusal"]
+__all__ = ["TRANSIENT_ERRORS", "TRANSIENT_STATUSES", "raise_connection_error", "refusal"]
 
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
@@ -106,13 +106,6 @@ def _hint(error: Exception, uri: str) -> str | None:
     is_cut = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
     is_plain = uri.startswith("http://") and not isinstance(error, aiohttp.ClientConnectorError)
     return f"Check that it runs. {MAY_BE_TLS}" if is_cut and is_plain else None
-
-
-def forget_request(error: BaseException) -> None:
-    """Take the request, with all of its headers, out of an error of aiohttp: a frame of a traceback would show it."""
-    if isinstance(error, aiohttp.ClientResponseError):
-        error.request_info = SimpleNamespace(real_url="")  # type: ignore[assignment]
-        error.history = error.args = ()
 
 
 def refusal(

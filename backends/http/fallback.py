@@ -25,6 +25,7 @@ from streamer.backends.http.redirects import Hop, next_hop, origin_of
 from streamer.core.errors import OptionError, RedirectError
 from streamer.core.secrets.options import SecretOptions, plain
 from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import ObjectInfo, PythonSource
 from streamer.core.store.trust import trust_in
 
@@ -100,10 +101,9 @@ async def _guarded_session(make: Callable[..., Awaitable[Any]], rules: _Rules, *
 async def _check_redirect(
     rules: _Rules, _session: Any, _context: Any, told: aiohttp.TraceRequestRedirectParams
 ) -> None:
-    before = str(told.url)
-    after = next_hop(
-        Hop(before), told.response.headers.get("Location"), redact(before), may_be_local=rules.may_be_local
-    )
+    before, location = hidden_uri(str(told.url)), hidden_uri(told.response.headers.get("Location"))
+    del told  # its text shows the headers, and no frame may while an error passes
+    after = next_hop(Hop(before), location, redact(before), may_be_local=rules.may_be_local)
     if not rules.may_leave and origin_of(before) != origin_of(after.url):
         raise RedirectError(
             "The server redirects to another host, which fsspec would show what the options hold",

@@ -6,12 +6,12 @@ compared and equal; whatever was not compared is told with its reason. Without `
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from streamer.core.checkpoint.report import ObjectCheck
 from streamer.core.errors import OptionError
+from streamer.core.secrets.environment import variable
 
 if TYPE_CHECKING:
     from streamer import _native
@@ -37,8 +37,7 @@ def resolve_verify(given: VerifyOption, environment: Mapping[str, str] | None = 
         >>> resolve_verify(None, {"STREAMER_VERIFY": "manifest"})
         'manifest'
     """
-    source = os.environ if environment is None else environment
-    chosen = given if given is not None else source.get(ENVIRONMENT) or "off"
+    chosen = given if given is not None else variable(ENVIRONMENT, environment) or "off"
     if chosen not in _MODES:
         name = "verify" if given is not None else ENVIRONMENT
         raise OptionError(f'{name} is "auto", "manifest" or "off", not {chosen!r}')

@@ -31,7 +31,10 @@ def check_uris(given: Any) -> None:
         UsageError: it is not.
     """
     is_one = isinstance(given, (str, bytes, os.PathLike)) or not isinstance(given, Iterable)
-    listed = [given] if is_one else list(given)
+    try:
+        listed = [given] if is_one else list(given)
+    except TypeError:  # a tensor of no dimension says that it is iterable
+        raise UsageError(f"a URI is text or a path, not {type(given).__name__}") from None
     if not listed:
         raise UsageError("no URI given")
     for each in listed:

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from typing import Any
 
 from streamer.core.errors import OptionError
+from streamer.core.secrets.environment import variable
 
 __all__ = ["Options"]
 
@@ -130,10 +130,9 @@ class Options:
         Raises:
             OptionError: a variable is not a number, or out of its bounds; a switch is neither 0 nor 1.
         """
-        source = os.environ if environment is None else environment
         found: dict[str, Any] = {}
         for knob in fields(self):
-            text = source.get(f"STREAMER_{knob.name.upper()}")
+            text = variable(f"STREAMER_{knob.name.upper()}", environment)
             if text is not None and getattr(self, knob.name) == knob.default:
                 found[knob.name] = _number(knob.name, text) if "low" in knob.metadata else _truth(knob.name, text)
         return replace(self, **found)

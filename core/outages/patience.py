@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streamer.core.errors import StorageError, StreamerError
+from streamer.core.errors import CredentialsError, StorageError, StreamerError
 from streamer.core.outages.heard import Heard, hearing
 from streamer.core.outages.news import BULLETIN
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
@@ -215,7 +215,8 @@ def _note_failure(server: _Server, outage: _Outage | None, error: BaseException,
         server.changed.notify_all()
         if outage is not None:
             outage.is_asking = False
-        if isinstance(error, StorageError) and not is_transport_failure(error):
+        is_of_us = isinstance(error, CredentialsError) and error.status is None  # nobody was asked anything
+        if isinstance(error, StorageError) and not is_transport_failure(error) and not is_of_us:
             server.has_answered = True
         if not isinstance(error, Exception) or not is_transient(error):
             if isinstance(error, StorageError):

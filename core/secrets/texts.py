@@ -1,4 +1,4 @@
-"""Which texts are secret in a URL and its storage options, and how they are kept out of an error.
+"""Which texts are secret in a URL, its storage options and the environment, and how they are kept out of an error.
 
 What is secret is everything but what an allow-list of names calls harmless, however deep in the options: passwords of a
 chain's parts, URLs with a signature, logins. Texts shorter than `SHORTEST` are not looked for: "anon" and "default" are
@@ -16,6 +16,7 @@ from streamer import _native
 from streamer.core.causes import with_causes
 from streamer.core.errors import ConnectError, StorageError, StreamerError
 from streamer.core.outages.transient import is_transient
+from streamer.core.secrets.environment import secrets_of_environment
 
 __all__ = ["SecretTexts"]
 
@@ -62,7 +63,7 @@ _OPEN_PARTS = re.compile(r"\s*(?:\w*Endpoint|\w*Name|\w*Protocol|EndpointSuffix)
 
 
 class SecretTexts:
-    """The secrets of one URL.
+    """The secrets of one URL, its options, and those that the environment holds for clients of storages.
 
     Args:
         uri: The URL, chained or not.
@@ -70,7 +71,7 @@ class SecretTexts:
     """
 
     def __init__(self, uri: str, options: Mapping[str, Any] | None = None) -> None:
-        found = [*_texts_in(options or {})]
+        found = [*_texts_in(options or {}), *map(_sendable, secrets_of_environment())]
         self._urls = [part for text in (_sendable(uri), *found) if _URL.match(text) for part in text.split("::")]
         self._texts = [piece for text in found if not _URL.match(text) for piece in _pieces_of(text)]
 
@@ -104,7 +105,7 @@ class SecretTexts:
                 raise
             raise (ConnectError if is_transient(error) else StorageError)(
                 f"the storage failed with {type(error).__name__}",
-                hint="Its text is not shown, as it holds a secret of the URL or of storage_options",
+                hint="Its text is not shown, as it holds a secret of the URL, of storage_options or of the environment",
             ) from None
 
     def _clean(self, error: StreamerError) -> None:

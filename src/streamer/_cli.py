@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -11,11 +13,34 @@ import click
 import streamer
 from streamer import plugins
 from streamer.core.quoting import printable
+from streamer.core.secrets.redact import redact
 
 __all__ = ["main"]
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    """Commands whose errors repeat no secret of a URL: what the user wrote wrongly may be one."""
+
+    def main(self, *args: Any, **named: Any) -> Any:
+        """Run a command, as the base does."""
+        run: Any = super().main
+        if not named.pop("standalone_mode", True):
+            return run(*args, **named, standalone_mode=False)
+        try:
+            status = run(*args, **named, standalone_mode=False)
+        except click.ClickException as error:
+            vars(error)["message"] = _URL.sub(lambda url: redact(url[0]), error.message)
+            error.show()
+            sys.exit(error.exit_code)
+        except click.Abort:
+            click.echo("Aborted!", err=True)
+            sys.exit(1)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(streamer.__version__, prog_name="streamer")
 def main() -> None:
     """Model weights from any storage into CPU or GPU memory."""

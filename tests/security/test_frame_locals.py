@@ -7,20 +7,18 @@ import copy
 import json
 import pickle
 import socketserver
-import traceback
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import fsspec
 import pytest
+from frames import shown_by_us
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.background import served
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer import core
 from streamer.core.secrets.options import SecretOptions, hidden, plain
 from streamer.core.secrets.urls import hidden_uri
 from streamer.plugins import open_store
@@ -31,11 +29,6 @@ CANARY = "C4n4ryS3cr3tXyz"
 CANARY_KEY = base64.b64encode(CANARY.encode() * 3).decode()
 CLOSED = "127.0.0.1:9"  # nothing listens on the port of "discard"
 HASTY = streamer.Options(max_attempts=1, block_deadline_s=1.0)
-OURS = tuple(
-    str(Path(package.__file__ or "").parent) + "/"
-    for package in (core, streamer, streamer.plugins, __import__("streamer.backends").backends)
-)
-
 S3 = {"key": "AKIDEXAMPLE", "secret": CANARY, "token": CANARY}
 S3_HERE = {**S3, "endpoint_url": f"http://{CLOSED}"}
 AZURE_HERE = f"AccountName=acct;AccountKey={CANARY_KEY};BlobEndpoint=http://{CLOSED}/acct"
@@ -108,18 +101,6 @@ WAYS = {
     "a list": lambda uri, options: streamer.load([uri, uri], storage_options=[options, None], options=HASTY),
     "write_manifest": lambda uri, options: streamer.write_manifest(uri, storage_options=options, options=HASTY),
 }
-
-
-def shown_by_us(error: BaseException) -> list[str]:
-    """What a traceback with locals shows of our frames, causes included; each must be there to be looked at."""
-    texts: list[str] = []
-    left = [traceback.TracebackException.from_exception(error, capture_locals=True)]
-    while left:
-        shown = left.pop()
-        ours = [frame for frame in shown.stack if frame.filename.startswith(OURS)]
-        texts += [f"{frame.name}: {name} = {value}" for frame in ours for name, value in (frame.locals or {}).items()]
-        left += [each for each in (shown.__cause__, shown.__context__) if each is not None]
-    return texts
 
 
 @pytest.mark.parametrize("case", ERRORS)

@@ -101,3 +101,12 @@ def test_storage_options_are_a_json_object(options: str) -> None:
     result = CliRunner().invoke(main, ["manifest", "s3://bucket/model", "--storage-options", options])
     assert result.exit_code == 2
     assert "it is no JSON object" in result.output
+
+
+def test_a_usage_error_repeats_no_secret_of_a_url_regression():
+    url = "http://user:CANARY-CANARY@host/x?sig=CANARY-CANARY"
+    for arguments in (["manifest", "a", url], [url]):
+        done = CliRunner().invoke(main, arguments)
+        assert done.exit_code == 2
+        assert "http://host/x" in done.output
+        assert "CANARY" not in done.output
