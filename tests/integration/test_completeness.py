@@ -108,3 +108,23 @@ def test_a_load_prints_nothing_and_changes_no_global_state(
         streamer.load(checkpoint / "missing")
     assert state_of_the_process() == before
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_tensor_that_the_index_leaves_out_is_loaded_with_its_shard(tmp_path: Path) -> None:
+    folder = sharded(tmp_path, FIRST | {"more": torch.ones(2)}, LAST, index={"a": "model-0.safetensors"})
+    assert list(streamer.load(folder)) == ["a", "more"]
+
+
+def test_a_stream_that_ends_too_early_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However that came about: nothing is silently left out."""
+    with streamer.stream(sharded(tmp_path, FIRST, LAST), order="file", progress=False) as stream:
+        monkeypatch.setattr("streamer.core.engine.session.ReadSession.next_items", lambda _: [])
+        with pytest.raises(streamer.EngineError, match="0 tensors of 2 were delivered"):
+            list(stream)
+
+
+def test_a_closed_checkpoint_reads_nothing_more(tmp_path: Path) -> None:
+    with streamer.open(sharded(tmp_path, FIRST)) as checkpoint:
+        assert list(checkpoint.get_tensors(progress=False)) == ["a"]
+    with pytest.raises(streamer.UsageError, match="closed"):
+        checkpoint.get_tensors()

@@ -242,3 +242,20 @@ def test_a_source_that_gets_over_an_error_keeps_no_buffer_regression():
     session = session_of(read_into)
     _read_all(session)
     session.close()
+
+
+def test_of_two_failures_the_first_is_the_cause():
+    first_failed = threading.Event()
+
+    def read_into(buffer, offset):
+        if offset == 0:
+            first_failed.set()
+            raise ValueError("first")
+        assert first_failed.wait(PATIENCE_S)
+        time.sleep(0.1)  # behind the engine's note of the first
+        raise ValueError("second")
+
+    session = session_of(read_into)
+    error = error_of(session)
+    session.close()
+    assert str(error.__cause__) == "first"

@@ -342,3 +342,8 @@ def test_a_renewal_that_fails_ends_the_load_with_its_own_error():
 
     with ScriptedServer(DATA) as server, pytest.raises(errors.CredentialsError, match="no more"):
         read_all(HttpSource(server.url, refresh=refuse, expires_at_s=time.time() - 1))
+
+
+def test_the_version_that_the_source_names_is_pinned_from_the_start():
+    with ScriptedServer(DATA) as server, pytest.raises(errors.ChangedError):
+        read_all(HttpSource(server.url, version='"another"', version_header="ETag"))

@@ -13,6 +13,7 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
 from streamer import Options
+from streamer.backends.http.redirects import MAX_REDIRECTS
 from streamer.core.errors import ConnectError, OptionError, StorageError, StreamerError
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]
@@ -304,3 +305,17 @@ def test_a_page_of_azures_that_comes_again_is_refused_regression() -> None:
 def test_a_url_that_is_none_is_the_callers_mistake() -> None:
     with pytest.raises(streamer.UsageError, match="not a URL"):
         streamer.load("http://[::1/model.safetensors")
+
+
+@pytest.mark.parametrize(("redirects", "is_followed"), [(MAX_REDIRECTS, True), (MAX_REDIRECTS + 1, False)])
+def test_so_many_redirects_are_followed_and_no_more(redirects: int, is_followed: bool) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        if request.number < redirects:
+            answer.become(302, b"", Location=f"/{request.number}.safetensors")
+
+    with ScriptedServer(SHARD, script) as server:
+        if is_followed:
+            assert streamer.load(web(server)[0]) == {}
+        else:
+            with pytest.raises(streamer.RedirectError, match=f"more than {MAX_REDIRECTS} times"):
+                streamer.load(web(server)[0])

@@ -71,3 +71,15 @@ def test_without_threads_the_caller_works_alone(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert in_parallel(str, range(5), role="test") == ["0", "1", "2", "3", "4"]
+
+
+def test_of_failures_at_the_same_time_the_one_of_the_first_question_is_raised():
+    together = threading.Barrier(2)
+
+    def refuse(number):
+        together.wait(10)
+        raise ValueError(f"of question {number}")
+
+    for _ in range(5):
+        with pytest.raises(ValueError, match="of question 0"):
+            in_parallel(refuse, range(2), role="test")

@@ -106,3 +106,9 @@ def test_a_missing_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UnknownSchemeError, match=r'needs s3fs.*pip install "streamer\[s3\]"'):
         open_store("s3://bucket/key")
+
+
+def test_a_version_is_pinned_for_the_object_of_the_url_alone() -> None:
+    store = open_store("s3://bucket/folder/key?versionId=v1", {"key": "k", "secret": "s"})
+    assert store._version_of("bucket/folder/key") == {"VersionId": "v1"}
+    assert store._version_of("bucket/folder/other") == {}

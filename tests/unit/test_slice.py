@@ -69,3 +69,8 @@ def test_a_packed_dimension_is_never_cut():
 def test_shape_and_dtype_are_told_without_reading():
     sliced = TensorSlice(ENTRY, lambda entry: pytest.fail("read"))
     assert (sliced.get_shape(), sliced.get_dtype()) == ([4, 5, 6], "I16")
+
+
+def test_a_slice_that_ends_before_it_begins_is_empty():
+    entry, rest = narrow(ENTRY, np.s_[3:1])
+    assert (entry.begin, entry.shape, rest) == (entry.end, (0, 5, 6), (slice(None, None, 1),))
