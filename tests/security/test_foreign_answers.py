@@ -6,9 +6,9 @@ import socket
 import threading
 
 import pytest
+from servers.places import PLACES
 from servers.raw_tcp import asked, speaking
 from servers.scripted_http import Answer, Request, ScriptedServer
-from servers.storage_places import PLACES
 
 import streamer
 from streamer import ConnectError, OptionError, RedirectError, StorageError, TlsError

@@ -6,9 +6,9 @@ import re
 import time
 
 import pytest
+from servers.places import PLACES
 from servers.raw_tcp import Speaker, repeating, speaking
 from servers.scripted_http import Answer, Request, ScriptedServer
-from servers.storage_places import PLACES
 
 import streamer
 from streamer import Options, TransferTimeoutError

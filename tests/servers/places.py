@@ -1,4 +1,4 @@
-"""Where a scripted server is a storage: a URL, and the options that lead its client there."""
+"""What a user writes to read from a server that plays a storage, or is none at all: a URL and its storage options."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ from typing import Any
 
 from servers.scripted_http import ScriptedServer
 
-__all__ = ["STORES", "Place", "azure", "base", "gcs", "hub", "s3", "web"]
+__all__ = ["PLACES", "STORES", "Place", "azure", "base", "gcs", "hub", "s3", "web"]
 
 Place = Callable[[ScriptedServer], tuple[str, dict[str, Any]]]
+
+
+def _azure(url: str) -> tuple[str, dict[str, Any]]:
+    connection = f"BlobEndpoint={url}/account;AccountName=account;AccountKey=Q0FOQVJZ"
+    return "az://container/folder", {"connection_string": connection}
+
+
+# Each is called with ``http://host:port``, and asks for a listing; "file" for the first byte.
+PLACES: dict[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
+    "file": lambda url: (f"{url}/a.safetensors", {}),
+    "web": lambda url: (f"{url}/folder", {}),
+    "s3": lambda url: ("s3://bucket/folder", {"key": "k", "secret": "s", "endpoint_url": url}),
+    "gcs": lambda url: ("gs://bucket/folder", {"token": "anon", "endpoint_url": url}),
+    "hub": lambda url: (f"hf://owner/name@{'a' * 40}", {"endpoint": url, "token": False}),
+    "azure": _azure,
+}
 
 
 def base(server: ScriptedServer) -> str:
@@ -19,28 +35,27 @@ def base(server: ScriptedServer) -> str:
 
 def web(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
     """A file of a web server."""
-    return f"{base(server)}/a.safetensors", {}
+    return PLACES["file"](base(server))
 
 
 def s3(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
     """A folder of a bucket."""
-    return "s3://bucket/folder", {"key": "k", "secret": "s", "endpoint_url": base(server)}
+    return PLACES["s3"](base(server))
 
 
 def gcs(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
     """A folder of a bucket that anyone may read."""
-    return "gs://bucket/folder", {"token": "anon", "endpoint_url": base(server)}
+    return PLACES["gcs"](base(server))
 
 
 def hub(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
     """A repository at a commit, which needs no lookup of a branch."""
-    return f"hf://owner/name@{'a' * 40}", {"endpoint": base(server), "token": False}
+    return PLACES["hub"](base(server))
 
 
 def azure(server: ScriptedServer) -> tuple[str, dict[str, Any]]:
     """A folder of a container."""
-    connection = f"BlobEndpoint={base(server)}/account;AccountName=account;AccountKey=Q0FOQVJZ"
-    return "az://container/folder", {"connection_string": connection}
+    return PLACES["azure"](base(server))
 
 
 STORES: list[Place] = [s3, gcs, hub, azure]  # those with listings and documents of their own

@@ -24,21 +24,22 @@ PUBLIC = """
 """
 
 
+PYTHON_FILES = house.python_files()
 PYTHON_RANKS = house.ranks(house.PYTHON_ROOMS)
 ENGINE_RANKS = house.ranks(house.ENGINE_ROOMS)
 ENGINE_FILES = [path for paths in house.engine_files().values() for path in paths]
 
 
-@pytest.mark.parametrize("module", house.python_files())
+@pytest.mark.parametrize("module", PYTHON_FILES)
 def test_a_room_imports_only_downwards(module):
     room = house.room_of(module)
-    for imported in map(house.room_of, house.python_imports(house.python_files()[module])):
+    for imported in map(house.room_of, house.python_imports(PYTHON_FILES[module])):
         assert imported == room or PYTHON_RANKS[imported] < PYTHON_RANKS[room], f"{module} imports from {imported}"
 
 
 def test_every_room_has_files_to_check():
-    assert {house.room_of(module) for module in house.python_files()} == set(PYTHON_RANKS)
-    folders = {path.parent for path in house.python_files().values()}
+    assert {house.room_of(module) for module in PYTHON_FILES} == set(PYTHON_RANKS)
+    folders = {path.parent for path in PYTHON_FILES.values()}
     assert len(folders) == len(PYTHON_RANKS)  # no folder is without a line of its own
 
 
