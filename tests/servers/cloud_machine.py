@@ -18,7 +18,7 @@ PROXY = "http://127.0.0.1:3128"
 
 # Runs before the script, which finds `proxied` and `answered`: "METHOD URL" of what each of the two was asked.
 MACHINE = f"""
-import ctypes, fcntl, json, os, socket, struct, sys, threading, time
+import ctypes, errno, fcntl, json, os, socket, struct, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -102,12 +102,24 @@ class ThreadingHTTPServer6(ThreadingHTTPServer):
     address_family = socket.AF_INET6
 
 
+def bound(kind, address, handler):
+    # The kernel looks for twins of a new IPv6 address in a thread of its own, and refuses to bind to it meanwhile.
+    latest = time.monotonic() + 10
+    while True:
+        try:
+            return kind(address, handler)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL or time.monotonic() > latest:
+                raise
+        time.sleep(0.01)
+
+
 for kind, address, handler in (
     (ThreadingHTTPServer, ("169.254.169.254", 80), Metadata),
     (ThreadingHTTPServer6, ("fd00:ec2::254", 80), Metadata),
     (ThreadingHTTPServer, ("127.0.0.1", 3128), Proxy),
 ):
-    threading.Thread(target=kind(address, handler).serve_forever, daemon=True).start()
+    threading.Thread(target=bound(kind, address, handler).serve_forever, daemon=True).start()
 """
 
 
