@@ -71,6 +71,9 @@ class HttpClient:
         access: Certificates, proxy and time-outs. Its headers are not sent by themselves: they are part of a `Hop`.
         refuse: Says what an error status means, as `refusal` does.
         limits: How long answers may take.
+
+    Attributes:
+        limits: The same.
     """
 
     def __init__(
@@ -78,12 +81,18 @@ class HttpClient:
     ) -> None:
         self._access = access
         self._refuse = refuse
-        self._limits = limits
+        self.limits = limits
         self._times = answer_times(limits, access.timeout.total if access.timeout else None)
         self._timeout = access.timeout or aiohttp.ClientTimeout(
             total=self._times.question_s, connect=self._times.connect_s, sock_read=self._times.silence_s
         )
         self._fs = HTTPFileSystem(get_client=_plain_session)
+
+    @property
+    def body_timeout(self) -> aiohttp.ClientTimeout:
+        """The times of a request for a whole object: whoever reads the body bounds its pace."""
+        longest_s = max(self._timeout.sock_read or 0.0, self.limits.stall_timeout_s + 1.0)
+        return aiohttp.ClientTimeout(total=None, connect=self._timeout.connect, sock_read=longest_s)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -121,7 +130,7 @@ class HttpClient:
         began_s = monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                with allowing(self._limits.answer_bytes, self._times, began_s):
+                with allowing(self.limits.answer_bytes, self._times, began_s):
                     found = await self._follow(start, uri, extra, timeout or self._timeout)
                 status = found.response.status
                 if status < 300:

@@ -12,12 +12,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 
 import aiohttp
 
+from streamer.backends.http.body import next_piece
 from streamer.backends.http.client import HttpClient, Opened
-from streamer.backends.http.errors import raise_connection_error
 from streamer.backends.http.probe import Probe, version_in
 from streamer.backends.http.redirects import Hop
 from streamer.core.errors import (
@@ -36,10 +37,6 @@ ATTEMPTS = 3  # to read one block; each begins at the start of the object
 CHUNK_BYTES = 1 << 20  # what is copied at a time: waking the loop for less costs more than the copy
 EARLY_WAIT_S = 0.02  # for a thread that holds an earlier block and has not asked yet; several switches of the GIL
 MAX_IDLE = 8  # connections that wait for their next block; servers close them after a minute anyway
-STALL_S = 10.0
-# An eighth of what the engine asks of ranges: here another attempt starts from the beginning.
-STALL_BYTES_PER_S = 32 << 10
-TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
 
 _Body = list[aiohttp.ClientResponse]
 
@@ -122,14 +119,16 @@ class OneStream:
 
     def _read(self, view: memoryview, offset: int) -> None:
         for attempt in range(1, ATTEMPTS + 1):
+            latest = inf  # what lies before the block is passed over for as long as it keeps coming
             try:
                 self._go_to(offset)
-                self._receive(len(view), lambda chunk, at: view.__setitem__(slice(at, at + len(chunk)), chunk))
+                latest = monotonic() + self._client.limits.block_deadline_s
+                self._fill(view, latest)
             except (ConnectError, TransferTimeoutError, TruncatedError) as error:
                 self._drop()
                 # A future and its error hold each other, and the error's frames hold the buffer.
                 error.__traceback__ = None
-                if attempt == ATTEMPTS:
+                if attempt == ATTEMPTS or monotonic() > latest:
                     error.byte_range, error.object_size = (offset, offset + len(view)), self._info.size_bytes
                     error.attempts = attempt
                     raise
@@ -146,19 +145,33 @@ class OneStream:
             self._body.append(self._client.run(self._open).response)
         self._receive(offset - self._position, lambda _chunk, _at: None)
 
+    def _fill(self, view: memoryview, latest: float) -> None:
+        def take(piece: bytes, at: int) -> None:
+            end = at + len(piece)
+            view[at:end] = piece
+            if end < len(view) and monotonic() > latest:
+                raise TransferTimeoutError(
+                    f"The block's time is up (block_deadline_s), with {end} of its {len(view)} bytes read",
+                    uri=self._info.uri,
+                    hint="Raise block_deadline_s in Options, or lower block_bytes",
+                )
+
+        self._receive(len(view), take)
+
     def _receive(self, count: int, take: Callable[[bytes, int], None]) -> None:
-        got = 0
-        while got < count:
+        received = 0
+        while received < count:
             # Copied here and not on the loop, which may hold a finished coroutine, and so the buffer, a moment longer.
-            chunk = self._client.run(_next_chunk, self._body[0], min(CHUNK_BYTES, count - got), self._info.uri)
-            take(chunk, got)
-            got += len(chunk)
-            self._position += len(chunk)
+            wanted = min(CHUNK_BYTES, count - received)
+            piece = self._client.run(next_piece, self._body[0], wanted, self._info.uri, self._client.limits)
+            take(piece, received)
+            received += len(piece)
+            self._position += len(piece)
         if self._position == self._expected.size_bytes:
             self._drop()
 
     async def _open(self) -> Opened:
-        answer = await self._client.opened(self._start, self._info.uri, {}, TIMEOUT)
+        answer = await self._client.opened(self._start, self._info.uri, {}, self._client.body_timeout)
         try:
             self._check(answer)
         except BaseException:
@@ -219,36 +232,3 @@ def _drop(loop: asyncio.AbstractEventLoop, body: _Body) -> None:
         response = body.pop()
         if not loop.is_closed():
             loop.call_soon_threadsafe(response.close)
-
-
-async def _next_chunk(response: aiohttp.ClientResponse, most: int, uri: str) -> bytes:
-    parts: list[bytes] = []
-    got = 0
-    window_began, got_before = monotonic(), 0
-    try:
-        while got < most:
-            part = await response.content.read(most - got)
-            if not part:
-                break
-            parts.append(part)
-            got += len(part)
-            if (window_s := monotonic() - window_began) > STALL_S:
-                if got - got_before < STALL_BYTES_PER_S * window_s:
-                    raise _stalled(got - got_before, window_s, uri)
-                window_began, got_before = monotonic(), got
-    except TransferTimeoutError:
-        raise
-    except Exception as error:
-        if not got:
-            raise_connection_error(error, uri)
-    if not got:
-        raise TruncatedError("The server ends the file before its size", uri=uri)
-    return b"".join(parts)
-
-
-def _stalled(got: int, seconds: float, uri: str) -> TransferTimeoutError:
-    return TransferTimeoutError(
-        f"The transfer stalled: {got} bytes in {seconds:.0f} s",
-        uri=uri,
-        hint="The server gives no parts of the file, so each attempt starts anew; use one that answers ranges",
-    )

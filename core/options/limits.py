@@ -27,6 +27,9 @@ class Limits:
         connect_timeout_s: Until there is a connection.
         first_byte_timeout_s: From then on until the headers of an answer are complete. One question, its further
             attempts and redirects included, has both together; an option of the storage itself counts more.
+        stall_timeout_s: As long a body may be slower than `stall_bytes_per_s`.
+        stall_bytes_per_s: A transfer that brings less has stalled.
+        block_deadline_s: Until a block has all its bytes.
         is_wanted: Whether anybody still waits for the answer; asked before each further page.
     """
 
@@ -35,6 +38,9 @@ class Limits:
     listing_empty_pages: int = _DEFAULTS.listing_empty_pages
     connect_timeout_s: float = _DEFAULTS.connect_timeout_s
     first_byte_timeout_s: float = _DEFAULTS.first_byte_timeout_s
+    stall_timeout_s: float = _DEFAULTS.stall_timeout_s
+    stall_bytes_per_s: float = _DEFAULTS.stall_bytes_per_s
+    block_deadline_s: float = _DEFAULTS.block_deadline_s
     is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
 
 

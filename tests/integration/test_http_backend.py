@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 import urllib.request
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -26,6 +27,7 @@ from streamer.backends.http.access import merged_options
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.store import HttpStore
 from streamer.backends.http.stream import OneStream
+from streamer.core.options.limits import Limits
 from streamer.core.store.sources import HttpSource, PythonSource, Store
 from streamer.plugins import open_store
 
@@ -407,12 +409,12 @@ def test_many_small_blocks_and_threads_still_make_one_request_per_reading(http_s
     assert len([each for each in seen if not each.range]) == 4 * 2
 
 
-def one_stream(server: ScriptedServer, **more: Any) -> OneStream:
-    """A reader whose early blocks wait as long as it takes."""
+def one_stream(server: ScriptedServer, limits: Limits | None = None, **more: Any) -> OneStream:
+    """A reader of the server's only object."""
     server.script = server.script or without_ranges
     store = opened(server.url)
     info = store.info(store.root)
-    client = HttpClient(store._access)
+    client = HttpClient(store._access, limits=limits or Limits())
     return OneStream(client, store._start(store.root), info, store._probes[store.root], **more)
 
 
@@ -491,14 +493,49 @@ def test_a_stream_that_always_breaks_off_is_an_error_with_its_range(two_servers)
     assert caught.value.attempts == 3
 
 
-def test_a_stream_that_stalls_is_read_again_regression(two_servers, monkeypatch):
+def test_a_stream_that_stalls_is_read_again_regression(two_servers):
     """A trickle counted as alive for as long as a byte came every 30 s."""
     first, _ = two_servers
-    monkeypatch.setattr(http_stream, "STALL_S", 0.3)
+    first.script = trickling(lambda request: request.number == 1)
+    assert read(one_stream(first, Limits(stall_timeout_s=0.3)), 0, len(DATA)) == DATA
+    assert len(first.requests) == 3
+
+
+def test_a_stream_that_falls_silent_is_given_up_after_stall_timeout_s_regression(two_servers):
+    """It took 30 s three times, whatever the options said."""
+    first, _ = two_servers
+    is_over = threading.Event()
 
     def script(request, answer):
         without_ranges(request, answer)
-        if request.number == 1:
+        if request.number > 0:
+            write = answer.handler.wfile.write
+            answer.handler.wfile.write = lambda data: (write(data[:1000]), is_over.wait(60))
+
+    first.script = script
+    try:
+        with pytest.raises(streamer.TransferTimeoutError, match="stalled") as caught:
+            read(one_stream(first, Limits(stall_timeout_s=0.1)), 0, len(DATA))
+    finally:
+        is_over.set()
+    assert caught.value.attempts == 3
+
+
+def test_a_stream_that_is_slow_is_given_up_after_block_deadline_s_regression(two_servers):
+    first, _ = two_servers
+    first.script = trickling(lambda request: request.number > 0)
+    reader = one_stream(first, Limits(stall_bytes_per_s=1, stall_timeout_s=0.2, block_deadline_s=0.1))
+    with pytest.raises(streamer.TransferTimeoutError, match="block_deadline_s") as caught:
+        read(reader, 0, len(DATA))
+    assert caught.value.attempts == 1
+
+
+def trickling(is_meant: Callable[[Any], bool]) -> Callable[[Any, Any], None]:
+    """Make a script that answers some requests at a kilobyte a second."""
+
+    def script(request, answer):
+        without_ranges(request, answer)
+        if is_meant(request):
             write = answer.handler.wfile.write
 
             def trickle(data):
@@ -508,9 +545,7 @@ def test_a_stream_that_stalls_is_read_again_regression(two_servers, monkeypatch)
 
             answer.handler.wfile.write = lambda data: write(data) if data[:5] == b"HTTP/" else trickle(data)
 
-    first.script = script
-    assert read(one_stream(first), 0, len(DATA)) == DATA
-    assert len(first.requests) == 3
+    return script
 
 
 @pytest.mark.parametrize(
