@@ -6,12 +6,14 @@ index that promises a tensor its shard does not hold.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
-from streamer.core.errors import FormatError, ShardIndexError
+from streamer.core.errors import FormatError, ShardIndexError, TransferTimeoutError
 from streamer.core.format.header import LENGTH_BYTES, Header, TensorEntry, header_size_bytes, parse_header
 from streamer.core.options.settings import Settings
 
@@ -69,14 +71,12 @@ def read_catalog(
         TruncatedError: a shard is shorter than its header says.
         ShardIndexError: the index names a tensor its shard does not hold.
         FormatError: two shards hold a tensor of the same name and no index decides.
+        TransferTimeoutError: the load's own deadline is over.
     """
     beginnings = [(i, 0, min(known.size_bytes, settings.header_bytes)) for i, known in enumerate(shards)]
     prefixes, pinned = read_ranges(shards, beginnings, settings, what="headers")
     prefixes, pinned = _completed(prefixes, pinned, settings)
-    headers = [
-        parse_header(data, known.size_bytes, uri=known.uri, max_rank=settings.max_rank)
-        for data, known in zip(prefixes, pinned, strict=True)
-    ]
+    headers = _parsed(prefixes, pinned, settings)
     tensors: dict[str, Located] = {}
     metadata: dict[str, str] = {}
     for shard, header in enumerate(headers):
@@ -86,6 +86,22 @@ def read_catalog(
         _check_index(tensors, shard_of, pinned)
     begun = zip(prefixes, headers, strict=True) if keeps_headers else ()
     return Catalog(pinned, tensors, metadata, [bytes(data[: header.data_begin]) for data, header in begun])
+
+
+def _parsed(prefixes: Sequence[memoryview], shards: Sequence[SourceObject], settings: Settings) -> list[Header]:
+    """Parse all headers; the largest that is allowed takes seconds, so the deadline is looked at after each."""
+    headers = []
+    for prefix, shard in zip(prefixes, shards, strict=True):
+        headers.append(parse_header(prefix, shard.size_bytes, uri=shard.uri, max_rank=settings.max_rank))
+        elapsed_s = time.monotonic() - (settings.began or inf)
+        if settings.deadline_s is not None and elapsed_s > settings.deadline_s:
+            raise TransferTimeoutError(
+                f"{len(headers)} of {len(shards)} headers were read in time",
+                uri=shard.uri,
+                elapsed_s=elapsed_s,
+                hint=f"Raise deadline_s in Options ({settings.deadline_s:g} s)",
+            )
+    return headers
 
 
 def _completed(

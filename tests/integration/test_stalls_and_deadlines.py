@@ -6,13 +6,18 @@ import os
 import threading
 import time
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from servers.scripted_http import ScriptedServer
 
+import streamer
 from streamer import Options
 from streamer.core import errors
+from streamer.core.checkpoint import catalog
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.format.header import parse_header
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import HttpSource
 
@@ -110,3 +115,22 @@ def test_a_probe_that_meets_a_silent_server_is_soon_followed_by_another():
         over.set()
     assert data == DATA
     assert stats["outages"] >= 1
+
+
+def test_headers_that_take_long_to_parse_keep_the_deadline_regression(tmp_path, monkeypatch):
+    """Those of 90 MB took seconds each, with any deadline."""
+    for name in ("a", "b"):
+        save_file({f"tensor.{name}": np.zeros(1, dtype=np.uint8)}, tmp_path / f"{name}.safetensors")
+    parsed = []
+
+    def slow(*arguments, **options):
+        parsed.append(options["uri"])
+        end = time.monotonic() + 0.5
+        while time.monotonic() <= end:
+            time.sleep(0.05)
+        return parse_header(*arguments, **options)
+
+    monkeypatch.setattr(catalog, "parse_header", slow)
+    with pytest.raises(errors.TransferTimeoutError, match=r"1 of 2 headers.*deadline_s"):
+        streamer.load(str(tmp_path), options=Options(deadline_s=0.5))
+    assert len(parsed) == 1
