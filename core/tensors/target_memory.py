@@ -1,8 +1,8 @@
-"""Memory of the caller's tensors: whether each element has bytes of its own, and two tensors none in common. Pure.
+"""Memory of the caller's tensors: whether each element has bytes of its own, and two tensors none in common.
 
-Refuses, before a byte is written, a tensor with no memory at all, one whose bytes are not its values (conjugate and
-negative views), one whose elements share bytes (expanded), and two that share a part. Two names of the same bytes are
-tied.
+Refuses, before a byte is written, a tensor with no memory at all or one that is read-only, one whose bytes are not its
+values (conjugate and negative views), one whose elements share bytes (expanded), and two that share a part. Two names
+of the same bytes are tied.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.exceptions import TooHardError
 
 from streamer.core.errors import TargetError
+from streamer.core.tensors.memory_maps import ReadOnlyMemory
 from streamer.core.tensors.target_kinds import strange
 
 __all__ = ["Extent", "check_all_apart", "check_apart", "extent_of"]
@@ -57,7 +58,9 @@ def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, s
     Raises:
         TargetError: as `extent_of` and `check_apart`.
     """
-    crowded = _crowded([_span_of(names[index], tensor, index) for index, tensor in enumerate(tensors)])
+    spans = [span for index, tensor in enumerate(tensors) if (span := _span_of(names[index], tensor, index))]
+    _check_writable(names, spans)
+    crowded = _crowded(spans)
     return check_apart(filter(None, (extent_of(names[index], tensors[index]) for index in crowded)))
 
 
@@ -134,9 +137,19 @@ def _span_of(name: str, tensor: Any, index: int) -> tuple[str, int, int, int] | 
     return (extent.device, extent.begin, extent.end, index) if extent else None
 
 
-def _crowded(spans: Iterable[tuple[str, int, int, int] | None]) -> list[int]:
+def _check_writable(names: Sequence[str], spans: Iterable[tuple[str, int, int, int]]) -> None:
+    read_only = ReadOnlyMemory()
+    for device, begin, end, index in spans:
+        if device == "cpu" and read_only.holds_part_of(begin, end):
+            raise TargetError(
+                f"the memory of the target {names[index][:80]!r} is read-only",
+                hint="Give a tensor of memory that may be written; a file's is, where it is mapped with MAP_PRIVATE",
+            )
+
+
+def _crowded(spans: Iterable[tuple[str, int, int, int]]) -> list[int]:
     """The numbers of those that lie across another: of a model, its tied tensors at most."""
-    ordered = sorted(filter(None, spans))
+    ordered = sorted(spans)
     return sorted(ordered[at][3] for begin, end in _runs(ordered) if end - begin > 1 for at in range(begin, end))
 
 

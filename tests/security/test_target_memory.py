@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,10 +44,21 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     "a tensor on meta": (lambda: (torch.zeros(3, device="meta"), ones()), "'a' is on the meta device"),
     "a sparse tensor": (lambda: (torch.zeros(3, 3).to_sparse(), ones()), "'a' is laid out as torch.sparse_coo"),
     "a freed storage": (lambda: (freed(ones()), ones()), "memory of the target 'a' was given back"),
+    "a file mapped for reading": (lambda: (mapped_for_reading(), ones()), "memory of the target 'a' is read-only"),
+    "a part of it, turned": (lambda: (mapped_for_reading().view(3, 4).t(), ones()), "'a' is read-only"),
     "an array inside another": (lambda: ((m := np.zeros(8, "f4"))[:4], m[2:6]), "share a part"),
     "a reversed array across another": (lambda: ((m := np.zeros(8, "f4"))[5::-1], m[4:]), "share a part"),
     "a broadcast array": (lambda: (as_strided(np.zeros(3, "f4"), (4, 3), (0, 4)), np.zeros(3, "f4")), "elements of"),
 }
+
+
+def mapped_for_reading() -> torch.Tensor:
+    """torch cannot tell that a write to it ends the process; it warns when it is made."""
+    with tempfile.TemporaryFile() as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file.write(bytes(48))
+        file.flush()
+        return torch.frombuffer(mmap.mmap(file.fileno(), 48, access=mmap.ACCESS_READ), dtype=torch.float32)
 
 
 def freed(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,40 @@
+"""Which of this process's memory may be written, as the kernel tells: a write elsewhere would end the process.
+
+torch does not know: a tensor over a file that was mapped for reading looks like any other. Guarantees: where
+`/proc/self/maps` cannot be read, nothing is refused.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from pathlib import Path
+
+__all__ = ["ReadOnlyMemory"]
+
+MAPS = Path("/proc/self/maps")  # proc_pid_maps(5): "begin-end perms …", in the order of addresses
+
+
+class ReadOnlyMemory:
+    """The mappings that may not be written, at this moment."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        for line in _lines():
+            addresses, permissions = line.split(maxsplit=2)[:2]
+            if b"w" not in permissions:
+                begin, _, end = addresses.partition(b"-")
+                self._begins.append(int(begin, 16))
+                self._ends.append(int(end, 16))
+
+    def holds_part_of(self, begin: int, end: int) -> bool:
+        """Tell whether any of these bytes may not be written: the last mapping that begins before their end tells."""
+        before = bisect_left(self._begins, end)
+        return before > 0 and self._ends[before - 1] > begin
+
+
+def _lines() -> list[bytes]:
+    try:
+        return MAPS.read_bytes().splitlines()
+    except OSError:
+        return []
