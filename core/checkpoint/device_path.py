@@ -20,13 +20,13 @@ def device_path(ways: Iterable[str], stats: Mapping[str, int]) -> str:
         stats: Of `ReadSession.stats`.
 
     Example:
-        >>> device_path(["ring", ""], {"bytes_straight": 5, "bytes_landed": 5})
+        >>> device_path(["ring", ""], {"gpudirect_bytes": 5, "bytes_landed": 5})
         'gpudirect'
     """
     taken = set(ways) - {""}
-    if stats["bytes_straight"] > 0:
+    if stats["gpudirect_bytes"] > 0:
         taken.add("gpudirect")
-    if stats["bytes_straight"] == stats["bytes_landed"] > 0:
+    if stats["gpudirect_bytes"] == stats["bytes_landed"] > 0:
         taken.discard("ring")
     return "+".join(sorted(taken))
 

@@ -29,10 +29,10 @@ void find_copy_batch(CudaDriver& driver) {
   CudaFindVersion* find_version = nullptr;
   find(driver.library, "cuGetProcAddress_v2", find_version);
   if (find_version == nullptr) return;
-  void* found = nullptr;
+  void* function = nullptr;
   int status = 0;
-  if (find_version("cuMemcpyBatchAsync", &found, kVersion, 0, &status) != kCudaSuccess) return;
-  driver.copy_batch = reinterpret_cast<decltype(driver.copy_batch)>(found);
+  if (find_version("cuMemcpyBatchAsync", &function, kVersion, 0, &status) != kCudaSuccess) return;
+  driver.copy_batch = reinterpret_cast<decltype(driver.copy_batch)>(function);
 }
 
 void find_functions(CudaDriver& driver) {

@@ -8,12 +8,12 @@
 namespace streamer {
 
 CudaRuntime& CudaRuntime::instance() {
-  static constinit std::atomic<CudaRuntime*> known{nullptr};
-  CudaRuntime* runtime = known;
+  static constinit std::atomic<CudaRuntime*> current{nullptr};
+  CudaRuntime* runtime = current;
   if (runtime != nullptr && runtime->process_ == getpid()) return *runtime;
-  auto* const made = new CudaRuntime(runtime);
-  if (known.compare_exchange_strong(runtime, made)) return *made;
-  delete made;  // another thread of this process was first
+  auto* const created = new CudaRuntime(runtime);
+  if (current.compare_exchange_strong(runtime, created)) return *created;
+  delete created;  // another thread of this process was first
   return *runtime;
 }
 
@@ -48,20 +48,20 @@ void CudaRuntime::load_driver() {
   }
 }
 
-CudaRuntime::FileStorage CudaRuntime::file_storage(bool may_copy) {
+CudaRuntime::GpuDirect CudaRuntime::gpudirect(bool may_copy) {
   refuse_in_child();
   const std::lock_guard lock(mutex_);
-  const auto open_once = [this](std::optional<FileStorage>& known, bool copies) {
-    if (known) return *known;
+  const auto open_once = [this](std::optional<GpuDirect>& opened, bool copies) {
+    if (opened) return *opened;
     std::optional<RelaxedCapture> relaxed;  // the library calls the driver
     if (driver_) relaxed.emplace(*driver_);
-    FileStorage& opened = known.emplace();
-    opened.library = CuFile::open(cufile_paths_, copies, opened.reason);
-    return opened;
+    opened.emplace();
+    opened->library = CuFile::open(cufile_paths_, copies, opened->reason);
+    return *opened;
   };
-  FileStorage straight = open_once(straight_storage_, false);
-  if (straight.library || !may_copy) return straight;
-  return open_once(copying_storage_, true);
+  GpuDirect exact = open_once(gpudirect_without_copies_, false);
+  if (exact.library || !may_copy) return exact;
+  return open_once(gpudirect_with_copies_, true);
 }
 
 std::uint64_t CudaRuntime::release_free() {
@@ -104,8 +104,8 @@ void CudaRuntime::use_library_for_tests(std::string path) {
 
 void CudaRuntime::use_cufile_for_tests(CuFilePaths paths) {
   const std::lock_guard lock(mutex_);
-  straight_storage_.reset();
-  copying_storage_.reset();
+  gpudirect_without_copies_.reset();
+  gpudirect_with_copies_.reset();
   cufile_paths_ = std::move(paths);
 }
 

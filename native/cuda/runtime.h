@@ -30,11 +30,11 @@ class CudaRuntime {
   // GPUDirect Storage; null where it cannot be used, for a reason that is told. One that reads
   // straight, and refuses what it cannot read so, if there is such; one that may copy only where
   // that was asked for.
-  struct FileStorage {
+  struct GpuDirect {
     std::shared_ptr<const CuFile> library;
     std::string reason;
   };
-  FileStorage file_storage(bool may_copy);
+  GpuDirect gpudirect(bool may_copy);
 
   // Unpins what no load uses, on all devices; returns the bytes.
   std::uint64_t release_free();
@@ -60,8 +60,8 @@ class CudaRuntime {
   std::map<int, std::shared_ptr<PinnedRing>> rings_;
   CuFilePaths cufile_paths_;
   // Asked for once.
-  std::optional<FileStorage> straight_storage_;
-  std::optional<FileStorage> copying_storage_;
+  std::optional<GpuDirect> gpudirect_without_copies_;
+  std::optional<GpuDirect> gpudirect_with_copies_;
 };
 
 }  // namespace streamer

@@ -13,8 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // What asks is always an absolute path without dots, as a server's own tree has it.
   const std::string path = "/export/" + std::string(input.substr(0, end));
   if (end == input.npos || (path + "/").find("/../") != path.npos) return 0;
-  const auto found = streamer::path_behind_link(path, std::string(input.substr(end + 1)));
-  if (found && (!found->starts_with('/') || (*found + "/").find("/../") != found->npos)) {
+  const auto resolved = streamer::path_behind_link(path, std::string(input.substr(end + 1)));
+  if (resolved &&
+      (!resolved->starts_with('/') || (*resolved + "/").find("/../") != resolved->npos)) {
     std::abort();
   }
   return 0;

@@ -36,7 +36,7 @@ DeviceCopier::~DeviceCopier() {
   stream_.reset();
 }
 
-DeviceLane DeviceCopier::lane() { return {ring_, user_, this}; }
+DeviceSlots DeviceCopier::lane() { return {ring_, user_, this}; }
 
 void DeviceCopier::wait_for(CudaStreamHandle consumer) {
   const CurrentContext current(*device_);
@@ -58,8 +58,8 @@ bool DeviceCopier::wait_until_free(const std::function<bool()>& is_cancelled) {
     if (is_cancelled()) return false;
     std::this_thread::sleep_for(Seconds(kPollS));
   }
-  std::uint64_t known = waited_;
-  while (known < wanted && !waited_.compare_exchange_weak(known, wanted)) {
+  std::uint64_t done = waited_;
+  while (done < wanted && !waited_.compare_exchange_weak(done, wanted)) {
   }
   return true;
 }

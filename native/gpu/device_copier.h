@@ -39,7 +39,7 @@ class DeviceCopier : public DeviceSink {
 
   const CudaDevice& device() const { return *device_; }
   // What the scheduler must know of this device.
-  DeviceLane lane();
+  DeviceSlots lane();
 
   // Copies started from here on wait for what `consumer` holds now. Throws DeviceFailure.
   void wait_for(CudaStreamHandle consumer);

@@ -7,8 +7,8 @@ namespace streamer {
 DeviceCopiers::Wanted::Wanted(const Plan& plan) {
   for (const Item& item : plan.items) {
     if (!is_on_device(item.device)) continue;
-    std::vector<std::byte*>& given = targets[item.device];
-    if (item.target != nullptr && item.size() > 0) given.push_back(item.target);
+    std::vector<std::byte*>& addresses = targets[item.device];
+    if (item.target != nullptr && item.size() > 0) addresses.push_back(item.target);
   }
 }
 

@@ -30,9 +30,9 @@ ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor, 
   const Segment piece = cursor.piece();
   const std::uint64_t bytes = std::min(piece.size, kBytesPerRead);
   if (piece.target == nullptr) return static_cast<ssize_t>(bytes);  // a gap need not be read
-  const auto known = file.attachment([&](int descriptor) { return add(descriptor, device); });
-  if (known) {
-    const ssize_t got = library_->read(known.get(), piece.target, bytes, offset);
+  const auto handle = file.attachment([&](int descriptor) { return add(descriptor, device); });
+  if (handle) {
+    const ssize_t got = library_->read(handle.get(), piece.target, bytes, offset);
     if (got >= 0) return got;
     refusal_ = got == -1 ? errno : static_cast<int>(-got);
   }

@@ -42,8 +42,8 @@ class Hedge {
   void complete(Block& slow) const {
     slow.forget_open();
     SegmentCursor cursor(slow);
-    const std::uint64_t known = slow.begin + slow.received - begin_;
-    cursor.copy(memory_.get() + known, size() - known);
+    const std::uint64_t held_bytes = slow.begin + slow.received - begin_;
+    cursor.copy(memory_.get() + held_bytes, size() - held_bytes);
     slow.received = slow.size();
   }
 

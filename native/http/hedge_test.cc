@@ -44,7 +44,7 @@ TEST_CASE("a duplicate replaces an answer that was not compared yet, whole") {
   slow.destinations = {{reinterpret_cast<std::byte*>(text.data()), 8, 0}};
   slow.received = 2;
   std::memcpy(text.data(), "ab", 2);
-  slow.answer = AnswerCheck{.begin = 102, .expected = 1, .found = 2};
+  slow.answer = AnswerCheck{.begin = 102, .expected = 1, .received = 2};
   slow.received = 5;
   std::memcpy(text.data() + 2, "XXX", 3);
 

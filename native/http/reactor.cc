@@ -98,14 +98,14 @@ void HttpReactor::start(Block block, TimePoint now) {
   if (object.can_refresh() && object.is_due_for_renewal(unix_now_s)) {
     ask_refresh(object, block.source);
     if (object.is_expired(unix_now_s)) {
-      scheduler_.set_aside(Lane::kHttp, std::move(block), after(now, kRefreshPollS));
+      scheduler_.requeue_until_renewed(Lane::kHttp, std::move(block), after(now, kRefreshPollS));
       return;
     }
   }
   std::shared_ptr<const HttpTarget> target = object.target();
   const auto ticket = target->endpoint->try_start(now);
   if (!ticket) {  // another thread was faster
-    scheduler_.put_back(Lane::kHttp, std::move(block), after(now, kRoomPollS));
+    scheduler_.requeue(Lane::kHttp, std::move(block), after(now, kRoomPollS));
     return;
   }
   hedge_budget_.record_request(block.size() - block.received);
@@ -229,7 +229,7 @@ bool HttpReactor::wait_for_descriptor(Block& block) {
   }
   window_.limit(static_cast<unsigned>(active_.size()));
   --block.attempts;
-  scheduler_.put_back(Lane::kHttp, std::move(block), after(Clock::now(), kDescriptorPollS));
+  scheduler_.requeue(Lane::kHttp, std::move(block), after(Clock::now(), kDescriptorPollS));
   return true;
 }
 

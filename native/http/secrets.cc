@@ -122,7 +122,7 @@ void mark_pieces(std::string_view text, std::string_view secret, std::vector<boo
 template <std::size_t kCount>
 bool is_one_of(std::string_view name, const std::array<const char*, kCount>& names) {
   return std::any_of(names.begin(), names.end(),
-                     [name](std::string_view known) { return equals_ignoring_case(name, known); });
+                     [name](std::string_view each) { return equals_ignoring_case(name, each); });
 }
 
 std::pair<std::string_view, std::string_view> split(std::string_view text, std::string_view mark) {

@@ -130,8 +130,8 @@ bool HttpTransfer::take_body(std::string_view data) {
   block_.received += copied;
   received_bytes_ += copied;
   if (block_.answer) {
-    block_.answer->found = compute(object_->answer_checksum()->code, std::as_bytes(std::span(data)),
-                                   block_.answer->found);
+    block_.answer->received = compute(object_->answer_checksum()->code,
+                                      std::as_bytes(std::span(data)), block_.answer->received);
   }
   return true;
 }
@@ -155,7 +155,7 @@ void HttpTransfer::expect_checksum() {
                                                        head_.checksum.substr(0, 40) + ")");
     return;
   }
-  block_.answer = AnswerCheck{.begin = asked_.begin, .expected = *expected, .found = 0};
+  block_.answer = AnswerCheck{.begin = asked_.begin, .expected = *expected, .received = 0};
 }
 
 // Once all bytes are there: what is wrong with them. They are then asked for again, all of them, as
@@ -163,7 +163,7 @@ void HttpTransfer::expect_checksum() {
 std::optional<ReadError> HttpTransfer::compare_checksum() {
   if (!block_.answer) return std::nullopt;
   const AnswerCheck answer = *block_.answer;
-  if (answer.found == answer.expected) {
+  if (answer.received == answer.expected) {
     block_.answer.reset();
     return std::nullopt;
   }
@@ -175,7 +175,7 @@ std::optional<ReadError> HttpTransfer::compare_checksum() {
   if (block_.destinations.size() == 1) error.item = block_.destinations[0].item;
   error.algorithm = name_of(code);
   error.expected = hexadecimal(code, answer.expected);
-  error.found = hexadecimal(code, answer.found);
+  error.found = hexadecimal(code, answer.received);
   return error;
 }
 

@@ -92,22 +92,22 @@ std::string hexadecimal(Crc code, std::uint64_t value) {
 std::uint64_t compute(Crc code, std::span<const std::byte> data, std::uint64_t before) {
 #if defined(__x86_64__)
   if (data.size() >= kStepBytes && has_carryless_multiplication()) {
-    const CrcCode& found = code_of(code);
-    return by_folding(found, before ^ found.ones(), data) ^ found.ones();
+    const CrcCode& crc_code = code_of(code);
+    return by_folding(crc_code, before ^ crc_code.ones(), data) ^ crc_code.ones();
   }
 #endif
   return compute_by_table(code, data, before);
 }
 
 std::uint64_t compute_by_table(Crc code, std::span<const std::byte> data, std::uint64_t before) {
-  const CrcCode& found = code_of(code);
-  return found.by_table(before ^ found.ones(), data) ^ found.ones();
+  const CrcCode& crc_code = code_of(code);
+  return crc_code.by_table(before ^ crc_code.ones(), data) ^ crc_code.ones();
 }
 
 std::uint64_t combine(Crc code, std::uint64_t first, std::uint64_t second,
                       std::uint64_t second_bytes) {
-  const CrcCode& found = code_of(code);
-  return found.multiply(found.power_of_x(8 * second_bytes), first) ^ second;
+  const CrcCode& crc_code = code_of(code);
+  return crc_code.multiply(crc_code.power_of_x(8 * second_bytes), first) ^ second;
 }
 
 }  // namespace streamer

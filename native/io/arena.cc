@@ -57,11 +57,11 @@ namespace {
 // Never destroyed: tensors may be freed after static destructors ran. Made when the library is
 // loaded, and not on first use: a child must not inherit it half made by a thread it does not have.
 Arena* const process_arena = [] {
-  auto* made = new Arena();
+  auto* arena = new Arena();
   pthread_atfork([] { Arena::instance().lock_for_fork(); },
                  [] { Arena::instance().unlock_after_fork(); },
                  [] { Arena::instance().unlock_after_fork(); });
-  return made;
+  return arena;
 }();
 
 }  // namespace
@@ -85,13 +85,13 @@ void Arena::leave(std::size_t limit_bytes) {
 
 template <typename Make>
 std::byte* Arena::without_cache_if_short(Make make) {
-  std::byte* made = make();
-  if (made == nullptr) {
+  std::byte* memory = make();
+  if (memory == nullptr) {
     give_back_cached();
-    made = make();
+    memory = make();
   }
-  if (made == nullptr) throw std::bad_alloc();
-  return made;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
 }
 
 Memory Arena::allocate(std::size_t size, std::uint64_t file_offset) {
@@ -128,11 +128,11 @@ Arena::Mapping Arena::take_mapping(std::size_t bytes) {
       if (fits && (best == cached_.end() || it->bytes < best->bytes)) best = it;
     }
     if (best != cached_.end()) {
-      const Mapping found = *best;
-      cached_bytes_ -= found.bytes;
+      const Mapping mapping = *best;
+      cached_bytes_ -= mapping.bytes;
       cached_.erase(best);
       ++reused_;
-      return found;
+      return mapping;
     }
     const std::size_t wanted = held_bytes_ + bytes;
     evicted = evict_down_to(budget_bytes_ > wanted ? budget_bytes_ - wanted : 0);

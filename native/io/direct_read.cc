@@ -146,10 +146,10 @@ std::uint64_t settle(std::vector<Part>& parts, std::uint64_t read) {
   std::uint64_t settled = 0;
   for (Part& part : parts) {
     const std::uint64_t here = std::min(read, part.bytes);
-    const std::uint64_t found = here < part.ahead ? 0 : std::min(here - part.ahead, part.wanted);
-    if (part.is_buffered) part.cursor.copy(part.memory + part.ahead, found);
-    settled += found;
-    if (found < part.wanted) break;
+    const std::uint64_t useful = here < part.ahead ? 0 : std::min(here - part.ahead, part.wanted);
+    if (part.is_buffered) part.cursor.copy(part.memory + part.ahead, useful);
+    settled += useful;
+    if (useful < part.wanted) break;
     read -= here;
   }
   return settled;
@@ -174,9 +174,9 @@ ssize_t read_direct(const ReadCall& read_call, ReadRing* ring, int descriptor, S
       return -1;
     }
     const auto read = static_cast<std::uint64_t>(std::max<ssize_t>(reads[i].result, 0));
-    const std::uint64_t found = settle(calls[i].parts, read);
-    settled += found;
-    if (found < calls[i].wanted) break;  // the next step tells why, if that lasts
+    const std::uint64_t useful = settle(calls[i].parts, read);
+    settled += useful;
+    if (useful < calls[i].wanted) break;  // the next step tells why, if that lasts
   }
   return static_cast<ssize_t>(settled);
 }

@@ -97,9 +97,9 @@ std::optional<ReadError> check_inside(int descriptor, const std::string& folder)
   const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
   const ssize_t size = readlink(link.c_str(), path.data(), path.size());
   if (size < 0) return error_of_errno("cannot see where the file lies", errno);
-  const std::string_view found(path.data(), static_cast<std::size_t>(size));
+  const std::string_view target(path.data(), static_cast<std::size_t>(size));
   const std::string prefix = folder.ends_with('/') ? folder : folder + "/";
-  if (found.starts_with(prefix)) return std::nullopt;
+  if (target.starts_with(prefix)) return std::nullopt;
   return error_of(ErrorCode::kLeavesFolder, "a symbolic link leads out of the folder");
 }
 
@@ -117,8 +117,8 @@ std::string FileReader::version() {
   return version_;
 }
 
-std::optional<ReadError> FileReader::open_file(std::shared_ptr<Opened>& file,
-                                               const std::shared_ptr<Opened>& failed) {
+std::optional<ReadError> FileReader::open_file(std::shared_ptr<VersionedFile>& file,
+                                               const std::shared_ptr<VersionedFile>& failed) {
   const std::lock_guard lock(mutex_);
   if (!file_ || file_ == failed) {
     const auto opened = open_path();
@@ -131,23 +131,23 @@ std::optional<ReadError> FileReader::open_file(std::shared_ptr<Opened>& file,
 }
 
 // Null with errno.
-std::shared_ptr<FileReader::Opened> FileReader::open_path() const {
+std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   if (options_.is_direct) {
     const int descriptor = open(path_.c_str(), kFlags | O_DIRECT);
     if (descriptor >= 0) {
-      auto opened = std::make_shared<Opened>(descriptor);
+      auto opened = std::make_shared<VersionedFile>(descriptor);
       opened->is_direct = true;
       return opened;
     }
     if (errno != EINVAL) return nullptr;  // what the file system answers that has no O_DIRECT
   }
   const int descriptor = open(path_.c_str(), kFlags);
-  return descriptor < 0 ? nullptr : std::make_shared<Opened>(descriptor);
+  return descriptor < 0 ? nullptr : std::make_shared<VersionedFile>(descriptor);
 }
 
-std::optional<ReadError> FileReader::check_opened(Opened& file) {
+std::optional<ReadError> FileReader::check_opened(VersionedFile& file) {
   if (fstat(file.descriptor, &file.status) != 0) {
     return error_of_errno("cannot stat the file", errno);
   }
@@ -156,12 +156,12 @@ std::optional<ReadError> FileReader::check_opened(Opened& file) {
   if (!options_.folder.empty()) {
     if (auto error = check_inside(file.descriptor, options_.folder)) return error;
   }
-  const std::string found = version_of(file.status);
-  if (!version_.empty() && version_ != found) {
+  const std::string version = version_of(file.status);
+  if (!version_.empty() && version_ != version) {
     return error_of(ErrorCode::kChanged,
                     "the file was replaced or rewritten since its header was read");
   }
-  version_ = found;
+  version_ = version;
   const auto size = static_cast<std::uint64_t>(file.status.st_size);
   if (size < size_bytes_) {
     return error_of(ErrorCode::kTruncated, "the file has " + std::to_string(size) + " bytes, not " +
@@ -173,10 +173,10 @@ std::optional<ReadError> FileReader::check_opened(Opened& file) {
 
 std::optional<ReadError> FileReader::read(Block& block, const std::function<bool()>& is_cancelled,
                                           const ReadStep& step) {
-  std::shared_ptr<Opened> file;
+  std::shared_ptr<VersionedFile> file;
   std::optional<ReadError> error;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    std::shared_ptr<Opened> next;
+    std::shared_ptr<VersionedFile> next;
     error = open_file(next, file);
     if (!error) error = read_from(*next, block, is_cancelled, step);
     if (!error && block.received == block.size()) count(block);
@@ -194,7 +194,8 @@ void FileReader::count(const Block& block) {
   if (wanted_bytes_ == 0) file_.reset();
 }
 
-ssize_t FileReader::read_some(Opened& file, const SegmentCursor& cursor, off_t offset) const {
+ssize_t FileReader::read_some(VersionedFile& file, const SegmentCursor& cursor,
+                              off_t offset) const {
   if (file.is_direct) {
     ReadRing* const ring = options_.uses_ring ? ReadRing::of_this_thread() : nullptr;
     const ssize_t got = read_direct(options_.read_call, ring, file.descriptor, cursor, offset);
@@ -207,7 +208,7 @@ ssize_t FileReader::read_some(Opened& file, const SegmentCursor& cursor, off_t o
   return options_.read_call(file.descriptor, vectors.data(), static_cast<int>(count), offset);
 }
 
-std::optional<ReadError> FileReader::read_from(Opened& file, Block& block,
+std::optional<ReadError> FileReader::read_from(VersionedFile& file, Block& block,
                                                const std::function<bool()>& is_cancelled,
                                                const ReadStep& step) const {
   SegmentCursor cursor(block);

@@ -68,7 +68,7 @@ class FileReader {
 
  private:
   // An open file and what it was when it was opened; closed when the last block is done with it.
-  struct Opened : OpenFile {
+  struct VersionedFile : OpenFile {
     using OpenFile::OpenFile;
 
     std::atomic<bool> is_direct{false};
@@ -76,15 +76,15 @@ class FileReader {
   };
 
   // Gives the open file in `file`; a new one when the file is still the `failed` one.
-  std::optional<ReadError> open_file(std::shared_ptr<Opened>& file,
-                                     const std::shared_ptr<Opened>& failed);
-  std::shared_ptr<Opened> open_path() const;
-  std::optional<ReadError> check_opened(Opened& file);
+  std::optional<ReadError> open_file(std::shared_ptr<VersionedFile>& file,
+                                     const std::shared_ptr<VersionedFile>& failed);
+  std::shared_ptr<VersionedFile> open_path() const;
+  std::optional<ReadError> check_opened(VersionedFile& file);
   void count(const Block& block);
-  std::optional<ReadError> read_from(Opened& file, Block& block,
+  std::optional<ReadError> read_from(VersionedFile& file, Block& block,
                                      const std::function<bool()>& is_cancelled,
                                      const ReadStep& step) const;
-  ssize_t read_some(Opened& file, const SegmentCursor& cursor, off_t offset) const;
+  ssize_t read_some(VersionedFile& file, const SegmentCursor& cursor, off_t offset) const;
 
   const std::string path_;
   const std::uint64_t size_bytes_;
@@ -92,7 +92,7 @@ class FileReader {
   std::mutex mutex_;
   std::uint64_t wanted_bytes_ = UINT64_MAX;  // of items, still to be read; guarded by mutex_
   std::string version_;                      // guarded by mutex_
-  std::shared_ptr<Opened> file_;             // guarded by mutex_
+  std::shared_ptr<VersionedFile> file_;      // guarded by mutex_
 };
 
 }  // namespace streamer

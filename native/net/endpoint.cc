@@ -56,10 +56,10 @@ std::shared_ptr<Endpoint> Endpoint::named(const std::string& name) {
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);
   std::erase_if(table.endpoints, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<Endpoint>& known = table.endpoints[name];
-  std::shared_ptr<Endpoint> endpoint = known.lock();
+  std::weak_ptr<Endpoint>& entry = table.endpoints[name];
+  std::shared_ptr<Endpoint> endpoint = entry.lock();
   if (!endpoint) {
-    known = endpoint = std::make_shared<Endpoint>(name, table.answered.contains(name));
+    entry = endpoint = std::make_shared<Endpoint>(name, table.answered.contains(name));
   }
   return endpoint;
 }

@@ -32,12 +32,12 @@ struct Answer {
 Answer ask_resolver(const std::string& host) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
+  addrinfo* results = nullptr;
   Answer answer;
-  answer.code = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  answer.code = getaddrinfo(host.c_str(), nullptr, &hints, &results);
   if (answer.code != 0) return answer;
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &freeaddrinfo);
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(results, &freeaddrinfo);
+  for (const addrinfo* each = results; each != nullptr; each = each->ai_next) {
     std::array<char, NI_MAXHOST> text{};
     if (getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0,
                     NI_NUMERICHOST) == 0) {

@@ -28,23 +28,23 @@ std::uint64_t mode_of_type(std::uint32_t type) {
   }
 }
 
-NfsEntry entry_of(const nfsdirent& found) {
+NfsEntry entry_of(const nfsdirent& listed) {
   constexpr std::int64_t kNanoseconds = 1'000'000'000;
   NfsEntry entry;
-  entry.name = found.name;
-  entry.attributes.size = found.size;
-  entry.attributes.mode = mode_of_type(found.type);
-  entry.attributes.links = found.nlink;
-  entry.attributes.modified_ns = found.mtime.tv_sec * kNanoseconds + found.mtime_nsec;
-  entry.attributes.changed_ns = found.ctime.tv_sec * kNanoseconds + found.ctime_nsec;
+  entry.name = listed.name;
+  entry.attributes.size = listed.size;
+  entry.attributes.mode = mode_of_type(listed.type);
+  entry.attributes.links = listed.nlink;
+  entry.attributes.modified_ns = listed.mtime.tv_sec * kNanoseconds + listed.mtime_nsec;
+  entry.attributes.changed_ns = listed.ctime.tv_sec * kNanoseconds + listed.ctime_nsec;
   return entry;
 }
 
 std::vector<NfsEntry> take_entries(nfs_context* context, nfsdir* folder) {
   std::vector<NfsEntry> entries;
-  while (const nfsdirent* found = nfs_readdir(context, folder)) {
-    const std::string name = found->name;
-    if (name != "." && name != "..") entries.push_back(entry_of(*found));
+  while (const nfsdirent* listed = nfs_readdir(context, folder)) {
+    const std::string name = listed->name;
+    if (name != "." && name != "..") entries.push_back(entry_of(*listed));
   }
   nfs_closedir(context, folder);
   return entries;
@@ -78,8 +78,8 @@ NfsClient::Result<NfsAttributes> NfsClient::stat(const std::string& path,
   const auto ask = [name = path.substr(slash)](NfsConnection& connection,
                                                NfsConnection::Answer<NfsAttributes> answer) {
     connection.look_up(name, [answer = std::move(answer)](std::optional<ReadError> error,
-                                                          const NfsConnection::Found& found) {
-      answer(std::move(error), found.attributes);
+                                                          const NfsConnection::Found& file) {
+      answer(std::move(error), file.attributes);
     });
   };
   return call<NfsAttributes>(slash == 0 ? "/" : path.substr(0, slash), is_interrupted, ask);
@@ -118,17 +118,17 @@ NfsClient::Result<Value> NfsClient::call(const std::string& folder,
   // A kept connection may have died since; a server may have several addresses, not all of them
   // alive.
   Owned connection = take_kept(folder);
-  std::vector<std::string> known;
+  std::vector<std::string> candidates;
   for (std::size_t tried = 0;; connection.reset()) {
     result.reset();
     const bool is_fresh = !connection;
     if (is_fresh) {
-      if (known.empty()) {
-        auto found = addresses(is_interrupted);
-        if (auto* error = std::get_if<ReadError>(&found)) return std::move(*error);
-        known = std::get<std::vector<std::string>>(std::move(found));
+      if (candidates.empty()) {
+        auto looked_up = addresses(is_interrupted);
+        if (auto* error = std::get_if<ReadError>(&looked_up)) return std::move(*error);
+        candidates = std::get<std::vector<std::string>>(std::move(looked_up));
       }
-      connection = std::make_unique<NfsConnection>(url_, known[tried++], folder, timeouts_);
+      connection = std::make_unique<NfsConnection>(url_, candidates[tried++], folder, timeouts_);
     }
     const auto is_ready = [&connection] { return connection->is_ready(); };
     if (drive(*connection, is_interrupted, is_ready)) {
@@ -141,7 +141,7 @@ NfsClient::Result<Value> NfsClient::call(const std::string& folder,
         }
       }
     }
-    const bool has_another = !is_fresh || tried < known.size();
+    const bool has_another = !is_fresh || tried < candidates.size();
     if (!connection->failure() || !has_another) return failure_of(*connection);
   }
 }
@@ -152,11 +152,11 @@ NfsClient::Result<std::vector<std::string>> NfsClient::addresses(
     const std::lock_guard lock(mutex_);
     if (!addresses_.empty()) return addresses_;
   }
-  auto found = addresses_of(url_.server,
-                            {.timeout_s = timeouts_.connect_s, .is_interrupted = is_interrupted});
+  auto looked_up = addresses_of(
+      url_.server, {.timeout_s = timeouts_.connect_s, .is_interrupted = is_interrupted});
   const std::lock_guard lock(mutex_);
-  if (const auto* known = std::get_if<std::vector<std::string>>(&found)) addresses_ = *known;
-  return found;
+  if (const auto* all = std::get_if<std::vector<std::string>>(&looked_up)) addresses_ = *all;
+  return looked_up;
 }
 
 NfsClient::Owned NfsClient::take_kept(const std::string& folder) {

@@ -45,14 +45,14 @@ void name_client(nfs_context* context) {
 }  // namespace
 
 NfsAttributes nfs_attributes(const void* attributes) {
-  const auto& found = *static_cast<const nfs_stat_64*>(attributes);
+  const auto& theirs = *static_cast<const nfs_stat_64*>(attributes);
   NfsAttributes ours;
-  ours.size = found.nfs_size;
-  ours.inode = found.nfs_ino;
-  ours.mode = found.nfs_mode;
-  ours.links = found.nfs_nlink;
-  ours.modified_ns = nanoseconds(found.nfs_mtime, found.nfs_mtime_nsec);
-  ours.changed_ns = nanoseconds(found.nfs_ctime, found.nfs_ctime_nsec);
+  ours.size = theirs.nfs_size;
+  ours.inode = theirs.nfs_ino;
+  ours.mode = theirs.nfs_mode;
+  ours.links = theirs.nfs_nlink;
+  ours.modified_ns = nanoseconds(theirs.nfs_mtime, theirs.nfs_mtime_nsec);
+  ours.changed_ns = nanoseconds(theirs.nfs_ctime, theirs.nfs_ctime_nsec);
   return ours;
 }
 
@@ -133,9 +133,9 @@ void NfsConnection::look_further(std::string path, int links,
                                  std::shared_ptr<Answer<Found>> answer) {
   Question* const asked = question([this, path, links, answer](int result, void* data) {
     if (result < 0) return (*answer)(error_of("stat the file", result), {});
-    const NfsAttributes found = nfs_attributes(data);
-    if (!found.is_link()) return (*answer)(std::nullopt, {path, found});
-    follow({path, found}, links, answer);
+    const NfsAttributes attributes = nfs_attributes(data);
+    if (!attributes.is_link()) return (*answer)(std::nullopt, {path, attributes});
+    follow({path, attributes}, links, answer);
   });
   check_queued(nfs_lstat64_async(context_.get(), path.c_str(), &on_answer, asked), "stat");
 }
@@ -208,8 +208,8 @@ void NfsConnection::read(nfsfh* file, std::byte* buffer, std::uint64_t offset, s
 }
 
 std::uint64_t NfsConnection::read_bytes() {
-  const std::uint64_t told = nfs_get_readmax(context_.get());  // 0 with version 4 before libnfs 5
-  return told == 0 ? kLargestReadBytes : std::min(told, kLargestReadBytes);
+  const std::uint64_t most = nfs_get_readmax(context_.get());  // 0 with version 4 before libnfs 5
+  return most == 0 ? kLargestReadBytes : std::min(most, kLargestReadBytes);
 }
 
 void NfsConnection::on_answer(int result, nfs_context* /*context*/, void* data,

@@ -64,8 +64,8 @@ const Row* row_of(std::string_view word, int os_error) {
   const auto matches = [&](const Row& row) {
     return word.empty() ? row.os_error == os_error : row.word == word.substr(8);
   };
-  const auto* const found = std::find_if(kRows.begin(), kRows.end(), matches);
-  return found == kRows.end() ? nullptr : found;
+  const auto* const row = std::find_if(kRows.begin(), kRows.end(), matches);
+  return row == kRows.end() ? nullptr : row;
 }
 
 }  // namespace

@@ -65,13 +65,13 @@ void NfsMount::advance() {
 
 void NfsMount::open(std::uint32_t source, File& file) {
   is_opening_ = true;
-  const auto found = [this, source, &file](std::optional<ReadError> error,
-                                           const NfsConnection::Found& behind_links) {
+  const auto on_looked_up = [this, source, &file](std::optional<ReadError> error,
+                                                  const NfsConnection::Found& behind_links) {
     if (!error) error = file.object->check_opened(behind_links.attributes);
     if (error) return fail_file(source, std::move(*error));
     open_found(source, file, behind_links.path);
   };
-  connection_->look_up(path_in_mount(file.object->url()), found);
+  connection_->look_up(path_in_mount(file.object->url()), on_looked_up);
 }
 
 void NfsMount::open_found(std::uint32_t source, File& file, const std::string& path) {
@@ -84,14 +84,15 @@ void NfsMount::open_found(std::uint32_t source, File& file, const std::string& p
 }
 
 void NfsMount::look_at(std::uint32_t source, File& file) {
-  const auto seen = [this, source, &file](std::optional<ReadError> error, NfsAttributes found) {
+  const auto on_attributes = [this, source, &file](std::optional<ReadError> error,
+                                                   NfsAttributes attributes) {
     is_opening_ = false;
-    if (!error) error = file.object->check_opened(found);
+    if (!error) error = file.object->check_opened(attributes);
     if (error) return fail_file(source, std::move(*error));
-    file.opened = found;
+    file.opened = attributes;
     file.is_open = true;
   };
-  connection_->attributes(file.handle, seen);
+  connection_->attributes(file.handle, on_attributes);
 }
 
 void NfsMount::fail_file(std::uint32_t source, ReadError error) {

@@ -16,19 +16,19 @@ std::string NfsAttributes::version() const {
          std::to_string(changed_ns);
 }
 
-std::optional<ReadError> NfsObject::check_opened(const NfsAttributes& found) {
-  if (!found.is_file()) return error_of(ErrorCode::kIo, "not a regular file");
+std::optional<ReadError> NfsObject::check_opened(const NfsAttributes& attributes) {
+  if (!attributes.is_file()) return error_of(ErrorCode::kIo, "not a regular file");
   const std::lock_guard lock(mutex_);
-  if (version_.empty()) version_ = found.version();
-  if (version_ != found.version()) {
+  if (version_.empty()) version_ = attributes.version();
+  if (version_ != attributes.version()) {
     return error_of(ErrorCode::kChanged,
                     "the file was replaced or rewritten since its header was read");
   }
-  if (found.size < size_bytes_) {
-    return error_of(ErrorCode::kTruncated, "the file has " + std::to_string(found.size) +
+  if (attributes.size < size_bytes_) {
+    return error_of(ErrorCode::kTruncated, "the file has " + std::to_string(attributes.size) +
                                                " bytes, not " + std::to_string(size_bytes_));
   }
-  if (found.size > size_bytes_) {
+  if (attributes.size > size_bytes_) {
     return error_of(ErrorCode::kChanged, "the file grew while it was read");
   }
   return std::nullopt;
@@ -53,19 +53,19 @@ std::optional<ReadError> check_unchanged(const NfsAttributes& opened, const NfsA
 std::optional<std::string> path_behind_link(const std::string& path, const std::string& target) {
   const bool is_absolute = !target.empty() && target.front() == '/';
   std::string_view rest = target;
-  std::string found = is_absolute ? "" : path.substr(0, path.rfind('/'));
+  std::string resolved = is_absolute ? "" : path.substr(0, path.rfind('/'));
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find('/'), rest.size());
     const std::string_view name = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (name == "..") {
-      if (found.empty()) return std::nullopt;
-      found.resize(found.rfind('/'));
+      if (resolved.empty()) return std::nullopt;
+      resolved.resize(resolved.rfind('/'));
     } else if (!name.empty() && name != ".") {
-      found.append("/").append(name);
+      resolved.append("/").append(name);
     }
   }
-  return found.empty() ? "/" : found;
+  return resolved.empty() ? "/" : resolved;
 }
 
 }  // namespace streamer

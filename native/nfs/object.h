@@ -57,7 +57,7 @@ class NfsObject {
   }
 
   // Compares a file just opened with what this object must be.
-  std::optional<ReadError> check_opened(const NfsAttributes& found);
+  std::optional<ReadError> check_opened(const NfsAttributes& attributes);
 
  private:
   const NfsUrl url_;

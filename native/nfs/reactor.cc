@@ -80,7 +80,7 @@ void NfsReactor::start(Block block, TimePoint now) {
   if (retries_.give_up_overdue(block, *object.endpoint(), now)) return;
   const auto ticket = object.endpoint()->try_start(now);
   if (!ticket) {  // another thread was faster
-    scheduler_.put_back(Lane::kNfs, std::move(block), after(now, kRoomPollS));
+    scheduler_.requeue(Lane::kNfs, std::move(block), after(now, kRoomPollS));
     return;
   }
   in_flight_bytes_ += block.size();
@@ -135,7 +135,7 @@ void NfsReactor::settle(NfsTransfer& transfer, std::optional<ReadError> error, b
   in_flight_bytes_ -= transfer.size();
   if (was_given_up) {
     endpoint.cancel(ticket);
-    scheduler_.put_back(Lane::kNfs, transfer.give_back(), now);
+    scheduler_.requeue(Lane::kNfs, transfer.give_back(), now);
     return;
   }
   if (!error) {

@@ -77,7 +77,7 @@ struct Segment {
 struct AnswerCheck {
   std::uint64_t begin = 0;     // of the answer, in the object; it ends with the block
   std::uint64_t expected = 0;  // the checksum of all its bytes
-  std::uint64_t found = 0;     // that of those that came
+  std::uint64_t received = 0;  // the checksum of those that came
 };
 
 // The unit of work: one contiguous read, scattered over its destinations.
@@ -143,6 +143,8 @@ struct Block {
 };
 
 // Once it is handed out: it is read into memory of its device, and no slot lies between.
-inline bool goes_straight(const Block& block) { return is_on_device(block.device) && !block.slot; }
+inline bool is_read_by_gpudirect(const Block& block) {
+  return is_on_device(block.device) && !block.slot;
+}
 
 }  // namespace streamer

@@ -52,7 +52,7 @@ py::dict pinned_stats() {
 // Why not; empty where it can be used.
 std::string gpudirect_problem() {
   try {
-    return CudaRuntime::instance().file_storage(true).reason;
+    return CudaRuntime::instance().gpudirect(true).reason;
   } catch (const DeviceFailure& failure) {
     return failure.error().detail;
   }

@@ -20,9 +20,9 @@ void register_file_system(py::module_& module) {
       [](const py::bytes& path) -> std::optional<std::uint32_t> {
         const std::string name = path;
         const py::gil_scoped_release unlocked;  // a dead server may keep the kernel waiting
-        struct statfs found {};
-        if (statfs(name.c_str(), &found) != 0) return std::nullopt;
-        return static_cast<std::uint32_t>(found.f_type);
+        struct statfs status {};
+        if (statfs(name.c_str(), &status) != 0) return std::nullopt;
+        return static_cast<std::uint32_t>(status.f_type);
       },
       py::arg("path"), "The f_type of statfs(2), or None where it fails.");
 }

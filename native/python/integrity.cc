@@ -18,14 +18,14 @@ namespace py = pybind11;
 namespace streamer {
 namespace {
 
-Crc known_crc(const std::string& name) {
+Crc crc_of(const std::string& name) {
   const std::optional<Crc> code = crc_of_name(name);
   if (!code) throw std::invalid_argument("no such checksum: " + name);
   return *code;
 }
 
 std::uint64_t crc_of_buffer(const std::string& name, const py::buffer& data, std::uint64_t before) {
-  const Crc code = known_crc(name);
+  const Crc code = crc_of(name);
   const py::buffer_info info = data.request();
   if (info.ndim != 1 || info.itemsize != 1) throw std::invalid_argument("a checksum is of bytes");
   const std::span bytes(static_cast<const std::byte*>(info.ptr),
@@ -42,9 +42,7 @@ void register_integrity(py::module_& module) {
   module.def(
       "crc_combine",
       [](const std::string& name, std::uint64_t first, std::uint64_t second,
-         std::uint64_t second_bytes) {
-        return combine(known_crc(name), first, second, second_bytes);
-      },
+         std::uint64_t second_bytes) { return combine(crc_of(name), first, second, second_bytes); },
       py::arg("name"), py::arg("first"), py::arg("second"), py::arg("second_bytes"),
       "The checksum of two runs of bytes, one behind the other.");
 
@@ -55,7 +53,7 @@ void register_integrity(py::module_& module) {
           [](DigestPlan& plan, std::uint32_t source, const std::optional<std::string>& name,
              std::optional<std::uint64_t> expected) {
             ItemDigest wanted;
-            if (name) wanted.code = known_crc(*name);
+            if (name) wanted.code = crc_of(*name);
             wanted.expected = expected;
             wanted.source = source;
             plan.items.push_back(wanted);

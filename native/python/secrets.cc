@@ -16,10 +16,10 @@ namespace {
 
 std::string masked(const std::string& text, const std::vector<std::string>& secrets,
                    const std::vector<std::string>& urls) {
-  Secrets known;
-  for (const std::string& secret : secrets) known.add(secret);
-  for (const std::string& url : urls) known.add_of_url(url);
-  return known.masked(text);
+  Secrets all;
+  for (const std::string& secret : secrets) all.add(secret);
+  for (const std::string& url : urls) all.add_of_url(url);
+  return all.masked(text);
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ py::dict stats_of(Session& session) {
   result["retries"] = stats.scheduler.retries;
   result["rereads"] = stats.scheduler.rereads;
   result["bytes_landed"] = stats.scheduler.bytes_landed;
-  result["bytes_straight"] = stats.scheduler.bytes_straight;
+  result["gpudirect_bytes"] = stats.scheduler.gpudirect_bytes;
   result["gpudirect_refusal"] = stats.gpudirect_refusal;
   result["bytes_delivered"] = stats.scheduler.bytes_delivered;
   result["items_delivered"] = stats.scheduler.items_delivered;

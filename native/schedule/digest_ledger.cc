@@ -40,8 +40,8 @@ void DigestLedger::add_bytes(std::span<const std::byte> bytes, std::uint32_t ite
 std::uint64_t DigestLedger::next_cut(std::uint32_t source, std::uint64_t after) const {
   if (source >= plan_.cuts.size()) return UINT64_MAX;
   const std::vector<std::uint64_t>& cuts = plan_.cuts[source];
-  const auto found = std::upper_bound(cuts.begin(), cuts.end(), after);
-  return found == cuts.end() ? UINT64_MAX : *found;
+  const auto cut = std::upper_bound(cuts.begin(), cuts.end(), after);
+  return cut == cuts.end() ? UINT64_MAX : *cut;
 }
 
 Verdict DigestLedger::judge(std::uint32_t item) {

@@ -61,7 +61,7 @@ std::optional<Block> Scheduler::lend(Lane which, const Admission& admission) {
 }
 
 TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& admission) {
-  LaneState& lane = lane_state(which);
+  LaneQueue& lane = queue_of(which);
   std::unique_lock lock(mutex_);
   for (;;) {
     TakeResult result = try_take_locked(lane, Clock::now(), admission);
@@ -77,12 +77,12 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
 
 TakeResult Scheduler::try_take(Lane which, TimePoint now, const Admission& admission) {
   std::unique_lock lock(mutex_);
-  TakeResult result = try_take_locked(lane_state(which), now, admission);
+  TakeResult result = try_take_locked(queue_of(which), now, admission);
   lock.unlock();
   return with_slot(std::move(result));
 }
 
-TakeResult Scheduler::try_take_locked(LaneState& lane, TimePoint now, const Admission& admission) {
+TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admission& admission) {
   TakeResult result;
   if (is_stopped_ || lane.is_finished()) {
     result.is_finished = true;
@@ -115,7 +115,7 @@ bool Scheduler::Search::may_take(std::uint32_t source, TimePoint first_started) 
 
 // The first block whose time has come, whose server may be asked, and that has a slot or needs
 // none.
-std::optional<Block> Scheduler::take_due(LaneState& lane, Search& search) {
+std::optional<Block> Scheduler::take_due(LaneQueue& lane, Search& search) {
   for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= search.now; ++it) {
     if (!search.may_take(it->second.source, it->second.first_started)) continue;
     if (!try_give_slot(it->second)) {
@@ -130,7 +130,7 @@ std::optional<Block> Scheduler::take_due(LaneState& lane, Search& search) {
 }
 
 // That of the first item, of all servers that may be asked.
-BlockCutter* Scheduler::next_cutter(LaneState& lane, Search& search) {
+BlockCutter* Scheduler::next_cutter(LaneQueue& lane, Search& search) {
   BlockCutter* next = nullptr;
   for (BlockCutter& cutter : lane.cutters) {
     if (cutter.is_exhausted() || !search.may_take(cutter.source())) continue;
@@ -139,7 +139,7 @@ BlockCutter* Scheduler::next_cutter(LaneState& lane, Search& search) {
   return next;
 }
 
-std::optional<Block> Scheduler::cut_next(LaneState& lane, Search& search) {
+std::optional<Block> Scheduler::cut_next(LaneQueue& lane, Search& search) {
   BlockCutter* const cutter = next_cutter(lane, search);
   if (cutter == nullptr) return std::nullopt;
   const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
@@ -162,11 +162,11 @@ std::optional<Block> Scheduler::cut_next(LaneState& lane, Search& search) {
 }
 
 void Scheduler::finish(Lane which, Block block) {
-  const bool is_straight = goes_straight(block);
-  if (!is_straight) ledger_.add(block);  // before the lock: it reads every byte
+  const bool is_gpudirect = is_read_by_gpudirect(block);
+  if (!is_gpudirect) ledger_.add(block);  // before the lock: it reads every byte
   const std::lock_guard lock(mutex_);
-  if (is_straight) stats_.bytes_straight += block.size();
-  if (block.device == kHost || is_straight) {
+  if (is_gpudirect) stats_.gpudirect_bytes += block.size();
+  if (block.device == kHost || is_gpudirect) {
     count_landed(which, block);
   } else if (!is_stopped_) {
     devices_.at(block.device).sink->submit(which, std::move(block));  // in flight until it landed
@@ -174,7 +174,7 @@ void Scheduler::finish(Lane which, Block block) {
 }
 
 void Scheduler::count_landed(Lane which, const Block& block) {
-  LaneState& lane = lane_state(which);
+  LaneQueue& lane = queue_of(which);
   --lane.in_flight;
   stats_.bytes_landed += block.size();
   for (const Segment& segment : block.destinations) {
@@ -200,7 +200,7 @@ void Scheduler::read_again(Lane which, std::uint32_t index) {
   const Item& item = plan_.items[index];
   missing_bytes_[index] = item.size();
   ++stats_.rereads;
-  LaneState& lane = lane_state(which);
+  LaneQueue& lane = queue_of(which);
   const Span span{item.source, item.begin, item.end, index, 1};
   BlockCutter cutter(plan_.items, {span}, block_bytes_of(static_cast<std::size_t>(which)));
   const auto has_memory = [](std::uint32_t) { return true; };  // since it was read first
@@ -221,15 +221,15 @@ void Scheduler::complete(std::uint32_t item) {
 void Scheduler::retry_at(Lane which, Block block, TimePoint due) {
   const std::lock_guard lock(mutex_);
   ++stats_.retries;
-  queue_again(lane_state(which), std::move(block), due);
+  queue_again(queue_of(which), std::move(block), due);
 }
 
-void Scheduler::put_back(Lane which, Block block, TimePoint due) {
+void Scheduler::requeue(Lane which, Block block, TimePoint due) {
   const std::lock_guard lock(mutex_);
-  queue_again(lane_state(which), std::move(block), due);
+  queue_again(queue_of(which), std::move(block), due);
 }
 
-void Scheduler::queue_again(LaneState& lane, Block block, TimePoint due) {
+void Scheduler::queue_again(LaneQueue& lane, Block block, TimePoint due) {
   --lane.in_flight;
   if (is_stopped_) return;  // and its slot goes back
   if (block.received == 0) take_slot_back(block);
@@ -255,29 +255,29 @@ void Scheduler::ask_refresh(std::uint32_t source) {
 
 void Scheduler::add_waker(Lane which, std::function<void()> waker) {
   const std::lock_guard lock(mutex_);
-  lane_state(which).wakers.push_back(std::move(waker));
+  queue_of(which).wakers.push_back(std::move(waker));
 }
 
 void Scheduler::remove_wakers() {
   const std::lock_guard lock(mutex_);
-  for (LaneState& lane : lanes_) lane.wakers.clear();
+  for (LaneQueue& lane : lanes_) lane.wakers.clear();
 }
 
-void Scheduler::wake_lane(LaneState& lane) {
+void Scheduler::wake_lane(LaneQueue& lane) {
   lane.is_starved = false;
   lane.has_work.notify_all();
   for (const auto& waker : lane.wakers) waker();
 }
 
 void Scheduler::wake_starved_locked() {
-  for (LaneState& lane : lanes_) {
+  for (LaneQueue& lane : lanes_) {
     if (lane.is_starved) wake_lane(lane);
   }
 }
 
 void Scheduler::stop_locked() {
   is_stopped_ = true;
-  for (LaneState& lane : lanes_) {
+  for (LaneQueue& lane : lanes_) {
     lane.retries.clear();  // their slots go back
     wake_lane(lane);
   }

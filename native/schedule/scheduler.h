@@ -36,7 +36,7 @@
 #include "plan/plan.h"
 #include "schedule/block_cutter.h"
 #include "schedule/delivery_queue.h"
-#include "schedule/device_lane.h"
+#include "schedule/device_slots.h"
 #include "schedule/digest_ledger.h"
 #include "schedule/item_memory.h"
 
@@ -79,9 +79,9 @@ struct Delivery {
 struct SchedulerStats {
   std::uint64_t blocks = 0;
   std::uint64_t retries = 0;
-  std::uint64_t rereads = 0;         // of items whose digest was wrong
-  std::uint64_t bytes_landed = 0;    // of finished blocks, dropped gaps included
-  std::uint64_t bytes_straight = 0;  // of these, in blocks read straight into a device's memory
+  std::uint64_t rereads = 0;          // of items whose digest was wrong
+  std::uint64_t bytes_landed = 0;     // of finished blocks, dropped gaps included
+  std::uint64_t gpudirect_bytes = 0;  // of these, in blocks read straight into a device's memory
   std::uint64_t bytes_delivered = 0;
   std::uint64_t items_delivered = 0;
   std::uint64_t peak_held_bytes = 0;
@@ -95,11 +95,11 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   // Before anything is taken. `sink` must outlive the last block.
-  void add_device(std::int32_t device, DeviceLane lane);
+  void add_device(std::int32_t device, DeviceSlots lane);
 
   // Whether blocks of the source that are for a device are handed out from here on without a slot,
   // to be read straight into their targets. Not with digests, which need the bytes on the host.
-  void set_straight(std::uint32_t source, bool is_straight);
+  void set_gpudirect(std::uint32_t source, bool is_gpudirect);
 
   // --- readers ---
   // Waits for a block; nothing when the lane is finished or everything was stopped.
@@ -114,9 +114,9 @@ class Scheduler {
   // The block failed and is worth another attempt, once `due`.
   void retry_at(Lane lane, Block block, TimePoint due);
   // The block was not tried: it waits for new credentials. Not a retry.
-  void put_back(Lane lane, Block block, TimePoint due);
-  // As put_back, of a block that waits until the consumer renewed credentials, whenever that is.
-  void set_aside(Lane lane, Block block, TimePoint due);
+  void requeue(Lane lane, Block block, TimePoint due);
+  // As requeue, of a block that waits until the consumer renewed credentials, whenever that is.
+  void requeue_until_renewed(Lane lane, Block block, TimePoint due);
   void fail(ReadError error);
   void ask_refresh(std::uint32_t source);
   // `waker` is called, from any thread, whenever try_take of that lane may answer differently.
@@ -150,7 +150,7 @@ class Scheduler {
   SchedulerStats stats();
 
  private:
-  struct LaneState {
+  struct LaneQueue {
     std::vector<BlockCutter> cutters;  // one for each server
     std::multimap<TimePoint, Block> retries;
     std::uint32_t in_flight = 0;
@@ -176,11 +176,11 @@ class Scheduler {
   };
 
   TakeResult wait_for_block(Lane lane, bool is_loan, const Admission& admission);
-  TakeResult try_take_locked(LaneState& lane, TimePoint now, const Admission& admission);
+  TakeResult try_take_locked(LaneQueue& lane, TimePoint now, const Admission& admission);
   TakeResult with_slot(TakeResult taken);
-  std::optional<Block> take_due(LaneState& lane, Search& search);
-  std::optional<Block> cut_next(LaneState& lane, Search& search);
-  BlockCutter* next_cutter(LaneState& lane, Search& search);
+  std::optional<Block> take_due(LaneQueue& lane, Search& search);
+  std::optional<Block> cut_next(LaneQueue& lane, Search& search);
+  BlockCutter* next_cutter(LaneQueue& lane, Search& search);
   bool try_give_slot(Block& block);
   void count_landed(Lane which, const Block& block);
   void ask_for_memory();
@@ -190,10 +190,10 @@ class Scheduler {
   void fail_locked(ReadError error);
   void stop_locked();
   void release_locked();
-  void queue_again(LaneState& lane, Block block, TimePoint due);
-  void wake_lane(LaneState& lane);
+  void queue_again(LaneQueue& lane, Block block, TimePoint due);
+  void wake_lane(LaneQueue& lane);
   void wake_starved_locked();
-  LaneState& lane_state(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+  LaneQueue& queue_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
   const SchedulerOptions options_;
   DigestLedger ledger_;  // has a lock of its own, taken inside of ours
@@ -204,10 +204,10 @@ class Scheduler {
   std::vector<std::uint64_t> missing_bytes_;  // by item
   DeliveryQueue queue_;
   ItemMemory memory_;
-  std::array<LaneState, kLaneCount> lanes_;
+  std::array<LaneQueue, kLaneCount> lanes_;
   std::vector<std::uint32_t> to_refresh_;
-  std::map<std::int32_t, DeviceLane> devices_;
-  std::set<std::uint32_t> straight_;  // sources
+  std::map<std::int32_t, DeviceSlots> devices_;
+  std::set<std::uint32_t> gpudirect_sources_;
   std::optional<ReadError> error_;
   bool is_stopped_ = false;
   std::uint32_t loans_ = 0;

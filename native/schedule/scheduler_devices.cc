@@ -4,19 +4,19 @@
 #include "schedule/scheduler.h"
 
 namespace streamer {
-void Scheduler::add_device(std::int32_t device, DeviceLane lane) {
+void Scheduler::add_device(std::int32_t device, DeviceSlots lane) {
   const std::lock_guard lock(mutex_);
   devices_[device] = std::move(lane);
 }
 
-void Scheduler::set_straight(std::uint32_t source, bool is_straight) {
+void Scheduler::set_gpudirect(std::uint32_t source, bool is_gpudirect) {
   const std::lock_guard lock(mutex_);
-  if (is_straight && ledger_.is_empty()) straight_.insert(source);
-  if (!is_straight) straight_.erase(source);
+  if (is_gpudirect && ledger_.is_empty()) gpudirect_sources_.insert(source);
+  if (!is_gpudirect) gpudirect_sources_.erase(source);
 }
 
 bool Scheduler::try_give_slot(Block& block) {
-  if (block.device == kHost || straight_.contains(block.source)) return true;
+  if (block.device == kHost || gpudirect_sources_.contains(block.source)) return true;
   return devices_.at(block.device).try_give_slot(block);
 }
 
@@ -40,10 +40,10 @@ void Scheduler::land(Lane which, const Block& block) {
   count_landed(which, block);
 }
 
-void Scheduler::set_aside(Lane which, Block block, TimePoint due) {
+void Scheduler::requeue_until_renewed(Lane which, Block block, TimePoint due) {
   take_slot_back(block);
   const std::lock_guard lock(mutex_);
-  queue_again(lane_state(which), std::move(block), due);
+  queue_again(queue_of(which), std::move(block), due);
 }
 
 void Scheduler::wake_starved() {

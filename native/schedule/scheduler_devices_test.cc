@@ -9,7 +9,7 @@
 #include "cuda/fake_driver.h"
 #include "cuda/runtime.h"
 #include "io/arena.h"
-#include "schedule/device_lane.h"
+#include "schedule/device_slots.h"
 #include "schedule/scheduler.h"
 
 namespace streamer {
@@ -155,7 +155,7 @@ TEST_CASE("a block that waits for the consumer holds no slot") {
   const TimePoint now = Clock::now();
   auto block = desk.take(now);
   block->received = 10;
-  desk.scheduler.set_aside(Lane::kHttp, std::move(*block), now);
+  desk.scheduler.requeue_until_renewed(Lane::kHttp, std::move(*block), now);
   CHECK(desk.user->held_bytes == 0);
   CHECK(desk.take(now)->received == 0);
 }
@@ -166,8 +166,8 @@ TEST_CASE("a block set aside is not compared with the checksum of an answer it l
   const TimePoint now = Clock::now();
   auto block = desk.take(now);
   block->received = 10;
-  block->answer = AnswerCheck{.begin = block->begin, .expected = 1, .found = 2};
-  desk.scheduler.set_aside(Lane::kHttp, std::move(*block), now);
+  block->answer = AnswerCheck{.begin = block->begin, .expected = 1, .received = 2};
+  desk.scheduler.requeue_until_renewed(Lane::kHttp, std::move(*block), now);
   const auto again = desk.take(now);
   REQUIRE(again);
   CHECK(!again->answer);

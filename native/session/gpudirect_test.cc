@@ -82,7 +82,7 @@ std::uint64_t load_straight(const SessionOptions& options = straight_options(),
   Consumer(session, plan).load(plan, data);
   session.close();
   CHECK(session.stats().scheduler.bytes_delivered == data.size());
-  return session.stats().scheduler.bytes_straight;
+  return session.stats().scheduler.gpudirect_bytes;
 }
 
 TEST_CASE("a file that is read past the page cache goes straight to its device") {
@@ -114,7 +114,7 @@ TEST_CASE("a library that would only copy by itself is used where it was asked f
   library.only_copies();
   CHECK(load_straight() == 0);
   CHECK(library.live_drivers() == 0);
-  CHECK(CudaRuntime::instance().file_storage(false).reason ==
+  CHECK(CudaRuntime::instance().gpudirect(false).reason ==
         "libcufile cannot start: its code is 5001");
   CHECK(load_straight(straight_options(true)) == 2'000'000);
   CHECK(load_straight() == 0);
@@ -135,7 +135,7 @@ TEST_CASE("one that somebody else started may copy: it is used where it was aske
   const auto others =
       CuFile::open({STREAMER_FAKE_CUFILE, kAnyFile, kAnyDevice, kAnyFile}, true, reason);
   CHECK(load_straight() == 0);
-  CHECK(CudaRuntime::instance().file_storage(false).reason ==
+  CHECK(CudaRuntime::instance().gpudirect(false).reason ==
         "libcufile cannot be told not to copy: its code is 5026");
   CHECK(load_straight(straight_options(true)) == 2'000'000);
 }
@@ -165,7 +165,7 @@ TEST_CASE("without the kernel module, its device, or the library the ring is tak
   const auto problem_of = [&runtime](CuFilePaths paths) {
     runtime.use_cufile_for_tests(std::move(paths));
     CHECK(load_straight() == 0);
-    return runtime.file_storage(false).reason;
+    return runtime.gpudirect(false).reason;
   };
   CHECK(problem_of({STREAMER_FAKE_CUFILE, "/nonexistent", kAnyDevice, kAnyFile}) ==
         "the kernel module nvidia-fs is not loaded");
@@ -190,7 +190,7 @@ TEST_CASE("with digests, which need the bytes on this machine, the ring is taken
   Session session(straight_options());
   session.add_file(file.path(), data.size(), "", {.is_direct = true});
   Consumer(session, plan).load(plan, data);
-  CHECK(session.stats().scheduler.bytes_straight == 0);
+  CHECK(session.stats().scheduler.gpudirect_bytes == 0);
 }
 
 TEST_CASE("nothing is read into memory that the consumer's stream may still use") {
@@ -207,7 +207,7 @@ TEST_CASE("nothing is read into memory that the consumer's stream may still use"
   consumer.read_all();
   REQUIRE(!consumer.error);
   CHECK(target.settled() == data);
-  CHECK(session.stats().scheduler.bytes_straight == data.size());
+  CHECK(session.stats().scheduler.gpudirect_bytes == data.size());
 }
 
 TEST_CASE("a load that is closed while it waits for the consumer's stream ends") {

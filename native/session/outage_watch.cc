@@ -10,21 +10,21 @@ OutageWatch::OutageWatch(const std::vector<std::shared_ptr<Endpoint>>& endpoints
   std::map<std::shared_ptr<Endpoint>, std::uint32_t> numbers;
   for (const auto& endpoint : endpoints) {
     const auto number = static_cast<std::uint32_t>(numbers.size());
-    const auto [known, is_new] = numbers.try_emplace(endpoint, number);
-    server_of_source_.push_back(known->second);
+    const auto [entry, is_new] = numbers.try_emplace(endpoint, number);
+    server_of_source_.push_back(entry->second);
     if (is_new && endpoint) servers_.push_back({endpoint, endpoint->totals(now)});
   }
 }
 
 std::vector<OpenOutage> OutageWatch::open(TimePoint now) const {
-  std::vector<OpenOutage> found;
+  std::vector<OpenOutage> open;
   for (const Server& server : servers_) {
     const std::optional<OutageStory> outage = server.endpoint->outage();
     if (!outage) continue;
-    found.push_back({server.endpoint->name(), seconds_between(outage->since, now), outage->probes,
-                     summary_of(outage->last_failure)});
+    open.push_back({server.endpoint->name(), seconds_between(outage->since, now), outage->probes,
+                    summary_of(outage->last_failure)});
   }
-  return found;
+  return open;
 }
 
 OutageTotals OutageWatch::totals(TimePoint now) const {

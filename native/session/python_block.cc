@@ -30,7 +30,7 @@ PythonBlock::~PythonBlock() {
 }
 
 bool PythonBlock::fill_in() {
-  std::optional<PythonLane::Loan> lent = session_->python().lend();
+  std::optional<PythonLoans::Loan> lent = session_->python().lend();
   if (!lent) return false;
   is_lent_ = true;
   is_settled_ = false;

@@ -47,7 +47,7 @@ class PythonBlock {
   void let_go();
 
   std::shared_ptr<Session> session_;
-  PythonLane::Loan loan_;
+  PythonLoans::Loan loan_;
   std::unique_ptr<std::byte[]> bounce_;
   std::byte* data_ = nullptr;
   bool is_lent_ = false;    // counted by the scheduler, which keeps all memory until then

@@ -32,7 +32,7 @@ constexpr std::uint64_t kLeastSlots = 4;
 // Workers and sources outlive the scheduler, whose wakers point at reactors; threads are joined
 // before either.
 struct Session::State {
-  explicit State(SessionOptions given) : options(std::move(given)) {}
+  explicit State(SessionOptions all) : options(std::move(all)) {}
 
   const SessionOptions options;
   Sources sources;
@@ -42,7 +42,7 @@ struct Session::State {
   // From start() on.
   std::vector<std::shared_ptr<Endpoint>> endpoints;  // by source
   std::optional<OutageWatch> outages;
-  std::optional<PythonLane> python;
+  std::optional<PythonLoans> python;
   std::mutex join_mutex;  // close() may be called by several threads
 
   Sources& sources_before_start() {
@@ -196,7 +196,7 @@ bool Session::compares_answers(std::uint32_t source) {
 
 std::string Session::version(std::uint32_t source) { return state().sources.version(source); }
 
-PythonLane& Session::python() { return *state().python; }
+PythonLoans& Session::python() { return *state().python; }
 
 void Session::fail(ReadError error) { state().scheduler->fail(std::move(error)); }
 

@@ -27,7 +27,7 @@
 #include "nfs/object.h"
 #include "schedule/scheduler.h"
 #include "session/outage_watch.h"
-#include "session/python_lane.h"
+#include "session/python_loans.h"
 #include "session/session_options.h"
 
 namespace streamer {
@@ -97,7 +97,7 @@ class Session {
   std::string version(std::uint32_t source);
 
   // For PythonBlock, on any number of threads. Only once it has started.
-  PythonLane& python();
+  PythonLoans& python();
   void fail(ReadError error);
 
   SessionStats stats();

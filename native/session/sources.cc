@@ -29,12 +29,12 @@ void Sources::add_nfs(const std::string& url, std::uint64_t size_bytes, std::str
   NfsUrl parsed = parse_nfs_url(url);
   std::vector<std::string>& addresses = addresses_[parsed.server];
   if (addresses.empty() && !lookup_error_) {
-    auto found = addresses_of(parsed.server, patience);
-    if (auto* error = std::get_if<ReadError>(&found)) {
+    auto looked_up = addresses_of(parsed.server, patience);
+    if (auto* error = std::get_if<ReadError>(&looked_up)) {
       error->source = static_cast<std::uint32_t>(lanes_.size());
       lookup_error_ = std::move(*error);
     } else {
-      addresses = std::get<std::vector<std::string>>(std::move(found));
+      addresses = std::get<std::vector<std::string>>(std::move(looked_up));
     }
   }
   auto file =
@@ -53,12 +53,12 @@ bool Sources::has(Lane lane) const {
 }
 
 std::vector<std::shared_ptr<Endpoint>> Sources::endpoints() const {
-  std::vector<std::shared_ptr<Endpoint>> found = python_servers_;
-  for (std::size_t source = 0; source < found.size(); ++source) {
-    if (objects_[source]) found[source] = objects_[source]->target()->endpoint;
-    if (nfs_files_[source]) found[source] = nfs_files_[source]->endpoint();
+  std::vector<std::shared_ptr<Endpoint>> endpoints = python_servers_;
+  for (std::size_t source = 0; source < endpoints.size(); ++source) {
+    if (objects_[source]) endpoints[source] = objects_[source]->target()->endpoint;
+    if (nfs_files_[source]) endpoints[source] = nfs_files_[source]->endpoint();
   }
-  return found;
+  return endpoints;
 }
 
 std::string Sources::version(std::uint32_t source) const {

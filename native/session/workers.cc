@@ -27,15 +27,15 @@ void run_guarded(Scheduler& scheduler, Work work) {
 
 // At least one, or the load fails.
 template <typename Reactor, typename Make>
-void Workers::make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& made, unsigned count,
-                            Make make) {
+void Workers::make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& reactors,
+                            unsigned count, Make make) {
   try {
-    while (made.size() < count) {
-      made.push_back(make());
-      scheduler_.add_waker(lane, [reactor = made.back().get()] { reactor->wake(); });
+    while (reactors.size() < count) {
+      reactors.push_back(make());
+      scheduler_.add_waker(lane, [reactor = reactors.back().get()] { reactor->wake(); });
     }
   } catch (const std::exception& failure) {
-    if (!made.empty()) return;
+    if (!reactors.empty()) return;
     scheduler_.fail(error_of(ErrorCode::kIo, std::string("the engine: ") + failure.what(),
                              descriptor_shortage()));
   }
@@ -60,7 +60,7 @@ bool Workers::start_thread(const char* role, unsigned index, Work work) {
 void Workers::start_copiers() {
   for (const auto& [device, copier] : copiers_.by_device()) {
     const auto number = static_cast<unsigned>(device);
-    if (start_thread("gpu", number, [made = copier.get()] { made->run(); })) continue;
+    if (start_thread("gpu", number, [copier = copier.get()] { copier->run(); })) continue;
     scheduler_.fail(error_of(ErrorCode::kOutOfMemory, "the system gives no thread for a device"));
     return;
   }
@@ -98,12 +98,13 @@ void Workers::start_nfs() {
 }
 
 void Workers::start_files(const std::vector<std::uint64_t>& wanted_bytes) {
-  file_lane_.emplace(scheduler_, sources_.files(), copiers_);
-  if (options_.gpudirect.value_or(true)) file_lane_->use_gpudirect(options_.gpudirect.has_value());
-  file_lane_->start(options_.file_threads, wanted_bytes);
+  file_threads_.emplace(scheduler_, sources_.files(), copiers_);
+  if (options_.gpudirect.value_or(true))
+    file_threads_->use_gpudirect(options_.gpudirect.has_value());
+  file_threads_->start(options_.file_threads, wanted_bytes);
   for (unsigned i = 0; i < options_.file_threads; ++i) {
-    if (start_thread("file", i, [this] { file_lane_->run(); })) continue;
-    file_lane_->remove(options_.file_threads - i);
+    if (start_thread("file", i, [this] { file_threads_->run(); })) continue;
+    file_threads_->remove(options_.file_threads - i);
     return;
   }
 }

@@ -15,7 +15,7 @@
 #include "http/reactor.h"
 #include "nfs/reactor.h"
 #include "schedule/scheduler.h"
-#include "session/file_lane.h"
+#include "session/file_threads.h"
 #include "session/session_options.h"
 #include "session/sources.h"
 
@@ -41,14 +41,14 @@ class Workers {
   // While they work, too.
   const HttpCounters& http_counters() const { return http_counters_; }
   // See DeviceFileReads::refusal().
-  int gpudirect_refusal() const { return file_lane_ ? file_lane_->gpudirect_refusal() : 0; }
+  int gpudirect_refusal() const { return file_threads_ ? file_threads_->gpudirect_refusal() : 0; }
 
  private:
   void start_http();
   void start_nfs();
   void start_files(const std::vector<std::uint64_t>& wanted_bytes);
   template <typename Reactor, typename Make>
-  void make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& made, unsigned count,
+  void make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& reactors, unsigned count,
                      Make make);
   template <typename Work>
   bool start_thread(const char* role, unsigned index, Work work);
@@ -60,7 +60,7 @@ class Workers {
   HttpCounters http_counters_;
   std::vector<std::unique_ptr<HttpReactor>> http_reactors_;
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors_;
-  std::optional<FileLane> file_lane_;
+  std::optional<FileThreads> file_threads_;
   std::vector<std::thread> threads_;
 };
 

@@ -16,11 +16,11 @@
 
 namespace streamer {
 
-class PythonLane {
+class PythonLoans {
  public:
   // `endpoints` by source. All must outlive the lane.
-  PythonLane(Scheduler& scheduler, const std::vector<std::shared_ptr<Endpoint>>& endpoints,
-             const RetryOptions& retry)
+  PythonLoans(Scheduler& scheduler, const std::vector<std::shared_ptr<Endpoint>>& endpoints,
+              const RetryOptions& retry)
       : scheduler_(scheduler), endpoints_(endpoints), retries_(scheduler, Lane::kPython, retry) {}
 
   // A block that is read. Its memory stays until end_loan().

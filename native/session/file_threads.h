@@ -13,15 +13,15 @@
 
 namespace streamer {
 
-class FileLane {
+class FileThreads {
  public:
   // `files` by source, null for others. All must outlive the lane.
-  FileLane(Scheduler& scheduler, const std::vector<std::unique_ptr<FileReader>>& files,
-           const DeviceCopiers& copiers)
+  FileThreads(Scheduler& scheduler, const std::vector<std::unique_ptr<FileReader>>& files,
+              const DeviceCopiers& copiers)
       : scheduler_(scheduler), files_(files), copiers_(copiers) {}
 
   // From here on files that are read past the page cache go straight to their devices, if there are
-  // such and the library is there (see CudaRuntime::file_storage). Before start().
+  // such and the library is there (see CudaRuntime::gpudirect). Before start().
   void use_gpudirect(bool may_copy);
 
   // How many threads will call run(), and how many bytes of each file, by source, are wanted.
@@ -30,7 +30,7 @@ class FileLane {
   void remove(unsigned threads) { readers_.remove(threads); }
 
   // See DeviceFileReads::refusal().
-  int gpudirect_refusal() const { return straight_ ? straight_->refusal() : 0; }
+  int gpudirect_refusal() const { return device_reads_ ? device_reads_->refusal() : 0; }
 
   // Reads block by block until there are no more, or until there are fewer descriptors than
   // threads.
@@ -43,7 +43,7 @@ class FileLane {
   Scheduler& scheduler_;
   const std::vector<std::unique_ptr<FileReader>>& files_;
   const DeviceCopiers& copiers_;
-  std::optional<DeviceFileReads> straight_;
+  std::optional<DeviceFileReads> device_reads_;
   ReaderCount readers_;
 };
 

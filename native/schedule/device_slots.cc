@@ -1,10 +1,10 @@
-#include "schedule/device_lane.h"
+#include "schedule/device_slots.h"
 
 #include "io/arena.h"
 
 namespace streamer {
 
-bool DeviceLane::try_give_slot(Block& block) const {
+bool DeviceSlots::try_give_slot(Block& block) const {
   if (!block.slot) block.slot = ring->try_acquire(user);
   return block.slot != nullptr;
 }

@@ -10,7 +10,7 @@
 
 namespace streamer {
 
-struct DeviceLane {
+struct DeviceSlots {
   std::shared_ptr<PinnedRing> ring;
   std::shared_ptr<RingUser> user;
   DeviceSink* sink = nullptr;

@@ -1,4 +1,4 @@
-#include "session/file_lane.h"
+#include "session/file_threads.h"
 
 #include <cerrno>
 #include <utility>
@@ -14,49 +14,49 @@ constexpr double kDescriptorWaitS = 0.02;
 
 }  // namespace
 
-void FileLane::use_gpudirect(bool may_copy) {
+void FileThreads::use_gpudirect(bool may_copy) {
   std::vector<std::uint32_t> direct;
   for (std::uint32_t source = 0; source < files_.size(); ++source) {
     if (files_[source] && files_[source]->is_direct()) direct.push_back(source);
   }
   if (direct.empty() || copiers_.by_device().empty()) return;
-  auto library = CudaRuntime::instance().file_storage(may_copy).library;
+  auto library = CudaRuntime::instance().gpudirect(may_copy).library;
   if (!library) return;
-  straight_.emplace(std::move(library));
-  for (const std::uint32_t source : direct) scheduler_.set_straight(source, true);
+  device_reads_.emplace(std::move(library));
+  for (const std::uint32_t source : direct) scheduler_.set_gpudirect(source, true);
 }
 
-void FileLane::start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes) {
+void FileThreads::start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes) {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (files_[i]) files_[i]->expect(wanted_bytes[i]);
   }
   readers_.start(threads);
 }
 
-void FileLane::run() {
+void FileThreads::run() {
   while (auto block = scheduler_.take(Lane::kFile)) {
     const TimePoint started = Clock::now();
     auto error = read(*block);
     if (error && means_no_descriptor(error->os_error) && readers_.leave_to_others()) {
-      scheduler_.put_back(Lane::kFile, std::move(*block), after(Clock::now(), kDescriptorWaitS));
+      scheduler_.requeue(Lane::kFile, std::move(*block), after(Clock::now(), kDescriptorWaitS));
       return;
     }
     settle(std::move(*block), std::move(error), started);
   }
 }
 
-std::optional<ReadError> FileLane::read(Block& block) {
+std::optional<ReadError> FileThreads::read(Block& block) {
   const auto is_cancelled = [this] { return scheduler_.is_stopped(); };
   FileReader& file = *files_[block.source];
-  if (!goes_straight(block)) return file.read(block, is_cancelled);
-  return straight_->read(file, block, *copiers_.by_device().at(block.device), is_cancelled);
+  if (!is_read_by_gpudirect(block)) return file.read(block, is_cancelled);
+  return device_reads_->read(file, block, *copiers_.by_device().at(block.device), is_cancelled);
 }
 
-void FileLane::settle(Block block, std::optional<ReadError> error, TimePoint started) {
-  if (error && error->os_error == ENOTSUP && goes_straight(block)) {
-    scheduler_.set_straight(block.source, false);
+void FileThreads::settle(Block block, std::optional<ReadError> error, TimePoint started) {
+  if (error && error->os_error == ENOTSUP && is_read_by_gpudirect(block)) {
+    scheduler_.set_gpudirect(block.source, false);
     block.received = 0;
-    scheduler_.put_back(Lane::kFile, std::move(block), Clock::now());
+    scheduler_.requeue(Lane::kFile, std::move(block), Clock::now());
   } else if (error) {
     error->source = block.source;
     error->begin = block.begin;

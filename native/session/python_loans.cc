@@ -1,4 +1,4 @@
-#include "session/python_lane.h"
+#include "session/python_loans.h"
 
 #include <utility>
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kRoomPollS = 0.02;  // between two looks at a server that has no room
 
-void complete(ReadError& error, const PythonLane::Loan& loan) {
+void complete(ReadError& error, const PythonLoans::Loan& loan) {
   error.source = loan.block.source;
   error.begin = loan.block.begin;
   error.end = loan.block.end;
@@ -17,7 +17,7 @@ void complete(ReadError& error, const PythonLane::Loan& loan) {
 
 }  // namespace
 
-std::optional<PythonLane::Loan> PythonLane::lend() {
+std::optional<PythonLoans::Loan> PythonLoans::lend() {
   const Admission admission = [this](std::uint32_t source, TimePoint first_started) {
     return retries_.closed_until(*endpoints_[source], first_started, Clock::now());
   };
@@ -30,27 +30,27 @@ std::optional<PythonLane::Loan> PythonLane::lend() {
         return Loan{std::move(*block), *ticket, now};
       }
       // Another thread was faster.
-      scheduler_.put_back(Lane::kPython, std::move(*block), after(now, kRoomPollS));
+      scheduler_.requeue(Lane::kPython, std::move(*block), after(now, kRoomPollS));
     }
     end_loan();
   }
   return std::nullopt;
 }
 
-void PythonLane::finish(Loan loan) {
+void PythonLoans::finish(Loan loan) {
   const TimePoint now = Clock::now();
   endpoint_of(loan.block).finish_well(loan.ticket, seconds_between(loan.started, now), false, now);
   scheduler_.finish(Lane::kPython, std::move(loan.block));
 }
 
-void PythonLane::try_again(Loan loan, ReadError error) {
+void PythonLoans::try_again(Loan loan, ReadError error) {
   complete(error, loan);
   Endpoint& endpoint = endpoint_of(loan.block);
   const bool is_of_outage = endpoint.finish_badly(loan.ticket, error, Clock::now());
   retries_.try_again(std::move(loan.block), std::move(error), endpoint, is_of_outage);
 }
 
-void PythonLane::fail(const Loan& loan, ReadError error) {
+void PythonLoans::fail(const Loan& loan, ReadError error) {
   endpoint_of(loan.block).cancel(loan.ticket);
   complete(error, loan);
   scheduler_.fail(std::move(error));
