@@ -16,7 +16,8 @@ namespace streamer {
 // Reads bytes of the file from `offset` on to where the cursor points: by one system call, or by
 // several at a time where there is a ring.
 // Returns how many are there now, 0 at the end of the file, or -1 with errno: EINVAL where the file
-// system wants something else, EAGAIN where the ring failed, which the thread has no longer.
+// system wants something else, ENOMEM where there is no memory for the buffer, EAGAIN where the
+// ring failed, which the thread has no longer.
 ssize_t read_direct(const ReadCall& read_call, ReadRing* ring, int descriptor, SegmentCursor cursor,
                     off_t offset);
 

@@ -174,10 +174,12 @@ TEST_CASE("a file is read past the page cache and compared as any other") {
   CHECK(reader.read(block, kNeverCancelled)->code == ErrorCode::kTruncated);
 }
 
-TEST_CASE("a file system that refuses is asked through the page cache from then on") {
+TEST_CASE(
+    "a file system that refuses, or memory that is short, makes the rest go through the page "
+    "cache") {
   const std::string data = random_data(300'000, 8);
   const TemporaryFile file(data);
-  for (const int os_error : {EINVAL, EOPNOTSUPP}) {
+  for (const int os_error : {EINVAL, EOPNOTSUPP, ENOMEM}) {
     int calls = 0;
     const auto refuse_once = [&](int descriptor, const iovec* vectors, int count,
                                  off_t offset) -> ssize_t {

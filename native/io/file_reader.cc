@@ -199,9 +199,11 @@ ssize_t FileReader::read_some(VersionedFile& file, const SegmentCursor& cursor,
   if (file.is_direct) {
     ReadRing* const ring = options_.uses_ring ? ReadRing::of_this_thread() : nullptr;
     const ssize_t got = read_direct(options_.read_call, ring, file.descriptor, cursor, offset);
-    if (got >= 0 || (errno != EINVAL && errno != EOPNOTSUPP)) return got;
+    const bool is_refused = errno == EINVAL || errno == EOPNOTSUPP;
+    if (got >= 0 || (!is_refused && errno != ENOMEM)) return got;
     file.is_direct = false;
-    clear_flag(file.descriptor, O_DIRECT);  // the rest is read through the page cache
+    clear_flag(file.descriptor,
+               O_DIRECT);  // the rest goes through the page cache, without a buffer
   }
   std::array<iovec, kVectorsPerCall> vectors;
   const std::size_t count = next_vectors(cursor, vectors);
