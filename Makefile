@@ -31,7 +31,7 @@ SHARING = --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
-.PHONY: help demo test sanitize fuzz soak lint bench wheel clean \
+.PHONY: help demo test coverage sanitize fuzz soak lint bench wheel clean \
   build-packages test-packages fuzz-packages wheel-packages bench-packages
 
 help: ## list these targets
@@ -69,6 +69,10 @@ fuzz: $(INSTALL_STAMP) fuzz-packages ## fuzz every parser for SECONDS each, from
 	  build/fuzzers/$${target}_fuzz -max_total_time=$(SECONDS) build/fuzz/$$target native/fuzz/corpus/$$target || exit 1; done
 	cd tests && for target in header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing; do \
 	  ../$(BIN)/python -m fuzzing $$target -max_total_time=$(SECONDS) || exit 1; done
+
+coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
+	$(BIN)/pip install --quiet 'pytest-cov>=5'
+	$(BIN)/pytest -n $(WORKERS) $(SHARING) --cov=core --cov=backends --cov=src --cov=plugins --cov-context=test --cov-report= $(ARGS)
 
 lint: $(INSTALL_STAMP) ## check style and types: ruff, clang-format, mypy
 	$(BIN)/ruff check

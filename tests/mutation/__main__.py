@@ -9,24 +9,21 @@ before.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+
+from mutation.running import ROOT, check_clean, is_noticed_by_native_tests, is_noticed_by_pytest, replaced
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # pytest brings it
 
-ROOT = Path(__file__).resolve().parents[2]
 LISTS = sorted(Path(__file__).parent.glob("*.toml"))
-LONGEST_S = 600  # of the tests of one change; one that hangs them is noticed, too
-NATIVE = ROOT / "build/native-tests"
 
 
 @dataclass(frozen=True)
@@ -58,50 +55,33 @@ def changes() -> Iterator[Change]:
             yield Change(**row)
 
 
-@contextmanager
-def made(change: Change) -> Iterator[None]:
-    """Make the change inside the block.
+def changed(change: Change) -> str:
+    """Give the text of its file with the change.
 
     Raises:
         LookupError: its text does not stand in the file once: the list is old.
     """
-    path = ROOT / change.file
-    text = path.read_text()
+    text = (ROOT / change.file).read_text()
     if text.count(change.old) != 1:
         raise LookupError(f"{change.file} holds {change.old!r} {text.count(change.old)} times")
-    path.write_text(text.replace(change.old, change.new))
-    try:
-        yield
-    finally:
-        path.write_text(text)
+    return text.replace(change.old, change.new)
 
 
 def notice(change: Change) -> bool:
     """Whether a test fails, or the engine cannot be built."""
     if change.is_native:
-        steps = [[ROOT / ".venv/bin/cmake", "--build", NATIVE]]
-        steps += [[NATIVE / "native_tests", *([f"--test-case={change.tests}"] if change.tests else [])]]
-    else:
-        steps = [[ROOT / ".venv/bin/pytest", "-q", "-x", "-p", "no:cacheprovider", *change.tests.split()]]
-    for step in steps:
-        try:
-            done = subprocess.run(step, cwd=ROOT, capture_output=True, timeout=LONGEST_S, check=False)
-        except subprocess.TimeoutExpired:
-            return True
-        if done.returncode:
-            return True
-    return False
+        return is_noticed_by_native_tests(change.tests)
+    return is_noticed_by_pytest(change.tests.split())
 
 
 @click.command(help=__doc__)
 @click.option("--only", default="", help="Changes of files whose name holds this text.")
 def main(only: str) -> None:
-    if subprocess.run(["git", "diff", "--quiet"], cwd=ROOT, check=False).returncode:
-        raise click.UsageError("the tree has changes of your own")
+    check_clean()
     wanted = [change for change in changes() if only in change.file]
     missed = []
     for number, change in enumerate(wanted, 1):
-        with made(change):
+        with replaced(ROOT / change.file, changed(change)):
             is_noticed = notice(change)
         print(f"{number}/{len(wanted)} {'noticed' if is_noticed else 'MISSED '} {change.file}: {change.new.strip()}")
         sys.stdout.flush()
