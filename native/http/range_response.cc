@@ -38,8 +38,7 @@ bool is_content_range(std::string_view text, const RangeRequest& asked) {
   text.remove_prefix(kUnit.size());
   const std::size_t dash = text.find('-');
   const std::size_t slash = text.find('/');
-  if (dash == std::string_view::npos || slash == std::string_view::npos || slash < dash)
-    return false;
+  // Where one of them is missing, or stands in the other's place, a part is no number.
   return parse_number(text.substr(0, dash)) == asked.begin &&
          parse_number(text.substr(dash + 1, slash - dash - 1)) == asked.end - 1 &&
          parse_number(text.substr(slash + 1)) == asked.size;

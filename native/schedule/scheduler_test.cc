@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <future>
 #include <set>
 #include <thread>
 #include <vector>
@@ -202,6 +204,15 @@ TEST_CASE("stopping wakes every reader and the consumer") {
   reader.join();
   consumer.join();
   CHECK(woken == 1);
+}
+
+TEST_CASE("a server that asks for new credentials wakes the consumer") {
+  Scheduler scheduler(plan_of(1, 100), {Lane::kHttp}, options_of(1000));
+  auto delivery = std::async(std::launch::async, [&scheduler] { return scheduler.wait(30); });
+  CHECK(delivery.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  scheduler.ask_refresh(0);
+  REQUIRE(delivery.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  CHECK(delivery.get().to_refresh == std::vector<std::uint32_t>{0});
 }
 
 TEST_CASE("empty items, and a plan without items, are complete at once") {
