@@ -42,6 +42,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
+from streamer.core.outages.transient import STATUSES
 
 __all__ = ["Asked", "LoginFailedError", "about_answer", "is_transient", "raise_login_error", "raise_storage_error"]
 
@@ -123,7 +124,6 @@ _NOT_OF_TEXT = (
     ServiceResponseError,
     StreamerError,
 )
-_RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _TLS_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 _PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)
 
@@ -158,7 +158,7 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, IncompleteReadError):
         return True
     if isinstance(error, HttpResponseError):
-        return error.response is not None and error.status_code in _RETRIED_STATUSES
+        return error.response is not None and error.status_code in STATUSES
     reason = _reason(error)
     is_final = isinstance(reason, (*_TLS_ERRORS, NoHttpError)) or _is_unknown_host(reason)
     return isinstance(error, (ServiceRequestError, ServiceResponseError)) and not is_final

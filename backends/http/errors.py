@@ -32,10 +32,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 
-__all__ = ["TRANSIENT_ERRORS", "TRANSIENT_STATUSES", "raise_connection_error", "refusal"]
-
-TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
-TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
+__all__ = ["raise_connection_error", "refusal"]
 
 _REQUEST_IDS = ("x-request-id", "x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-amz-cf-id")
 _CODE = re.compile(rb"<Code>\s*([A-Za-z0-9.]{1,60})\s*</Code>")
