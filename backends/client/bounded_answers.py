@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
-from streamer.backends.client.wrong_protocols import NoHttpError
+from streamer.backends.client.not_http import NotHttpError
 from streamer.core.errors import StorageError
 from streamer.core.outages.heard import note_bytes
 
@@ -127,7 +127,7 @@ class BoundedResponse(aiohttp.ClientResponse):
         """Read the headers, which must be complete in time.
 
         Raises:
-            NoHttpError: what comes is something else.
+            NotHttpError: what comes is something else.
         """
         allowance = _allowance.get()
         timer = None
@@ -139,7 +139,7 @@ class BoundedResponse(aiohttp.ClientResponse):
         try:
             return await super().start(connection)
         except aiohttp.ClientResponseError as error:
-            raise NoHttpError(error) from None  # it repeats the request
+            raise NotHttpError(error) from None  # it repeats the request
         finally:
             if timer is not None:
                 timer.cancel()
