@@ -18,7 +18,6 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 from fsspec.asyn import sync
-from fsspec.config import apply_config
 from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
@@ -27,12 +26,13 @@ from streamer.backends.client.proxy import environment_proxy, named_proxy
 from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.client.told_values import document_told, word_told
 from streamer.backends.fsspec.instances import give_up, shared
+from streamer.backends.fsspec.options import configured_options
 from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs.errors import Answer, Asker
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.options import SecretOptions
 from streamer.core.store.trust import trust_in
 
 __all__ = ["GcsClient", "filled_options"]
@@ -186,9 +186,7 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     Raises:
         OptionError: an ``asynchronous`` instance, a key file that does not exist, or TLS that is not verified.
     """
-    options = SecretOptions(apply_config(GcsFileSystem, plain(given)))
-    if options.get("asynchronous"):
-        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
+    options = configured_options(GcsFileSystem, given)
     if options.get("project", "") is None:
         del options["project"]  # gcsfs would warn
     emulator = environment.get("STORAGE_EMULATOR_HOST", "")

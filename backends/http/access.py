@@ -16,12 +16,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import aiohttp
-from fsspec.config import apply_config
 from fsspec.implementations.http import HTTPFileSystem
 
 from streamer.backends.client.proxy import login_of, named_proxy
+from streamer.backends.fsspec.options import configured_options
 from streamer.core.errors import OptionError
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["Access", "access_of", "foreign_option", "merged_options"]
 
@@ -76,7 +76,7 @@ def merged_options(given: Mapping[str, Any]) -> SecretOptions:
     Raises:
         OptionError: TLS that would not be verified, or an ``asynchronous`` instance.
     """
-    options = SecretOptions(apply_config(HTTPFileSystem, plain(given)))
+    options = configured_options(HTTPFileSystem, given)
     client = options.get("client_kwargs") or {}
     connector = client.get("connector")
     refusals = [options.get(name, True) for name in ("verify", "ssl", "verify_ssl")]
@@ -85,8 +85,6 @@ def merged_options(given: Mapping[str, Any]) -> SecretOptions:
             "Unverified TLS is refused",
             hint="Name the CA instead: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
         )
-    if options.get("asynchronous"):
-        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     return options
 
 

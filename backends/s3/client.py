@@ -17,12 +17,12 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, ReadTimeoutError
 from fsspec.asyn import sync
-from fsspec.config import apply_config
 from s3fs import S3FileSystem
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.bounded_answers import TooSlowError, allowing
 from streamer.backends.fsspec.instances import shared
+from streamer.backends.fsspec.options import configured_options
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3.errors import MalformedAnswerError
@@ -31,7 +31,7 @@ from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.sessions import new_session
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["S3Client", "filled_options"]
 
@@ -185,14 +185,12 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     Raises:
         OptionError: ``verify=False``, a password in ``endpoint_url``, or an ``asynchronous`` instance.
     """
-    options = SecretOptions(apply_config(S3FileSystem, plain(given)))
+    options = configured_options(S3FileSystem, given)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
     endpoints = (options.get("endpoint_url"), options["client_kwargs"].get("endpoint_url"))
     if any("@" in endpoint for endpoint in endpoints if endpoint):
         raise OptionError("endpoint_url cannot hold a user or password: botocore would show it in its messages")
-    if options.get("asynchronous"):
-        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     return options
 
 
