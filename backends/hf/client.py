@@ -99,7 +99,7 @@ class HubClient:
         return Hop(url, self.access.headers)
 
     def probe(self, commit: str, path: str, uri: str) -> Probe:
-        """Ask where a file lies, and for its first byte there; raises as `http_probe.probe`."""
+        """Ask where a file lies, and for its first byte there; raises as `streamer.backends.http.probe.probe`."""
         return self.client.run(probe, self.client, self.start(commit, path), uri)
 
     def _asked(self, url: str, uri: str) -> tuple[bytes, str]:

@@ -47,7 +47,7 @@ def refusal(
     attempts: int = 1,
     elapsed_s: float = 0.0,
 ) -> StorageError:
-    """Say what an error of the Hub, or of a store behind it, means; arguments as for `http_errors.refusal`.
+    """Say what an error of the Hub, or of a store behind it, means; arguments as for `refusal` of the HTTP backend.
 
     Args:
         status: Anything that is no success.

@@ -1,6 +1,6 @@
 """Requests about HTTP objects, on the session and event loop of fsspec's HTTP file system.
 
-Guarantees: redirects are followed by hand, under the rules of `http_redirects`; each wait is bounded (`answer_times`)
+Guarantees: redirects are followed by hand, under the rules of `redirects`; each wait is bounded (`answer_times`)
 and each request is tried three times at most; no cookie is kept, nothing is decompressed, and TLS is always verified.
 fsspec's own requests are not used: they carry the user's headers to whatever host a redirect names.
 """

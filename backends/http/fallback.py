@@ -3,7 +3,7 @@
 Guarantees: the user's options reach fsspec as they are, and the load's report says why Python reads the bytes. A
 redirect to another origin is refused where the options may hold a secret: fsspec and aiohttp would take all but
 ``Authorization`` there (``X-Api-Key``, cookies), and an ``ssl`` context its client certificate. The other rules of
-`http_redirects` hold, too.
+`redirects` hold, too.
 """
 
 from __future__ import annotations
