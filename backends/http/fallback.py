@@ -88,13 +88,13 @@ async def _usual_session(**options: Any) -> aiohttp.ClientSession:
 async def _guarded_session(make: Callable[..., Awaitable[Any]], rules: _Rules, **options: Any) -> Any:
     """Make the user's session, and have it keep to the rules of redirects.
 
-    Its trace is aiohttp's only place to say so for requests that fsspec makes; it has no public way in afterwards.
+    A trace is aiohttp's only place to say so for requests that fsspec makes.
     """
     session = await make(**options)
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(partial(_check_redirect, rules))
     trace.freeze()
-    session._trace_configs.append(trace)
+    session.trace_configs.append(trace)
     return session
 
 
