@@ -29,6 +29,7 @@ from streamer.backends.client.bounded_answers import allowing, bind
 from streamer.backends.client.retry import Attempts
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.metadata_servers import ask_azure_directly
+from streamer.backends.private_names.azure import transport_of_service
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
@@ -179,7 +180,7 @@ class AzureClient:
     async def _ask(self, ask: _Ask[_Answer]) -> _Answer:
         if hasattr(self._service.credential, "get_token"):
             await self._get_token()  # before the service client does, whose wait for it is not bounded
-        transport = self._service._pipeline._transport  # of all that the service client makes; it has no public name
+        transport = transport_of_service(self._service)
         await transport.open()
         bind(transport.session)
         attempts = Attempts(self._times, self._most_attempts)

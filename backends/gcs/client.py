@@ -21,7 +21,7 @@ from fsspec.asyn import sync
 from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
-from streamer.backends.client.bounded_answers import allowing, bind, body_of
+from streamer.backends.client.bounded_answers import BoundedResponse, allowing, body_of
 from streamer.backends.client.proxy import environment_proxy, named_proxy
 from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.client.told_values import document_told, word_told
@@ -29,6 +29,8 @@ from streamer.backends.fsspec.instances import give_up, shared
 from streamer.backends.fsspec.options import configured_options
 from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs.errors import Answer, Asker
+from streamer.backends.private_names.aiohttp import verifies_tls
+from streamer.backends.private_names.gcsfs import open_session, shows_certificate
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
@@ -58,8 +60,9 @@ class GcsClient:
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         options = filled_options(storage_options, SecretOptions(os.environ))
+        options["session_kwargs"] = {"response_class": BoundedResponse, **(options.get("session_kwargs") or {})}
         self._fs: GcsFileSystem = shared(self, GcsFileSystem, options, _close)
-        self.endpoint = self._location = self._fs._location.rstrip("/")
+        self.endpoint = self._location = self._fs.base.removesuffix("/storage/v1/").rstrip("/")
         _check_endpoint(self._location)
         self._session_options: Mapping[str, Any] = self._fs.session_kwargs
         self._trust = self._environment_trust()
@@ -121,7 +124,6 @@ class GcsClient:
         return answer
 
     async def _bounded_get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
-        bind(await self._fs._set_session())
         with allowing(self._limits.answer_bytes, self._times):
             return await asyncio.wait_for(self._get(url, bearer, sent), self._times.question_s)
 
@@ -139,7 +141,7 @@ class GcsClient:
             await attempts.pause()
 
     async def _send(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
-        session = await self._fs._set_session()
+        session = await open_session(self._fs)
         async with session.request(
             "GET" if sent is None else "POST",
             URL(url, encoded=True),
@@ -156,7 +158,7 @@ class GcsClient:
     def _environment_trust(self) -> dict[str, ssl.SSLContext]:
         """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp looks at it only when it is imported."""
         named = os.environ.get("SSL_CERT_FILE")
-        has_own = "connector" in self._session_options or getattr(self._fs, "_use_client_cert", False)
+        has_own = "connector" in self._session_options or shows_certificate(self._fs)
         return {"ssl": trust_in(named)} if named and not has_own else {}
 
     def _environment_proxy(self) -> dict[str, str]:
@@ -168,7 +170,7 @@ class GcsClient:
 
 
 async def _close(fs: GcsFileSystem) -> None:
-    session: aiohttp.ClientSession | None = fs._session
+    session: aiohttp.ClientSession | None = fs.session
     if session is None:
         return
     if "connector" in fs.session_kwargs:
@@ -201,7 +203,7 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
         except OSError as error:
             raise OptionError(f"The option token names a file that cannot be read ({type(error).__name__})") from None
     session = options.get("session_kwargs") or {}
-    if getattr(session.get("connector"), "_ssl", True) is False:
+    if not verifies_tls(session.get("connector")):
         raise OptionError("A connector with ssl=False is refused: TLS certificates are always verified")
     return options
 

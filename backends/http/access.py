@@ -20,6 +20,7 @@ from fsspec.implementations.http import HTTPFileSystem
 
 from streamer.backends.client.proxy import login_of, named_proxy
 from streamer.backends.fsspec.options import configured_options
+from streamer.backends.private_names.aiohttp import verifies_tls
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions
 
@@ -79,8 +80,8 @@ def merged_options(given: Mapping[str, Any]) -> SecretOptions:
     options = configured_options(HTTPFileSystem, given)
     client = options.get("client_kwargs") or {}
     connector = client.get("connector")
-    refusals = [options.get(name, True) for name in ("verify", "ssl", "verify_ssl")]
-    if any(value is False for value in [*refusals, getattr(connector, "_ssl", True)]):
+    is_refused = any(options.get(name) is False for name in ("verify", "ssl", "verify_ssl"))
+    if is_refused or not verifies_tls(connector):
         raise OptionError(
             "Unverified TLS is refused",
             hint="Name the CA instead: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
