@@ -226,15 +226,13 @@ def _from_answer(error: HttpResponseError, asked: Asked, attempts: int) -> Stora
     status = error.status_code or 0
     told = getattr(error, "error_code", None)
     code = word_told(headers.get("x-ms-error-code") or getattr(told, "value", told))
-    row = _row(str(code), status, str(error.message), asked)
+    row = _row(str(code), status, asked)
     named = row.filled(container=asked.container, account=asked.account, means=asked.means or "anonymous caller")
     request_id = word_told(headers.get("x-ms-request-id"))
     return named.error(asked.uri, status=status or None, code=code, request_id=request_id, attempts=attempts)
 
 
-def _row(code: str, status: int, message: str, asked: Asked) -> _Row:
-    if code == "AuthorizationFailure" and "authenticate" in message:
-        code = "AuthenticationFailed"  # Azurite calls it so; Azure means its firewall by the other name
+def _row(code: str, status: int, asked: Asked) -> _Row:
     if status in (401, 403) and asked.sas_expires_at_s is not None:
         expired_at = datetime.fromtimestamp(asked.sas_expires_at_s, timezone.utc)
         if expired_at <= datetime.now(timezone.utc):
@@ -260,9 +258,7 @@ def _unreachable(reason: BaseException | None, asked: Asked) -> ErrorRow[Storage
         named = "There is no storage account {account!r}, or its" if asked.account else "Its"
         hint = "Check account_name, and account_host outside the public cloud"
         return ErrorRow(ConnectError, f"{named} host {{host}} is unknown to DNS", hint)
-    is_here = asked.host.startswith(("127.0.0.1", "localhost"))
-    hint = "Is the emulator (Azurite) running?" if is_here else "Check account_name, account_host and the network"
-    return ErrorRow(ConnectError, "No connection to {host}", hint)
+    return ErrorRow(ConnectError, "No connection to {host}", "Check account_name, account_host and the network")
 
 
 def _reason(error: Exception) -> BaseException | None:

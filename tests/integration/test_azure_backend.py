@@ -494,7 +494,7 @@ def test_an_emulator_that_does_not_run_is_a_refused_connection() -> None:
     assert isinstance(error, ConnectError)
     assert error.attempts == answer_times.ATTEMPTS
     assert host in str(error)
-    assert "emulator" in str(error)
+    assert "account_host" in str(error)
 
 
 @pytest.mark.usefixtures("_no_delays")
