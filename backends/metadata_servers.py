@@ -1,8 +1,7 @@
 """Metadata servers, which give a cloud's machines their credentials, are never asked through a proxy.
 
 Their addresses mean another machine to a proxy: it cannot answer, or answers with credentials of its own. The libraries
-that ask obey ``HTTP_PROXY`` all the same, unless ``NO_PROXY`` names each address. Their private attributes are the only
-way to tell them: ``tests/integration/test_metadata_servers.py`` says when a new version has others.
+that ask obey ``HTTP_PROXY`` all the same, unless ``NO_PROXY`` names each address.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ import os
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
+
+from streamer.backends.private_names.azure import identity_of, ignore_environment, transport_of_identity
+from streamer.backends.private_names.botocore import use_no_proxy
 
 __all__ = ["ask_aws_directly", "ask_azure_directly", "is_metadata_host", "is_metadata_url"]
 
@@ -63,9 +65,7 @@ def ask_aws_directly(session: Any) -> None:
     from botocore.exceptions import UnknownCredentialError  # noqa: PLC0415  only who reads S3 has it
 
     with suppress(UnknownCredentialError):
-        provider = session.get_component("credential_provider").get_provider("iam-role")
-        fetcher = provider._role_fetcher
-        fetcher._session = type(fetcher._session)(timeout=fetcher._timeout, proxies={})
+        use_no_proxy(session.get_component("credential_provider").get_provider("iam-role"))
 
 
 def ask_azure_directly(credential: Any) -> None:
@@ -73,10 +73,9 @@ def ask_azure_directly(credential: Any) -> None:
     from azure.identity.aio import ManagedIdentityCredential, WorkloadIdentityCredential  # noqa: PLC0415  see above
 
     for each in getattr(credential, "credentials", ()):
-        of_machine = getattr(each, "_credential", None)
-        if not isinstance(each, ManagedIdentityCredential) or isinstance(of_machine, WorkloadIdentityCredential):
+        if not isinstance(each, ManagedIdentityCredential):
             continue
-        pipeline = getattr(getattr(of_machine, "_client", None), "_pipeline", None)
-        transport = getattr(pipeline, "_transport", None)
-        if transport is not None:  # has no session before the first request
-            transport._use_env_settings = False
+        identity = identity_of(each)
+        transport = transport_of_identity(identity)
+        if transport is not None and not isinstance(identity, WorkloadIdentityCredential):
+            ignore_environment(transport)  # it has no session before its first request

@@ -49,7 +49,7 @@ class Place:
     uris: list[str]
     options: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    backend: str = "fsspec_any"
+    backend: str = "fsspec"
     imports: tuple[str, ...] = ()  # what the file system behind it imports when it is first used
 
 

@@ -25,9 +25,7 @@ from servers.hub import HubServer
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer, find_weed
 
-from streamer.backends.azure import client as azure_client
-from streamer.backends.gcs import client as gcs_client
-from streamer.backends.http import client as http_client
+from streamer.backends.client import retry
 
 # Named here and not beside the tests of the contract: where workers run the tests, the process that reports reads only
 # this file.
@@ -74,9 +72,7 @@ def _no_thread_is_left() -> Iterator[None]:
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients of storages ask again as often as ever, but soon: what the last answer leads to is there earlier."""
-    monkeypatch.setattr(azure_client, "FIRST_DELAY_S", SHORT_PAUSE_S)
-    monkeypatch.setattr(gcs_client, "PAUSE_S", SHORT_PAUSE_S)
-    monkeypatch.setattr(http_client, "PAUSE_S", SHORT_PAUSE_S)
+    monkeypatch.setattr(retry, "PAUSE_S", SHORT_PAUSE_S)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: SHORT_PAUSE_S)
     monkeypatch.setattr("botocore.retryhandler.delay_exponential", lambda *_, **__: SHORT_PAUSE_S)
 

@@ -28,6 +28,7 @@ PYTHON_ROOMS = [
     "backends.fsspec",
     "backends.posix",
     "backends backends.client",
+    "backends.private_names",
     "core.checkpoint",
     "core.engine",
     "core.tensors",

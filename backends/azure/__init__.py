@@ -1,5 +1,5 @@
 """Azure Blob Storage."""
 
-from streamer.backends.azure.store import AzureStore, is_blob_url, streamer_open_store, streamer_source_kind
+from streamer.backends.azure.store import AzureStore, streamer_open_store, streamer_source_kind
 
-__all__ = ["AzureStore", "is_blob_url", "streamer_open_store", "streamer_source_kind"]
+__all__ = ["AzureStore", "streamer_open_store", "streamer_source_kind"]

@@ -24,10 +24,12 @@ from fsspec.asyn import sync
 from streamer.backends.azure.errors import Asked, LoginFailedError, about_answer, is_transient, raise_storage_error
 from streamer.backends.azure.options import filled_options
 from streamer.backends.azure.urls import AzureUrl
-from streamer.backends.client.answer_times import AnswerTimes, answer_times
+from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes, answer_times
 from streamer.backends.client.bounded_answers import allowing, bind
+from streamer.backends.client.retry import Attempts
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.metadata_servers import ask_azure_directly
+from streamer.backends.private_names.azure import transport_of_service
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
@@ -40,8 +42,6 @@ SIGNATURE_LIFETIME_S = 600
 CLOCK_SKEW_S = 300  # a server whose clock is behind would refuse a signature that begins now
 
 DEFAULT_LIMITS = Limits()
-ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
-FIRST_DELAY_S = 0.5
 # `DefaultAzureCredential` tries a dozen places, among them an address that answers on Azure's own machines only.
 LOGIN_TIMEOUT_S = 30
 TOKEN_RESERVE_S = 300  # as in azure-identity, some of whose credentials run a program of a second for each token
@@ -111,7 +111,7 @@ class AzureClient:
         self.ca_file = os.fspath(verify) if isinstance(verify, (str, os.PathLike)) else None
         self._proxies: Mapping[str, str] = options.get("proxies") or {}
         retries = options.get("retry_total")
-        self._attempts = ATTEMPTS if retries is None else 1 + int(retries)
+        self._most_attempts = ATTEMPTS if retries is None else 1 + int(retries)
         self._times = answer_times(limits, options.get("read_timeout"))
         ca_file = self.ca_file or os.environ.get("SSL_CERT_FILE")
         self._request_options = _request_options(options, ca_file, self._times)
@@ -180,21 +180,19 @@ class AzureClient:
     async def _ask(self, ask: _Ask[_Answer]) -> _Answer:
         if hasattr(self._service.credential, "get_token"):
             await self._get_token()  # before the service client does, whose wait for it is not bounded
-        transport = self._service._pipeline._transport  # of all that the service client makes; it has no public name
+        transport = transport_of_service(self._service)
         await transport.open()
         bind(transport.session)
-        asked_at = time.monotonic()
-        for attempt in range(1, self._attempts + 1):
-            with allowing(self._limits.answer_bytes, self._times, asked_at) as allowance:
+        attempts = Attempts(self._times, self._most_attempts)
+        while True:
+            with allowing(self._limits.answer_bytes, self._times, attempts.began_s) as allowance:
                 try:
                     return await asyncio.wait_for(ask(self._service, self._request_options), self._times.question_s)
                 except Exception as error:
-                    is_over = attempt == self._attempts or not self._times.left_s(time.monotonic() - asked_at)
-                    if is_over or not is_transient(error):
+                    if attempts.are_over or not is_transient(error):
                         told = about_answer(error) if allowance.has_answer else error
-                        raise _FailedError(told, attempt) from None
-            await asyncio.sleep(FIRST_DELAY_S * 2 ** (attempt - 1))
-        raise AssertionError("every attempt returns or raises")
+                        raise _FailedError(told, attempts.number) from None
+            await attempts.pause()
 
     async def _get_token(self) -> Any:
         async with self._one_login:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import aiohttp
 from azure.core.exceptions import (
@@ -27,8 +27,9 @@ from azure.core.exceptions import (
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
+from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.client.told_values import word_told
-from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, NoHttpError, is_no_tls
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -42,69 +43,66 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
+from streamer.core.outages.transient import STATUSES
 
 __all__ = ["Asked", "LoginFailedError", "about_answer", "is_transient", "raise_login_error", "raise_storage_error"]
 
-_Row = tuple[type[StorageError] | type[UsageError], str, str | None]
+_Row: TypeAlias = ErrorRow[StorageError] | ErrorRow[UsageError]
 
 _LOGIN_HINT = (
     "Set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING, "
     "log in with `az login` (anon=False), or read a public container with storage_options={'anon': True}"
 )
-_PRIVATE: _Row = (AccessDeniedError, "The container is not public, and no credentials were given", _LOGIN_HINT)
-_REFUSED: _Row = (
-    CredentialsError,
-    "Azure does not accept the {means} for account {account!r}",
-    "Check it, and the clock",
+_PRIVATE: _Row = ErrorRow(AccessDeniedError, "The container is not public, and no credentials were given", _LOGIN_HINT)
+_REFUSED: _Row = ErrorRow(
+    CredentialsError, "Azure does not accept the {means} for account {account!r}", "Check it, and the clock"
 )
-_NO_CONTAINER: _Row = (
-    ObjectNotFoundError,
-    "There is no container {container!r} in account {account!r}",
-    "Check both names",
+_NO_CONTAINER: _Row = ErrorRow(
+    ObjectNotFoundError, "There is no container {container!r} in account {account!r}", "Check both names"
 )
 
 # https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes and …/blob-service-error-codes
 _CODES: dict[str, _Row] = {
-    "BlobNotFound": (ObjectNotFoundError, "There is no blob of this name in the container", None),
+    "BlobNotFound": ErrorRow(ObjectNotFoundError, "There is no blob of this name in the container"),
     "ContainerNotFound": _NO_CONTAINER,
     "ContainerBeingDeleted": _NO_CONTAINER,
-    "ResourceNotFound": (ObjectNotFoundError, "There is no such blob or container", None),
+    "ResourceNotFound": ErrorRow(ObjectNotFoundError, "There is no such blob or container"),
     "AuthenticationFailed": _REFUSED,
     "InvalidAuthenticationInfo": _REFUSED,
     "NoAuthenticationInformation": _PRIVATE,
-    "PublicAccessNotPermitted": (AccessDeniedError, "Account {account!r} lets nobody read anonymously", _LOGIN_HINT),
-    "KeyBasedAuthenticationNotPermitted": (
+    "PublicAccessNotPermitted": ErrorRow(
+        AccessDeniedError, "Account {account!r} lets nobody read anonymously", _LOGIN_HINT
+    ),
+    "KeyBasedAuthenticationNotPermitted": ErrorRow(
         CredentialsError,
         "Account {account!r} accepts no account keys and no SAS made of them",
         "Log in instead: storage_options={'anon': False} or a credential of azure.identity.aio",
     ),
-    "AuthorizationPermissionMismatch": (
+    "AuthorizationPermissionMismatch": ErrorRow(
         AccessDeniedError,
         "The {means} does not give this permission",
         "Reading needs r, a folder also l; of roles, Storage Blob Data Reader suffices, Reader does not",
     ),
-    "AuthorizationResourceTypeMismatch": (
-        AccessDeniedError,
-        "The SAS is not for blobs or containers",
-        "An account SAS needs the resource types c and o",
+    "AuthorizationResourceTypeMismatch": ErrorRow(
+        AccessDeniedError, "The SAS is not for blobs or containers", "An account SAS needs the resource types c and o"
     ),
-    "AuthorizationServiceMismatch": (AccessDeniedError, "The SAS is not for the blob service", None),
-    "AuthorizationProtocolMismatch": (AccessDeniedError, "The SAS is for HTTPS only", None),
-    "AuthorizationSourceIPMismatch": (AccessDeniedError, "The SAS is for other IP addresses", None),
-    "AuthorizationFailure": (
+    "AuthorizationServiceMismatch": ErrorRow(AccessDeniedError, "The SAS is not for the blob service"),
+    "AuthorizationProtocolMismatch": ErrorRow(AccessDeniedError, "The SAS is for HTTPS only"),
+    "AuthorizationSourceIPMismatch": ErrorRow(AccessDeniedError, "The SAS is for other IP addresses"),
+    "AuthorizationFailure": ErrorRow(
         AccessDeniedError,
         "Account {account!r} refuses this caller",
         "Check the account's firewall, and that it may be reached from this network",
     ),
-    "InsufficientAccountPermissions": (AccessDeniedError, "The {means} does not give this permission", None),
-    "AccountIsDisabled": (AccessDeniedError, "Account {account!r} is disabled", None),
-    "BlobArchived": (AccessDeniedError, "The blob is archived", "Rehydrate it to the hot or cool tier first"),
-    "BlobUsesCustomerSpecifiedEncryption": (AccessDeniedError, "The blob is encrypted with a key of its own", None),
-    "InvalidResourceName": (UsageError, "This cannot be the name of a container or blob", None),
-    "InvalidUri": (UsageError, "This cannot be the name of a container or blob", None),
+    "InsufficientAccountPermissions": ErrorRow(AccessDeniedError, "The {means} does not give this permission"),
+    "AccountIsDisabled": ErrorRow(AccessDeniedError, "Account {account!r} is disabled"),
+    "BlobArchived": ErrorRow(AccessDeniedError, "The blob is archived", "Rehydrate it to the hot or cool tier first"),
+    "BlobUsesCustomerSpecifiedEncryption": ErrorRow(AccessDeniedError, "The blob is encrypted with a key of its own"),
+    "InvalidResourceName": ErrorRow(UsageError, "This cannot be the name of a container or blob"),
+    "InvalidUri": ErrorRow(UsageError, "This cannot be the name of a container or blob"),
 }
 
-_REDIRECTED: _Row = (
+_REDIRECTED: _Row = ErrorRow(
     RedirectError,
     "The host redirects to another place, which is shown no credentials",
     "Name the right host in the URL or as account_host",
@@ -123,9 +121,24 @@ _NOT_OF_TEXT = (
     ServiceResponseError,
     StreamerError,
 )
-_RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _TLS_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
-_PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)
+
+# Of azure-core, and of aiohttp, which is asked first.
+_EXCEPTIONS: ExceptionTable[StorageError] = {
+    _TLS_ERRORS: ErrorRow(
+        TlsError,
+        "The TLS handshake with {host} failed",
+        "For a private CA: storage_options={'connection_verify': '/path/ca.pem'}, or SSL_CERT_FILE",
+    ),
+    (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError): ErrorRow(
+        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"
+    ),
+    (TooSlowError,): ErrorRow(TransferTimeoutError, "{host} sends its answer too slowly"),
+    (asyncio.TimeoutError, ServiceRequestTimeoutError, ServiceResponseTimeoutError): ErrorRow(
+        TransferTimeoutError, "{host} did not answer in time", HOW_TO_WAIT
+    ),
+    (IncompleteReadError,): ErrorRow(ConnectError, "{host} broke off its answer"),
+}
 
 
 @dataclass(frozen=True)
@@ -158,9 +171,9 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, IncompleteReadError):
         return True
     if isinstance(error, HttpResponseError):
-        return error.response is not None and error.status_code in _RETRIED_STATUSES
+        return error.response is not None and error.status_code in STATUSES
     reason = _reason(error)
-    is_final = isinstance(reason, (*_TLS_ERRORS, NoHttpError)) or _is_unknown_host(reason)
+    is_final = isinstance(reason, (*_TLS_ERRORS, NotHttpError)) or _is_unknown_host(reason)
     return isinstance(error, (ServiceRequestError, ServiceResponseError)) and not is_final
 
 
@@ -171,10 +184,8 @@ def raise_storage_error(error: Exception, asked: Asked, attempts: int) -> NoRetu
         raise error
     if isinstance(error, LoginFailedError):
         raise_login_error(error.__cause__, asked)
-    if isinstance(error, asyncio.TimeoutError):
-        raise _too_late(error, asked, attempts) from None
-    if isinstance(error, IncompleteReadError):
-        raise ConnectError(f"{asked.host} broke off its answer", uri=asked.uri, attempts=attempts) from None
+    if isinstance(error, (asyncio.TimeoutError, IncompleteReadError)):
+        raise _from_network(error, asked, attempts) from None
     if isinstance(error, HttpResponseError) and error.response is not None:
         raise _from_answer(error, asked, attempts) from None
     if isinstance(error, (ServiceRequestError, ServiceResponseError)):
@@ -215,70 +226,39 @@ def _from_answer(error: HttpResponseError, asked: Asked, attempts: int) -> Stora
     status = error.status_code or 0
     told = getattr(error, "error_code", None)
     code = word_told(headers.get("x-ms-error-code") or getattr(told, "value", told))
-    cls, message, hint = _row(str(code), status, str(error.message), asked)
-    text = message.format(container=asked.container, account=asked.account, means=asked.means or "anonymous caller")
-    if issubclass(cls, UsageError):
-        return cls(text, uri=asked.uri, hint=hint)
-    return cls(
-        text,
-        uri=asked.uri,
-        hint=hint,
-        status=status or None,
-        code=code,
-        request_id=word_told(headers.get("x-ms-request-id")),
-        attempts=attempts,
-    )
+    row = _row(str(code), status, asked)
+    named = row.filled(container=asked.container, account=asked.account, means=asked.means or "anonymous caller")
+    request_id = word_told(headers.get("x-ms-request-id"))
+    return named.error(asked.uri, status=status or None, code=code, request_id=request_id, attempts=attempts)
 
 
-def _row(code: str, status: int, message: str, asked: Asked) -> _Row:
-    if code == "AuthorizationFailure" and "authenticate" in message:
-        code = "AuthenticationFailed"  # Azurite calls it so; Azure means its firewall by the other name
+def _row(code: str, status: int, asked: Asked) -> _Row:
     if status in (401, 403) and asked.sas_expires_at_s is not None:
         expired_at = datetime.fromtimestamp(asked.sas_expires_at_s, timezone.utc)
         if expired_at <= datetime.now(timezone.utc):
-            return CredentialsError, f"The SAS expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC", "Get a new one"
-    row = _CODES.get(code) or _STATUSES.get(status) or (HttpStatusError, "Azure could not answer", None)
+            return ErrorRow(CredentialsError, f"The SAS expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC", "Get a new one")
+    row = _CODES.get(code) or _STATUSES.get(status) or ErrorRow(HttpStatusError, "Azure could not answer")
     if asked.means is None and row is _REFUSED:
         return _PRIVATE
     if asked.means is None and row is _CODES["ResourceNotFound"]:
-        return ObjectNotFoundError, "There is no such blob or container, or it is not public", _LOGIN_HINT
+        return ErrorRow(ObjectNotFoundError, "There is no such blob or container, or it is not public", _LOGIN_HINT)
     return row
 
 
-def _from_network(error: ServiceRequestError | ServiceResponseError, asked: Asked, attempts: int) -> StorageError:
-    reason = _reason(error)
-    if isinstance(reason, NoHttpError):
-        return reason.told(asked.uri)
-    if isinstance(reason, _TLS_ERRORS):
-        return TlsError(
-            f"The TLS handshake with {asked.host} failed",
-            uri=asked.uri,
-            hint=MAY_BE_PLAIN
-            if is_no_tls(error)
-            else "For a private CA: storage_options={'connection_verify': '/path/ca.pem'}, or SSL_CERT_FILE",
-        )
-    if isinstance(reason, _PROXY_ERRORS):
-        return ConnectError("No connection to the proxy", uri=asked.uri, hint="Check HTTPS_PROXY and NO_PROXY")
-    if isinstance(error, (ServiceRequestTimeoutError, ServiceResponseTimeoutError)):
-        return _too_late(reason, asked, attempts)
+def _from_network(error: Exception, asked: Asked, attempts: int) -> StorageError:
+    reason = error if isinstance(error, asyncio.TimeoutError) else _reason(error)
+    if isinstance(reason, NotHttpError):
+        return reason.storage_error(asked.uri)
+    row = row_for(reason, _EXCEPTIONS) or row_for(error, _EXCEPTIONS) or _unreachable(reason, asked)
+    return row.filled(host=asked.host, account=asked.account).error(asked.uri, attempts=attempts)
+
+
+def _unreachable(reason: BaseException | None, asked: Asked) -> ErrorRow[StorageError]:
     if isinstance(reason, aiohttp.ClientConnectorError) and isinstance(reason.os_error, socket.gaierror):
-        named = f"There is no storage account {asked.account!r}, or its" if asked.account else "Its"
-        return ConnectError(
-            f"{named} host {asked.host} is unknown to DNS",
-            uri=asked.uri,
-            hint="Check account_name, and account_host outside the public cloud",
-            attempts=attempts,
-        )
-    is_here = asked.host.startswith(("127.0.0.1", "localhost"))
-    hint = "Is the emulator (Azurite) running?" if is_here else "Check account_name, account_host and the network"
-    return ConnectError(f"No connection to {asked.host}", uri=asked.uri, hint=hint, attempts=attempts)
-
-
-def _too_late(reason: BaseException | None, asked: Asked, attempts: int) -> StorageError:
-    is_slow = isinstance(reason, TooSlowError)
-    message = f"{asked.host} sends its answer too slowly" if is_slow else f"{asked.host} did not answer in time"
-    hint = None if is_slow else HOW_TO_WAIT
-    return TransferTimeoutError(message, uri=asked.uri, hint=hint, attempts=attempts)
+        named = "There is no storage account {account!r}, or its" if asked.account else "Its"
+        hint = "Check account_name, and account_host outside the public cloud"
+        return ErrorRow(ConnectError, f"{named} host {{host}} is unknown to DNS", hint)
+    return ErrorRow(ConnectError, "No connection to {host}", "Check account_name, account_host and the network")
 
 
 def _reason(error: Exception) -> BaseException | None:

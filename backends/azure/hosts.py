@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from streamer.backends.azure.urls import AzureUrl, is_azure_host
+from streamer.backends.azure.urls import AzureUrl
+from streamer.backends.blob_urls import is_azure_host
 from streamer.core.errors import UsageError
 
 __all__ = ["check_host"]

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from adlfs import AzureBlobFileSystem
-from fsspec.config import apply_config
 
 from streamer.backends.azure.hosts import check_host
 from streamer.backends.azure.urls import AzureUrl
+from streamer.backends.blob_urls import CREDENTIAL_OPTIONS
+from streamer.backends.fsspec.options import configured_options
 from streamer.core.errors import OptionError
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["filled_options"]
 
-CREDENTIALS = ("account_key", "anon", "client_id", "connection_string", "credential", "sas_token")
 PUBLIC_CLOUD = "blob.core.windows.net"
 ACCOUNT_HINT = (
     "Give storage_options={'account_name': …}, AZURE_STORAGE_ACCOUNT_NAME, a connection string, "
@@ -37,7 +37,7 @@ def filled_options(url: AzureUrl, given: Mapping[str, Any], environment: Mapping
         UsageError: the URL's host is not Azure's, and nobody named it beside the URL.
         OptionError: ``connection_verify=False``, an ``asynchronous`` instance, no account, or two of them.
     """
-    options = SecretOptions(apply_config(AzureBlobFileSystem, plain(given)))
+    options = configured_options(AzureBlobFileSystem, given)
     _refuse(options)
     check_host(url, options, environment)
     _fill_account(options, url)
@@ -88,8 +88,6 @@ def _refuse(options: Mapping[str, Any]) -> None:
             "connection_verify=False is refused: TLS certificates are always verified",
             hint="Name the CA instead: storage_options={'connection_verify': '/path/ca.pem'}",
         )
-    if options.get("asynchronous"):
-        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
 
 
 def _fill_account(options: SecretOptions, url: AzureUrl) -> None:
@@ -104,5 +102,5 @@ def _fill_account(options: SecretOptions, url: AzureUrl) -> None:
 
 def _has_credentials(options: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
     return any(
-        options.get(name) is not None or environment.get(f"AZURE_STORAGE_{name.upper()}") for name in CREDENTIALS
+        options.get(name) is not None or environment.get(f"AZURE_STORAGE_{name.upper()}") for name in CREDENTIAL_OPTIONS
     )

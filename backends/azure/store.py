@@ -14,14 +14,15 @@ from typing import Any
 from azure.storage.blob import BlobProperties
 
 from streamer.backends.azure.client import AzureClient
-from streamer.backends.azure.urls import is_blob_url, parse_url
+from streamer.backends.azure.urls import parse_url
+from streamer.backends.blob_urls import is_blob_url
 from streamer.backends.client.told_values import is_directly_in, name_told
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
 
-__all__ = ["AzureStore", "is_blob_url", "streamer_open_store", "streamer_source_kind"]
+__all__ = ["AzureStore", "streamer_open_store", "streamer_source_kind"]
 
 DEFAULT_LIMITS = Limits()
 LIST_PAGE_BLOBS = 5000  # Azure's own limit

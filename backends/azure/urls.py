@@ -9,26 +9,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
+from streamer.backends.blob_urls import has_sas, is_azure_host
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
 
-__all__ = ["AzureUrl", "is_azure_host", "is_blob_url", "parse_url"]
+__all__ = ["AzureUrl", "parse_url"]
 
-# Accounts of the public cloud, China, the US government, and the retired German one; accounts with an endpoint in one
-# of a hundred DNS zones; in front of each, what private links and secondary places add; and Fabric's OneLake.
-# https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-endpoints
-# https://learn.microsoft.com/azure/private-link/private-endpoint-dns
-# https://learn.microsoft.com/fabric/onelake/onelake-access-api
-_ENDPOINT = re.compile(
-    r"([a-z0-9-]+\.)+(blob|dfs)\."
-    r"(core\.(windows\.net|chinacloudapi\.cn|usgovcloudapi\.net|cloudapi\.de)|storage\.azure\.net)"
-    r"|([a-z0-9-]+-)?onelake\.(blob|dfs)\.fabric\.microsoft\.com",
-    re.IGNORECASE,
-)
 _CONTAINER = re.compile(r"[A-Za-z0-9$-]{1,63}")  # `$` begins $root, $web and $logs
-_SIGNATURE = re.compile(r"(?:^|&)sig=")
 _EXPECTED = (
     "Expected az://container/path, abfss://container@account.dfs.core.windows.net/path "
     "or https://account.blob.core.windows.net/container/path"
@@ -65,33 +54,6 @@ class AzureUrl:
         return redact(self.prefix + (quote(name) if self.is_https else name)).rstrip("/")
 
 
-def is_azure_host(host: str) -> bool:
-    """Say whether a host, with or without a port, serves blobs for Azure and for nobody else.
-
-    Example:
-        >>> is_azure_host("account.z01.blob.storage.azure.net"), is_azure_host("blob.core.windows.net.example.com")
-        (True, False)
-    """
-    name, _, port = host.partition(":")
-    return _ENDPOINT.fullmatch(name) is not None and port in ("", "443")
-
-
-def is_blob_url(uri: str) -> bool:
-    """Say whether this is an ``https://`` URL of Azure Blob Storage, in any of its clouds.
-
-    Example:
-        >>> is_blob_url("https://account.blob.core.windows.net/container/model.safetensors?sv=…&sig=…")
-        True
-        >>> is_blob_url("https://account.blob.core.windows.net.example.com/container")
-        False
-    """
-    try:
-        parts = urlsplit(uri)
-        return parts.scheme == "https" and _ENDPOINT.fullmatch(parts.hostname or "") is not None
-    except ValueError:  # brackets that are no IPv6 address
-        return False
-
-
 def parse_url(uri: str) -> AzureUrl:
     """Take a URL apart.
 
@@ -108,7 +70,7 @@ def parse_url(uri: str) -> AzureUrl:
     path, sas = _split_sas(rest)
     authority, _, name = path.partition("/")
     container, has_host, host = authority.partition("@")
-    if not has_host and _ENDPOINT.fullmatch(authority):
+    if not has_host and is_azure_host(authority):
         return _of_host(scheme, authority, name, sas, uri)
     _check_container(container, uri)
     account, blob_host = _account_of(host, uri) if has_host else (None, None)
@@ -125,7 +87,7 @@ def _of_host(scheme: str, host: str, path: str, sas: str | None, uri: str) -> Az
 def _split_sas(rest: str) -> tuple[str, str | None]:
     """Cut a SAS off; any other `?` is a letter of the name or a wildcard, as the whole URL is in fsspec."""
     path, _, query = rest.rpartition("?")
-    if _SIGNATURE.search(query) and path:
+    if has_sas(query) and path:
         return path, query
     if query.startswith("versionid="):
         raise UsageError("Versions of blobs cannot be named in the URL", uri=redact(rest.partition("?")[0]))
@@ -133,7 +95,7 @@ def _split_sas(rest: str) -> tuple[str, str | None]:
 
 
 def _sas(query: str, uri: str) -> str | None:
-    if query and not _SIGNATURE.search(query):
+    if query and not has_sas(query):
         raise UsageError(
             "The URL's query is not a SAS",
             uri=redact(uri),

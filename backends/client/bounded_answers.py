@@ -4,8 +4,7 @@ Guarantees: no more than the allowed bytes (and one piece of a socket's buffer) 
 Content-Length announces more; what a client library would unpack counts unpacked. Headers are complete, and a body is,
 within the time they are allowed, however steadily they come. `body_of` is for requests of our own. The clients of S3
 and Azure read by themselves, in sessions that they share between loads: `allowing` says how much the requests of one
-task may bring, and `bind` makes a session obey. Its private attribute is the only way to say so:
-``tests/security/test_endless_answers.py`` tells when a new version of aiohttp has another.
+task may bring, and `bind` makes a session obey.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from typing import Any
 import aiohttp
 
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
-from streamer.backends.client.wrong_protocols import NoHttpError
+from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.private_names.aiohttp import is_read, set_body, set_response_class
 from streamer.core.errors import StorageError
 from streamer.core.outages.heard import note_bytes
 
@@ -73,8 +73,7 @@ def allowing(most_bytes: int, times: AnswerTimes, asked_at: float | None = None)
 
 def bind(session: aiohttp.ClientSession) -> None:
     """Have a session read answers as far as the task that asks is allowed."""
-    if session._response_class is aiohttp.ClientResponse:
-        session._response_class = BoundedResponse
+    set_response_class(session, BoundedResponse)
 
 
 def last_status() -> int | None:
@@ -127,7 +126,7 @@ class BoundedResponse(aiohttp.ClientResponse):
         """Read the headers, which must be complete in time.
 
         Raises:
-            NoHttpError: what comes is something else.
+            NotHttpError: what comes is something else.
         """
         allowance = _allowance.get()
         timer = None
@@ -139,7 +138,7 @@ class BoundedResponse(aiohttp.ClientResponse):
         try:
             return await super().start(connection)
         except aiohttp.ClientResponseError as error:
-            raise NoHttpError(error) from None  # it repeats the request
+            raise NotHttpError(error) from None  # it repeats the request
         finally:
             if timer is not None:
                 timer.cancel()
@@ -147,13 +146,13 @@ class BoundedResponse(aiohttp.ClientResponse):
     async def read(self) -> bytes:
         """Read the body as far as it is allowed to whoever asks."""
         allowance = _allowance.get()
-        if allowance is None or self._body is not None:
+        if allowance is None or is_read(self):
             return await super().read()
         body = await body_of(self, allowance.most_bytes)
         if _is_larger_unpacked(body, self.headers.get("Content-Encoding", ""), allowance.most_bytes):
             raise _refused(self, allowance.most_bytes)
         allowance.has_answer, allowance.last_status = True, self.status
-        self._body = body
+        set_body(self, body)
         return body
 
 

@@ -14,7 +14,7 @@ __all__ = ["first_words"]
 
 LOOKED_AT_BYTES = 4096
 SHOWN_CHARACTERS = 60
-SHORTEST_SECRET = 16  # as native/net/secrets.h has it
+SHORTEST_SECRET = 16  # as native/http/secrets.h has it
 
 _MAY_BE_SECRET = re.compile(rf"[\w+/=.~%:-]{{{SHORTEST_SECRET},}}", re.ASCII)
 _BLANKS = re.compile(r"\s+")

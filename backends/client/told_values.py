@@ -11,11 +11,11 @@ import re
 from typing import Any, NoReturn
 
 from streamer.core.errors import StorageError
+from streamer.core.store.sources import MAX_SIZE_BYTES
 
 __all__ = ["document_told", "is_directly_in", "name_told", "size_told", "word_told"]
 
 MOST_CHARACTERS = 4096  # S3, Google and Azure have 1024; the Hub's are of Git
-MOST_BYTES = (1 << 63) - 1  # off_t of every system; the engine counts so, too
 
 _NUMBER = re.compile(r"[0-9]{1,19}")  # longer ones Python itself may refuse to read
 _WORD = re.compile(r"[\w.:=/-]{1,128}", re.ASCII)
@@ -87,7 +87,7 @@ def size_told(told: object, uri: str) -> int:
         size_bytes = int(told)
     elif isinstance(told, int) and not isinstance(told, bool):
         size_bytes = told
-    if 0 <= size_bytes <= MOST_BYTES:
+    if 0 <= size_bytes <= MAX_SIZE_BYTES:
         return size_bytes
     raise StorageError("The server tells a size that no file can have", uri=uri)
 

@@ -19,6 +19,14 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.cached import CachingFileSystem, SimpleCacheFileSystem, WholeFileCacheFileSystem
 
 from streamer.backends.posix.atomic_write import draft_of
+from streamer.backends.private_names.fsspec import (
+    cached_file_name,
+    forget_cached_file,
+    is_cached,
+    make_cache_folder,
+    note_new_file,
+    path_of,
+)
 from streamer.core.quoting import printable
 
 __all__ = ["local_size_bytes", "open_for_reading"]
@@ -37,7 +45,7 @@ def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
     """
     if not isinstance(fs, CachingFileSystem):
         return fs.open(path, "rb")
-    path = fs._strip_protocol(path)
+    path = path_of(fs, path)
     try:
         if isinstance(fs, SimpleCacheFileSystem) and not fs.compression:
             _fill(fs, path)
@@ -65,17 +73,17 @@ def local_size_bytes(fs: AbstractFileSystem, path: str) -> int | None:
 
 def _fill(fs: Any, path: str) -> None:
     """Do what ``simplecache`` does to the name itself to another one, which becomes the name when the file is whole."""
-    if fs._check_file(path):
+    if is_cached(fs, path):
         return
-    fs._mkcache()
-    with draft_of(_cached_name(fs, path)) as draft:
+    make_cache_folder(fs)
+    with draft_of(cached_file_name(fs, path)) as draft:
         fs.fs.get_file(path, draft)
-    fs._cache_size = None
+    note_new_file(fs)
 
 
 def _check_room(fs: Any, path: str) -> None:
     """Refuse a cache of blocks that might fill up: it writes through a mapping, where a full disk is a signal."""
-    fs._mkcache()
+    make_cache_folder(fs)
     size_bytes = fs.fs.info(path).get("size") or 0
     if shutil.disk_usage(fs.storage[-1]).free < size_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -83,14 +91,9 @@ def _check_room(fs: Any, path: str) -> None:
 
 def _forget(fs: Any, path: str) -> None:
     """Remove what a failed download left, so that nobody takes it for the file."""
-    with suppress(Exception):  # without an entry there is nothing to remove
-        fs._metadata.pop_file(path)
+    forget_cached_file(fs, path)
     with suppress(OSError):
-        os.unlink(_cached_name(fs, path))
-
-
-def _cached_name(fs: Any, path: str) -> str:
-    return str(os.path.join(fs.storage[-1], fs._mapper(path)))
+        os.unlink(cached_file_name(fs, path))
 
 
 def _warn_once(fs: Any, error: OSError) -> None:

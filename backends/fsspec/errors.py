@@ -12,6 +12,7 @@ from typing import NoReturn
 import fsspec
 from fsspec.exceptions import FSTimeoutError
 
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
 from streamer.backends.extras import install_hint
 from streamer.core.errors import (
     AccessDeniedError,
@@ -29,32 +30,33 @@ from streamer.core.errors import (
 
 __all__ = ["raise_opening_error", "raise_storage_error"]
 
-_STATUSES: dict[int, tuple[type[StorageError], str]] = {
-    401: (CredentialsError, "The server wants other credentials"),
-    403: (AccessDeniedError, "The server refuses access"),
-    404: (ObjectNotFoundError, "There is no such file"),
+_STATUSES: dict[int, ErrorRow[StorageError]] = {
+    401: ErrorRow(CredentialsError, "The server wants other credentials"),
+    403: ErrorRow(AccessDeniedError, "The server refuses access"),
+    404: ErrorRow(ObjectNotFoundError, "There is no such file"),
 }
 
-# By name, as their libraries need not be installed: paramiko's, smbprotocol's.
-_AUTHENTICATION_FAILURES = frozenset({"AuthenticationException", "BadAuthenticationType", "LogonFailure"})
+_LOGIN_REFUSED = ErrorRow(CredentialsError, "The storage does not accept the user, password or key")
 
-# By name, too: botocore's, whose classes are no builtins.
-_NAMED: dict[str, tuple[type[StorageError], str]] = {
-    "ConnectTimeoutError": (TransferTimeoutError, "The storage did not answer in time"),
-    "ReadTimeoutError": (TransferTimeoutError, "The storage did not answer in time"),
-    "EndpointConnectionError": (ConnectError, "No connection to the storage"),
-    "ConnectionClosedError": (ConnectError, "The storage broke off the connection"),
-    "HTTPClientError": (ConnectError, "No connection to the storage"),
+# By name, as their libraries need not be installed: paramiko's and smbprotocol's, then botocore's.
+_NAMES: dict[str, ErrorRow[StorageError]] = {
+    "AuthenticationException": _LOGIN_REFUSED,
+    "BadAuthenticationType": _LOGIN_REFUSED,
+    "LogonFailure": _LOGIN_REFUSED,
+    "ConnectTimeoutError": ErrorRow(TransferTimeoutError, "The storage did not answer in time"),
+    "ReadTimeoutError": ErrorRow(TransferTimeoutError, "The storage did not answer in time"),
+    "EndpointConnectionError": ErrorRow(ConnectError, "No connection to the storage"),
+    "ConnectionClosedError": ErrorRow(ConnectError, "The storage broke off the connection"),
+    "HTTPClientError": ErrorRow(ConnectError, "No connection to the storage"),
 }
 
-# The first matching class counts: subclasses stand before their bases.
-_CLASSES: list[tuple[tuple[type[BaseException], ...], type[StorageError], str]] = [
-    ((FileNotFoundError, NotADirectoryError), ObjectNotFoundError, "There is no such file"),
-    ((IsADirectoryError,), ObjectNotFoundError, "This is a folder, not a file"),
-    ((PermissionError,), AccessDeniedError, "The storage refuses access"),
-    ((FSTimeoutError, TimeoutError), TransferTimeoutError, "The storage did not answer in time"),
-    ((ConnectionError,), ConnectError, "No connection to the storage"),
-]
+_EXCEPTIONS: ExceptionTable[StorageError] = {
+    (FileNotFoundError, NotADirectoryError): ErrorRow(ObjectNotFoundError, "There is no such file"),
+    (IsADirectoryError,): ErrorRow(ObjectNotFoundError, "This is a folder, not a file"),
+    (PermissionError,): ErrorRow(AccessDeniedError, "The storage refuses access"),
+    (FSTimeoutError, TimeoutError): ErrorRow(TransferTimeoutError, "The storage did not answer in time"),
+    (ConnectionError,): ErrorRow(ConnectError, "No connection to the storage"),
+}
 
 
 def raise_opening_error(error: Exception, scheme: str, uri: str, *, hides_cause: bool) -> NoReturn:
@@ -107,22 +109,15 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
         return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
     status = getattr(error, "status", None)  # aiohttp's
     if isinstance(status, int):
-        cls, message = _STATUSES.get(status, (HttpStatusError, "The server could not answer"))
-        return cls(message, uri=uri, byte_range=byte_range, status=status)
+        row = _STATUSES.get(status) or ErrorRow(HttpStatusError, "The server could not answer")
+        return row.error(uri, byte_range=byte_range, status=status)
     number = error.errno if isinstance(error, OSError) else None
     code = errno.errorcode.get(number or 0)
     alike = OSError(number, "") if number else error  # the builtin subclass, where aiohttp has one of its own
-    if type(error).__name__ in _AUTHENTICATION_FAILURES:
-        return CredentialsError("The storage does not accept the user, password or key", uri=uri, byte_range=byte_range)
-    for classes, cls, message in _CLASSES:
-        if isinstance(error, classes) or isinstance(alike, classes):
-            return cls(message, uri=uri, byte_range=byte_range, code=code)
-    if type(error).__name__ in _NAMED:
-        cls, message = _NAMED[type(error).__name__]
-        return cls(message, uri=uri, byte_range=byte_range)
-    return StorageError(
-        f"The file system failed with {type(error).__name__}", uri=uri, byte_range=byte_range, code=code
-    )
+    name = type(error).__name__
+    known = row_for(error, _EXCEPTIONS) or row_for(alike, _EXCEPTIONS) or _NAMES.get(name)
+    row = known or ErrorRow(StorageError, f"The file system failed with {name}")
+    return row.error(uri, byte_range=byte_range, code=code)
 
 
 def _reason(error: Exception) -> Exception:

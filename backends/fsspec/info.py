@@ -14,6 +14,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 
 from streamer.backends.fsspec.errors import raise_storage_error
+from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
@@ -87,7 +88,7 @@ class Identity:
 
 def fresh_info(fs: AbstractFileSystem, path: str) -> Mapping[str, Any]:
     """Return what `fs` says of a file now; its exceptions pass through."""
-    fs.invalidate_cache(fs._parent(path))
+    fs.invalidate_cache(parent_of(fs, path))
     found: Mapping[str, Any] = fs.info(path)
     return found
 

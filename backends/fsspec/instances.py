@@ -19,9 +19,10 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
+from streamer.backends.private_names.python import detach_finalizers
 from streamer.core.secrets.options import SecretOptions, plain
 
-__all__ = ["IDLE_KEPT", "INSTANCES", "Instance", "close_idle", "detach_finalizers", "give_up", "shared"]
+__all__ = ["IDLE_KEPT", "INSTANCES", "Instance", "close_idle", "give_up", "shared"]
 
 # A job reads from a few storages in turn. Each costs a connection or two and half a megabyte; where s3fs is part of a
 # chain of fsspec's, 14 MB.
@@ -178,7 +179,7 @@ def close_idle() -> None:
 
 def _close_on_loop(fs: Any, close: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
     """Close a file system on its own event loop, without waiting for that."""
-    detach_finalizers(fs)
+    detach_finalizers(fs)  # s3fs would close once more, and wait for it in whatever thread collects garbage
     if fs.loop is not None and fs.loop.is_running():
         asyncio.run_coroutine_threadsafe(_quietly(close, fs), fs.loop)
 
@@ -186,14 +187,6 @@ def _close_on_loop(fs: Any, close: Callable[[Any], Coroutine[Any, Any, None]]) -
 async def _quietly(close: Callable[[Any], Coroutine[Any, Any, None]], fs: Any) -> None:
     with suppress(Exception):  # a connection that cannot be closed is closed
         await close(fs)
-
-
-def detach_finalizers(fs: AbstractFileSystem) -> None:
-    """s3fs would close once more, and wait for it in whatever thread collects garbage; adlfs would never let go."""
-    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
-        alive = finalizer.peek()
-        if alive is not None and alive[0] is fs:
-            finalizer.detach()
 
 
 @dataclass(frozen=True)

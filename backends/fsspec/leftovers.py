@@ -15,7 +15,9 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from streamer.backends.fsspec.instances import INSTANCES, Instance, detach_finalizers
+from streamer.backends.fsspec.instances import INSTANCES, Instance
+from streamer.backends.private_names.fsspec import forget_instance, kept_instances, vars_of
+from streamer.backends.private_names.python import detach_finalizers
 
 __all__ = ["Leftovers"]
 
@@ -26,7 +28,7 @@ class Leftovers:
     """Made before a file system is opened: what fsspec keeps afterwards and did not before was made for the load."""
 
     def __init__(self) -> None:
-        self._before = list(_cached())  # themselves, so that no other gets the number of one that ends meanwhile
+        self._before = list(kept_instances())  # themselves, so that no other gets the number of one that ends meanwhile
 
     def forget_after(self, user: object, fs: AbstractFileSystem) -> None:
         """Take `fs`, and what it reads through, out of fsspec's cache some time after `user` is gone."""
@@ -35,17 +37,9 @@ class Leftovers:
             return
         before = {id(each) for each in self._before}
         made = [each for each in _parts(fs) if id(each) not in before]
-        options = [(_own(each, "storage_args"), _own(each, "storage_options")) for each in made]
+        options = [(vars_of(each).get("storage_args"), vars_of(each).get("storage_options")) for each in made]
         if made and made[0] is fs and _is_plain(options):
             INSTANCES.add(user, Instance(key, fs, lambda: _forget(made)))
-
-
-def _cached() -> Iterator[AbstractFileSystem]:
-    classes: list[Any] = [AbstractFileSystem]
-    while classes:
-        cls = classes.pop()
-        yield from list(cls._cache.values())
-        classes += cls.__subclasses__()
 
 
 def _parts(fs: Any) -> Iterator[AbstractFileSystem]:
@@ -53,16 +47,12 @@ def _parts(fs: Any) -> Iterator[AbstractFileSystem]:
     if not isinstance(fs, AbstractFileSystem):
         return
     yield fs
-    yield from _parts(_own(fs, "fs"))
-    yield from _parts(getattr(_own(fs, "of"), "fs", None))
-    for each in (_own(fs, "fss") or {}).values():
+    own = vars_of(fs)
+    yield from _parts(own.get("fs"))
+    yield from _parts(getattr(own.get("of"), "fs", None))
+    for each in (own.get("fss") or {}).values():
         if each is not fs:
             yield from _parts(each)
-
-
-def _own(fs: AbstractFileSystem, name: str) -> Any:
-    """A cache answers with what its target has."""
-    return object.__getattribute__(fs, "__dict__").get(name)
 
 
 def _is_plain(value: Any) -> bool:
@@ -75,9 +65,7 @@ def _is_plain(value: Any) -> bool:
 
 def _forget(made: list[AbstractFileSystem]) -> None:
     for fs in made:
-        cache, token = type(fs)._cache, _own(fs, "_fs_token_")
-        if cache.get(token) is fs:
-            cache.pop(token, None)
+        forget_instance(fs)
         if type(fs).__module__.partition(".")[0] == "adlfs":
             _let_go_of_itself(fs)
 

@@ -19,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from streamer.backends.fsspec.caches import open_for_reading
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.fsspec.info import Identity
+from streamer.backends.private_names.fsspec import vars_of
 from streamer.core.errors import RangeResponseError, StreamerError, TruncatedError
 from streamer.core.store.sources import ObjectInfo, PythonSource
 
@@ -57,9 +58,8 @@ def _takes_ranges_from_threads(fs: AbstractFileSystem) -> bool:
         return True
     if not type(fs).async_impl:
         return False
-    # A wrapper (a sub-folder, an asynchronous coat) is as safe as what it wraps. A caching file system answers
-    # `vars` with those of its target, hence object's own method.
-    wrapped = object.__getattribute__(fs, "__dict__").get("fs")
+    # A wrapper (a sub-folder, an asynchronous coat) is as safe as what it wraps.
+    wrapped = vars_of(fs).get("fs")
     return wrapped is None or _takes_ranges_from_threads(wrapped)
 
 

@@ -20,6 +20,7 @@ from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_e
 from streamer.backends.fsspec.info import fresh_info, version_of
 from streamer.backends.fsspec.leftovers import Leftovers
 from streamer.backends.fsspec.reads import source_of
+from streamer.backends.private_names.fsspec import path_of
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import ObjectNotFoundError, UsageError
 from streamer.core.secrets.options import plain
@@ -97,7 +98,7 @@ class FsspecStore:
         leftovers, given = Leftovers(), fs
         if getattr(fs, "asynchronous", False):
             fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": False})
-        path = hidden_part(fs._strip_protocol(str(uri)), uri)
+        path = hidden_part(path_of(fs, str(uri)), uri)
         store = _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(str(path))))
         if fs is not given:
             leftovers.forget_after(store, fs)

@@ -10,37 +10,36 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import ssl
 from collections.abc import Mapping
-from time import monotonic
+from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import quote, urlencode
 
 import aiohttp
 from fsspec.asyn import sync
-from fsspec.config import apply_config
 from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
-from streamer.backends.client.bounded_answers import TooSlowError, allowing, bind, body_of
+from streamer.backends.client.bounded_answers import BoundedResponse, allowing, body_of
+from streamer.backends.client.proxy import environment_proxy, named_proxy
+from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.client.told_values import document_told, word_told
 from streamer.backends.fsspec.instances import give_up, shared
+from streamer.backends.fsspec.options import configured_options
 from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs.errors import Answer, Asker
-from streamer.core.errors import OptionError, StorageError
+from streamer.backends.private_names.aiohttp import verifies_tls
+from streamer.backends.private_names.gcsfs import open_session, shows_certificate
+from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.outages.transient import STATUSES
+from streamer.core.secrets.options import SecretOptions
 from streamer.core.store.trust import trust_in
 
 __all__ = ["GcsClient", "filled_options"]
 
 DEFAULT_LIMITS = Limits()
-ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
-PAUSE_S = 0.25  # before the second attempt, twice as long before the third
-TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
-TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
 
 
 class GcsClient:
@@ -61,8 +60,9 @@ class GcsClient:
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         options = filled_options(storage_options, SecretOptions(os.environ))
+        options["session_kwargs"] = {"response_class": BoundedResponse, **(options.get("session_kwargs") or {})}
         self._fs: GcsFileSystem = shared(self, GcsFileSystem, options, _close)
-        self.endpoint = self._location = self._fs._location.rstrip("/")
+        self.endpoint = self._location = self._fs.base.removesuffix("/storage/v1/").rstrip("/")
         _check_endpoint(self._location)
         self._session_options: Mapping[str, Any] = self._fs.session_kwargs
         self._trust = self._environment_trust()
@@ -100,11 +100,7 @@ class GcsClient:
 
     def proxy(self) -> str | None:
         """Return the proxy that ``session_kwargs`` names, with its password."""
-        named = self._session_options.get("proxy")
-        if not named:
-            return None
-        auth = self._session_options.get("proxy_auth")
-        return str(URL(named).with_user(auth.login).with_password(auth.password) if auth else named)
+        return named_proxy(self._session_options)
 
     def forget_absent_credentials(self) -> None:
         """Let the next client look for credentials again, where this one found none."""
@@ -128,57 +124,53 @@ class GcsClient:
         return answer
 
     async def _bounded_get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
-        bind(await self._fs._set_session())
         with allowing(self._limits.answer_bytes, self._times):
             return await asyncio.wait_for(self._get(url, bearer, sent), self._times.question_s)
 
     async def _get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
-        session = await self._fs._set_session()
-        began_s = monotonic()
-        for attempt in range(1, ATTEMPTS + 1):
-            is_last = attempt == ATTEMPTS
+        attempts = Attempts(self._times)
+        while True:
             try:
-                async with session.request(
-                    "GET" if sent is None else "POST",
-                    URL(url, encoded=True),
-                    data=sent,
-                    headers=bearer.headers,
-                    timeout=self._timeout,
-                    allow_redirects=False,
-                    **self._trust,
-                    **self._environment_proxy(),
-                ) as response:
-                    body = await body_of(response, self._limits.answer_bytes)
-            except StorageError:
-                raise
-            except TRANSIENT_ERRORS as error:
-                is_lasting = isinstance(error, (aiohttp.ClientSSLError, TooSlowError))
-                if is_last or is_lasting or not self._times.left_s(monotonic() - began_s):
+                answer = await self._send(url, bearer, sent)
+            except Exception as error:
+                if attempts.are_over or not is_transient(error):
                     raise
             else:
-                if is_last or response.status not in TRANSIENT_STATUSES:
-                    request_id = word_told(response.headers.get("X-GUploader-UploadID"))
-                    return Answer(response.status, _document(body), request_id, attempt, monotonic() - began_s)
-            await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1) * (0.5 + random.random()))  # noqa: S311 (no secret)
-        raise AssertionError("the last attempt returns or raises")
+                if attempts.are_over or answer.status not in STATUSES:
+                    return replace(answer, attempts=attempts.number, elapsed_s=attempts.elapsed_s)
+            await attempts.pause()
+
+    async def _send(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
+        session = await open_session(self._fs)
+        async with session.request(
+            "GET" if sent is None else "POST",
+            URL(url, encoded=True),
+            data=sent,
+            headers=bearer.headers,
+            timeout=self._timeout,
+            allow_redirects=False,
+            **self._trust,
+            **self._environment_proxy(),
+        ) as response:
+            document = _document(await body_of(response, self._limits.answer_bytes))
+            return Answer(response.status, document, word_told(response.headers.get("X-GUploader-UploadID")))
 
     def _environment_trust(self) -> dict[str, ssl.SSLContext]:
         """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp looks at it only when it is imported."""
         named = os.environ.get("SSL_CERT_FILE")
-        has_own = "connector" in self._session_options or getattr(self._fs, "_use_client_cert", False)
+        has_own = "connector" in self._session_options or shows_certificate(self._fs)
         return {"ssl": trust_in(named)} if named and not has_own else {}
 
     def _environment_proxy(self) -> dict[str, str]:
-        """Obey ``HTTPS_PROXY`` as the engine does; aiohttp's own way would also send passwords found in a netrc."""
-        place = urlsplit(self._location)
-        if self._session_options.keys() & {"proxy", "trust_env"} or proxy_bypass(place.hostname or ""):
+        """Obey ``HTTPS_PROXY``, where the user's session names no proxy itself."""
+        if self._session_options.keys() & {"proxy", "trust_env"}:
             return {}
-        named = getproxies().get(place.scheme)
-        return {"proxy": named} if named else {}
+        proxy = environment_proxy(self._location)
+        return {"proxy": proxy} if proxy else {}
 
 
 async def _close(fs: GcsFileSystem) -> None:
-    session: aiohttp.ClientSession | None = fs._session
+    session: aiohttp.ClientSession | None = fs.session
     if session is None:
         return
     if "connector" in fs.session_kwargs:
@@ -196,9 +188,7 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     Raises:
         OptionError: an ``asynchronous`` instance, a key file that does not exist, or TLS that is not verified.
     """
-    options = SecretOptions(apply_config(GcsFileSystem, plain(given)))
-    if options.get("asynchronous"):
-        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
+    options = configured_options(GcsFileSystem, given)
     if options.get("project", "") is None:
         del options["project"]  # gcsfs would warn
     emulator = environment.get("STORAGE_EMULATOR_HOST", "")
@@ -213,7 +203,7 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
         except OSError as error:
             raise OptionError(f"The option token names a file that cannot be read ({type(error).__name__})") from None
     session = options.get("session_kwargs") or {}
-    if getattr(session.get("connector"), "_ssl", True) is False:
+    if not verifies_tls(session.get("connector")):
         raise OptionError("A connector with ssl=False is refused: TLS certificates are always verified")
     return options
 

@@ -20,8 +20,9 @@ from requests.exceptions import SSLError as RequestsSSLError
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
 from streamer.backends.client.forgotten_requests import forget_request
-from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, NoHttpError, is_no_tls
+from streamer.backends.client.not_http import NotHttpError
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -45,65 +46,47 @@ HOW_TO_LOG_IN = (
 HOW_TO_TRUST = "For a private CA: SSL_CERT_FILE=/path/ca.pem"
 _CODE = re.compile(r"[A-Za-z][A-Za-z_-]{0,60}")
 
-# The first matching class counts: subclasses stand before their bases.
-_CLASSES: list[tuple[tuple[type[BaseException], ...], type[StreamerError], str, str | None]] = [
-    (
-        (google.DefaultCredentialsError,),
-        CredentialsError,
-        "Google's default credentials cannot be used",
-        HOW_TO_LOG_IN,
+_EXCEPTIONS: ExceptionTable[StreamerError] = {
+    (google.DefaultCredentialsError,): ErrorRow(
+        CredentialsError, "Google's default credentials cannot be used", HOW_TO_LOG_IN
     ),
-    (
-        (google.RefreshError, google.ReauthFailError),
+    (google.RefreshError, google.ReauthFailError): ErrorRow(
         CredentialsError,
         "The access token has ended and could not be renewed",
         "Log in again, or give credentials that renew themselves: a key file, or Google's default credentials",
     ),
-    (
-        (google.TransportError,),
+    (google.TransportError,): ErrorRow(
         ConnectError,
         "The server that gives access tokens cannot be reached",
         "Check the network, HTTPS_PROXY and the token_uri of the credentials",
     ),
-    ((google.GoogleAuthError,), CredentialsError, "The Google credentials cannot be used", HOW_TO_LOG_IN),
-    (
-        (ssl.SSLError, aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch),
-        TlsError,
-        "The TLS handshake with Google Cloud Storage failed",
-        HOW_TO_TRUST,
+    (google.GoogleAuthError,): ErrorRow(CredentialsError, "The Google credentials cannot be used", HOW_TO_LOG_IN),
+    (ssl.SSLError, aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch): ErrorRow(
+        TlsError, "The TLS handshake with Google Cloud Storage failed", HOW_TO_TRUST
     ),
-    ((TooSlowError,), TransferTimeoutError, "Google Cloud Storage sends its answer too slowly", None),
-    (
-        (asyncio.TimeoutError, TimeoutError),
+    (TooSlowError,): ErrorRow(TransferTimeoutError, "Google Cloud Storage sends its answer too slowly"),
+    (asyncio.TimeoutError, TimeoutError): ErrorRow(
         TransferTimeoutError,
         "Google Cloud Storage did not answer in time",
         f"Check endpoint_url, STORAGE_EMULATOR_HOST and network. {HOW_TO_WAIT}",
     ),
-    (
-        (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError),
-        ConnectError,
-        "No connection to the proxy",
-        "Check HTTPS_PROXY and NO_PROXY",
+    (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError): ErrorRow(
+        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"
     ),
-    (
-        (aiohttp.InvalidURL,),
-        OptionError,
-        "The endpoint is not a URL",
-        "Expected endpoint_url='https://host:port'",
+    (aiohttp.InvalidURL,): ErrorRow(
+        OptionError, "The endpoint is not a URL", "Expected endpoint_url='https://host:port'"
     ),
-    (
-        (aiohttp.ClientError, OSError),
+    (aiohttp.ClientError, OSError): ErrorRow(
         ConnectError,
         "No connection to Google Cloud Storage",
         "Check that the server runs, endpoint_url, STORAGE_EMULATOR_HOST and network",
     ),
-    (
-        (TypeError, ValueError, KeyError),
+    (TypeError, ValueError, KeyError): ErrorRow(
         OptionError,
         "gcsfs refuses the storage options",
         "See the cause; token, project and session_kwargs are looked at first",
     ),
-]
+}
 
 
 @dataclass(frozen=True)
@@ -153,8 +136,8 @@ def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
         error.uri = error.uri or uri
         raise error
     forget_request(error)
-    if isinstance(error, NoHttpError):
-        raise error.told(uri) from None
+    if isinstance(error, NotHttpError):
+        raise error.storage_error(uri) from None
     if isinstance(error.__cause__, TooSlowError):  # fsspec replaces whatever is a `TimeoutError`
         error = error.__cause__
     raise _translated(error, uri) from (None if _may_repeat_a_secret(error) else error)
@@ -162,12 +145,9 @@ def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
 
 def refusal(answer: Answer, asker: Asker, uri: str) -> StorageError:
     """Say what an answer that is not a success means; a 404 is the caller's to explain."""
-    cls, message, hint = _meaning(answer, asker)
     is_unpaid = answer.status == 400 and answer.reason == "required"
-    return cls(
-        message,
-        uri=uri,
-        hint=hint,
+    return _meaning(answer, asker).error(
+        uri,
         status=answer.status,
         code="UserProjectMissing" if is_unpaid else answer.reason,  # the XML API's name says what "required" is about
         request_id=answer.request_id,
@@ -180,14 +160,11 @@ def _translated(error: Exception, uri: str | None) -> StreamerError:
     reason = error.args[0] if isinstance(error, google.TransportError) and error.args else None
     if isinstance(reason, RequestsSSLError):
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
-    for classes, cls, message, hint in _CLASSES:
-        if isinstance(error, classes):
-            what_to_do = MAY_BE_PLAIN if cls is TlsError and is_no_tls(error) else hint
-            told = cls(message + (_where(error) if cls is ConnectError else ""), uri=uri, hint=what_to_do)
-            if isinstance(told, StorageError):
-                told.code = _code_of_token_server(error)
-            return told
-    return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri)
+    row = row_for(error, _EXCEPTIONS)
+    if row is None:
+        return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri)
+    located = row.after(_where(error)) if row.cls is ConnectError else row
+    return located.error(uri, code=_code_of_token_server(error))
 
 
 def _where(error: Exception) -> str:
@@ -211,48 +188,54 @@ def _code_of_token_server(error: Exception) -> str | None:
     return code if isinstance(code, str) and _CODE.fullmatch(code) else None
 
 
-def _meaning(answer: Answer, asker: Asker) -> tuple[type[StorageError], str, str | None]:
+def _meaning(answer: Answer, asker: Asker) -> ErrorRow[StorageError]:
     if answer.status in (401, 403):
         return _denial(answer.status, asker)
     if answer.status == 400:
         return _bad_request(answer, asker)
     if answer.status == 404:
-        return ObjectNotFoundError, "There is no such object or bucket", None
+        return ErrorRow(ObjectNotFoundError, "There is no such object or bucket")
     if 300 <= answer.status < 400:
-        return (
+        return ErrorRow(
             RedirectError,
             "The endpoint redirects, which a request with credentials must not follow",
             "Check endpoint_url",
         )
     if 200 <= answer.status < 300:
-        return StorageError, "The answer is none of Google Cloud Storage's JSON API", "Check endpoint_url"
-    return HttpStatusError, "Google Cloud Storage could not answer", None
+        return ErrorRow(StorageError, "The answer is none of Google Cloud Storage's JSON API", "Check endpoint_url")
+    return ErrorRow(HttpStatusError, "Google Cloud Storage could not answer")
 
 
-def _denial(status: int, asker: Asker) -> tuple[type[StorageError], str, str | None]:
+def _denial(status: int, asker: Asker) -> ErrorRow[StorageError]:
     if asker.why_anonymous == "none found":
-        return CredentialsError, "No Google credentials were found, and without any the bucket is closed", HOW_TO_LOG_IN
+        return ErrorRow(
+            CredentialsError, "No Google credentials were found, and without any the bucket is closed", HOW_TO_LOG_IN
+        )
     if asker.why_anonymous == "emulator":
         message = (
             "STORAGE_EMULATOR_HOST is set, so no credentials were looked for, and without any the bucket is closed"
         )
-        return CredentialsError, message, "Give storage_options={'token': …}, or unset STORAGE_EMULATOR_HOST"
+        return ErrorRow(CredentialsError, message, "Give storage_options={'token': …}, or unset STORAGE_EMULATOR_HOST")
     if asker.why_anonymous is not None:
         hint = "Leave out token='anon' to use Google's default credentials, or give others: token='/path/key.json'"
-        return AccessDeniedError, "The bucket is closed to anonymous requests", hint
+        return ErrorRow(AccessDeniedError, "The bucket is closed to anonymous requests", hint)
     if status == 401:
         message = "Google Cloud Storage does not accept the access token: it is wrong, or its time is over"
-        return CredentialsError, message, "Log in again, or give other credentials: storage_options={'token': …}"
+        return ErrorRow(
+            CredentialsError, message, "Log in again, or give other credentials: storage_options={'token': …}"
+        )
     grant = "Grant storage.objects.get and storage.objects.list (roles/storage.objectViewer), or check the name"
     billed = f"; also serviceusage.services.use on the project {asker.user_project!r}" if asker.user_project else ""
-    return AccessDeniedError, "These credentials may not read the object or bucket", grant + billed
+    return ErrorRow(AccessDeniedError, "These credentials may not read the object or bucket", grant + billed)
 
 
-def _bad_request(answer: Answer, asker: Asker) -> tuple[type[StorageError], str, str | None]:
+def _bad_request(answer: Answer, asker: Asker) -> ErrorRow[StorageError]:
     if asker.user_project:
         message = f"The project to be billed, {asker.user_project!r}, or the bucket's name is not valid"
-        return AccessDeniedError, message, "Check requester_pays and project"
+        return ErrorRow(AccessDeniedError, message, "Check requester_pays and project")
     if answer.reason == "required":
         hint = "Name one of yours: storage_options={'requester_pays': 'my-project'}"
-        return AccessDeniedError, "In this bucket the reader pays, and no project to be billed was named", hint
-    return HttpStatusError, "Google Cloud Storage cannot make sense of the request", "Check the bucket's name"
+        return ErrorRow(
+            AccessDeniedError, "In this bucket the reader pays, and no project to be billed was named", hint
+        )
+    return ErrorRow(HttpStatusError, "Google Cloud Storage cannot make sense of the request", "Check the bucket's name")

@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from huggingface_hub import constants
-from huggingface_hub.utils._headers import get_token_to_send
+from huggingface_hub import constants, get_token
 
 from streamer.backends.client.bounded_answers import body_of
 from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, next_page
@@ -99,7 +98,7 @@ class HubClient:
         return Hop(url, self.access.headers)
 
     def probe(self, commit: str, path: str, uri: str) -> Probe:
-        """Ask where a file lies, and for its first byte there; raises as `http_probe.probe`."""
+        """Ask where a file lies, and for its first byte there; raises as `streamer.backends.http.probe.probe`."""
         return self.client.run(probe, self.client, self.start(commit, path), uri)
 
     def _asked(self, url: str, uri: str) -> tuple[bytes, str]:
@@ -138,13 +137,13 @@ def _endpoint(given: Any) -> str:
 
 
 def _token_headers(options: Mapping[str, Any]) -> dict[str, str]:
+    # Not `build_hf_headers`: for its user agent it asks huggingface.co, which the caller may not have named.
     if not isinstance(options.get("token"), (str, bool, type(None))):
         raise OptionError("token must be text, True for the saved login, or False for none")
-    try:
-        # Not `build_hf_headers`: for its user agent it asks huggingface.co, which the caller may not have named.
-        found = get_token_to_send(options.get("token"))
-    except OSError:  # the library's LocalTokenNotFoundError
-        raise CredentialsError(
-            "There is no saved login of the Hub", hint="Set HF_TOKEN, or run `hf auth login`"
-        ) from None
-    return {"authorization": f"Bearer {found}"} if found is not None else {}
+    wanted = options.get("token")
+    if wanted is False or (wanted is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN):
+        return {}
+    token = wanted if isinstance(wanted, str) else get_token()
+    if wanted is True and token is None:
+        raise CredentialsError("There is no saved login of the Hub", hint="Set HF_TOKEN, or run `hf auth login`")
+    return {"authorization": f"Bearer {token}"} if token is not None else {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from streamer.backends.client.error_rows import ErrorRow
 from streamer.backends.http import errors as http_errors
 from streamer.core.errors import AccessDeniedError, CredentialsError, HttpStatusError, ObjectNotFoundError, StorageError
 
@@ -14,19 +15,25 @@ __all__ = ["refusal"]
 
 _LOGIN = "HF_TOKEN, or storage_options={'token': …}"
 
-_CODES: dict[str, tuple[type[StorageError], str, str | None]] = {
-    "GatedRepo": (
+_CODES: dict[str, ErrorRow[StorageError]] = {
+    "GatedRepo": ErrorRow(
         AccessDeniedError,
         "The repository is gated: its owner asks for consent to its terms",
         f"Accept the terms on its page at the Hub, and set {_LOGIN}, with a token that may read gated repositories",
     ),
-    "RepoNotFound": (
+    "RepoNotFound": ErrorRow(
         ObjectNotFoundError,
         "There is no such repository on the Hub, or it is private",
         f"Check its name; a private one needs {_LOGIN}",
     ),
-    "RevisionNotFound": (ObjectNotFoundError, "The repository has no such branch, tag or commit", None),
-    "EntryNotFound": (ObjectNotFoundError, "The repository has no such file or folder in this revision", None),
+    "RevisionNotFound": ErrorRow(ObjectNotFoundError, "The repository has no such branch, tag or commit"),
+    "EntryNotFound": ErrorRow(ObjectNotFoundError, "The repository has no such file or folder in this revision"),
+}
+
+_BAD_TOKEN = ErrorRow(CredentialsError, "The Hub does not accept this token", f"Check {_LOGIN}, or run `hf auth login`")
+_STATUSES: dict[int, ErrorRow[StorageError]] = {
+    403: ErrorRow(AccessDeniedError, "The Hub refuses access", "Check what the token may read"),
+    429: ErrorRow(HttpStatusError, "The Hub wants fewer requests", f"Wait a few minutes, or set {_LOGIN}"),
 }
 
 
@@ -40,7 +47,7 @@ def refusal(
     attempts: int = 1,
     elapsed_s: float = 0.0,
 ) -> StorageError:
-    """Say what an error of the Hub, or of a store behind it, means; arguments as for `http_errors.refusal`.
+    """Say what an error of the Hub, or of a store behind it, means; arguments as for `refusal` of the HTTP backend.
 
     Args:
         status: Anything that is no success.
@@ -56,27 +63,17 @@ def refusal(
     row = _CODES.get(code)
     if row is None and status == 401:
         # What the Hub says to everybody without a token, so that nobody learns which private repositories there are.
-        row = _CODES["RepoNotFound"] if not has_token else _bad_token()
+        row = _BAD_TOKEN if has_token else _CODES["RepoNotFound"]
     if row is None and headers.get("X-Error-Message") == "Access to this resource is disabled.":
-        row = (AccessDeniedError, "The Hub has disabled the repository", None)
-    if row is None and status == 403:
-        row = (AccessDeniedError, "The Hub refuses access", "Check what the token may read")
-    if row is None and status == 429:
-        row = (HttpStatusError, "The Hub wants fewer requests", f"Wait a few minutes, or set {_LOGIN}")
-    if row is not None:
-        cls, message, hint = row
-        return cls(
-            message,
-            uri=uri,
-            hint=hint,
-            status=status,
-            code=code if code in _CODES else told.code,
-            request_id=told.request_id,
-            attempts=attempts,
-            elapsed_s=elapsed_s,
-        )
-    return told
-
-
-def _bad_token() -> tuple[type[StorageError], str, str | None]:
-    return CredentialsError, "The Hub does not accept this token", f"Check {_LOGIN}, or run `hf auth login`"
+        row = ErrorRow(AccessDeniedError, "The Hub has disabled the repository")
+    row = row or _STATUSES.get(status)
+    if row is None:
+        return told
+    return row.error(
+        uri,
+        status=status,
+        code=code if code in _CODES else told.code,
+        request_id=told.request_id,
+        attempts=attempts,
+        elapsed_s=elapsed_s,
+    )

@@ -13,17 +13,18 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
-from fsspec.config import apply_config
 from fsspec.implementations.http import HTTPFileSystem
 
+from streamer.backends.client.proxy import login_of, named_proxy
+from streamer.backends.fsspec.options import configured_options
+from streamer.backends.private_names.aiohttp import verifies_tls
 from streamer.core.errors import OptionError
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.options import SecretOptions
 
-__all__ = ["Access", "access_of", "environment_proxy", "foreign_option", "merged_options", "with_user"]
+__all__ = ["Access", "access_of", "foreign_option", "merged_options"]
 
 # What fsspec does with them concerns its own reading, caching and listing alone.
 _IRRELEVANT = frozenset(
@@ -76,17 +77,15 @@ def merged_options(given: Mapping[str, Any]) -> SecretOptions:
     Raises:
         OptionError: TLS that would not be verified, or an ``asynchronous`` instance.
     """
-    options = SecretOptions(apply_config(HTTPFileSystem, plain(given)))
+    options = configured_options(HTTPFileSystem, given)
     client = options.get("client_kwargs") or {}
     connector = client.get("connector")
-    refusals = [options.get(name, True) for name in ("verify", "ssl", "verify_ssl")]
-    if any(value is False for value in [*refusals, getattr(connector, "_ssl", True)]):
+    is_refused = any(options.get(name) is False for name in ("verify", "ssl", "verify_ssl"))
+    if is_refused or not verifies_tls(connector):
         raise OptionError(
             "Unverified TLS is refused",
             hint="Name the CA instead: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
         )
-    if options.get("asynchronous"):
-        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     return options
 
 
@@ -126,28 +125,11 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
     return Access(
         headers={name: headers[name] for name in sorted(headers)},
         ca_file=_ca_file(options.get("verify")),
-        proxy=_proxy(options) or _proxy(client),
+        proxy=named_proxy(options) or named_proxy(client),
         timeout=_timeout(options.get("timeout") or client.get("timeout")),
         is_encoded=bool(options.get("encoded")),
         may_redirect_to_local=options.get("local_redirects") is True,
     )
-
-
-def environment_proxy(url: str) -> str | None:
-    """Obey ``HTTPS_PROXY`` and ``NO_PROXY``; aiohttp's own way would also send passwords found in a netrc."""
-    place = urlsplit(url)
-    return None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
-
-
-def with_user(url: str, login: Any) -> str | None:
-    """Put user and password into a URL, as proxies want it; None where these are no login."""
-    found = _login(login)
-    if found is None:
-        return None
-    user, password = found
-    parts = urlsplit(url)
-    place = f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc.rpartition('@')[2]}"
-    return parts._replace(netloc=place).geturl()
 
 
 # These look into `source` themselves: what they refuse shall be the value of no name in a traceback.
@@ -168,18 +150,10 @@ def _check_headers(headers: Mapping[str, str]) -> None:
             raise OptionError("A name or value in headers cannot be sent")
 
 
-def _login(given: Any) -> tuple[str, str] | None:
-    try:
-        login, password = (given.login, given.password) if hasattr(given, "login") else given
-    except (TypeError, ValueError):
-        return None
-    return str(login), str(password)
-
-
 def _login_headers(source: Mapping[str, Any], name: str) -> dict[str, str]:
     if source.get(name) is None:
         return {}
-    login = _login(source[name])
+    login = login_of(source[name])
     if login is None:
         raise OptionError("auth must be aiohttp.BasicAuth or a pair (user, password)")
     user, password = login
@@ -215,17 +189,6 @@ def _ca_file(verify: Any) -> str | None:
     if not isinstance(verify, (str, os.PathLike)) or not os.path.isfile(verify):
         raise OptionError("verify must name a PEM file with the certificates to trust")
     return os.fspath(verify)
-
-
-def _proxy(source: Mapping[str, Any]) -> str | None:
-    if not source.get("proxy"):
-        return None
-    if not source.get("proxy_auth"):
-        return str(source["proxy"])
-    found = with_user(str(source["proxy"]), source["proxy_auth"])
-    if found is None:
-        raise OptionError("proxy_auth must be aiohttp.BasicAuth or a pair (user, password)")
-    return found
 
 
 def _timeout(given: Any) -> aiohttp.ClientTimeout | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
+from streamer.backends.blob_urls import CREDENTIAL_OPTIONS, has_sas, is_blob_url
 from streamer.backends.extras import install_hint
 from streamer.core.errors import UnknownSchemeError
 from streamer.core.options.limits import Limits
@@ -19,10 +20,7 @@ from streamer.core.store.sources import Store
 
 __all__ = ["is_for_azure", "open_azure"]
 
-_MARKS = (".blob.core.", ".dfs.core.", ".blob.storage.azure.net", ".dfs.storage.azure.net", "onelake.")
-_CREDENTIALS = frozenset({"account_key", "account_name", "connection_string", "credential", "sas_token"}) | frozenset(
-    {"client_id", "client_secret", "tenant_id"}
-)
+_AZURE_OPTIONS = {*CREDENTIAL_OPTIONS, "account_name", "client_secret", "tenant_id"}
 _FILES = (".safetensors", ".json")
 
 
@@ -34,33 +32,30 @@ def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str,
         options: The user's options.
         environment: Instead of this process's.
     """
-    parts = urlsplit(uri)
-    if not any(mark in parts.netloc.rpartition("@")[2] for mark in _MARKS):
+    if not is_blob_url(uri):
         return False
-    if options.keys() & _CREDENTIALS:
+    if options.keys() & _AZURE_OPTIONS:
         return True
+    parts = urlsplit(uri)
     if not parts.path.endswith(_FILES) or any(letter in parts.path for letter in "*["):
         return True  # a folder, or a pattern in one
     names = list(os.environ if environment is None else environment)  # and no value in a frame of ours
     has_credentials = any(name.startswith("AZURE_STORAGE_") or name == "AZURE_CLIENT_ID" for name in names)
-    return has_credentials and "sig" not in parse_qs(parts.query)
+    return has_credentials and not has_sas(parts.query)
 
 
-def open_azure(uri: str, options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the URL with the Azure backend, or give None where that does not want it.
+def open_azure(uri: str, options: Mapping[str, Any], limits: Limits) -> Store:
+    """Open the URL with the Azure backend.
 
     Raises:
         UnknownSchemeError: its library is not installed.
     """
     try:
-        from streamer.backends.azure.store import is_blob_url, streamer_open_store  # noqa: PLC0415 (needs adlfs)
+        from streamer.backends.azure.store import AzureStore  # noqa: PLC0415 (needs adlfs)
     except ImportError as error:
         raise UnknownSchemeError(
             "A folder of Azure Blob Storage, or one with credentials, needs the Azure backend",
             uri=redact(uri),
             hint=install_hint("az"),
         ) from error
-    if not is_blob_url(uri):
-        return None
-    store: Store | None = streamer_open_store(urlsplit(uri).scheme.lower(), uri, options, limits)
-    return store
+    return AzureStore(uri, options, limits)

@@ -1,6 +1,6 @@
 """Requests about HTTP objects, on the session and event loop of fsspec's HTTP file system.
 
-Guarantees: redirects are followed by hand, under the rules of `http_redirects`; each wait is bounded (`answer_times`)
+Guarantees: redirects are followed by hand, under the rules of `redirects`; each wait is bounded (`answer_times`)
 and each request is tried three times at most; no cookie is kept, nothing is decompressed, and TLS is always verified.
 fsspec's own requests are not used: they carry the user's headers to whatever host a redirect names.
 """
@@ -8,10 +8,8 @@ fsspec's own requests are not used: they carry the user's headers to whatever ho
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Any, TypeVar
 
 import aiohttp
@@ -21,16 +19,14 @@ from yarl import URL
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing
 from streamer.backends.client.forgotten_requests import forget_request
-from streamer.backends.http.access import Access, environment_proxy
-from streamer.backends.http.errors import (
-    TRANSIENT_ERRORS,
-    TRANSIENT_STATUSES,
-    raise_connection_error,
-    refusal,
-)
+from streamer.backends.client.proxy import environment_proxy
+from streamer.backends.client.retry import Attempts, is_transient
+from streamer.backends.http.access import Access
+from streamer.backends.http.errors import raise_connection_error, refusal
 from streamer.backends.http.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.core.errors import RedirectError, StorageError
 from streamer.core.options.limits import Limits
+from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.trust import trust_in
 
@@ -39,9 +35,7 @@ __all__ = ["HttpClient", "Opened"]
 T = TypeVar("T")
 
 DEFAULT_LIMITS = Limits()
-ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one for a server that restarts
 ATTEMPTS_IN_SILENCE = 2  # the second may meet another server behind the same address
-PAUSE_S = 0.25  # before the second attempt, twice as long before the third
 LONGEST_PAUSE_S = 1.0  # longer ones are for core/outages/patience.py
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
 
@@ -127,10 +121,10 @@ class HttpClient:
             RedirectError: as `next_hop`, or there are too many redirects.
             StorageError: the server or the network failed, or the answer is an error.
         """
-        began_s = monotonic()
-        for attempt in range(1, ATTEMPTS + 1):
+        attempts = Attempts(self._times)
+        while True:
             try:
-                with allowing(self.limits.answer_bytes, self._times, began_s):
+                with allowing(self.limits.answer_bytes, self._times, attempts.began_s):
                     found = await self._follow(start, uri, extra, timeout or self._timeout)
                 status = found.response.status
                 if status < 300:
@@ -140,23 +134,19 @@ class HttpClient:
                 raise
             except Exception as error:
                 forget_request(error)
-                is_lasting = isinstance(error, aiohttp.ClientSSLError) or not isinstance(error, TRANSIENT_ERRORS)
-                most = ATTEMPTS_IN_SILENCE if isinstance(error, asyncio.TimeoutError) else ATTEMPTS
-                elapsed_s = monotonic() - began_s
-                if is_lasting or attempt >= most or not self._times.left_s(elapsed_s):
-                    raise_connection_error(error, uri, attempt, elapsed_s)
+                is_silent = isinstance(error, asyncio.TimeoutError) and attempts.number >= ATTEMPTS_IN_SILENCE
+                if attempts.are_over or is_silent or not is_transient(error):
+                    raise_connection_error(error, uri, attempts.number, attempts.elapsed_s)
                 pause_s = 0.0
             else:
                 pause_s = _asked_pause_s(found.headers)
-                if status not in TRANSIENT_STATUSES or attempt == ATTEMPTS or pause_s > LONGEST_PAUSE_S:
-                    elapsed_s = monotonic() - began_s
-                    refused = self._refuse(status, found.headers, body, uri, attempts=attempt, elapsed_s=elapsed_s)
+                if attempts.are_over or status not in STATUSES or pause_s > LONGEST_PAUSE_S:
+                    facts = {"attempts": attempts.number, "elapsed_s": attempts.elapsed_s}
+                    refused = self._refuse(status, found.headers, body, uri, **facts)
                     refused.retry_after_s = pause_s
                     del found, body  # a server may repeat secrets in them, and a traceback show them
                     raise refused
-            jitter = 0.5 + random.random()  # noqa: S311 (no secret)
-            await asyncio.sleep(max(pause_s, PAUSE_S * 2 ** (attempt - 1) * jitter))
-        raise AssertionError("the last attempt returns or raises")
+            await attempts.pause(pause_s)
 
     async def _follow(self, hop: Hop, uri: str, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout) -> Opened:
         for _ in range(MAX_REDIRECTS + 1):

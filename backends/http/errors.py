@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NoReturn
 
 import aiohttp
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
 from streamer.backends.client.forgotten_requests import forget_request
+from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.tls_mismatch import MAY_BE_TLS, wants_tls
 from streamer.backends.client.told_values import word_told
-from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, MAY_BE_TLS, NoHttpError, is_no_tls, wants_tls
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -32,45 +35,47 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 
-__all__ = ["TRANSIENT_ERRORS", "TRANSIENT_STATUSES", "raise_connection_error", "refusal"]
-
-TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
-TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
+__all__ = ["raise_connection_error", "refusal"]
 
 _REQUEST_IDS = ("x-request-id", "x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-amz-cf-id")
 _CODE = re.compile(rb"<Code>\s*([A-Za-z0-9.]{1,60})\s*</Code>")
 
 _LOGIN = "Give storage_options={'auth': (user, password)} or {'headers': {'Authorization': 'Bearer …'}}"
 
-_STATUSES: dict[int, tuple[type[StorageError], str, str | None]] = {
-    401: (CredentialsError, "The server wants other credentials", _LOGIN),
-    403: (AccessDeniedError, "The server refuses access", "Check the credentials, or whether a signed URL has expired"),
-    404: (ObjectNotFoundError, "There is no such file", None),
-    407: (CredentialsError, "The proxy wants credentials", "Put them into HTTPS_PROXY, or into the option proxy_auth"),
-    410: (ObjectNotFoundError, "The file is gone", None),
-    416: (RangeResponseError, "The server cannot give the first byte of the file", None),
+_STATUSES: dict[int, ErrorRow[StorageError]] = {
+    401: ErrorRow(CredentialsError, "The server wants other credentials", _LOGIN),
+    403: ErrorRow(
+        AccessDeniedError, "The server refuses access", "Check the credentials, or whether a signed URL has expired"
+    ),
+    404: ErrorRow(ObjectNotFoundError, "There is no such file"),
+    407: ErrorRow(
+        CredentialsError, "The proxy wants credentials", "Put them into HTTPS_PROXY, or into the option proxy_auth"
+    ),
+    410: ErrorRow(ObjectNotFoundError, "The file is gone"),
+    416: ErrorRow(RangeResponseError, "The server cannot give the first byte of the file"),
 }
 
-# The first matching class counts: subclasses stand before their bases.
-_CLASSES: list[tuple[tuple[type[Exception], ...], type[StreamerError], str, str | None]] = [
-    (
-        (aiohttp.ClientSSLError,),
+_EXCEPTIONS: ExceptionTable[StreamerError] = {
+    (aiohttp.ClientSSLError,): ErrorRow(
         TlsError,
         "The TLS handshake failed",
         "For a private CA: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
     ),
-    ((aiohttp.ClientProxyConnectionError,), ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, NO_PROXY"),
-    ((aiohttp.ClientConnectorError,), ConnectError, "No connection to the server", "Check host, port and network"),
-    ((TooSlowError,), TransferTimeoutError, "The server sends its answer too slowly", None),
-    ((asyncio.TimeoutError, TimeoutError), TransferTimeoutError, "The server did not answer in time", HOW_TO_WAIT),
-    ((aiohttp.InvalidURL,), OptionError, "The URL cannot be requested", "Check it, and that of the proxy"),
-    (
-        (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError),
-        ConnectError,
-        "The server broke off the connection",
-        None,
+    (aiohttp.ClientProxyConnectionError,): ErrorRow(
+        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, NO_PROXY"
     ),
-]
+    (aiohttp.ClientConnectorError,): ErrorRow(
+        ConnectError, "No connection to the server", "Check host, port and network"
+    ),
+    (TooSlowError,): ErrorRow(TransferTimeoutError, "The server sends its answer too slowly"),
+    (asyncio.TimeoutError, TimeoutError): ErrorRow(
+        TransferTimeoutError, "The server did not answer in time", HOW_TO_WAIT
+    ),
+    (aiohttp.InvalidURL,): ErrorRow(OptionError, "The URL cannot be requested", "Check it, and that of the proxy"),
+    (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError): ErrorRow(
+        ConnectError, "The server broke off the connection"
+    ),
+}
 
 
 def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapsed_s: float = 0.0) -> NoReturn:
@@ -83,29 +88,21 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
         elapsed_s: Seconds since the first.
     """
     forget_request(error)
-    if isinstance(error, NoHttpError):
-        raise error.told(uri) from None
+    if isinstance(error, NotHttpError):
+        raise error.storage_error(uri) from None
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        told: StreamerError = refusal(error.status, {}, b"", uri, attempts=attempts)
-    else:
-        cls, message, hint = next(
-            ((cls, message, hint) for classes, cls, message, hint in _CLASSES if isinstance(error, classes)),
-            (StorageError, f"The HTTP client failed with {type(error).__name__}", None),
-        )
-        told = cls(message, uri=uri, hint=_hint(error, uri) or hint)
-        if isinstance(told, StorageError):
-            told.attempts, told.elapsed_s = attempts, elapsed_s
+        raise refusal(error.status, {}, b"", uri, attempts=attempts) from None
+    row = row_for(error, _EXCEPTIONS) or ErrorRow(StorageError, f"The HTTP client failed with {type(error).__name__}")
+    if _may_want_tls(error, uri):
+        row = replace(row, hint=f"Check that it runs. {MAY_BE_TLS}")
     # Only these name a host and a reason; others may repeat the URL.
-    raise told from (error if isinstance(error, aiohttp.ClientConnectorError) else None)
+    cause = error if isinstance(error, aiohttp.ClientConnectorError) else None
+    raise row.error(uri, attempts=attempts, elapsed_s=elapsed_s) from cause
 
 
-def _hint(error: Exception, uri: str) -> str | None:
-    """Guess that the other side speaks TLS, or does not."""
-    if isinstance(error, aiohttp.ClientSSLError):
-        return MAY_BE_PLAIN if is_no_tls(error) else None
+def _may_want_tls(error: Exception, uri: str) -> bool:
     is_cut = isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError))
-    is_plain = uri.startswith("http://") and not isinstance(error, aiohttp.ClientConnectorError)
-    return f"Check that it runs. {MAY_BE_TLS}" if is_cut and is_plain else None
+    return is_cut and uri.startswith("http://") and not isinstance(error, aiohttp.ClientConnectorError)
 
 
 def refusal(
@@ -121,18 +118,16 @@ def refusal(
         attempts: How often it was asked for.
         elapsed_s: Seconds since the first time.
     """
-    cls, message, hint = _STATUSES.get(status) or (HttpStatusError, "The server could not answer", None)
+    row = _STATUSES.get(status) or ErrorRow(HttpStatusError, "The server could not answer")
     if status in (400, 401, 403) and b"expired" in body.lower():
-        cls, message, hint = CredentialsError, "The signed URL or its token has expired", "Get a new one"
+        row = ErrorRow(CredentialsError, "The signed URL or its token has expired", "Get a new one")
     if wants_tls(body):
-        hint = MAY_BE_TLS
+        row = replace(row, hint=MAY_BE_TLS)
     code = _CODE.search(body)
     lower = {name.lower(): value for name, value in headers.items()}
     request_id = next((lower[name] for name in _REQUEST_IDS if name in lower), "")
-    return cls(
-        message,
-        uri=uri,
-        hint=hint,
+    return row.error(
+        uri,
         status=status,
         code=code[1].decode() if code else None,
         request_id=word_told(request_id),

@@ -3,7 +3,7 @@
 Guarantees: the user's options reach fsspec as they are, and the load's report says why Python reads the bytes. A
 redirect to another origin is refused where the options may hold a secret: fsspec and aiohttp would take all but
 ``Authorization`` there (``X-Api-Key``, cookies), and an ``ssl`` context its client certificate. The other rules of
-`http_redirects` hold, too.
+`redirects` hold, too.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ async def _usual_session(**options: Any) -> aiohttp.ClientSession:
 async def _guarded_session(make: Callable[..., Awaitable[Any]], rules: _Rules, **options: Any) -> Any:
     """Make the user's session, and have it keep to the rules of redirects.
 
-    Its trace is aiohttp's only place to say so for requests that fsspec makes; it has no public way in afterwards.
+    A trace is aiohttp's only place to say so for requests that fsspec makes.
     """
     session = await make(**options)
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(partial(_check_redirect, rules))
     trace.freeze()
-    session._trace_configs.append(trace)
+    session.trace_configs.append(trace)
     return session
 
 

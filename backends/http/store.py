@@ -54,8 +54,8 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     if scheme not in ("http", "https"):
         return None
     _split(uri)  # refuses what is no URL
-    if is_for_azure(uri, storage_options) and (store := open_azure(uri, storage_options, limits)) is not None:
-        return store
+    if is_for_azure(uri, storage_options):
+        return open_azure(uri, storage_options, limits)
     options = merged_options(storage_options)
     foreign = foreign_option(options)
     return HttpStore(uri, options, limits) if foreign is None else open_through_fsspec(uri, options, foreign)

@@ -49,17 +49,13 @@ class OneStream:
         start: The object's URL before redirects, and the headers for its host.
         info: The object, with its size.
         expected: What the probe told.
-        early_wait_s: How long a block waits for one before it; a parameter for tests.
 
     Attributes:
         last_used_s: When a block was last read, by `time.monotonic`.
     """
 
-    def __init__(
-        self, client: HttpClient, start: Hop, info: ObjectInfo, expected: Probe, early_wait_s: float | None = None
-    ) -> None:
+    def __init__(self, client: HttpClient, start: Hop, info: ObjectInfo, expected: Probe) -> None:
         self._client, self._start, self._info, self._expected = client, start, info, expected
-        self._early_wait_s = EARLY_WAIT_S if early_wait_s is None else early_wait_s
         self._turn = threading.Condition()
         self._asked: list[int] = []
         self._is_busy = False
@@ -108,7 +104,7 @@ class OneStream:
                     self._turn.wait_for(lambda: self._is_next(offset))
                     if self._position == offset:
                         break
-                    if not self._turn.wait_for(lambda: not self._is_next(offset), self._early_wait_s):
+                    if not self._turn.wait_for(lambda: not self._is_next(offset), EARLY_WAIT_S):
                         break
                 self._is_busy = True
             finally:

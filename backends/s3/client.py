@@ -17,21 +17,24 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, ReadTimeoutError
 from fsspec.asyn import sync
-from fsspec.config import apply_config
 from s3fs import S3FileSystem
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.bounded_answers import TooSlowError, allowing
 from streamer.backends.fsspec.instances import shared
+from streamer.backends.fsspec.options import configured_options
 from streamer.backends.metadata_servers import ask_aws_directly
+from streamer.backends.private_names.botocore import request_signer
+from streamer.backends.private_names.s3fs import client_creator, give_session
 from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_foreign_listings
+from streamer.backends.s3.presigning import presigned_get
 from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.sessions import new_session
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["S3Client", "filled_options"]
 
@@ -130,30 +133,21 @@ class S3Client:
                 raise MalformedAnswerError from error
         return answer
 
-    async def _signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, Any]) -> Any:
+    async def _signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, Any]) -> str:
         client = await self._signing_client(bucket)
-        # The steps of `client.generate_presigned_url`, which itself prefers the global endpoint and the client's own
-        # region, and so signs for the wrong place where the bucket's region was learnt from a redirect.
-        context: dict[str, Any] = {"is_presign_request": True}
-        operation = client.meta.service_model.operation_model("GetObject")
-        emitted = await client._emit_api_params({"Bucket": bucket, **parameters}, operation, context)
-        endpoint_url, headers, _ = await client._resolve_endpoint_ruleset(operation, emitted, context)
-        request = await client._convert_to_request_dict(
-            emitted, operation, endpoint_url, context=context, headers=headers, set_user_agent_header=False
-        )
-        return await client._request_signer.generate_presigned_url(request, "GetObject", expires_in=lifetime_s)
+        return await presigned_get(client, lifetime_s, Bucket=bucket, **parameters)
 
     async def _signing_client(self, bucket: str) -> Any:
         if self._fs.session is None:  # the caller gave none, and this is the first client
-            self._fs.session, self._fs._session_is_owned = new_session(SecretOptions(self._fs.kwargs)), False
+            give_session(self._fs, new_session(SecretOptions(self._fs.kwargs)))
             if not (self.is_anonymous or self._fs.key):
                 ask_aws_directly(self._fs.session)
         await self._fs.set_session()
         client = await self._fs.get_s3(bucket)
-        follow_no_redirects(client._endpoint.http_session)
+        follow_no_redirects(client)
         refuse_foreign_listings(client)
         if self._clock_offset_s:  # each region has a client, and so a signer, of its own
-            sign_at_offset(client._request_signer, self._clock_offset_s)
+            sign_at_offset(request_signer(client), self._clock_offset_s)
         return client
 
     def _learns_clock(self, answer: Mapping[str, Any]) -> bool:
@@ -167,7 +161,7 @@ class S3Client:
 
 
 async def _close(fs: S3FileSystem) -> None:
-    creator = getattr(fs, "_s3creator", None)  # of the client, or with `cache_regions` of one for each region
+    creator = client_creator(fs)
     if creator is not None:
         await creator.__aexit__(None, None, None)
 
@@ -185,14 +179,12 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     Raises:
         OptionError: ``verify=False``, a password in ``endpoint_url``, or an ``asynchronous`` instance.
     """
-    options = SecretOptions(apply_config(S3FileSystem, plain(given)))
+    options = configured_options(S3FileSystem, given)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
     endpoints = (options.get("endpoint_url"), options["client_kwargs"].get("endpoint_url"))
     if any("@" in endpoint for endpoint in endpoints if endpoint):
         raise OptionError("endpoint_url cannot hold a user or password: botocore would show it in its messages")
-    if options.get("asynchronous"):
-        raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     return options
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
+
+from streamer.backends.private_names.botocore import change_before_signing
 
 __all__ = ["TOLERANCE_S", "clock_offset_s", "sign_at_offset"]
 
@@ -58,21 +61,13 @@ def sign_at_offset(signer: Any, offset_s: float) -> None:
 
     async def get_auth_instance(**arguments: Any) -> Any:
         auth = await plain(signer, **arguments)
-        _shift(auth, offset_s)
+        change_before_signing(auth, partial(_shift, offset_s))
         return auth
 
     signer.get_auth_instance = get_auth_instance
 
 
-def _shift(auth: Any, offset_s: float) -> None:
-    """Change the time that `add_auth` took, before the first thing is done with it."""
-    prepare = getattr(auth, "_modify_request_before_signing", None)
-    if prepare is None:  # not SigV4: no other way of signing S3 still accepts carries a time that is checked
-        return
-
-    def prepare_shifted(request: Any) -> None:
-        taken = datetime.strptime(request.context["timestamp"], _TIMESTAMP)
-        request.context["timestamp"] = (taken + timedelta(seconds=offset_s)).strftime(_TIMESTAMP)
-        prepare(request)
-
-    auth._modify_request_before_signing = prepare_shifted
+def _shift(offset_s: float, request: Any) -> None:
+    """Change the time of a request, which SigV4 has just taken; no other signature that S3 accepts has a time."""
+    taken = datetime.strptime(request.context["timestamp"], _TIMESTAMP)
+    request.context["timestamp"] = (taken + timedelta(seconds=offset_s)).strftime(_TIMESTAMP)

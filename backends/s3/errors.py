@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,8 +16,9 @@ from botocore import exceptions as boto
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
+from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.client.told_values import word_told
-from streamer.backends.client.wrong_protocols import MAY_BE_PLAIN, NoHttpError, is_no_tls
 from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.core.errors import (
     AccessDeniedError,
@@ -38,90 +40,83 @@ __all__ = ["MalformedAnswerError", "error_code", "storage_error"]
 
 _CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
 _REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
+_WEB_PAGE = "The answer is a web page and none of S3's: check endpoint_url, and the proxy on the way to it"
 _REGION = re.compile(r"[a-z0-9-]{2,40}")
 
-# S3's code: (class, message, hint). https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
-_CODES: dict[str, tuple[type[StorageError], str, str | None]] = {
-    "NoSuchKey": (ObjectNotFoundError, "There is no object of this name in the bucket", None),
-    "NoSuchBucket": (ObjectNotFoundError, "There is no bucket {bucket!r}", "Check its name, endpoint_url and region"),
-    "NoSuchVersion": (ObjectNotFoundError, "The object has no such version", None),
-    "InvalidAccessKeyId": (
+# By S3's codes. https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+_CODES: dict[str, ErrorRow[StorageError]] = {
+    "NoSuchKey": ErrorRow(ObjectNotFoundError, "There is no object of this name in the bucket"),
+    "NoSuchBucket": ErrorRow(
+        ObjectNotFoundError, "There is no bucket {bucket!r}", "Check its name, endpoint_url and region"
+    ),
+    "NoSuchVersion": ErrorRow(ObjectNotFoundError, "The object has no such version"),
+    "InvalidAccessKeyId": ErrorRow(
         CredentialsError,
         "S3 does not know this access key",
         "Check the key and endpoint_url: another server's key looks the same",
     ),
-    "SignatureDoesNotMatch": (
+    "SignatureDoesNotMatch": ErrorRow(
         CredentialsError,
         "The secret key does not belong to the access key",
         "Copy it again, with every slash and plus sign",
     ),
-    "AuthorizationHeaderMalformed": (CredentialsError, "The access key or region is malformed", None),
-    "ExpiredToken": (CredentialsError, "The session token has expired", "Get new temporary credentials"),
-    "InvalidToken": (CredentialsError, "The session token is not valid", "Get new temporary credentials"),
-    "TokenRefreshRequired": (CredentialsError, "The session token has expired", "Get new temporary credentials"),
-    "RequestTimeTooSkewed": (CredentialsError, "This machine's clock differs from S3's", "Set the clock"),
-    "InvalidObjectState": (AccessDeniedError, "The object is archived", "Restore it from Glacier first"),
-    "AccessDenied": (
+    "AuthorizationHeaderMalformed": ErrorRow(CredentialsError, "The access key or region is malformed"),
+    "ExpiredToken": ErrorRow(CredentialsError, "The session token has expired", "Get new temporary credentials"),
+    "InvalidToken": ErrorRow(CredentialsError, "The session token is not valid", "Get new temporary credentials"),
+    "TokenRefreshRequired": ErrorRow(
+        CredentialsError, "The session token has expired", "Get new temporary credentials"
+    ),
+    "RequestTimeTooSkewed": ErrorRow(CredentialsError, "This machine's clock differs from S3's", "Set the clock"),
+    "InvalidObjectState": ErrorRow(AccessDeniedError, "The object is archived", "Restore it from Glacier first"),
+    "AccessDenied": ErrorRow(
         AccessDeniedError,
         "S3 refuses access to the object or bucket",
         "Grant s3:GetObject and s3:ListBucket, or check the key: without s3:ListBucket an absent object looks the same",
     ),
 }
 
-_STATUSES: dict[int, tuple[type[StorageError], str, str | None]] = {
+_STATUSES: dict[int, ErrorRow[StorageError]] = {
     401: _CODES["AccessDenied"],
     403: _CODES["AccessDenied"],
-    404: (ObjectNotFoundError, "There is no such object or bucket", None),
+    404: ErrorRow(ObjectNotFoundError, "There is no such object or bucket"),
 }
 
-# The first matching class counts: subclasses stand before their bases.
-_CLASSES: list[tuple[tuple[type[Exception], ...], type[StreamerError], str, str | None]] = [
+_EXCEPTIONS: ExceptionTable[StreamerError] = {
     # botocore asks a HEAD of the bucket where a redirect leads, and follows what that says in the same way.
-    ((RecursionError,), RedirectError, "The S3 endpoint redirects in a circle", "Check endpoint_url and region"),
-    (
-        (boto.NoCredentialsError, boto.PartialCredentialsError, boto.NoAuthTokenError),
+    (RecursionError,): ErrorRow(
+        RedirectError, "The S3 endpoint redirects in a circle", "Check endpoint_url and region"
+    ),
+    (boto.NoCredentialsError, boto.PartialCredentialsError, boto.NoAuthTokenError): ErrorRow(
         CredentialsError,
         "No complete AWS credentials were found",
         "Set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or storage_options={'anon': True}",
     ),
-    (
-        (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError, boto.ProfileNotFound),
+    (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError, boto.ProfileNotFound): ErrorRow(
         CredentialsError,
         "The AWS credentials could not be fetched",
         "Check AWS_PROFILE; log in again if the profile uses single sign-on",
     ),
-    (
-        (boto.SSLError,),
+    (boto.SSLError,): ErrorRow(
         TlsError,
         "The TLS handshake with S3 failed",
         "For a private CA: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
     ),
-    (
-        (boto.ConnectTimeoutError, boto.ReadTimeoutError, asyncio.TimeoutError, TimeoutError),
-        TransferTimeoutError,
-        "S3 did not answer in time",
-        HOW_TO_WAIT,
+    (boto.ConnectTimeoutError, boto.ReadTimeoutError, asyncio.TimeoutError, TimeoutError): ErrorRow(
+        TransferTimeoutError, "S3 did not answer in time", HOW_TO_WAIT
     ),
-    ((boto.ProxyConnectionError,), ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"),
-    (
-        (boto.ConnectionError, boto.ConnectionClosedError, boto.HTTPClientError),
-        ConnectError,
-        "No connection to S3",
-        "Check endpoint_url, region and network",
+    (boto.ProxyConnectionError,): ErrorRow(
+        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"
     ),
-    (
-        (boto.ParamValidationError,),
-        UsageError,
-        "The bucket or key is not valid",
-        "Expected s3://bucket/key",
+    (boto.ConnectionError, boto.ConnectionClosedError, boto.HTTPClientError): ErrorRow(
+        ConnectError, "No connection to S3", "Check endpoint_url, region and network"
     ),
-    (
-        (boto.BaseEndpointResolverError, TypeError, ValueError),
+    (boto.ParamValidationError,): ErrorRow(UsageError, "The bucket or key is not valid", "Expected s3://bucket/key"),
+    (boto.BaseEndpointResolverError, TypeError, ValueError): ErrorRow(
         OptionError,
         "The S3 client cannot be made of these storage options",
         "See the cause; endpoint_url, region_name, client_kwargs and config_kwargs are looked at first",
     ),
-]
+}
 
 
 class MalformedAnswerError(Exception):
@@ -143,8 +138,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return TransferTimeoutError("S3 sends its answer too slowly", uri=uri)
     if isinstance(inner, StorageError):
         return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
-    if isinstance(foreign := inner or error, (ForeignAnswerError, NoHttpError)):
-        return foreign.told(uri)
+    if isinstance(foreign := inner or error, (ForeignAnswerError, NotHttpError)):
+        return foreign.storage_error(uri)
     if isinstance(error, MalformedAnswerError) and isinstance(error.__cause__, boto.InvalidRegionError):
         region = quoted(error.__cause__.kwargs.get("region_name"))
         return RedirectError(
@@ -152,16 +147,15 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         )
     if isinstance(error, MalformedAnswerError) or isinstance(inner, UnicodeError):
         return StorageError("S3's answer is malformed", uri=uri, hint=_CHECK_SERVER)
-    for classes, cls, message, hint in _CLASSES:
-        if isinstance(error, classes):
-            what_to_do = MAY_BE_PLAIN if cls is TlsError and is_no_tls(error) else hint
-            return cls(message + _where(error, cls), uri=uri, hint=what_to_do)
-    return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri)
+    row = row_for(error, _EXCEPTIONS)
+    if row is None:
+        return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri)
+    return row.after(_where(error)).error(uri) if row.cls is ConnectError else row.error(uri)
 
 
-def _where(error: Exception, cls: type[StreamerError]) -> str:
+def _where(error: Exception) -> str:
     """Name the server that could not be reached: with AWS's own endpoints, only that shows which region was meant."""
-    asked = getattr(error, "kwargs", {}).get("endpoint_url") if cls is ConnectError else None
+    asked = getattr(error, "kwargs", {}).get("endpoint_url")
     try:
         parts = urlsplit(str(asked or ""))
         host, port = parts.hostname, parts.port
@@ -182,16 +176,13 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
     code = _code_in(response)
     region = _other_region(told, metadata, status)
     if code in _REDIRECTS or region is not None:
-        cls, message, hint = _redirect(region)
+        row = _redirect(region)
     else:
-        other = (HttpStatusError, "S3 could not answer", None)
-        cls, message, hint = _CODES.get(code) or _STATUSES.get(status) or other
+        row = _CODES.get(code) or _STATUSES.get(status) or ErrorRow(HttpStatusError, "S3 could not answer")
         if not code and str(metadata.get("HTTPHeaders", {}).get("content-type")).startswith("text/html"):
-            hint = "The answer is a web page and none of S3's: check endpoint_url, and the proxy on the way to it"
-    return cls(
-        message.format(bucket=bucket),
-        uri=uri,
-        hint=hint,
+            row = replace(row, hint=_WEB_PAGE)
+    return row.filled(bucket=bucket).error(
+        uri,
         status=status or None,
         code=code or None,
         request_id=word_told(metadata.get("RequestId")),
@@ -214,8 +205,10 @@ def _other_region(told: dict[str, Any], metadata: dict[str, Any], status: int) -
     return named if isinstance(named, str) and _REGION.fullmatch(named) else ""
 
 
-def _redirect(region: str | None) -> tuple[type[StorageError], str, str | None]:
+def _redirect(region: str | None) -> ErrorRow[StorageError]:
     if not region:
-        return RedirectError, "The bucket is in another region or at another endpoint", "Check region and endpoint_url"
+        return ErrorRow(
+            RedirectError, "The bucket is in another region or at another endpoint", "Check region and endpoint_url"
+        )
     how = f"storage_options={{'client_kwargs': {{'region_name': '{region}'}}}}, or AWS_REGION={region}"
-    return RedirectError, f"The bucket is in region {region}", how
+    return ErrorRow(RedirectError, f"The bucket is in region {region}", how)

@@ -40,8 +40,8 @@ class ForeignAnswerError(Exception):
         self._kind = word_told(kind.partition(";")[0].strip()) or "something"
         self._words = first_words(body) if body.strip() else None
 
-    def told(self, uri: str) -> StorageError:
-        """Say so."""
+    def storage_error(self, uri: str) -> StorageError:
+        """Return the error for the user."""
         what = "nothing" if self._words is None else f"{self._kind} that begins {self._words}"
         return StorageError(
             f"The endpoint {self._endpoint} does not speak S3: it answers the question for a listing with {what}",

@@ -4,8 +4,6 @@ Nor does it read an answer without end (`bounded_answers`).
 
 aiohttp leaves only ``Authorization`` and cookies behind, and what the other host answers would count as S3's. A bucket
 of another region is found all the same: S3 names the region in an error, and botocore asks that region's own host.
-Private attributes are the only way to say so: ``tests/security/test_who_gets_credentials.py`` tells when a new version
-has others.
 """
 
 from __future__ import annotations
@@ -13,16 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from streamer.backends.client.bounded_answers import bind
+from streamer.backends.private_names.botocore import replace_sessions
 
 __all__ = ["follow_no_redirects"]
 
 
-def follow_no_redirects(http_session: Any) -> None:
-    """Have the HTTP session of an aiobotocore client give redirects back as answers; one of httpx does so itself."""
-    plain = getattr(http_session, "_get_session", None)
-    if plain is None or isinstance(plain, _Sessions):
-        return
-    http_session._get_session = _Sessions(plain)
+def follow_no_redirects(client: Any) -> None:
+    """Have a client of aiobotocore give redirects back as answers; one that uses httpx does so itself."""
+    replace_sessions(client, lambda plain: plain if isinstance(plain, _Sessions) else _Sessions(plain))
 
 
 class _Sessions:

@@ -22,7 +22,7 @@ from streamer.core.options.settings import Settings
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
-from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 
 __all__ = ["Shards", "joined", "shards_in"]
 
@@ -31,7 +31,6 @@ Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 SHARD_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"
 USUAL_INDEX = "model.safetensors.index.json"
-MOST_BYTES = (1 << 63) - 1  # off_t of every system; the engine counts so, too
 USUAL_SHARD = "model.safetensors"
 
 
@@ -187,7 +186,7 @@ def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
 def _object(store: Store, info: ObjectInfo) -> SourceObject:
     if info.size_bytes is None:
         raise StorageError("the storage does not tell the size of this object", uri=info.uri)
-    if not 0 <= info.size_bytes <= MOST_BYTES:
+    if not 0 <= info.size_bytes <= MAX_SIZE_BYTES:
         raise StorageError("the storage tells a size that no file can have", uri=info.uri)
     return SourceObject(info.uri, store.source(info), info.size_bytes)
 

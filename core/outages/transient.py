@@ -9,7 +9,7 @@ import errno
 
 from streamer.core.errors import ConnectError, HttpStatusError, StreamerError, TlsError, TransferTimeoutError
 
-__all__ = ["is_away", "is_transient", "is_transport_failure"]
+__all__ = ["STATUSES", "is_away", "is_transient", "is_transport_failure"]
 
 STATUSES_OF_ONE_REQUEST = frozenset({408, 500})  # the server may well answer others
 STATUSES = frozenset({408, 429, 500, 502, 503, 504})

@@ -19,6 +19,7 @@ __all__ = [
     "AnswerChecksum",
     "FileSource",
     "HttpSource",
+    "MAX_SIZE_BYTES",
     "NfsSource",
     "DigestingStore",
     "ObjectInfo",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 PROJECT_NAME = "streamer"
+MAX_SIZE_BYTES = (1 << 63) - 1  # off_t of every system; the engine counts so, too
 
 hookspec = pluggy.HookspecMarker(PROJECT_NAME)
 hookimpl = pluggy.HookimplMarker(PROJECT_NAME)

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from streamer.core.tensors.torch_private_names import address_of_storage
+
 __all__ = ["ResizeLock"]
 
 # No storage of torch is smaller, and the flag lies in its first half.
@@ -74,7 +76,7 @@ def _locked_storage(tensor: Any) -> Any:
     except (NotImplementedError, RuntimeError):  # a subclass that has none
         return None
     with _mutex:
-        address = storage._cdata  # torch's own name for it, of every release
+        address = address_of_storage(storage)
         if address in _locked:
             _locked[address] += 1
             return storage
@@ -93,7 +95,7 @@ def _locked_storage(tensor: Any) -> Any:
 def _give_back(storages: list[Any]) -> None:
     with _mutex:
         for storage in storages:
-            address = storage._cdata
+            address = address_of_storage(storage)
             _locked[address] -= 1
             if _locked[address] == 0:
                 del _locked[address]
@@ -111,14 +113,14 @@ def _flag_offset() -> int | None:
 
     tensor = torch.empty(1, dtype=torch.uint8)
     storage = tensor.untyped_storage()
-    before = ctypes.string_at(storage._cdata, LOOKED_AT_BYTES)
+    before = ctypes.string_at(address_of_storage(storage), LOOKED_AT_BYTES)
     tensor.numpy()
-    after = ctypes.string_at(storage._cdata, LOOKED_AT_BYTES)
+    after = ctypes.string_at(address_of_storage(storage), LOOKED_AT_BYTES)
     changes = [(offset, *bytes_) for offset, bytes_ in enumerate(zip(before, after, strict=True)) if len({*bytes_}) > 1]
     if [(was, now) for _, was, now in changes] != [(1, 0)]:
         return None
     offset: int = changes[0][0]
-    ctypes.c_bool.from_address(storage._cdata + offset).value = True
+    ctypes.c_bool.from_address(address_of_storage(storage) + offset).value = True
     return offset if storage.resizable() else None
 
 

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from streamer.core.errors import TargetError
+from streamer.core.tensors import torch_private_names
 
 __all__ = ["check_kind", "strange"]
 
@@ -64,10 +65,5 @@ def _reason_against_array(array: Any) -> str | None:
 @cache
 def _of_torch() -> tuple[object, Callable[[Any], bool], Callable[[Any], bool]]:
     torch = sys.modules["torch"]  # a tensor of it is there
-    functorch = getattr(torch._C, "_functorch", None)
-    is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", _no)
-    return torch.Tensor.__torch_dispatch__, is_wrapped, getattr(torch, "_is_zerotensor", _no)
-
-
-def _no(_: Any) -> bool:
-    return False
+    is_wrapped, is_zero = torch_private_names.is_wrapped(torch), torch_private_names.is_without_memory(torch)
+    return torch.Tensor.__torch_dispatch__, is_wrapped, is_zero

@@ -119,7 +119,7 @@ def error_body(data: bytes) -> None:
         _check(http_errors.refusal(status, headers, body, "https://x"))
         _check(hf_errors.refusal(status, headers, body, "hf://x", has_token=False))
         document = document_told(body)
-        request_id = word_told(headers.get("x-guploader-uploadid"))  # as `gcs_client` takes it
+        request_id = word_told(headers.get("x-guploader-uploadid"))  # as the client of GCS does
         answer = Answer(status, document if isinstance(document, dict) else None, request_id)
         _check(gcs_refusal(answer, Asker(None, None), "gs://x"))
         parsed = _parsed_by_botocore("GetObject", status, headers, body)

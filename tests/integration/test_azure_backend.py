@@ -26,6 +26,7 @@ from servers.azurite import AzuriteServer, Login
 from streamer.backends.azure import AzureStore
 from streamer.backends.azure import client as azure_client
 from streamer.backends.azure import store as azure
+from streamer.backends.client import answer_times, retry
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -480,7 +481,7 @@ def test_nothing_said_about_credentials_tries_every_login_and_says_so(
 
 @pytest.fixture
 def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(azure_client, "FIRST_DELAY_S", 0)
+    monkeypatch.setattr(retry, "PAUSE_S", 0)
 
 
 @pytest.mark.usefixtures("_no_delays")
@@ -491,9 +492,9 @@ def test_an_emulator_that_does_not_run_is_a_refused_connection() -> None:
         connection = f"BlobEndpoint=http://{host}/account;AccountName=account;AccountKey=Q0FOQVJZ"
         error = refused(AzureStore("az://container/a", {"connection_string": connection}))
     assert isinstance(error, ConnectError)
-    assert error.attempts == azure_client.ATTEMPTS
+    assert error.attempts == answer_times.ATTEMPTS
     assert host in str(error)
-    assert "emulator" in str(error)
+    assert "account_host" in str(error)
 
 
 @pytest.mark.usefixtures("_no_delays")

@@ -35,7 +35,7 @@ from servers.sftp import PASSWORD, SftpServer
 
 import streamer
 from streamer import _native
-from streamer.backends.azure import client as azure_client
+from streamer.backends.client import retry
 from streamer.backends.extras import install_hint
 from streamer.backends.fsspec.instances import close_idle
 from streamer.backends.hf import client as hf_client
@@ -326,7 +326,7 @@ def azure_without_login(server: AzuriteServer) -> None:
 
 
 def azure_not_running(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(azure_client, "FIRST_DELAY_S", 0)
+    patch.setattr(retry, "PAUSE_S", 0)
     load("az://private/llama", {"connection_string": "BlobEndpoint=http://127.0.0.1:9/devstoreaccount1"})
 
 

@@ -17,7 +17,7 @@ from servers.scripted_http import ScriptedServer
 
 import streamer
 from streamer.backends.azure.store import AzureStore
-from streamer.backends.azure.urls import is_azure_host
+from streamer.backends.blob_urls import is_azure_host
 from streamer.backends.gcs.store import GcsStore
 from streamer.backends.hf.store import HfStore
 from streamer.backends.http.fallback import open_through_fsspec

@@ -2,7 +2,8 @@
 
 Guarantees: when ``start`` returns, blobs can be written; account name and key are random per server; everything is
 kept in memory; any number of servers run side by side; ``stop``, and also the death of this process by any signal,
-ends the server and removes its folder. Nothing is read from the user's home or from ``AZURE_*``.
+ends the server and removes its folder. Nothing is read from the user's home or from ``AZURE_*``. Error codes are those
+of Azure, where Azurite has others (``azurite_codes.js``).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def find_azurite() -> list[str]:
     main = Path(os.environ.get("STREAMER_AZURITE", installed))
     if not main.is_file():
         raise FileNotFoundError(f"Azurite is not installed at {main}: make .venv/.azurite")
-    return [str(node), str(main)]
+    return [str(node), "--require", str(Path(__file__).with_name("azurite_codes.js")), str(main)]
 
 
 def token(lifetime_s: float = 3600.0) -> AccessToken:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-__all__ = ["LoopbackServer", "ServerProcess", "free_ports", "is_open"]
+__all__ = ["LoopbackServer", "ServerProcess", "is_open"]
 
 LOG_TAIL_BYTES = 4000
 POLL_S = 0.02
@@ -126,15 +126,3 @@ def is_open(port: int) -> bool | None:
     """Look whether somebody listens on a port of 127.0.0.1; None if nobody does, for `ServerProcess.wait_for`."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0 or None
-
-
-def free_ports(count: int) -> list[int]:
-    """Give so many ports of 127.0.0.1 that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

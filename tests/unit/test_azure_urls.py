@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from streamer.backends.azure.urls import is_blob_url, parse_url
+from streamer.backends.azure.urls import parse_url
+from streamer.backends.blob_urls import is_blob_url
 from streamer.core.errors import UsageError
 
 SAS = "sv=2024-11-04&sp=rl&sig=CANARY%3D"

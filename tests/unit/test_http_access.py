@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamer.backends.http.access import access_of, environment_proxy, foreign_option, merged_options
+from streamer.backends.client.proxy import environment_proxy
+from streamer.backends.http.access import access_of, foreign_option, merged_options
 from streamer.core.errors import OptionError
 
 

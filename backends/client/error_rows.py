@@ -1,0 +1,62 @@
+"""Tables of what failures mean to the user: an error class, a message and a hint for each. Pure, imports no storage.
+
+Each backend has its tables as data, by exception class, by the storage's own code or by HTTP status; this is how they
+are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from streamer.backends.client.tls_mismatch import MAY_BE_PLAIN, is_plain_server
+from streamer.core.errors import StorageError, StreamerError, TlsError
+
+__all__ = ["ErrorRow", "ExceptionTable", "row_for"]
+
+E = TypeVar("E", bound=StreamerError)
+E_co = TypeVar("E_co", bound=StreamerError, covariant=True)
+
+
+@dataclass(frozen=True)
+class ErrorRow(Generic[E_co]):
+    """One row of a table.
+
+    Attributes:
+        cls: The error to raise.
+        message: What happened; `filled` replaces ``{name}`` in it.
+        hint: What to do about it.
+    """
+
+    cls: type[E_co]
+    message: str
+    hint: str | None = None
+
+    def filled(self, **names: object) -> ErrorRow[E_co]:
+        """Return the row with the names in its message replaced."""
+        return replace(self, message=self.message.format(**names))
+
+    def after(self, where: str) -> ErrorRow[E_co]:
+        """Return the row with more at the end of its message."""
+        return replace(self, message=self.message + where)
+
+    def error(self, uri: str | None, **facts: Any) -> E_co:
+        """Make the error; facts (status, code, attempts, …) are kept where its class has them."""
+        kept = facts if issubclass(self.cls, StorageError) else {}
+        return self.cls(self.message, uri=uri, hint=self.hint, **kept)
+
+
+# The first row that matches counts: subclasses stand before their bases.
+ExceptionTable: TypeAlias = Mapping[tuple[type[BaseException], ...], ErrorRow[E]]
+
+
+def row_for(error: BaseException | None, table: ExceptionTable[E]) -> ErrorRow[E] | None:
+    """Return the first row whose exception classes match.
+
+    A TLS handshake that failed because the server does not speak TLS gets a hint that says so.
+    """
+    row = next((row for classes, row in table.items() if isinstance(error, classes)), None)
+    if row is not None and error is not None and row.cls is TlsError and is_plain_server(error):
+        return replace(row, hint=MAY_BE_PLAIN)
+    return row

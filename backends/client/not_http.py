@@ -1,0 +1,40 @@
+"""A server that answers with something other than HTTP: the error that quotes how its answer begins."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import aiohttp
+
+from streamer.backends.client.first_words import first_words
+from streamer.backends.client.tls_mismatch import MAY_BE_TLS
+from streamer.core.errors import StorageError
+
+__all__ = ["NotHttpError"]
+
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
+_LINE = re.compile(r"""^\s*(b'.*'|b".*")$""", re.MULTILINE)
+
+
+class NotHttpError(aiohttp.ClientError):
+    """The answer is not HTTP; aiohttp and the clients above it let this class pass, as they would not an `OSError`.
+
+    Args:
+        error: As aiohttp's parser raises it, with the line that it could not read in its message.
+    """
+
+    def __init__(self, error: aiohttp.ClientResponseError) -> None:
+        super().__init__()
+        found = _LINE.search(error.message)
+        try:
+            line = ast.literal_eval(found[1]) if found else b""
+        except (ValueError, SyntaxError):
+            line = b""
+        self._is_tls = line.startswith(_TLS_RECORDS)
+        self._quote = f": {first_words(line)}" if line and not self._is_tls else ""
+
+    def storage_error(self, uri: str | None) -> StorageError:
+        """Return the error for the user."""
+        hint = MAY_BE_TLS if self._is_tls else "Check host and port: another service may listen there"
+        return StorageError(f"The server answers with something that is not HTTP{self._quote}", uri=uri, hint=hint)

@@ -1,0 +1,50 @@
+"""Which proxy a request takes: the one that the user's options name, else the one that the environment names.
+
+Guarantees: ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` count as they do for the engine, and are looked at when a
+request is sent, not when a library is imported. aiohttp's own way (``trust_env``) would also send passwords that it
+finds in a netrc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from streamer.core.errors import OptionError
+
+__all__ = ["environment_proxy", "login_of", "named_proxy"]
+
+
+def environment_proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL."""
+    place = urlsplit(url)
+    return None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
+
+
+def named_proxy(options: Mapping[str, Any]) -> str | None:
+    """Return the proxy that the options ``proxy`` and ``proxy_auth`` of aiohttp name, with its password.
+
+    Raises:
+        OptionError: ``proxy_auth`` is no login.
+    """
+    if not options.get("proxy"):
+        return None
+    if not options.get("proxy_auth"):
+        return str(options["proxy"])
+    login = login_of(options["proxy_auth"])
+    if login is None:
+        raise OptionError("proxy_auth must be aiohttp.BasicAuth or a pair (user, password)")
+    user, password = (quote(part, safe="") for part in login)
+    parts = urlsplit(str(options["proxy"]))
+    return parts._replace(netloc=f"{user}:{password}@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
+def login_of(value: Any) -> tuple[str, str] | None:
+    """Read ``aiohttp.BasicAuth`` or a pair of user and password; None for anything else."""
+    try:
+        user, password = (value.login, value.password) if hasattr(value, "login") else value
+    except (TypeError, ValueError):
+        return None
+    return str(user), str(password)

@@ -1,0 +1,31 @@
+"""azure-core, azure-identity and azure-storage-blob: the HTTP session under a client, and proxies of logins.
+
+Tried with azure-core 1.30.2 to 1.41.0, azure-identity 1.16.1 to 1.27.0, azure-storage-blob 12.20.0 to 12.31.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["identity_of", "ignore_environment", "transport_of_identity", "transport_of_service"]
+
+
+def transport_of_service(service: Any) -> Any:
+    """Return the transport of a `BlobServiceClient` and of all clients that it makes."""
+    return service._pipeline._transport
+
+
+def identity_of(credential: Any) -> Any:
+    """Return the credential that a `ManagedIdentityCredential` has chosen for this machine, or None."""
+    return getattr(credential, "_credential", None)
+
+
+def transport_of_identity(identity: Any) -> Any:
+    """Return the transport of what `identity_of` gave; None where it has no client."""
+    pipeline = getattr(getattr(identity, "_client", None), "_pipeline", None)
+    return getattr(pipeline, "_transport", None)
+
+
+def ignore_environment(transport: Any) -> None:
+    """Have a transport that has no session yet take no proxy from the environment."""
+    transport._use_env_settings = False

@@ -1,0 +1,22 @@
+"""gcsfs: the session of a file system, which its own requests would make, and whether it shows a client certificate.
+
+Tried with gcsfs 2024.6.0 to 2026.10.1.
+"""
+
+from __future__ import annotations
+
+import aiohttp
+from gcsfs.core import GCSFileSystem
+
+__all__ = ["open_session", "shows_certificate"]
+
+
+async def open_session(fs: GCSFileSystem) -> aiohttp.ClientSession:
+    """Return the session of a file system, and make it where there is none yet."""
+    session: aiohttp.ClientSession = await fs._set_session()
+    return session
+
+
+def shows_certificate(fs: GCSFileSystem) -> bool:
+    """Tell whether the session has TLS settings of its own for a client certificate; old releases have none."""
+    return bool(getattr(fs, "_use_client_cert", False))

@@ -1,0 +1,54 @@
+"""Private names of other libraries: which a file uses, and which files may."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+FENCES = ("backends.private_names.", "core.tensors.torch_private_names")
+
+# What a named tuple offers to everybody, with underscores only to leave the names of its fields alone.
+NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}
+LOOKUPS = {"delattr", "get", "getattr", "hasattr", "pop", "setattr"}  # by a name that is text
+
+
+def is_fence(module: str) -> bool:
+    """Say whether a module has private names of a library, so that no other needs them."""
+    return module.startswith(FENCES)
+
+
+def private_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Give the private names of others in a file, each with its line; those that the file defines are its own."""
+    tree = ast.parse(path.read_text())
+    own = NAMED_TUPLE.union(*map(_defined, ast.walk(tree)))
+    for node in ast.walk(tree):
+        for name in _used(node):
+            if name.startswith("_") and not name.startswith("__") and name not in own:
+                yield node.lineno, name
+
+
+def _defined(node: ast.AST) -> set[str]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return {node.id}
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        return {node.attr}
+    return set()
+
+
+def _used(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Attribute):
+        return [node.attr]
+    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in LOOKUPS:
+        return [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    if isinstance(node, ast.ImportFrom):
+        imported = [node.module or "", *(alias.name for alias in node.names)]
+    elif isinstance(node, ast.Import):
+        imported = [alias.name for alias in node.names]
+    else:
+        return []
+    return (
+        [] if imported[0].partition(".")[0] == "streamer" else [part for name in imported for part in name.split(".")]
+    )

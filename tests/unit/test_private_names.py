@@ -1,0 +1,257 @@
+"""The private names of other libraries that this package uses are in the installed versions, and mean what they meant.
+
+Where a test fails, a library has renamed something: find the new name, or better a public one, for the one file that
+has the old name (``backends/private_names/``, ``core/tensors/torch_private_names.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from importlib.metadata import version
+from pathlib import Path
+
+import aiohttp
+import fences
+import fsspec
+import house
+import pytest
+from aiobotocore.session import AioSession
+from azure.core.pipeline.transport import AioHttpTransport
+from azure.identity.aio import ManagedIdentityCredential
+from azure.storage.blob.aio import BlobServiceClient
+from botocore.auth import S3SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.signers import RequestSigner
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from gcsfs.core import GCSFileSystem
+from s3fs import S3FileSystem
+
+from streamer.backends.private_names import aiohttp as of_aiohttp
+from streamer.backends.private_names import azure as of_azure
+from streamer.backends.private_names import botocore as of_botocore
+from streamer.backends.private_names import fsspec as of_fsspec
+from streamer.backends.private_names import gcsfs as of_gcsfs
+from streamer.backends.private_names import python as of_python
+from streamer.backends.private_names import s3fs as of_s3fs
+
+# The oldest and the newest version that these tests passed with.
+TRIED = {
+    "aiobotocore": ("2.13.1", "3.10.0"),
+    "aiohttp": ("3.9.5", "3.14.5"),
+    "azure-core": ("1.30.2", "1.41.0"),
+    "azure-identity": ("1.16.1", "1.27.0"),
+    "azure-storage-blob": ("12.20.0", "12.31.1"),
+    "botocore": ("1.34.131", "1.43.117"),
+    "fsspec": ("2024.6.0", "2026.9.0"),
+    "gcsfs": ("2024.6.0", "2026.10.1"),
+    "s3fs": ("2024.6.0", "2026.9.0"),
+    "torch": ("2.13.0", "2.13.0"),
+}
+MODULES = house.python_files()
+FENCES = [module for module in MODULES if fences.is_fence(module)]
+
+
+def check(library: str, owner: object, *names: str) -> None:
+    gone = [name for name in names if not hasattr(owner, name)]
+    oldest, newest = TRIED[library]
+    assert not gone, f"{library} {version(library)} has no {gone} in {owner}; tried with {oldest} to {newest}"
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module not in FENCES])
+def test_no_other_file_uses_a_private_name_of_a_library(module: str) -> None:
+    assert not list(fences.private_names(MODULES[module]))
+
+
+@pytest.mark.parametrize("module", FENCES)
+def test_each_of_them_has_a_check(module: str) -> None:
+    used = {name for _, name in fences.private_names(MODULES[module])}
+    assert used
+    assert {name for name in used if f'"{name}"' not in Path(__file__).read_text()} == set()
+
+
+def test_private_names_are_told_from_a_file_s_own(tmp_path: Path) -> None:
+    source = tmp_path / "source.py"
+    source.write_text(
+        "import torch._inductor\nfrom google.auth._helpers import update_query\nfrom streamer._load import load\n"
+        "class Own:\n    _shared: int = 0\n    def _method(self): self._kept = self._of_base\n"
+        "def use(it, cls): return it._private, getattr(it, '_hidden'), it._kept, cls._method(it), cls._shared\n"
+        "def change(named_tuple): return named_tuple._replace(field=1)\n"
+    )
+    found = [name for _, name in fences.private_names(source)]
+    assert sorted(found) == ["_helpers", "_hidden", "_inductor", "_of_base", "_private"]
+
+
+def test_of_aiohttp() -> None:
+    class Response(aiohttp.ClientResponse):
+        pass
+
+    async def use() -> None:
+        async with aiohttp.ClientSession() as session:
+            check("aiohttp", session, "_response_class")
+            of_aiohttp.set_response_class(session, Response)
+            of_aiohttp.set_response_class(session, aiohttp.ClientResponse)  # it is chosen already
+            assert session._response_class is Response
+        connectors = aiohttp.TCPConnector(ssl=False), aiohttp.TCPConnector()
+        check("aiohttp", connectors[0], "_ssl")
+        assert [of_aiohttp.verifies_tls(each) for each in connectors] == [False, True]
+        for each in connectors:
+            await each.close()
+
+    asyncio.run(use())
+
+
+def test_of_aiohttp_s_responses() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nsent")
+        writer.close()
+
+    async def use() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        async with server, aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}") as response:
+            check("aiohttp", response, "_body")
+            assert not of_aiohttp.is_read(response)
+            of_aiohttp.set_body(response, b"set")
+            assert of_aiohttp.is_read(response)
+            assert await response.text() == "set"
+
+    asyncio.run(use())
+
+
+def test_of_botocore() -> None:
+    async def use() -> None:
+        session = AioSession()
+        session.set_credentials("AKID", "secret")
+        async with session.create_client("s3", region_name="us-east-1") as client:
+            check("aiobotocore", client, "_endpoint", "_request_signer")
+            check("aiobotocore", client._endpoint.http_session, "_get_session")
+            wrapped: list[object] = []
+            of_botocore.replace_sessions(client, lambda plain: wrapped.append(plain) or plain)
+            assert callable(wrapped[0])
+            assert isinstance(of_botocore.request_signer(client), RequestSigner)
+        provider = session.get_component("credential_provider").get_provider("iam-role")
+        check("botocore", provider, "_role_fetcher")
+        check("aiobotocore", provider._role_fetcher, "_session", "_timeout")
+        before = provider._role_fetcher._session
+        of_botocore.use_no_proxy(provider)
+        assert provider._role_fetcher._session is not before
+
+    asyncio.run(use())
+
+
+def test_of_botocore_s_signatures() -> None:
+    auth = S3SigV4QueryAuth(Credentials("AKID", "secret"), "s3", "us-east-1")
+    check("botocore", auth, "_modify_request_before_signing")
+    of_botocore.change_before_signing(auth, lambda request: request.context.update(timestamp="20010203T040506Z"))
+    request = AWSRequest("GET", "https://bucket.example/key")
+    auth.add_auth(request)
+    assert "X-Amz-Date=20010203T040506Z" in request.url
+    assert "20010203%2Fus-east-1" in request.url
+
+
+def test_of_s3fs() -> None:
+    fs = S3FileSystem(key="AKID", secret="secret", skip_instance_cache=True)
+    session = AioSession()
+    of_s3fs.give_session(fs, session)
+    assert of_s3fs.client_creator(fs) is None
+    fs.connect()
+    check("s3fs", fs, "_s3creator", "_session_is_owned")
+    assert callable(of_s3fs.client_creator(fs).__aexit__)
+    fs.connect(refresh=True)
+    assert fs.session is session
+
+
+def test_of_gcsfs() -> None:
+    fs = GCSFileSystem(token="anon", skip_instance_cache=True)
+    check("gcsfs", fs, "_set_session")
+    if tuple(map(int, version("gcsfs").split(".")[:2])) >= (2026, 10):  # the first that shows certificates
+        check("gcsfs", fs, "_use_client_cert")
+    assert isinstance(fsspec.asyn.sync(fs.loop, of_gcsfs.open_session, fs), aiohttp.ClientSession)
+    assert of_gcsfs.shows_certificate(fs) is False
+
+
+def test_of_azure() -> None:
+    async def use() -> None:
+        async with BlobServiceClient("https://account.blob.core.windows.net") as service:
+            check("azure-storage-blob", service, "_pipeline")
+            check("azure-core", service._pipeline, "_transport")
+            assert isinstance(of_azure.transport_of_service(service), AioHttpTransport)
+        credential = ManagedIdentityCredential()
+        check("azure-identity", credential, "_credential")
+        identity = of_azure.identity_of(credential)
+        check("azure-identity", identity, "_client")
+        check("azure-identity", identity._client, "_pipeline")
+        transport = of_azure.transport_of_identity(identity)
+        check("azure-core", transport, "_use_env_settings")
+        of_azure.ignore_environment(transport)
+        await transport.open()
+        assert transport.session.trust_env is False
+        await credential.close()
+
+    asyncio.run(use())
+
+
+def test_of_fsspec() -> None:
+    fs = MemoryFileSystem()
+    check("fsspec", fs, "_strip_protocol", "_parent", "_cache", "_fs_token_")
+    assert of_fsspec.path_of(fs, "memory://folder/file") == "/folder/file"
+    assert of_fsspec.parent_of(fs, "/folder/file") == "/folder"
+    assert any(each is fs for each in of_fsspec.kept_instances())
+    of_fsspec.forget_instance(fs)
+    assert not any(each is fs for each in of_fsspec.kept_instances())
+
+
+def test_of_fsspec_s_caches(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"weights")
+    path = str(tmp_path / "file")
+    for protocol in ("simplecache", "filecache"):
+        folder = str(tmp_path / protocol)
+        fs = fsspec.filesystem(protocol, fs=LocalFileSystem(), cache_storage=folder, skip_instance_cache=True)
+        check("fsspec", fs, "_check_file", "_mkcache", "_mapper", "_metadata", "_cache_size")
+        assert of_fsspec.vars_of(fs)["fs"] is fs.fs
+        of_fsspec.make_cache_folder(fs)
+        assert not of_fsspec.is_cached(fs, path)
+        fs.cat_file(path)
+        assert of_fsspec.is_cached(fs, path)
+        assert Path(of_fsspec.cached_file_name(fs, path)).read_bytes() == b"weights"
+        of_fsspec.note_new_file(fs)
+        assert fs.cache_size() >= len(b"weights")
+        of_fsspec.forget_cached_file(fs, path)
+        Path(of_fsspec.cached_file_name(fs, path)).unlink()
+        assert not of_fsspec.is_cached(fs, path)
+
+
+def test_of_python() -> None:
+    assert hasattr(weakref.finalize, "_registry"), "tried with Python 3.10 to 3.13"
+
+    class Object:
+        pass
+
+    owner = Object()
+    finalizer, other = weakref.finalize(owner, print, "gone"), weakref.finalize(Object, print)
+    of_python.detach_finalizers(owner)
+    assert not finalizer.alive
+    assert other.detach() is not None
+
+
+def test_of_torch() -> None:
+    import torch
+
+    from streamer.core.tensors import torch_private_names as of_torch
+
+    check("torch", torch, "_C", "_is_zerotensor")
+    check("torch", torch._C, "_functorch")
+    plain = torch.zeros(2)
+    check("torch", plain.untyped_storage(), "_cdata")
+    same = [of_torch.address_of_storage(each.untyped_storage()) for each in (plain, plain[1:])]
+    assert same[0] == same[1] > 0
+    found: list[bool] = []
+    torch.func.vmap(lambda inside: found.append(of_torch.is_wrapped(torch)(inside)) or inside)(plain)
+    assert found == [True]
+    assert not of_torch.is_wrapped(torch)(plain)
+    assert of_torch.is_without_memory(torch)(torch._efficientzerotensor(2))
+    assert not of_torch.is_without_memory(torch)(plain)
