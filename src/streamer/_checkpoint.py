@@ -14,8 +14,8 @@ from streamer._stream import Stream
 from streamer._whole import WholeRead
 from streamer.core.checkpoint.catalog import Located
 from streamer.core.checkpoint.selection import NamesOption, checked_names, select
+from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.tensor_slice import TensorSlice
-from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.format.header import TensorEntry
 from streamer.core.options.arguments import check_name, check_progress

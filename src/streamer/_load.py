@@ -13,8 +13,8 @@ from streamer._progress import ProgressOption
 from streamer._whole import WholeRead
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.selection import NamesOption, checked_names
+from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.targets import Targets, match_targets, tensors_of
-from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.errors import TargetError
 from streamer.core.options.arguments import check_progress, check_switch
 from streamer.core.options.options import Options

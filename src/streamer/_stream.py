@@ -21,8 +21,9 @@ from streamer.core.checkpoint.catalog import Located
 from streamer.core.checkpoint.device_path import device_path, gpudirect_remarks
 from streamer.core.checkpoint.report import LoadReport, count_readers, remarks_of
 from streamer.core.checkpoint.selection import NamesOption, checked_names
+from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.targets import Targets, bytes_at
-from streamer.core.checkpoint.verification import Verification, VerifyOption
+from streamer.core.checkpoint.verification import Verification
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import ChecksumError, EngineError, LoadCancelledError, OptionError, UsageError
