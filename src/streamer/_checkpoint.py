@@ -123,7 +123,10 @@ class Checkpoint:
         self.close()
 
     def _read(self, shard: int, entry: TensorEntry) -> Any:
-        with Stream(self._opened, [Located(shard, entry)], self._framework, progress=False) as tensors:
+        wanted = [Located(shard, entry)]
+        with Stream(
+            self._opened, wanted, self._framework, self._opened.verification(wanted), progress=False
+        ) as tensors:
             return dict(tensors)[entry.name]
 
     def _check_open(self) -> None:
