@@ -83,6 +83,15 @@ def python_imports(path: Path) -> Iterator[str]:
                 yield inner if inner.partition(".")[0] in FOLDERS else "streamer"
 
 
+def code_of(path: Path) -> str:
+    """Give a Python file without its comments and docstrings."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
 def engine_files() -> dict[str, list[Path]]:
     """Find the sources of the engine, by room."""
     return {room: sorted((ROOT / "native" / room).glob("*.[ch]*")) for room in ranks(ENGINE_ROOMS)}

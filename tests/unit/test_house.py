@@ -100,5 +100,11 @@ def test_every_thread_of_the_engine_starts_in_one_place():
     assert makers - OF_TESTS == {"engine_thread"}  # which names it and keeps the program's signals from it
 
 
+def test_nothing_waits_for_a_pool_of_threads_after_ctrl_c():
+    """Those of `concurrent.futures` are joined on the way out: `core/store/parallel.py` leaves its own behind."""
+    product = {name: path for name, path in PYTHON_FILES.items() if house.room_of(name) != "plugins.contract"}
+    assert not [name for name, path in product.items() if "concurrent.futures" in house.code_of(path)]
+
+
 def test_the_folders_of_the_repository_are_not_imported_under_their_own_names():
     assert not {"core", "backends", "plugins"} & set(sys.modules)
