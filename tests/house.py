@@ -92,6 +92,19 @@ def code_of(path: Path) -> str:
     return ast.unparse(tree)
 
 
+def names_used_in(statement: ast.AST) -> set[str]:
+    """Name what a statement reads, less what it only checks, or assigns to the same name again."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        called = statement.value.func
+        if isinstance(called, ast.Name) and called.id.startswith("check_"):
+            return set()
+    inner = [name for child in ast.iter_child_nodes(statement) for name in names_used_in(child)]
+    used = {statement.id} if isinstance(statement, ast.Name) and isinstance(statement.ctx, ast.Load) else set(inner)
+    if isinstance(statement, ast.Assign):
+        used -= {name.id for target in statement.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return used
+
+
 def engine_files() -> dict[str, list[Path]]:
     """Find the sources of the engine, by room."""
     return {room: sorted((ROOT / "native" / room).glob("*.[ch]*")) for room in ranks(ENGINE_ROOMS)}

@@ -238,7 +238,7 @@ class StoreHooks:
     def streamer_open_store(
         self, scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits
     ) -> Store | None:
-        """Open the store that holds `uri`. An implementation may leave out arguments that it has no use for.
+        """Open the store that holds `uri`. An implementation takes those of the arguments that it uses.
 
         Args:
             scheme: Lower-case scheme of the URL: ``"s3"``, or ``"file"`` for a plain path.
