@@ -24,7 +24,7 @@ import aiohttp
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
 from streamer.backends.client.wrong_protocols import NoHttpError
 from streamer.core.errors import StorageError
-from streamer.core.outages.heard import note_bytes
+from streamer.core.outages.received import note_bytes
 
 __all__ = ["Allowance", "BoundedResponse", "TooSlowError", "allowing", "bind", "body_of", "last_status"]
 

@@ -1,6 +1,6 @@
-"""What has come of the answer to a question that is still waited for: whoever asks tells of it, whoever reads counts.
+"""How many bytes of an answer have arrived while its caller still waits: clients count them, error messages tell them.
 
-A question is asked on one thread and read on another's event loop, which carries the context variables of the asker.
+A request is made on one thread and read on another's event loop, which carries the caller's context variables.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["Heard", "hearing", "note_bytes"]
+__all__ = ["ReceivedBytes", "counting", "note_bytes"]
 
 
 @dataclass(eq=False)
-class Heard:
-    """Of one question, its further attempts and pages included.
+class ReceivedBytes:
+    """Counts for one request, its further attempts and pages included.
 
     Attributes:
-        received_bytes: Of bodies.
+        count: Bytes of bodies.
     """
 
-    received_bytes: int = 0
+    count: int = 0
 
 
-_heard: ContextVar[Heard | None] = ContextVar("heard", default=None)
+_received: ContextVar[ReceivedBytes | None] = ContextVar("received", default=None)
 
 
 @contextmanager
-def hearing(heard: Heard) -> Iterator[None]:
-    """Have counted what comes of the questions asked inside the block."""
-    token = _heard.set(heard)
+def counting(received: ReceivedBytes) -> Iterator[None]:
+    """Count what the requests inside the block receive."""
+    token = _received.set(received)
     try:
         yield
     finally:
-        _heard.reset(token)
+        _received.reset(token)
 
 
 def note_bytes(count: int) -> None:
-    """Count bytes of a body that have come, where anybody wants to know."""
-    heard = _heard.get()
-    if heard is not None:
-        heard.received_bytes += count
+    """Add bytes of a body to the count of the request under way, where there is one."""
+    received = _received.get()
+    if received is not None:
+        received.count += count
