@@ -1,4 +1,4 @@
-"""An error and all that led to it: its causes, what it was raised during, the members of a group; each once. Pure."""
+"""An error and every error behind it: causes, contexts, members of a group; each once. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["with_causes"]
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:
-    """Give `error` first, then all that a traceback of it would show; they may refer to each other in a circle.
+    """Give `error`, then every error that its traceback would show; they may refer to each other in a circle.
 
     Example:
         >>> error = ValueError("later")

@@ -3,7 +3,7 @@
 The tree (each class is also the builtin a caller would expect)::
 
     StreamerError
-    ├── UsageError (ValueError)                 the caller's mistake, found before any byte is read
+    ├── UsageError (ValueError)                 the caller's mistake; no byte was read
     │   ├── OptionError                         an option out of its bounds, or an unknown one
     │   ├── UnknownSchemeError                  no backend for this URL; names the extra to install
     │   ├── UnknownDeviceError (DeviceError)    torch does not know this device, or it is not here
@@ -14,7 +14,7 @@ The tree (each class is also the builtin a caller would expect)::
     │   ├── HeaderError                         malformed safetensors header
     │   ├── ShardIndexError                     malformed index, or one that leaves its folder
     │   └── ManifestError                       malformed manifest, or one of another checkpoint
-    ├── StorageError (OSError)                  the storage said no, or nothing
+    ├── StorageError (OSError)                  the storage refused, failed or did not answer
     │   ├── ObjectNotFoundError (FileNotFoundError)
     │   ├── AccessDeniedError (PermissionError)
     │   │   └── CredentialsError                missing, wrong or expired credentials
@@ -32,8 +32,8 @@ The tree (each class is also the builtin a caller would expect)::
     ├── LoadCancelledError (RuntimeError)       the stream was closed under its consumer
     └── EngineError (RuntimeError)              our bug, or a forked child using its parent's stream
 
-Servers, file names and checkpoints put their own text into these. Whoever raises one need not think of that: whatever
-is text of an error (``str(error)``, its attributes) is fit for a terminal and for one line of a log.
+An error may hold text of servers, file names and checkpoints. Code that raises one escapes nothing: ``str(error)`` and
+every attribute that is text are printable on a terminal, and fit on one line of a log.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ class ShardIndexError(FormatError):
 
 
 class ManifestError(FormatError):
-    """A manifest is malformed, or was not made of this checkpoint."""
+    """A manifest is malformed, or belongs to another checkpoint."""
 
 
 class StorageError(StreamerError, OSError):
-    """A storage refused, failed or lied.
+    """A storage refused, failed, or answered wrongly.
 
     Attributes:
         byte_range: Half-open ``(begin, end)`` in the object, or None.
@@ -153,7 +153,7 @@ class StorageError(StreamerError, OSError):
         request_id: The storage's request id, or None.
         attempts: How many times the range was tried.
         elapsed_s: Seconds from the first attempt to giving up.
-        retry_after_s: How long the server wants to be left alone; 0 where it does not say.
+        retry_after_s: Seconds to wait before the next request, as the server asked; 0 where it did not.
     """
 
     retry_after_s: float = 0.0
@@ -190,8 +190,8 @@ class StorageError(StreamerError, OSError):
             f"request id {self.request_id}" if self.request_id else None,
             f"{self.attempts} attempts in {self.elapsed_s:.1f} s" if self.attempts > 1 else None,
         ]
-        told = ", ".join(fact for fact in facts if fact)
-        return [where, message, f" ({told})" if told else "", hint]
+        details = ", ".join(fact for fact in facts if fact)
+        return [where, message, f" ({details})" if details else "", hint]
 
     def _range_text(self) -> str | None:
         if self.byte_range is None:
@@ -257,7 +257,7 @@ class RedirectError(StorageError):
 
 
 class HttpStatusError(StorageError):
-    """The server answered with an HTTP status that has no class of its own."""
+    """The server answered with an HTTP status that no other class stands for."""
 
 
 class ConnectError(StorageError, ConnectionError):
@@ -277,8 +277,8 @@ class DeviceError(StreamerError, RuntimeError):
 
     Attributes:
         code: The driver's own name for what happened (``CUDA_ERROR_OUT_OF_MEMORY``), or None.
-        requested_bytes: Memory that was asked for and not given, or None.
-        free_bytes: What the device had free then, or None.
+        requested_bytes: Memory that was requested and refused, or None.
+        free_bytes: Memory that was free on the device then, or None.
     """
 
     def __init__(

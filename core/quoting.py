@@ -1,7 +1,7 @@
-r"""How text of others (a checkpoint, a server, a file's name) is shown: on one line, as letters, whatever it holds.
+r"""How text of a checkpoint, a server or a file name is shown: on one line, with every unprintable character escaped.
 
-What a terminal or a reader of logs would obey (escape sequences, line breaks, marks that turn the direction of writing
-around, half a character) is written as Python writes it: ``\x1b``, ``\n``, ``\u202e``.
+Escape sequences, line breaks, marks that reverse the direction of writing and lone surrogates are written as Python
+writes them: ``\x1b``, ``\n``, ``\u202e``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ SHOWN_CHARACTERS = 80  # a whole tensor name of any known model, one line of a t
 
 
 def printable(text: str) -> str:
-    r"""Show letters, and of everything else its number; what is printable already stays as it is.
+    r"""Escape every character that is not printable.
 
-    Errors and log lines of this package do this themselves: callers put foreign text in as it came.
+    Errors and log lines of this package call this themselves: whoever raises or logs passes foreign text unchanged.
 
     Example:
         >>> print(printable("models\x1b[2J/a\nb"))

@@ -1,11 +1,52 @@
-"""Finding the backend of a URL: built-in ones and those of other distributions, each loaded only when asked for.
+"""What a plug-in is written with, and what finds the backend of a URL; everything of it is listed in ``__all__``.
 
 Another distribution adds a storage with an entry point in the group ``streamer.backends``, named like the URL's scheme,
-that points to a module (or object) with a `streamer.hookimpl` called ``streamer_open_store``. It shows that its storage
-behaves by running the suite in `streamer.plugins.contract`.
+that points to a module (or object) with a `hookimpl` called ``streamer_open_store``. That hook takes those of the
+arguments ``scheme``, ``uri``, ``storage_options`` and ``limits`` that it uses, and returns a `Store`. The suite in
+`streamer.plugins.contract` shows whether the storage behaves. Built-in backends and those of others are found alike,
+and each is loaded only when a URL asks for it.
 """
 
+from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
+from streamer.core.store.sources import (
+    AnswerChecksum,
+    DigestingStore,
+    FileSource,
+    HttpSource,
+    NfsSource,
+    ObjectInfo,
+    PythonSource,
+    RemoteStore,
+    Source,
+    Store,
+    WritableStore,
+    hookimpl,
+)
 from streamer.plugins.inventory import Backend, Examined, examine, installed
 from streamer.plugins.registry import open_store
 
-__all__ = ["Backend", "Examined", "examine", "installed", "open_store"]
+__all__ = [
+    "AnswerChecksum",
+    "Backend",
+    "DigestingStore",
+    "Examined",
+    "FileSource",
+    "HttpSource",
+    "Limits",
+    "ListingCount",
+    "NfsSource",
+    "NoDigest",
+    "ObjectDigest",
+    "ObjectInfo",
+    "PartDigest",
+    "PythonSource",
+    "RemoteStore",
+    "Source",
+    "Store",
+    "WritableStore",
+    "examine",
+    "hookimpl",
+    "installed",
+    "open_store",
+]

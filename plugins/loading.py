@@ -62,9 +62,7 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
         cause = error if shown == uri else None  # it may repeat the secret of the URL
         raise _broken(point, f"raised {type(error).__name__} while opening {shown}") from cause
     if store is not None and not isinstance(store, Store):
-        raise _broken(
-            point, f"returned a {type(store).__name__}, which lacks part of streamer.core.store.sources.Store"
-        )
+        raise _broken(point, f"returned a {type(store).__name__}, which lacks part of streamer.plugins.Store")
     return store
 
 

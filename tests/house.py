@@ -21,6 +21,7 @@ PAGE = ROOT / "docs/architecture.md"
 # From the top: a room imports from lines below its own, never from its own line or from above.
 PYTHON_ROOMS = [
     "streamer",
+    "plugins.contract",
     "plugins",
     "backends.hf",
     "backends.http",
@@ -81,6 +82,28 @@ def python_imports(path: Path) -> Iterator[str]:
             inner = name.removeprefix("streamer.")
             if inner.partition(".")[0] != "_native":
                 yield inner if inner.partition(".")[0] in FOLDERS else "streamer"
+
+
+def code_of(path: Path) -> str:
+    """Give a Python file without its comments and docstrings."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def names_used_in(statement: ast.AST) -> set[str]:
+    """Name what a statement reads, less what it only checks, or assigns to the same name again."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        called = statement.value.func
+        if isinstance(called, ast.Name) and called.id.startswith("check_"):
+            return set()
+    inner = [name for child in ast.iter_child_nodes(statement) for name in names_used_in(child)]
+    used = {statement.id} if isinstance(statement, ast.Name) and isinstance(statement.ctx, ast.Load) else set(inner)
+    if isinstance(statement, ast.Assign):
+        used -= {name.id for target in statement.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return used
 
 
 def engine_files() -> dict[str, list[Path]]:

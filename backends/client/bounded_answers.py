@@ -24,7 +24,7 @@ from streamer.backends.client.answer_times import BODY_S, AnswerTimes
 from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.private_names.aiohttp import is_read, set_body, set_response_class
 from streamer.core.errors import StorageError
-from streamer.core.outages.heard import note_bytes
+from streamer.core.outages.received import note_bytes
 
 __all__ = ["Allowance", "BoundedResponse", "TooSlowError", "allowing", "bind", "body_of", "last_status"]
 

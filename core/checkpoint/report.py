@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from streamer.core.outages.meter import OutageMeter
 from streamer.core.quoting import printable
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 
-__all__ = ["LoadReport", "ObjectCheck", "count_readers", "remarks_of"]
+__all__ = ["LoadReport", "ObjectCheck", "joined_reports", "load_report"]
 
 _READERS: dict[type[Source], str] = {
     FileSource: "file",
@@ -18,6 +19,10 @@ _READERS: dict[type[Source], str] = {
     NfsSource: "nfs",
     PythonSource: "python",
 }
+# Fields that the engine counts under their own names; what a second read adds to them; what of it may be more.
+_COUNTERS = ("retries", "rereads", "hedges", "credential_refreshes", "peak_held_bytes", "peak_pinned_bytes")
+_SUMMED = ("bytes_read", "requests", "retries", "outages", "waited_s", "probes", "hedges", "credential_refreshes")
+_HIGHEST = ("peak_held_bytes", "peak_pinned_bytes")
 
 
 @dataclass(frozen=True)
@@ -111,12 +116,72 @@ class LoadReport:
         return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{waited}"
 
 
-def count_readers(sources: Iterable[Source]) -> dict[str, int]:
-    """Count objects by the reader that reads them, as `LoadReport.readers` tells."""
-    return dict(Counter(_READERS[type(source)] for source in sources))
+def load_report(
+    uri: str,
+    stats: Mapping[str, int],
+    before: OutageMeter,
+    *,
+    stages: Mapping[str, float],
+    bytes_read: int,
+    sources: Sequence[Source],
+    remarks: Sequence[str],
+    verified: tuple[ObjectCheck, ...],
+    device_path: str,
+    is_complete: bool,
+) -> LoadReport:
+    """Assemble the report of a load; all but these as `LoadReport` has it.
+
+    Args:
+        uri: What was loaded.
+        stats: The engine's counters.
+        before: What was waited for before the engine began.
+        stages: Seconds by stage.
+        bytes_read: As planned.
+        sources: Of the shards that were read.
+        remarks: On devices; those of the sources come first.
+        verified: By shard.
+        device_path: As `device_path` of the module of this name gives it.
+        is_complete: Every tensor was handed out.
+    """
+    same = {name: stats[name] for name in _COUNTERS}
+    return LoadReport(
+        uri=uri,
+        tensors=stats["items_delivered"],
+        bytes=stats["bytes_delivered"],
+        bytes_read=bytes_read,
+        seconds=sum(stages.values()),
+        requests=stats["http_requests"],
+        outages=stats["outages"] + before.outages,
+        waited_s=stats["waited_us"] / 1e6 + before.waited_s,
+        probes=stats["probes"] + before.probes,
+        **same,
+        readers=dict(Counter(_READERS[type(source)] for source in sources)),
+        remarks=(*_remarks_of(sources), *remarks),
+        verified=verified,
+        device_path=device_path,
+        stages=stages,
+        is_complete=is_complete,
+    )
 
 
-def remarks_of(sources: Iterable[Source]) -> tuple[str, ...]:
+def joined_reports(first: LoadReport, second: LoadReport, read_again: Collection[int]) -> LoadReport:
+    """Make one report of a load whose shards `read_again` were read a second time, all of their tensors."""
+    summed = {name: getattr(first, name) + getattr(second, name) for name in _SUMMED}
+    highest = {name: max(getattr(first, name), getattr(second, name)) for name in _HIGHEST}
+    checks = zip(first.verified, second.verified, strict=True)
+    return replace(
+        first,
+        **summed,
+        **highest,
+        seconds=first.seconds + second.stages["read"],
+        rereads=first.rereads + second.tensors,
+        verified=tuple(now if shard in read_again else then for shard, (then, now) in enumerate(checks)),
+        stages={**first.stages, "read": first.stages["read"] + second.stages["read"]},
+        is_complete=first.is_complete and second.is_complete,
+    )
+
+
+def _remarks_of(sources: Sequence[Source]) -> tuple[str, ...]:
     """Collect what the sources have to say, each remark once."""
     remarks = [source.remark for source in sources if isinstance(source, PythonSource) and source.remark]
     return tuple(dict.fromkeys(remarks))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
-from streamer.core.checkpoint.promises import Promise
+from streamer.core.checkpoint.verification import Expected
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError
@@ -45,7 +45,7 @@ class Shards:
         infos: What the store says of each shard.
         index_path: The store's own path of the index; None without one, and for a list of URIs.
         kind: What the user named.
-        promised: What is known of the bytes of each shard, if that was asked for.
+        expected: What the bytes of each shard should be, where they are verified.
     """
 
     label: str
@@ -54,7 +54,7 @@ class Shards:
     infos: list[ObjectInfo]
     index_path: str | None = None
     kind: Kind = "file"
-    promised: list[Promise] = field(default_factory=list)
+    expected: list[Expected] = field(default_factory=list)
 
 
 def shards_in(store: Store, uri: str, settings: Settings) -> Shards:
@@ -205,6 +205,6 @@ def joined(found: list[Shards]) -> Shards:
         shard_of.update({name: len(objects) + shard for name, shard in (part.shard_of or {}).items()})
         objects.extend(part.objects)
     infos = [info for part in found for info in part.infos]
-    promised = [promise for part in found for promise in part.promised]
+    expected = [each for part in found for each in part.expected]
     label = f"{found[0].label} and {len(found) - 1} more"
-    return Shards(label, objects, shard_of or None, infos, kind="list", promised=promised)
+    return Shards(label, objects, shard_of or None, infos, kind="list", expected=expected)

@@ -6,42 +6,23 @@ compared and equal; whatever was not compared is told with its reason. Without `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from streamer.core.checkpoint.manifest_lookup import ManifestOfShard
 from streamer.core.checkpoint.report import ObjectCheck
-from streamer.core.errors import OptionError
-from streamer.core.secrets.environment import variable
+from streamer.core.store.digests import NoDigest, ObjectDigest
 
 if TYPE_CHECKING:
     from streamer import _native
 
-__all__ = ["Pieces", "Verification", "VerifyOption", "resolve_verify"]
+__all__ = ["Expected", "Pieces", "Verification"]
 
-VerifyOption: TypeAlias = Literal["auto", "manifest", "off"] | None
-
-ENVIRONMENT = "STREAMER_VERIFY"
-_MODES = ("auto", "manifest", "off")
+# What the bytes of one shard should be, or why nobody says.
+Expected: TypeAlias = ObjectDigest | NoDigest | ManifestOfShard
 
 # (first byte in the object, bytes, checksum) of the consecutive pieces of an item.
 Pieces: TypeAlias = list[tuple[int, int, int]]
-
-
-def resolve_verify(given: VerifyOption, environment: Mapping[str, str] | None = None) -> str:
-    """Choose between the argument, ``STREAMER_VERIFY`` and ``"off"``, in this order.
-
-    Raises:
-        OptionError: a word that is none of the modes.
-
-    Example:
-        >>> resolve_verify(None, {"STREAMER_VERIFY": "manifest"})
-        'manifest'
-    """
-    chosen = given if given is not None else variable(ENVIRONMENT, environment) or "off"
-    if chosen not in _MODES:
-        name = "verify" if given is not None else ENVIRONMENT
-        raise OptionError(f'{name} is "auto", "manifest" or "off", not {chosen!r}')
-    return chosen
 
 
 class Verification(Protocol):

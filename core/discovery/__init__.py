@@ -1,1 +1,1 @@
-"""What is installed and may be imported, and what merely lies around."""
+"""Which distributions are installed and may be imported, and which only lie in a working directory."""

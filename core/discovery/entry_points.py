@@ -1,9 +1,9 @@
-"""Entry points of what is installed, and never those of what merely lies in the working directory or in a checkpoint.
+"""Entry points of installed distributions; those in the working directory or in a checkpoint's folder are ignored.
 
-Guarantees: a distribution on an accidental entry of ``sys.path`` (`search_path.py`) is no plug-in and hides none; a
-line in the log says that it is there. The user's word for it is its name in ``STREAMER_PLUGINS``, an environment
-variable and so nothing that a download can set. Where another library would run such code while we import or call it,
-as torch and fsspec do, it is refused before.
+Guarantees: a distribution on an accidental entry of ``sys.path`` (`search_path.py`) is not used as a plug-in and hides
+no installed one; the log warns that it is there. The user allows it by its name in ``STREAMER_PLUGINS``: no download
+can set an environment variable. Where another library (torch, fsspec) would run such code when we import or call it,
+`refuse_accidental` raises before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # takes 15 ms to import, a quarter of what `import streamer` 
 __all__ = ["ALLOWED", "entry_points_of", "is_allowed", "name_of", "normalized", "refuse_accidental"]
 
 ALLOWED = "STREAMER_PLUGINS"
-NAMELESS = "a distribution without a name"
+UNNAMED = "a distribution without a name"
 
 _SEPARATOR = re.compile(r"[-_.]+")
 _logger = logging.getLogger("streamer")
@@ -38,13 +38,13 @@ def entry_points_of(group: str, folders: Iterable[str] = ()) -> list[EntryPoint]
         folders: Of the checkpoints that are being loaded.
     """
     chosen, accidental = split_path(tuple(folders))
-    found: dict[str, list[EntryPoint]] = {}
-    for distribution, points in _announced(chosen, group):
-        found.setdefault(normalized(name_of(distribution)), points)
-    for distribution, points in _announced(accidental, group):
+    points_by_name: dict[str, list[EntryPoint]] = {}
+    for distribution, points in _with_entry_points(chosen, group):
+        points_by_name.setdefault(normalized(name_of(distribution)), points)
+    for distribution, points in _with_entry_points(accidental, group):
         name = name_of(distribution)
         if is_allowed(name):
-            found.setdefault(normalized(name), points)
+            points_by_name.setdefault(normalized(name), points)
         else:
             _logger.warning(
                 "The plug-in %s is not used: it lies in the working directory or in the checkpoint's folder (%s). "
@@ -53,21 +53,21 @@ def entry_points_of(group: str, folders: Iterable[str] = ()) -> list[EntryPoint]
                 quoted(str(distribution.locate_file(""))),
                 ALLOWED,
             )
-    return [point for points in found.values() for point in points]
+    return [point for points in points_by_name.values() for point in points]
 
 
 def refuse_accidental(group: str, library: str) -> None:
-    """Refuse to go on where another library would take a distribution in the working directory for an installed one.
+    """Raise where another library would take a distribution in the working directory for an installed one.
 
     Args:
         group: The library's group of entry points.
         library: Its name.
 
     Raises:
-        PluginError: there is one, and ``STREAMER_PLUGINS`` does not name it.
+        PluginError: such a distribution exists, and ``STREAMER_PLUGINS`` does not name it.
     """
     _, accidental = split_path()
-    for distribution, _points in _announced(accidental, group) if accidental else ():
+    for distribution, _points in _with_entry_points(accidental, group) if accidental else ():
         if not is_allowed(name_of(distribution)):
             raise PluginError(
                 f"{library} would run code of {quoted(name_of(distribution))}, which nobody installed: it lies in the "
@@ -82,12 +82,12 @@ def is_allowed(name: str) -> bool:
 
 
 def name_of(distribution: Distribution) -> str:
-    """Name a distribution; what somebody made by hand may lack the file that does."""
+    """Name a distribution; one that was written by hand may lack its metadata file."""
     try:
         name = distribution.name
     except Exception:  # which, depends on the version of Python
         name = None
-    return str(name) if name else NAMELESS
+    return str(name) if name else UNNAMED
 
 
 def normalized(name: str) -> str:
@@ -95,8 +95,11 @@ def normalized(name: str) -> str:
     return _SEPARATOR.sub("-", name.strip()).lower()
 
 
-def _announced(path: list[str], group: str) -> Iterator[tuple[Distribution, list[EntryPoint]]]:
-    """Look along a path; names are in the metadata, which takes half a millisecond to read: only of these."""
+def _with_entry_points(path: list[str], group: str) -> Iterator[tuple[Distribution, list[EntryPoint]]]:
+    """Find the distributions on a path that have entry points of the group.
+
+    Their names are in their metadata, which takes half a millisecond to read, and is read of these alone.
+    """
     from importlib.metadata import distributions  # noqa: PLC0415 (takes 15 ms)
 
     for distribution in distributions(path=path):

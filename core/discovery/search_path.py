@@ -1,12 +1,11 @@
 """Which entries of ``sys.path`` somebody chose, and which are there because of where Python was started.
 
-``python -c``, ``python -m`` and a prompt put the working directory before everything else: whoever starts one in a
-folder that he downloaded would have what lies in it taken for what he installed. So an entry is *accidental*, and
-nothing is looked for there, when it is empty or relative, or is the working directory or the folder of a checkpoint
-that is being loaded. It is chosen all the same where somebody said so in a place that a download cannot write to:
-``PYTHONPATH``, by its absolute path; a ``.pth`` file in site-packages, as old editable installs leave; or because it is
-site-packages, or this package lies in it. Imports nothing that a new Python has not imported already, so that it can be
-asked first.
+``python -c``, ``python -m`` and a prompt put the working directory first: in a downloaded folder, its files would be
+taken for installed ones. So an entry is *accidental*, and nothing is searched for there, when it is empty, relative,
+the working directory, or the folder of a checkpoint that is being loaded. It counts as chosen all the same when a place
+that no download can write to names it: ``PYTHONPATH``, by its absolute path, or a ``.pth`` file in site-packages, as
+old editable installs leave; and when it is site-packages or holds this package. This module imports only what every
+Python has imported at its start, so that it can be imported before all others.
 """
 
 import os
@@ -35,7 +34,7 @@ def is_accidental(entry: str, folders: set[str]) -> bool:
     """Say whether an entry of ``sys.path`` is there by accident.
 
     Args:
-        entry: The entry; anything but text is the business of whoever put it there.
+        entry: The entry; one that is not text is not accidental.
         folders: Real paths that count as accidental.
     """
     if not isinstance(entry, str) or (os.path.isabs(entry) and _real(entry) not in folders):
@@ -71,16 +70,17 @@ def _is_of_site(real: str) -> bool:
 
 def _named_in_pth_files(folder: str) -> set[str]:
     """Return the real paths that the ``.pth`` files of a folder add, as `site` reads them."""
-    found: set[str] = set()
+    real_paths: set[str] = set()
     try:
         names = [name for name in os.listdir(folder) if name.endswith(".pth")]
     except OSError:
-        return found
+        return real_paths
     for name in names:
         try:
             with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
                 lines = [line.strip() for line in file]
         except OSError:
             continue
-        found |= {_real(os.path.join(folder, line)) for line in lines if line and not line.startswith(("#", "import"))}
-    return found
+        added = [line for line in lines if line and not line.startswith(("#", "import"))]
+        real_paths |= {_real(os.path.join(folder, line)) for line in added}
+    return real_paths

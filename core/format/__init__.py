@@ -1,1 +1,1 @@
-"""The formats of files: bytes in, values out."""
+"""The formats of files: pure functions from bytes to values."""

@@ -1,9 +1,9 @@
-"""The fastest way through a large header: many entries at a time, written as the reference writes them.
+"""Reads the entries of a large header many at a time, where they are written as the reference writes them.
 
-Entries without spaces, their tensors one behind the other, are what nearly every file holds. Cut at its quotes, such a
-text repeats every ten pieces, so that whole columns of it are compared at once; the offsets follow from the sizes, and
-are compared with what they must be. What is accepted here is right by itself, as `header_entries` guarantees; anything
-unusual is left to it, the telling of errors too.
+Nearly every file has entries without spaces, in the order of their bytes. Split at its quotes, such a text repeats
+every ten pieces, so whole columns of it are compared at once; the offsets follow from the sizes, and are compared with
+what they must be. Entries accepted here are valid, as `header_entries` guarantees; that module reads all others, and
+raises the errors.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["CompactReader"]
 
 # A few hundred entries: enough that the work for each chunk does not count, little enough for a processor's cache.
 CHUNK_CHARACTERS = 1 << 16
-# An entry here and there in another form costs nothing. Where many are, reading each chunk twice would.
+# A few entries in another form cost nothing. Where many are, each chunk would be read twice.
 MAX_REFUSALS = 8
-# A model has few dtypes and shapes. Where nearly every tensor has its own, this way is no faster.
+# A model has few dtypes and shapes. Where nearly every tensor has its own, this reader is no faster.
 MAX_KINDS = 4096
 LARGEST_OFFSET = 10**19 - 1  # of more digits some are beyond 64 bits
 
@@ -53,18 +53,18 @@ class CompactReader:
             position: Of the first one's quote.
             begin: Offset in the object of the first tensor's first byte.
             data_begin: Offset of the data section.
-            rows: What is read is appended here: name, dtype, shape, begin and end of each.
+            rows: Name, dtype, shape, begin and end of each entry are appended to it.
         """
         while self._refusals < MAX_REFUSALS:
             # No quote is escaped where there is no backslash, so this is the end of an entry, or of a strange name.
             last = self._text.rfind('},"', position, position + CHUNK_CHARACTERS)
             if last < 0:
                 return position  # the last few, or a long one
-            found = self._rows_of(self._text[position : last + 2], begin - data_begin, data_begin)
-            if found is None:
+            chunk_rows = self._rows_of(self._text[position : last + 2], begin - data_begin, data_begin)
+            if chunk_rows is None:
                 self._refusals += 1
                 return position
-            rows += found
+            rows += chunk_rows
             position, begin = last + 2, rows[-1][4]
         return position
 
@@ -92,13 +92,13 @@ class CompactReader:
 
 
 def _are_plain(names: list[str]) -> bool:
-    """Whether no name holds what JSON escapes or forbids in a string; some that do not are refused too."""
+    """Whether no name holds a character that JSON escapes or forbids; a few harmless ones are refused too."""
     together = "".join(names)
     return "\\" not in together and together.isprintable() and "__metadata__" not in names
 
 
 class _WrittenKinds(dict[tuple[str, str], Kind]):
-    """The same, from the pieces of the text."""
+    """The kinds by the pieces of the text that spell them."""
 
     def __init__(self, kinds: Mapping[tuple[str, str], Kind]) -> None:
         self._kinds = kinds

@@ -7,7 +7,7 @@ dtype written as another JSON type, are refused; so are ranks above `max_rank`, 
 and more than 100 000 members of metadata: a header costs ten times its size in memory at most, well formed or not.
 
 Refuses with HeaderError, or with TruncatedError where the header is right and the object ends too early; with
-nothing else, whatever the bytes.
+no other error, whatever the bytes are.
 
 Format: https://huggingface.co/docs/safetensors/index#format
 """

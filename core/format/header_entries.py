@@ -1,7 +1,7 @@
 """What a safetensors header says about each tensor, read from its JSON text.
 
-Guarantees: every entry is right by itself: known dtype, whole unsigned numbers, as many bytes between its
-offsets as shape and dtype ask for. Refuses everything else with HeaderError, whose `uri` the caller fills in.
+Guarantees: every entry is valid by itself: an existing dtype, whole unsigned numbers, as many bytes between its
+offsets as shape and dtype take. Refuses everything else with HeaderError, whose `uri` the caller fills in.
 Whether entries repeat or overlap is not decided here but in `header.py`.
 
 Nearly all entries are written in one plain form, and a regular expression reads that several times faster than
@@ -56,7 +56,7 @@ _make_entry = partial(tuple.__new__, TensorEntry)  # TensorEntry(...) without it
 
 @dataclass(frozen=True)
 class Entries(Sequence[TensorEntry]):
-    """Entries, each made when it is asked for."""
+    """Entries, each created when it is used."""
 
     rows: list[Row]
 
@@ -81,7 +81,7 @@ class Document(NamedTuple):
     metadata: dict[str, str] | None
 
 
-MOST_KINDS = 1 << 12  # that are remembered; a model has some hundred
+MOST_KINDS = 1 << 12  # kept in memory; a model has some hundred
 MOST_CHARACTERS = 1 << 16  # of an entry in another than the plain form; some hundred are usual
 MOST_METADATA = 100_000  # members; a handful are usual, and each costs twenty times its text
 
@@ -130,7 +130,7 @@ class _DocumentReader:
         self._kinds = _Kinds(max_rank)
         self._compact = CompactReader(text, self._kinds)
         self._rows: list[Row] = []
-        self._known: dict[Any, Any] = {}  # texts, whole numbers and shapes
+        self._values: dict[Any, Any] = {}  # texts, whole numbers and shapes
         self._metadata: list[dict[str, str] | None] = []
 
     def read(self) -> Document:
@@ -166,7 +166,7 @@ class _DocumentReader:
                 if dtype_text is None:
                     return match.end()
                 dtype, shape, size_bytes = kinds[dtype_text, shape_text]
-                # An entry shares the number at which the one before it ends: less to make, keep and collect.
+                # An entry shares the number at which the one before it ends: fewer objects.
                 begin = end if begin_text == last_text else data_begin + int(begin_text)
                 end, last_text = data_begin + int(end_text), end_text
                 if end - begin != size_bytes:
@@ -187,10 +187,10 @@ class _DocumentReader:
         return self._json.after_value(position)
 
     def _shared(self, row: Row) -> Row:
-        """Keep each value once, as little but names differs: a number or a dtype takes more memory than its text."""
-        if len(self._known) > MOST_KINDS:
-            self._known.clear()
-        once = self._known.setdefault
+        """Keep each value once, as only names differ: a number or a dtype takes more memory than its text."""
+        if len(self._values) > MOST_KINDS:
+            self._values.clear()
+        once = self._values.setdefault
         name, dtype, shape, begin, end = row
         shape = tuple(once(number, number) for number in shape)
         return name, once(dtype, dtype), once(shape, shape), once(begin, begin), once(end, end)
@@ -210,17 +210,17 @@ class _DocumentReader:
                 raise HeaderError(f"{METADATA_KEY} is {quoted(value)}, not a JSON object")
             self._metadata.append(None)
             return position
-        found: dict[str, str] = {}
-        self._metadata.append(found)
+        metadata: dict[str, str] = {}
+        self._metadata.append(metadata)
 
         def read_text(key: str, begin: int) -> int:
-            strict_json.refuse_twin(found, key)
-            if len(found) == MOST_METADATA:
+            strict_json.refuse_twin(metadata, key)
+            if len(metadata) == MOST_METADATA:
                 raise HeaderError(f"{METADATA_KEY} holds more than {MOST_METADATA} members")
             text, end = self._json.read(begin)
             if not isinstance(text, str):
                 raise HeaderError(f"{METADATA_KEY} holds {quoted(text)} under {quoted(key)}, not a string")
-            found[key] = text
+            metadata[key] = text
             return end
 
         return self._json.read_members(position, read_text)
@@ -244,10 +244,10 @@ class _Kinds(dict[tuple[str, str], tuple[str, tuple[int, ...], int]]):
         return kind
 
     def _number(self, text: str) -> int:
-        known = self._numbers.get(text)
-        if known is None:
-            known = self._numbers[text] = int(text)
-        return known
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = int(text)
+        return number
 
 
 def _row(name: str, fields: Any, data_begin: int, max_rank: int) -> Row:

@@ -20,9 +20,9 @@ from streamer.core.quoting import quoted
 __all__ = ["MAX_INDEX_BYTES", "ShardIndex", "check_index_size", "parse_index"]
 
 SHARD_SUFFIX = ".safetensors"
-MAX_INDEX_BYTES = 100_000_000  # as of a header; that of a model with 90 000 tensors has 9 million
+MAX_INDEX_BYTES = 100_000_000  # as for a header; the index of a model with 90 000 tensors has 9 million
 MOST_SHARDS = 10_000  # a model with 700 GB has some two hundred
-MOST_CHARACTERS = 1 << 16  # of all members but weight_map; `metadata` has one number, as a rule
+MOST_CHARACTERS = 1 << 16  # of each member but weight_map; `metadata` usually holds one number
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class _Document:
     def __init__(self, data: bytes | memoryview) -> None:
         self.shards: dict[str, str] = {}
         self.others: dict[str, Any] = {}
-        # One wide character makes four bytes of each in the text: a dict grows only when that is let go.
+        # With one wide character the text takes four bytes for each: the dict is made after the text is freed.
         self._tensors: list[str] = []
         self._shard_of: list[str] = []
         try:
@@ -108,11 +108,11 @@ class _Document:
             raise ShardIndexError("the index has no weight_map", hint="It must map tensor names to shard names")
         if not self._tensors:
             raise ShardIndexError("weight_map is empty")
-        found = dict(zip(self._tensors, self._shard_of, strict=True))
-        if len(found) != len(self._tensors):
-            twin = next(tensor for tensor in self._tensors if found.pop(tensor, None) is None)
+        shard_of = dict(zip(self._tensors, self._shard_of, strict=True))
+        if len(shard_of) != len(self._tensors):
+            twin = next(tensor for tensor in self._tensors if shard_of.pop(tensor, None) is None)
             raise ShardIndexError(f"the index is not acceptable JSON: key {quoted(twin)} occurs twice in one object")
-        return found
+        return shard_of
 
     def _read(self, text: str) -> None:
         reader = strict_json.Reader(text, window=MOST_CHARACTERS)

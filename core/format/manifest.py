@@ -1,8 +1,8 @@
 """The manifest of a checkpoint: for each tensor of each shard its dtype, shape, size and CRC32C, as JSON.
 
-Guarantees: what is accepted has one meaning; a manifest fits a checkpoint only if every shard that is loaded has the
+Guarantees: an accepted document has one meaning; a manifest fits a checkpoint only if every loaded shard has the
 size, and exactly the tensors, that it names. Refuses with ManifestError, before any weight byte is read.
-A CRC32C finds accidents, not attackers: who can change the tensors can change the manifest.
+A CRC32C finds accidents, not attackers: whoever can change the tensors can change the manifest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ALGORITHM", "Manifest", "ShardManifest", "TensorDigest", "check_shar
 FORMAT = "streamer.manifest"
 VERSION = 1
 ALGORITHM = "crc32c"
-MAX_MANIFEST_BYTES = 1 << 30  # ten million tensors; more is no manifest, and must not fill the memory
+MAX_MANIFEST_BYTES = 1 << 30  # ten million tensors; a larger file is no manifest, and must not fill the memory
 
 _VALUE = re.compile(r"[0-9a-f]{8}")
 _HINT = "Write it anew: python -m streamer manifest URI"
@@ -55,7 +55,7 @@ class Manifest:
 
 
 def render_manifest(manifest: Manifest) -> bytes:
-    """Write a manifest down; `parse_manifest` gives it back.
+    """Write a manifest as text that `parse_manifest` reads.
 
     Example:
         >>> parse_manifest(render_manifest(Manifest({})), uri="m").shards
@@ -112,35 +112,35 @@ def check_shard(name: str, size_bytes: int, entries: Sequence[TensorEntry], mani
         name: The shard's file name.
         size_bytes: The size of its file.
         entries: Its tensors.
-        manifest: What it is compared with.
+        manifest: To compare with.
         uri: The manifest, for messages.
 
     Raises:
-        ManifestError: it is not the shard that the manifest was made of; says the first difference.
+        ManifestError: it is not the shard that the manifest describes; names the first difference.
     """
-    known = manifest.shards.get(name)
-    if known is None:
-        _refuse(f"it knows no shard {quoted(name)}", uri)
-    found = {entry.name for entry in entries}
-    for tensor in known.tensors:
-        if tensor not in found:
+    shard = manifest.shards.get(name)
+    if shard is None:
+        _refuse(f"it has no shard {quoted(name)}", uri)
+    names = {entry.name for entry in entries}
+    for tensor in shard.tensors:
+        if tensor not in names:
             _refuse(f"shard {quoted(name)} lacks its tensor {quoted(tensor)}", uri)
     for entry in entries:
-        _check_tensor(entry, known.tensors.get(entry.name), name, uri)
-    if size_bytes != known.size_bytes:
-        _refuse(f"shard {quoted(name)} has {size_bytes} bytes, in the manifest {known.size_bytes}", uri)
+        _check_tensor(entry, shard.tensors.get(entry.name), name, uri)
+    if size_bytes != shard.size_bytes:
+        _refuse(f"shard {quoted(name)} has {size_bytes} bytes, in the manifest {shard.size_bytes}", uri)
 
 
-def _check_tensor(entry: TensorEntry, known: TensorDigest | None, shard: str, uri: str) -> None:
-    found = (entry.dtype, tuple(entry.shape), entry.end - entry.begin)
-    promised = (known.dtype, known.shape, known.size_bytes) if known else None
-    is_empty = known is not None and known.size_bytes == 0
-    if known is not None and found == promised and not (is_empty and known.crc32c):
+def _check_tensor(entry: TensorEntry, digest: TensorDigest | None, shard: str, uri: str) -> None:
+    actual = (entry.dtype, tuple(entry.shape), entry.end - entry.begin)
+    expected = (digest.dtype, digest.shape, digest.size_bytes) if digest else None
+    is_empty = digest is not None and digest.size_bytes == 0
+    if digest is not None and actual == expected and not (is_empty and digest.crc32c):
         return
     tensor = f"tensor {quoted(entry.name)} of shard {quoted(shard)}"
-    if known is None or promised is None:
+    if digest is None or expected is None:
         _refuse(f"{tensor} is not in it", uri)
-    for what, is_now, was in zip(("dtype", "shape", "size in bytes"), found, promised, strict=True):
+    for what, is_now, was in zip(("dtype", "shape", "size in bytes"), actual, expected, strict=True):
         if is_now != was:
             _refuse(f"{tensor} has {what} {is_now}, in the manifest {was}", uri)
     _refuse(f"{tensor} is empty, and its {ALGORITHM} is not", uri)

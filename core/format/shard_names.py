@@ -1,7 +1,7 @@
-"""What the names of shards say of their number: ``model-00001-of-00002.safetensors`` is one of two.
+"""How many shards a checkpoint has, by their names: ``model-00001-of-00002.safetensors`` is one of two.
 
-Where no index says which shards there are, these names alone tell a checkpoint from the part of it that an upload, a
-download or a listing left.
+Without an index only these names distinguish a whole checkpoint from one that an upload, a download or a listing left
+incomplete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OF_CHECKPOINTS = (".safetensors", ".safetensors.index.json")
 
 
 def is_of_checkpoint(name: str) -> bool:
-    """Say whether a file of this name is a shard or an index, if it is a file.
+    """Whether a file of this name is a shard or an index.
 
     Example:
         >>> [is_of_checkpoint(name) for name in ("model.safetensors", "config.json")]
@@ -35,7 +35,7 @@ def first_missing(names: Iterable[str]) -> tuple[str, int, int] | None:
         names: Of the files of one folder, without it. They may count from 0 or from 1.
 
     Returns:
-        What such a series is called, how many of it are there, and how many there should be; None: all are whole.
+        The name of such a series, how many of its shards exist, and how many there should be; None: all are whole.
 
     Example:
         >>> first_missing(["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"])

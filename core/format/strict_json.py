@@ -1,6 +1,6 @@
-"""JSON as RFC 8259 means it, read from a source nobody trusts.
+"""JSON as RFC 8259 defines it, read from an untrusted source.
 
-Guarantees: what is accepted has one meaning in every reader; reading takes linear time and a bounded native stack. A
+Guarantees: an accepted text has one meaning in every reader; reading takes linear time and a bounded native stack. A
 large document is read member by member, each but its strings in a window of bounded size: whatever it holds, it costs
 a few times the memory of its text.
 
@@ -39,10 +39,10 @@ _NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in _STRUCTURE)
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 # A value that is no array or object, or one without a bracket inside, not even inside a string.
 _FLAT = re.compile(r'[^\[{]|[\[{][^"\\\[\]{}]*(?:"[^"\\\[\]{}]*"[^"\\\[\]{}]*)*[\]}]')
-# Where a text does not hold this, none of its strings holds a surrogate; else one may, and is looked at.
+# Without such an escape no string of a text holds a surrogate; with one, its strings are checked.
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 SHORT_WINDOW = 1 << 10  # characters
-_END_OF_WINDOW = 16  # characters: an escape or a literal that was cut is found wrong where it begins
+_END_OF_WINDOW = 16  # characters: the error about a cut escape or literal names its beginning
 
 
 def decode_utf8(data: bytes | memoryview) -> str:
@@ -86,7 +86,7 @@ class Reader:
         self._window = window
         self._decoder = _decoder(may_hold_odd_numbers="-" in text and "-0" in text)
         self._is_shallow = False
-        # One character is found many times faster than two, and usually is not there.
+        # A search for one character is many times faster than for two, and usually finds none.
         self._may_hold_surrogates = "\\" in text and _SURROGATE_ESCAPE.search(text) is not None
         self.begin = self._after_space(0)
 
@@ -153,16 +153,16 @@ class Reader:
         return _decoder(may_hold_odd_numbers=True).raw_decode(text, position)
 
     def _read_in_window(self, position: int, most: int) -> tuple[Any, int]:
-        """Nearly all values are short, and a short window is quickly cut out."""
+        """Try a short window first: nearly all values are short, and it is quickly copied."""
         for size in (SHORT_WINDOW, most):
             window = self._text[position : position + size + 1]
-            found = self._read_start(window, position, is_cut=len(window) > size)
-            if found is not None:
-                return found
+            result = self._read_start(window, position, is_cut=len(window) > size)
+            if result is not None:
+                return result
         raise ValueError(f"the value at character {position} takes more than {most} characters")
 
     def _read_start(self, window: str, position: int, *, is_cut: bool) -> tuple[Any, int] | None:
-        """None: it may go on behind the window, whose last character is of the text behind."""
+        """Read a value from a window of the text; None where it may continue behind the window."""
         last = len(window) - 1 if is_cut else len(window)
         try:
             most = MAX_DEPTH - 1  # it stands in an object
@@ -195,9 +195,9 @@ class Reader:
 
 
 def _is_deep(text: str, most: int) -> bool:
-    """Look for deeper nesting without recursion, so that the recursive reader only meets shallow documents."""
+    """Whether brackets nest deeper, found without recursion: the recursive reader gets shallow documents only."""
     skeleton = text.encode()
-    if b"\\" in skeleton:  # behind a backslash only a quote or a backslash matters
+    if b"\\" in skeleton:  # of escapes only those of quotes and backslashes matter
         skeleton = skeleton.replace(b"\\\\", b"").replace(b'\\"', b"")
     # Dropping two quotes that touch changes for no bracket whether it stands inside a string.
     skeleton = skeleton.translate(None, _NOT_STRUCTURE).replace(b'""', b"")

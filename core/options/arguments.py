@@ -1,6 +1,6 @@
-"""What a caller gives to the public functions: that each argument is of a kind it can be, before anything is asked.
+"""Checks that each argument of the public functions has a possible type, before any request is made.
 
-Messages say what was expected and of which type the other was. They never show it: it may hold a secret.
+Messages name the expected type and the actual one. They never show the value: it may hold a secret.
 """
 
 from __future__ import annotations
@@ -24,56 +24,56 @@ __all__ = [
 ]
 
 
-def check_uris(given: Any) -> None:
-    """Refuse what is neither a URI, nor several.
+def check_uris(uris: Any) -> None:
+    """Check one URI, or an iterable of them.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is neither.
     """
-    is_one = isinstance(given, (str, bytes, os.PathLike)) or not isinstance(given, Iterable)
+    is_one = isinstance(uris, (str, bytes, os.PathLike)) or not isinstance(uris, Iterable)
     try:
-        listed = [given] if is_one else list(given)
-    except TypeError:  # a tensor of no dimension says that it is iterable
-        raise UsageError(f"a URI is text or a path, not {type(given).__name__}") from None
+        listed = [uris] if is_one else list(uris)
+    except TypeError:  # a tensor without dimensions has __iter__, and cannot be iterated
+        raise UsageError(f"a URI is text or a path, not {type(uris).__name__}") from None
     if not listed:
         raise UsageError("no URI given")
     for each in listed:
         check_uri(each)
 
 
-def check_uri(given: Any) -> None:
-    """Refuse what is no URI.
+def check_uri(uri: Any) -> None:
+    """Check one URI.
 
     Raises:
         UsageError: it is neither text nor a path, or it is empty.
     """
-    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(text, str) or not text:
-        kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type(given).__name__
+        kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type(uri).__name__
         raise UsageError(f"a URI is non-empty text or a path, not {kind}", hint="Give one, or a list of them")
 
 
-def check_options(given: Any, kind: type) -> None:
-    """Refuse all but None and an instance of `kind`.
+def check_options(options: Any, kind: type) -> None:
+    """Check for None or an instance of `kind`.
 
     Raises:
         OptionError: it is neither.
     """
-    if given is not None and not isinstance(given, kind):
+    if options is not None and not isinstance(options, kind):
         raise OptionError(
-            f"options is streamer.Options(…) or None, not {type(given).__name__}",
+            f"options is streamer.Options(…) or None, not {type(options).__name__}",
             hint="What is for the storage goes into storage_options",
         )
 
 
-def check_storage_options(given: Any) -> None:
-    """Refuse all but None, a mapping of names to values, and a sequence of these.
+def check_storage_options(storage_options: Any) -> None:
+    """Check for None, a mapping of names to values, or a sequence of these.
 
     Raises:
-        OptionError: it is another.
+        OptionError: it is none of them.
     """
-    is_several = isinstance(given, Sequence) and not isinstance(given, (str, bytes, bytearray))
-    for each in given if is_several else [given]:
+    is_several = isinstance(storage_options, Sequence) and not isinstance(storage_options, (str, bytes, bytearray))
+    for each in storage_options if is_several else [storage_options]:
         if each is not None and not isinstance(each, Mapping):
             kind = type(each).__name__
             raise OptionError(
@@ -84,45 +84,45 @@ def check_storage_options(given: Any) -> None:
             check_name(name, "a name in storage_options")
 
 
-def check_file_system(given: Any) -> None:
-    """Refuse all but None and a file system of fsspec, which is imported where there is one.
+def check_file_system(fs: Any) -> None:
+    """Check for None or a file system of fsspec; a caller who has one has imported fsspec.
 
     Raises:
-        OptionError: it is another.
+        OptionError: it is neither.
     """
     fsspec = sys.modules.get("fsspec")
-    if given is not None and not (fsspec and isinstance(given, fsspec.AbstractFileSystem)):
+    if fs is not None and not (fsspec and isinstance(fs, fsspec.AbstractFileSystem)):
         raise OptionError(
-            f"fs is a file system of fsspec, not {type(given).__name__}", hint="As fsspec.filesystem(…) gives one"
+            f"fs is a file system of fsspec, not {type(fs).__name__}", hint="As fsspec.filesystem(…) gives one"
         )
 
 
-def check_progress(given: Any) -> None:
-    """Refuse all but None, True, False and what can be called.
+def check_progress(progress: Any) -> None:
+    """Check for None, True, False or a callable.
 
     Raises:
-        OptionError: it is another.
+        OptionError: it is none of them.
     """
-    if given is not None and not isinstance(given, bool) and not callable(given):
-        kind = type(given).__name__
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        kind = type(progress).__name__
         raise OptionError(f"progress is True, False, None or a function of (bytes done, bytes in all), not {kind}")
 
 
-def check_switch(name: str, given: Any) -> None:
-    """Refuse all but True and False.
+def check_switch(name: str, value: Any) -> None:
+    """Check for True or False.
 
     Raises:
-        OptionError: it is another.
+        OptionError: it is neither.
     """
-    if not isinstance(given, bool):
-        raise OptionError(f"{name} is True or False, not {type(given).__name__}")
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} is True or False, not {type(value).__name__}")
 
 
-def check_name(given: Any, what: str) -> None:
-    """Refuse what is no text.
+def check_name(name: Any, what: str) -> None:
+    """Check for text.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not text.
     """
-    if not isinstance(given, str):
-        raise UsageError(f"{what} is text, not {type(given).__name__}")
+    if not isinstance(name, str):
+        raise UsageError(f"{what} is text, not {type(name).__name__}")

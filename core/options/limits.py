@@ -1,6 +1,6 @@
-"""The most that a store takes from its server, in bytes and time, while a checkpoint is looked for: it may not end.
+"""The most that a store takes from its server, in bytes and time, while a checkpoint is located: an answer may not end.
 
-Each store keeps to them by its own means; what they are for, and their reasons, stand in `Options`.
+Each store enforces them by its own means; `Options` holds their reasons.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Limits:
     Attributes:
         answer_bytes: Of the body of one answer.
         listing_entries: Of one folder.
-        listing_empty_pages: Pages of one listing that bring no entry.
-        connect_timeout_s: Until there is a connection.
+        listing_empty_pages: Pages of one listing without an entry.
+        connect_timeout_s: Until a connection is established.
         first_byte_timeout_s: From then on until the headers of an answer are complete. One question, its further
             attempts and redirects included, has both together; an option of the storage itself counts more.
         stall_timeout_s: As long a body may be slower than `stall_bytes_per_s`.
         stall_bytes_per_s: A transfer that brings less has stalled.
         block_deadline_s: Until a block has all its bytes.
-        is_wanted: Whether anybody still waits for the answer; asked before each further page.
+        is_wanted: Whether the load still waits for the answer; called before each further page.
     """
 
     answer_bytes: int = _DEFAULTS.answer_bytes
@@ -45,10 +45,10 @@ class Limits:
 
 
 class ListingCount:
-    """Counts one listing while it comes, page by page.
+    """Counts one listing while it arrives, page by page.
 
     Args:
-        limits: To be kept.
+        limits: To enforce.
         uri: The folder, without secrets.
     """
 
@@ -57,11 +57,11 @@ class ListingCount:
         self._entries = self._empty_pages = 0
 
     def add(self, entries: int) -> None:
-        """Count a page with so many entries, those included that are passed over.
+        """Count a page with so many entries, skipped ones included.
 
         Raises:
-            StorageError: there are too many, or too many pages without one.
-            LoadCancelledError: nobody waits for them any more.
+            StorageError: there are too many entries, or too many pages without one.
+            LoadCancelledError: the load no longer waits for them.
         """
         if not self._limits.is_wanted():
             raise LoadCancelledError("nobody waits for the listing any more", uri=self._uri)

@@ -1,9 +1,9 @@
 """What this process may use of its machine: processors and memory, a container's limits included.
 
-A container that was given 4 of 192 processors by a quota still sees all of them; as many threads would only be stopped
-for the rest of each period. Limits are those of the process's control group and of all above it, in either version
+A container whose quota allows 4 of 192 processors still sees all of them; 192 threads would only be stopped for the
+rest of each period. Limits are those of the process's control group and of all above it, in either version
 (https://docs.kernel.org/admin-guide/cgroup-v2.html: ``cpu.max``, ``memory.max``; cgroup-v1/: ``cpu.cfs_quota_us``,
-``memory.limit_in_bytes``), read once. Guarantees: what cannot be read is no limit; nothing here raises.
+``memory.limit_in_bytes``), read once. Guarantees: a file that cannot be read sets no limit; nothing here raises.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def processors() -> int:
 
 @lru_cache(maxsize=1)
 def memory_bytes() -> int:
-    """Size the memory this process may use, in bytes; what others use of it is not considered."""
+    """Give the bytes of memory that this process may use; what other processes use of it is not subtracted."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for group, is_unified in _groups("memory"):
         text = _text(group / ("memory.max" if is_unified else "memory.limit_in_bytes"))

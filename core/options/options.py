@@ -59,8 +59,8 @@ class Options:
             loads of 4 GiB and more, and only where the library itself makes no copy.
         coalesce_gap_bytes: Unwanted bytes up to this many between two wanted tensors are read and dropped
             rather than asked for separately.
-        answer_bytes: Most bytes of one answer that is not of tensors: a page of a listing, a document of the Hub, what
-            a server says to an error. More is refused.
+        answer_bytes: Most bytes of one answer that holds no tensors: a page of a listing, a document of the Hub, the
+            body of an error. A larger one is refused.
         listing_entries: Most entries of one folder, sub-folders included; of a web server's index page, most links.
         listing_empty_pages: Most pages of one listing that bring no entry; stores give a few where much was deleted.
         header_bytes: First read of a shard, hoped to hold its whole header.
@@ -75,7 +75,7 @@ class Options:
         connect_timeout_s: Longest wait for a connection, TLS handshake included.
         first_byte_timeout_s: Longest wait from sending a request to the first byte of its answer. While the checkpoint
             is looked for a question has both together until the headers of its answer are complete, attempts included.
-        stall_timeout_s: Longest time a transfer may stay below `stall_bytes_per_s` before it is made anew.
+        stall_timeout_s: Longest time a transfer may stay below `stall_bytes_per_s` before it is started again.
         stall_bytes_per_s: Speed below which a transfer has stalled. Where all transfers together bring as much, the
             line is slow and not the server: then below a quarter of what each would get if they shared alike.
         max_rank: Most dimensions a tensor may have.
@@ -130,32 +130,32 @@ class Options:
         Raises:
             OptionError: a variable is not a number, or out of its bounds; a switch is neither 0 nor 1.
         """
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for knob in fields(self):
             text = variable(f"STREAMER_{knob.name.upper()}", environment)
             if text is not None and getattr(self, knob.name) == knob.default:
-                found[knob.name] = _number(knob.name, text) if "low" in knob.metadata else _truth(knob.name, text)
-        return replace(self, **found)
+                values[knob.name] = _number(knob.name, text) if "low" in knob.metadata else _truth(knob.name, text)
+        return replace(self, **values)
 
 
-def _telling_near_names(made: Callable[..., None]) -> Callable[..., None]:
-    """For the constructor that `dataclass` writes: a name it does not have is a TypeError there, without a hint."""
+def _with_near_names(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Wrap the constructor that `dataclass` writes: for an unknown name it raises a TypeError without a hint."""
     names = [knob.name for knob in fields(Options)]
 
-    @wraps(made)
-    def making(self: Options, *arguments: object, **named: Any) -> None:
+    @wraps(constructor)
+    def checked_constructor(self: Options, *arguments: object, **named: Any) -> None:
         if arguments:
             raise OptionError("options are given by name", hint=f"For instance Options({names[0]}=…)")
         for name in named.keys() - set(names):
             near = difflib.get_close_matches(name, names)
             hint = f"Near: {', '.join(near)}" if near else f"There are {', '.join(names)}"
             raise OptionError(f"there is no option {name[:80]!r}", hint=hint)
-        made(self, **named)
+        constructor(self, **named)
 
-    return making
+    return checked_constructor
 
 
-Options.__init__ = _telling_near_names(Options.__init__)  # type: ignore[method-assign]
+Options.__init__ = _with_near_names(Options.__init__)  # type: ignore[method-assign]
 
 
 def _check_bounds(name: str, value: object, metadata: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the engine runs with: the user's options, the rest chosen for this machine."""
+"""What the engine runs with: the user's options, completed for this machine."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Options):
-    """`Options` without an open question, but for those that depend on what is read.
+    """`Options` in which every field has a value, but for those that depend on what is read.
 
-    `file_threads`, `direct_io` and `gpudirect` may be None, see `streamer.core.engine.file_tuning`; `http_reactors` and
-    `http_in_flight`, see `streamer.core.engine.http_tuning`. `io_uring` too: the engine finds out whether it can have
-    one.
+    `file_threads`, `direct_io` and `gpudirect` may be None (`streamer.core.engine.file_tuning` chooses them), and so
+    may `http_reactors` and `http_in_flight` (`streamer.core.engine.http_tuning`) and `io_uring` (the engine tries it).
 
     Attributes:
-        file_block_bytes: `block_bytes` for files; as the others, chosen where that is left open.
-        http_block_bytes: The most over HTTP.
-        http_first_block_bytes: What HTTP begins with.
+        file_block_bytes: `block_bytes` for files; chosen here, as the others, where the user set none.
+        http_block_bytes: The largest over HTTP.
+        http_first_block_bytes: The first over HTTP.
         nfs_block_bytes: Over NFS without a mount.
         python_block_bytes: For sources in Python.
-        limits: The most to take of a server while a checkpoint is looked for.
+        limits: The most to take of a server's answers while a checkpoint is located.
         began: Monotonic time from which `deadline_s` counts; None: from the beginning of each read.
-        meter: Adds up what was waited for before the tensors were read.
+        meter: Adds up the waits before the tensors were read.
     """
 
     nfs_threads: int
@@ -60,32 +59,32 @@ class Settings(Options):
 
 
 def resolve(options: Options | None) -> Settings:
-    """Fill in what the user left open: the environment first, then this machine.
+    """Complete the options: from the environment first, then for this machine.
 
     Raises:
         OptionError: a ``STREAMER_*`` variable is not a number or out of its bounds.
     """
-    given = (options or Options()).filled_from_environment()
+    user = (options or Options()).filled_from_environment()
     chosen = {
-        "nfs_threads": given.nfs_threads or DEFAULT_NFS_THREADS,
-        "python_threads": given.python_threads or DEFAULT_PYTHON_THREADS,
-        "memory_limit_bytes": given.memory_limit_bytes or _default_memory_limit_bytes(),
+        "nfs_threads": user.nfs_threads or DEFAULT_NFS_THREADS,
+        "python_threads": user.python_threads or DEFAULT_PYTHON_THREADS,
+        "memory_limit_bytes": user.memory_limit_bytes or _default_memory_limit_bytes(),
     }
     return Settings(
-        **{**_fields_of(Options, given), **chosen},
-        file_block_bytes=given.block_bytes or DEFAULT_FILE_BLOCK_BYTES,
-        http_block_bytes=given.block_bytes or LARGEST_HTTP_BLOCK_BYTES,
-        http_first_block_bytes=given.block_bytes or FIRST_HTTP_BLOCK_BYTES,
-        nfs_block_bytes=given.block_bytes or DEFAULT_NFS_BLOCK_BYTES,
-        python_block_bytes=given.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
-        limits=Limits(**_fields_of(Limits, given)),
+        **{**_fields_of(Options, user), **chosen},
+        file_block_bytes=user.block_bytes or DEFAULT_FILE_BLOCK_BYTES,
+        http_block_bytes=user.block_bytes or LARGEST_HTTP_BLOCK_BYTES,
+        http_first_block_bytes=user.block_bytes or FIRST_HTTP_BLOCK_BYTES,
+        nfs_block_bytes=user.block_bytes or DEFAULT_NFS_BLOCK_BYTES,
+        python_block_bytes=user.block_bytes or DEFAULT_PYTHON_BLOCK_BYTES,
+        limits=Limits(**_fields_of(Limits, user)),
         began=time.monotonic(),
     )
 
 
-def _fields_of(kind: type[Options] | type[Limits], given: Options) -> dict[str, Any]:
-    """Take the options that are fields of the other, too."""
-    return {each.name: getattr(given, each.name) for each in fields(kind) if hasattr(given, each.name)}
+def _fields_of(kind: type[Options] | type[Limits], options: Options) -> dict[str, Any]:
+    """Take the options that `kind` has a field for."""
+    return {each.name: getattr(options, each.name) for each in fields(kind) if hasattr(options, each.name)}
 
 
 def _default_memory_limit_bytes() -> int:

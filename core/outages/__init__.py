@@ -1,1 +1,1 @@
-"""Servers that are away: what passes by itself, who is waited for, what the user is told of it."""
+"""Servers that do not answer: which failures are transient, how long to wait, and what the user is shown meanwhile."""

@@ -1,4 +1,4 @@
-"""What one load waited for, counted step by step: while the checkpoint is looked for, and while it is read."""
+"""How much one load waited for servers, added up over its stages: finding the checkpoint, and reading it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["OutageMeter"]
 
 @dataclass
 class OutageMeter:
-    """Adds up.
+    """The sums of one load.
 
     Attributes:
         outages: As in `streamer.LoadReport`, like the others.
@@ -23,7 +23,7 @@ class OutageMeter:
     probes: int = 0
 
     def add(self, stats: Mapping[str, int]) -> None:
-        """Add what the counters of a session say, or of the lookup before it."""
+        """Add the counters of a session, or of the lookup before it."""
         self.outages += stats["outages"]
         self.waited_s += stats["waited_us"] / 1e6
         self.probes += stats["probes"]

@@ -1,7 +1,7 @@
-"""Tells the user of servers that are waited for: in the log, and in a line for the progress bar.
+"""Shows the user which servers are waited for: in the log, and in a line for the progress bar.
 
-A server is named after a second, as most outages are over by then, and again every ten seconds until it answers; once
-for the whole process, however many loads wait for it.
+The log names a server after a second, as most outages are over by then, and again every ten seconds until it answers;
+once for the whole process, however many loads wait for it.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ __all__ = ["BULLETIN", "OutageNews"]
 _log = logging.getLogger("streamer")
 
 LOOK_S = 0.5
-TOLD_AFTER_S = 1.0
-TOLD_AGAIN_S = 10.0
-SAME_OUTAGE_S = 1.0  # what began later is another one, though nobody said that the one before was over
+WARNED_AFTER_S = 1.0
+WARNED_AGAIN_S = 10.0
+SAME_OUTAGE_S = 1.0  # one that began later is another outage, although the end of the first was not seen
 
 
 @dataclass
-class _Told:
-    since: float
-    at_s: float  # for how long it had been away when that was said last
+class _Warning:
+    since: float  # monotonic time at which the outage began
+    away_s: float  # how long it had lasted at the last line of the log
 
 
 class Bulletin:
-    """What the process has said in its log about servers that are away. Thread-safe."""
+    """The lines that the process writes to its log about servers that are away. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._told: dict[str, _Told] = {}
+        self._warnings: dict[str, _Warning] = {}
 
-    def away(self, server: str, waited_s: float, questions: int, last_failure: str) -> None:
-        """Say so, where it is time to; to be called often."""
-        if waited_s < TOLD_AFTER_S:
+    def away(self, server: str, waited_s: float, requests: int, last_failure: str) -> None:
+        """Log that a server is away, where a line is due; to be called often."""
+        if waited_s < WARNED_AFTER_S:
             return
         with self._guard:
-            told, since = self._told.get(server), time.monotonic() - waited_s
-            if told is not None and since > told.since + SAME_OUTAGE_S:
-                told = None
-            if told is not None and told.at_s <= waited_s < told.at_s + TOLD_AGAIN_S:
+            last, since = self._warnings.get(server), time.monotonic() - waited_s
+            if last is not None and since > last.since + SAME_OUTAGE_S:
+                last = None
+            if last is not None and last.away_s <= waited_s < last.away_s + WARNED_AGAIN_S:
                 return
-            self._told[server] = _Told(since if told is None else told.since, waited_s)
-        asked = f", asked {questions} times" if questions > 1 else ""
-        _log.warning("%s%s: %s", line_of(server, waited_s), asked, printable(last_failure))
+            self._warnings[server] = _Warning(since if last is None else last.since, waited_s)
+        attempts = f", asked {requests} times" if requests > 1 else ""
+        _log.warning("%s%s: %s", line_of(server, waited_s), attempts, printable(last_failure))
 
     def again(self, server: str) -> None:
-        """Say that it answers again, where it was said that it does not."""
+        """Log that a server answers again, where a line said that it does not."""
         with self._guard:
-            told = self._told.pop(server, None)
-        if told is not None:
-            _log.warning("%s answers again, after %.0f s", printable(server), time.monotonic() - told.since)
+            last = self._warnings.pop(server, None)
+        if last is not None:
+            _log.warning("%s answers again, after %.0f s", printable(server), time.monotonic() - last.since)
 
     def forget(self) -> None:
-        """Begin anew, in a forked child: a thread that is not there may hold the lock."""
+        """Start over in a forked child: a thread of the parent may hold the lock."""
         self._guard = threading.Lock()
-        self._told.clear()
+        self._warnings.clear()
 
 
 BULLETIN = Bulletin()
@@ -74,11 +74,11 @@ os.register_at_fork(after_in_child=BULLETIN.forget)
 
 
 class OutageNews:
-    """Looks at one session's servers; see the module's docstring.
+    """Watches the servers of one session; see the module's docstring.
 
     Args:
         engine: Knows which servers are waited for.
-        on_wait: Called with one line when there is something to wait for, and with "" when there is not any more.
+        on_wait: Called with one line while servers are waited for, and with "" when none is any more.
         bulletin: The process's own.
     """
 
@@ -92,12 +92,12 @@ class OutageNews:
         self._away: set[str] = set()
 
     def look(self) -> None:
-        """Tell what is new; cheap, and to be called often."""
+        """Log and show what has changed; cheap, and to be called often."""
         now = time.monotonic()
         if now < self._next_look:
             return
         self._next_look = now + LOOK_S
-        waited_for = {each.server: each for each in self._engine.outages() if each.waited_s >= TOLD_AFTER_S}
+        waited_for = {each.server: each for each in self._engine.outages() if each.waited_s >= WARNED_AFTER_S}
         for server, outage in waited_for.items():
             self._bulletin.away(server, outage.waited_s, outage.probes, outage.last_failure)
         for server in self._away - waited_for.keys():
@@ -107,7 +107,7 @@ class OutageNews:
         self._away = set(waited_for)
 
     def end(self) -> None:
-        """Say what is over, as nobody looks any more."""
+        """Log which outages are over; the last call of a session."""
         away, self._away = self._away, set()
         if away:
             for server in away - {each.server for each in self._engine.outages()}:
@@ -119,5 +119,5 @@ class OutageNews:
 
 
 def line_of(server: str, waited_s: float) -> str:
-    """Say in a few words which server is waited for."""
+    """Describe in a few words which server is waited for."""
     return f"waiting for {printable(server)}, away for {waited_s:.0f} s"

@@ -1,4 +1,4 @@
-"""Which failures of a storage may pass: the same question asked a little later may be answered.
+"""Which failures of a storage are transient: the same request may succeed a little later.
 
 The one table for what Python reads; native/net/retry.h has the engine's own.
 """
@@ -11,7 +11,7 @@ from streamer.core.errors import ConnectError, HttpStatusError, StreamerError, T
 
 __all__ = ["STATUSES", "is_away", "is_transient", "is_transport_failure"]
 
-STATUSES_OF_ONE_REQUEST = frozenset({408, 500})  # the server may well answer others
+STATUSES_OF_ONE_REQUEST = frozenset({408, 500})  # the server may still answer other requests
 STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 ERROR_NUMBERS = frozenset(
     {
@@ -30,13 +30,13 @@ ERROR_NUMBERS = frozenset(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether another attempt may succeed.
+    """Decide whether another attempt may succeed.
 
     Args:
-        error: One of ours, or whatever the library of a plug-in raised: its class (`ConnectionError`, `TimeoutError`),
-            its ``errno`` or its HTTP status (``status``, ``status_code``) tells.
+        error: An error of this package, or of a plug-in's library, which is judged by its class (`ConnectionError`,
+            `TimeoutError`), its ``errno`` or its HTTP status (``status``, ``status_code``).
     """
-    if isinstance(error, TlsError):  # a certificate does not become right by asking again
+    if isinstance(error, TlsError):  # a certificate stays wrong at the next attempt
         return False
     if isinstance(error, (ConnectError, TransferTimeoutError, ConnectionError, TimeoutError)):
         return True
@@ -48,10 +48,10 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_away(error: BaseException) -> bool:
-    """Tell whether the whole server may be away: it, or the one behind it, does not answer or asks for patience."""
+    """Decide whether the whole server may be away: it, or the one behind it, does not answer, or throttles."""
     return is_transient(error) and getattr(error, "status", None) not in STATUSES_OF_ONE_REQUEST
 
 
 def is_transport_failure(error: BaseException) -> bool:
-    """Tell whether there was no answer at all, not even one that refuses."""
+    """Decide whether the server sent no answer at all, not even a refusal."""
     return isinstance(error, (ConnectError, TlsError, TransferTimeoutError))

@@ -1,6 +1,6 @@
 """The secrets that the environment holds for clients of storages, and how one variable is read.
 
-No frame of this package may hold ``os.environ`` under a name: a traceback with locals would show all of it.
+No frame of this package keeps ``os.environ`` in a local variable: a traceback with locals would show all of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 __all__ = ["secrets_of_environment", "variable"]
 
-# What boto, the clients of Azure and the Hub's read their credentials from. Names of accounts and keys are no secrets.
+# From these the clients of S3, Azure and the Hub read their credentials. Names of accounts and key ids are no secrets.
 CREDENTIALS = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -28,7 +28,7 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"
 
 
 def variable(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Read one variable, of this process unless another environment is given.
+    """Read one variable, of this process or of `environment`.
 
     Example:
         >>> variable("HOME", {"HOME": "/root"})
@@ -38,7 +38,7 @@ def variable(name: str, environment: Mapping[str, str] | None = None) -> str | N
 
 
 def secrets_of_environment() -> Iterator[str]:
-    """Give what clients of storages take from the environment of this process: credentials, and URLs of proxies."""
+    """Give what clients of storages read from this process's environment: credentials, and URLs of proxies."""
     for name in CREDENTIALS:
         if os.environ.get(name):
             yield os.environ[name]

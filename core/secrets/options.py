@@ -1,8 +1,8 @@
-"""The user's storage options, as frames of this package hold them: they work as ever and show no value.
+"""The user's storage options in a mapping whose `repr` shows no value.
 
-A traceback with locals (of a notebook, of a crash reporter) shows `repr` of whatever a frame holds. So they are wrapped
-where they come in, and are plain again only in the call that hands them to somebody else: fsspec tells its instances
-apart by the text of their arguments, and would take all hidden ones for the same.
+A traceback with locals (of a notebook, of a crash reporter) shows the `repr` of every local variable. So the public
+functions wrap the options at once, and only the call that hands them to another library unwraps them: fsspec tells its
+instances apart by the text of their arguments, and all wrapped options would look the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["SecretOptions", "hidden", "plain"]
 
 
 class SecretOptions(MutableMapping[str, Any]):
-    """A copy of a mapping whose `repr` names the keys alone; mappings in it hide theirs, too.
+    """A copy of a mapping whose `repr` names only the keys; so do the mappings in it.
 
     Example:
         >>> SecretOptions({"key": "AKID", "secret": "S3CR3T"})
@@ -23,38 +23,38 @@ class SecretOptions(MutableMapping[str, Any]):
         True
     """
 
-    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
-        self._given: dict[str, Any] = dict(given._given if isinstance(given, SecretOptions) else given or {})
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        self._values: dict[str, Any] = dict(options._values if isinstance(options, SecretOptions) else options or {})
 
     def __getitem__(self, name: str) -> Any:
-        return _hidden(self._given[name])
+        return _hidden(self._values[name])
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._given[name] = value
+        self._values[name] = value
 
     def __delitem__(self, name: str) -> None:
-        del self._given[name]
+        del self._values[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._given)
+        return len(self._values)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}=…' for name in self._given)})"
+        return f"{type(self).__name__}({', '.join(f'{name}=…' for name in self._values)})"
 
 
-def hidden(given: Any) -> Any:
-    """Wrap what a caller gave as ``storage_options``: a mapping, or a sequence of them; all else is left alone."""
-    if isinstance(given, (list, tuple)):
-        return [_hidden(each) for each in given]
-    return _hidden(given)
+def hidden(storage_options: Any) -> Any:
+    """Wrap a caller's ``storage_options``: a mapping, or a sequence of them; anything else is returned unchanged."""
+    if isinstance(storage_options, (list, tuple)):
+        return [_hidden(each) for each in storage_options]
+    return _hidden(storage_options)
 
 
-def plain(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a copy that hides nothing, for a call to somebody else; it must get no name in a frame of ours."""
-    values = given._given if isinstance(given, SecretOptions) else given
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Unwrap a copy, for a call to another library; a frame of this package must not keep it in a variable."""
+    values = options._values if isinstance(options, SecretOptions) else options
     return {name: plain(value) if type(value) in (dict, SecretOptions) else value for name, value in values.items()}
 
 

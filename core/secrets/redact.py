@@ -1,8 +1,8 @@
-"""Cut every secret out of a URL before anyone may see it: the one place where that is done.
+"""Removes every secret from a URL before it is shown: the one place where that is done.
 
-What is kept is an allow-list: scheme, host, port, path, and the query keys of `KEPT_QUERY_KEYS`. User names,
+An allow-list is kept: scheme, host, port, path, and the query keys of `KEPT_QUERY_KEYS`. User names,
 passwords, signatures, tokens and fragments are dropped, in every part of a chained URL (``a::b``). Where a URL is too
-malformed to tell a host from a password, the doubtful part is dropped too. A path without a scheme is returned
+malformed to distinguish a host from a password, the doubtful part is dropped too. A path without a scheme is returned
 unchanged: it has no query, and ``?`` or ``#`` are letters of its name.
 """
 
@@ -12,7 +12,7 @@ import re
 
 __all__ = ["redact"]
 
-KEPT_QUERY_KEYS = frozenset({"versionId"})  # says which bytes were read, and opens nothing
+KEPT_QUERY_KEYS = frozenset({"versionId"})  # names the bytes that were read, and gives no access
 CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})  # container@account, the container being no secret
 DROPPED = "***"
 
@@ -45,19 +45,19 @@ def redact(uri: str) -> str:
             _drop_neighbours(shown)
         shown.append(text)
         if not is_whole:
-            # What was cut may hold a `::` itself, so nobody can say what follows it.
+            # The removed text may itself hold a `::`, so the parts behind it cannot be trusted.
             return "::".join(shown if text == DROPPED or len(shown) == len(parts) else [*shown, DROPPED])
     return "::".join(shown)
 
 
 def _drop_neighbours(shown: list[str]) -> None:
-    """Drop the parts back to the last URL: they may be the beginning of the secret that has just been cut."""
+    """Drop the parts back to the last URL: they may be the beginning of the secret that was just removed."""
     while shown and "://" not in shown[-1]:
         shown.pop()
 
 
 def _redact_part(part: str) -> tuple[str, bool]:
-    """Return what may be shown, and whether the end of the part is known to be its real end."""
+    """Return what may be shown, and whether the part certainly ends where it seems to."""
     scheme, has_scheme, rest = part.partition("://")
     if not has_scheme:
         # The name of a protocol, a path, or the rest of a password with `::` in it.

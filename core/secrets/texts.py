@@ -1,8 +1,7 @@
 """Which texts are secret in a URL, its storage options and the environment, and how they are kept out of an error.
 
-What is secret is everything but what an allow-list of names calls harmless, however deep in the options: passwords of a
-chain's parts, URLs with a signature, logins. Texts shorter than `SHORTEST` are not looked for: "anon" and "default" are
-words of our own messages.
+Every option is secret, however deeply nested, unless `OPEN_NAMES` lists its name: passwords in a chain of URLs, signed
+URLs, logins. Texts shorter than `SHORTEST` are not masked: "anon" and "default" are words of our own messages.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from streamer.core.secrets.environment import secrets_of_environment
 __all__ = ["SecretTexts"]
 
 SHORTEST = 8  # characters
-# They say where and how; whoever reads the message has to know.
+# They tell where and how an object is read, which the reader of a message needs.
 OPEN_NAMES = frozenset(
     {
         "account_host",
@@ -71,29 +70,29 @@ class SecretTexts:
     """
 
     def __init__(self, uri: str, options: Mapping[str, Any] | None = None) -> None:
-        found = [*_texts_in(options or {}), *map(_sendable, secrets_of_environment())]
-        self._urls = [part for text in (_sendable(uri), *found) if _URL.match(text) for part in text.split("::")]
-        self._texts = [piece for text in found if not _URL.match(text) for piece in _pieces_of(text)]
+        texts = [*_texts_in(options or {}), *map(_sendable, secrets_of_environment())]
+        self._urls = [part for text in (_sendable(uri), *texts) if _URL.match(text) for part in text.split("::")]
+        self._texts = [piece for text in texts if not _URL.match(text) for piece in _pieces_of(text)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
     def masked(self, text: str) -> str:
-        """Put ``***`` in the place of each; see native/http/secrets.h for what is recognized."""
-        # Surrogates, of names that are no text, are none in UTF-8.
+        """Replace each by ``***``; native/http/secrets.h says which spellings are recognized."""
+        # Lone surrogates, of file names that are not UTF-8, cannot be encoded.
         return _native.masked(_sendable(text), self._texts, self._urls)
 
-    def are_told_by(self, error: BaseException) -> bool:
-        """Tell whether a traceback of `error`, with its causes, would show one, or what a terminal would obey."""
+    def are_shown_by(self, error: BaseException) -> bool:
+        """Whether a traceback of `error`, causes included, would show one of them, or unprintable characters."""
         return any(self._is_unfit(text) for each in with_causes(error) for text in _texts_of(each))
 
     @contextmanager
     def kept_out(self) -> Iterator[None]:
-        """Take them out of the text of an error that passes, and take away its causes where they tell one.
+        """Mask them in an error that leaves the block, and drop its causes where these show one.
 
         Raises:
-            StorageError: in the place of an error that is not of this package and tells one; `ConnectError` where
-                it may pass.
+            StorageError: in place of an error that is not of this package and shows one; `ConnectError` where it is
+                transient.
         """
         try:
             yield
@@ -101,7 +100,7 @@ class SecretTexts:
             self._clean(error)
             raise
         except Exception as error:
-            if not self.are_told_by(error):
+            if not self.are_shown_by(error):
                 raise
             raise (ConnectError if is_transient(error) else StorageError)(
                 f"the storage failed with {type(error).__name__}",
@@ -114,12 +113,12 @@ class SecretTexts:
             if isinstance(text, str):
                 setattr(error, name, self.masked(text))
         error.args = tuple(self.masked(each) if isinstance(each, str) else each for each in error.args)
-        if any(self.are_told_by(cause) for cause in (error.__cause__, error.__context__) if cause is not None):
+        if any(self.are_shown_by(cause) for cause in (error.__cause__, error.__context__) if cause is not None):
             error.__cause__ = error.__context__ = None
 
     def _is_unfit(self, text: str) -> bool:
-        is_obeyed = not text.replace("\n", "").replace("\t", "").isprintable()
-        return is_obeyed or self.masked(text) != _sendable(text)
+        is_unprintable = not text.replace("\n", "").replace("\t", "").isprintable()
+        return is_unprintable or self.masked(text) != _sendable(text)
 
 
 def _texts_in(value: Any) -> Iterator[str]:
@@ -137,7 +136,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _pieces_of(text: str) -> Iterator[str]:
-    """Give the words of a header or a connection string, as each of them may be repeated alone."""
+    """Split a header or a connection string into words, as an error may repeat each of them alone."""
     for part in [text] if ";" not in text else text.split(";"):
         if _OPEN_PARTS.match(part):
             continue
@@ -157,5 +156,5 @@ def _texts_of(error: BaseException) -> list[str]:
 def _shown(error: BaseException, show: Callable[[object], str]) -> str:
     try:
         return show(error)
-    except Exception:  # what cannot be shown tells nothing
+    except Exception:  # a text that cannot be made shows nothing
         return ""

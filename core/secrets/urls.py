@@ -1,9 +1,8 @@
-"""A URL that holds a secret, as frames of this package hold it: text like any other, but for what `repr` shows.
+"""A URL with a secret as a `str` whose `repr` does not show the secret.
 
-A traceback with locals (of a notebook, of a crash reporter) shows `repr` of whatever a frame holds. So such URLs are
-wrapped where they come in, and what is cut out of them is wrapped too. ``str(url)`` is plain again: for plug-ins, and
-for fsspec, which tells its instances apart by the `repr` of their arguments. Paths, and URLs without a secret, stay as
-they are.
+A traceback with locals (of a notebook, of a crash reporter) shows the `repr` of every local variable. So the public
+functions wrap such URLs at once, and their parts are wrapped too. ``str(url)`` unwraps: for plug-ins, and for fsspec,
+which tells its instances apart by the `repr` of their arguments. Paths, and URLs without a secret, are not wrapped.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class SecretText(str):
     _shown: str
 
     def __new__(cls, text: str, shown: str) -> SecretText:
-        """Make it; text cannot be changed any more when `__init__` is called."""
-        made = super().__new__(cls, text)
-        made._shown = shown
-        return made
+        """Set the text; a `str` is complete before `__init__`."""
+        secret = super().__new__(cls, text)
+        secret._shown = shown
+        return secret
 
     def __repr__(self) -> str:
         return repr(str(self)) if self in self._shown else "'…'"
@@ -61,25 +60,25 @@ class _SecretBytes(bytes):
         return "b'…'"
 
 
-def hidden_uris(given: Any) -> Any:
-    """Wrap what a caller gave as ``uri``: one or several; what can be none is left for those who refuse it."""
-    if isinstance(given, (str, bytes, os.PathLike)) or not isinstance(given, Iterable):
-        return hidden_uri(given)
-    return [hidden_uri(each) for each in given]
+def hidden_uris(uri: Any) -> Any:
+    """Wrap a caller's ``uri``, one or several; a value of a wrong type is returned unchanged, and refused later."""
+    if isinstance(uri, (str, bytes, os.PathLike)) or not isinstance(uri, Iterable):
+        return hidden_uri(uri)
+    return [hidden_uri(each) for each in uri]
 
 
-def hidden_uri(given: Any) -> Any:
+def hidden_uri(uri: Any) -> Any:
     """Wrap a URL that `redact` would change, and bytes, which will be refused."""
-    if isinstance(given, bytes):
-        return _SecretBytes(given)
-    if not isinstance(given, str) or isinstance(given, SecretText):
-        return given
-    shown = redact(given)
-    return given if shown == given else _SecretUrl(given, shown)
+    if isinstance(uri, bytes):
+        return _SecretBytes(uri)
+    if not isinstance(uri, str) or isinstance(uri, SecretText):
+        return uri
+    shown = redact(uri)
+    return uri if shown == uri else _SecretUrl(uri, shown)
 
 
 def hidden_part(text: str, of: str) -> str:
-    """Wrap a text that was made of a URL, where the URL is wrapped."""
+    """Wrap a text that was cut from a URL, where the URL is wrapped."""
     return SecretText(text, of._shown) if isinstance(of, SecretText) else text
 
 
@@ -87,10 +86,10 @@ def _keeping(name: str) -> Callable[..., Any]:
     method = getattr(str, name)
 
     def keeping(self: SecretText, *arguments: Any, **named: Any) -> Any:
-        found = method(self, *arguments, **named)
-        if isinstance(found, str):
-            return SecretText(found, self._shown)
-        return type(found)(SecretText(each, self._shown) for each in found)
+        result = method(self, *arguments, **named)
+        if isinstance(result, str):
+            return SecretText(result, self._shown)
+        return type(result)(SecretText(each, self._shown) for each in result)
 
     keeping.__name__ = name
     return keeping

@@ -1,1 +1,1 @@
-"""What a backend speaks: stores, sources of bytes, digests."""
+"""The interface of backends: stores, sources of bytes, digests."""

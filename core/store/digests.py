@@ -1,7 +1,7 @@
-"""What a storage says of the bytes of an object: a digest of the whole, digests of its parts, or why there is none.
+"""What a storage says about the bytes of an object: a digest of the whole, digests of its parts, or why it has none.
 
-Two kinds of digest: checksums, which combine from pieces in any order and are computed by the engine's readers, and
-hashes, which want every byte in order and are computed where the tensors are handed out.
+There are two kinds of digest. A checksum combines from pieces in any order, and the engine's readers compute it. A hash
+takes all bytes in order, and is computed where the tensors are handed out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ObjectDigest:
 
 @dataclass(frozen=True)
 class NoDigest:
-    """Why there is none, in a few words for the load's report."""
+    """Why a storage has no digest of an object, in a few words for the load's report."""
 
     reason: str
 
@@ -67,7 +67,7 @@ def digest_of_base64(algorithm: str, text: str | bytes, size_bytes: int) -> Obje
 
 
 def is_sound(digest: ObjectDigest, size_bytes: int | None) -> bool:
-    """Whether a digest can be compared with an object of this size: known algorithm, whole parts, digits enough.
+    """Whether a digest can be compared with an object of this size: supported algorithm, whole parts, enough digits.
 
     Example:
         >>> is_sound(ObjectDigest("crc32c", (PartDigest(9, "e3069283"),)), 9)

@@ -1,8 +1,9 @@
-"""Small requests made at the same time, on threads that nobody has to wait for.
+"""Small requests at the same time, on threads that an interrupted caller does not wait for.
 
-Guarantees: answers come in the order of the questions, or the first failure among them is raised. A caller that is
-interrupted leaves at once: a thread inside a request ends with that request's own time-out, starts no other, and keeps
-no interpreter from exiting (those of `concurrent.futures` do). Where no thread is to be had, the caller works alone.
+Guarantees: results come in the order of the arguments, or the first failure among them is raised. A caller that is
+interrupted returns at once: a thread inside a request ends with that request's own time-out, makes no other, and does
+not delay the interpreter's exit (threads of `concurrent.futures` do). Where the system gives no thread, the caller
+makes the requests itself.
 """
 
 from __future__ import annotations
@@ -14,50 +15,54 @@ from typing import Generic, TypeVar
 
 __all__ = ["AnswerTimeoutError", "in_parallel"]
 
-Question = TypeVar("Question")
-Answer = TypeVar("Answer")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 MAX_THREADS = 16  # a store answers many at a time; more would only wait for each other here
-AT_ONCE_S = 0.001  # local files need no second thread, and starting sixteen takes longer than asking them
+AT_ONCE_S = 0.001  # local files need no second thread: to start sixteen takes longer than to stat them
 
 
 def in_parallel(
-    ask: Callable[[Question], Answer], questions: Sequence[Question], *, role: str, give_up_at: float | None = None
-) -> list[Answer]:
-    """Ask all questions at the same time.
+    request: Callable[[Argument], Result],
+    arguments: Sequence[Argument],
+    *,
+    role: str,
+    give_up_at: float | None = None,
+) -> list[Result]:
+    """Call a function with each of the arguments, at the same time.
 
     Args:
-        ask: Called from several threads.
-        questions: One argument each.
+        request: Called from several threads.
+        arguments: One for each call.
         role: For the names of the threads.
-        give_up_at: Monotonic time at which the caller leaves, as if it were interrupted.
+        give_up_at: Monotonic time at which the caller returns, as if it were interrupted.
 
     Raises:
-        AnswerTimeoutError: not all were answered by then.
+        AnswerTimeoutError: not all calls have returned by then.
 
     Example:
         >>> in_parallel(len, ["a", "bb", "ccc"], role="example")
         [1, 2, 3]
     """
-    if len(questions) <= 1 and give_up_at is None:
-        return [ask(question) for question in questions]
-    return _Asking(ask, questions).run(role, give_up_at)
+    if len(arguments) <= 1 and give_up_at is None:
+        return [request(argument) for argument in arguments]
+    return _Requests(request, arguments).run(role, give_up_at)
 
 
 class AnswerTimeoutError(Exception):
-    """The caller has no more time."""
+    """Not all requests were answered in time."""
 
 
-class _Asking(Generic[Question, Answer]):
-    def __init__(self, ask: Callable[[Question], Answer], questions: Sequence[Question]) -> None:
-        self._ask = ask
-        self._questions = questions
+class _Requests(Generic[Argument, Result]):
+    def __init__(self, request: Callable[[Argument], Result], arguments: Sequence[Argument]) -> None:
+        self._request = request
+        self._arguments = arguments
         self._lock = threading.Lock()
         self._next = 0
-        self._answers: dict[int, Answer] = {}
+        self._results: dict[int, Result] = {}
         self._failures: dict[int, BaseException] = {}
 
-    def run(self, role: str, give_up_at: float | None) -> list[Answer]:
+    def run(self, role: str, give_up_at: float | None) -> list[Result]:
         threads = self._start(role)
         try:
             if not threads:
@@ -68,15 +73,15 @@ class _Asking(Generic[Question, Answer]):
                     raise AnswerTimeoutError
         except BaseException:  # Ctrl-C
             with self._lock:
-                self._next = len(self._questions)
+                self._next = len(self._arguments)
             raise
         if self._failures:
             raise self._failures[min(self._failures)]
-        return [self._answers[index] for index in range(len(self._questions))]
+        return [self._results[index] for index in range(len(self._arguments))]
 
     def _start(self, role: str) -> list[threading.Thread]:
         threads = []
-        for number in range(min(MAX_THREADS, len(self._questions))):
+        for number in range(min(MAX_THREADS, len(self._arguments))):
             thread = threading.Thread(target=self._work, name=f"streamer-{role}{number}", daemon=True)
             try:
                 thread.start()
@@ -92,15 +97,15 @@ class _Asking(Generic[Question, Answer]):
     def _work(self) -> None:
         while (index := self._take()) is not None:
             try:
-                self._answers[index] = self._ask(self._questions[index])
+                self._results[index] = self._request(self._arguments[index])
             except BaseException as error:  # raised again in `run`
                 self._failures[index] = error
                 with self._lock:
-                    self._next = len(self._questions)
+                    self._next = len(self._arguments)
 
     def _take(self) -> int | None:
         with self._lock:
-            if self._next >= len(self._questions):
+            if self._next >= len(self._arguments):
                 return None
             self._next += 1
             return self._next - 1

@@ -1,7 +1,7 @@
-"""What a backend answers: where the bytes of an object live, and which version of it.
+"""The values of a backend: stores, objects, and the sources that say where the bytes of an object live.
 
-A backend implements `Store`; it never reads weight bytes itself when a native reader exists. A source is a
-frozen value: the engine reads it, and asks `HttpSource.refresh` for a new one before the old one expires.
+A backend implements `Store`; it never reads weight bytes itself when a native reader exists. A source is a frozen
+value: the engine reads it, and calls `HttpSource.refresh` for a new one before the old one expires.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ObjectInfo:
     Attributes:
         path: The store's own name of the object; what `Store.info` and `Store.source` take.
         uri: The object's URL as a user would write it, without secrets, for messages.
-        size_bytes: Its size, or None where only reading tells.
+        size_bytes: Its size, or None where the listing has none.
         version: Opaque version (an ETag with its quotes, a generation), or None where the store has none.
     """
 
@@ -67,8 +67,8 @@ class FileSource:
             made at a time.
         inside: Folder, as a path without links, in which the file must lie once it is open; None: links may lead
             anywhere.
-        needs_cache: The file system reads ahead itself (NFS, FUSE, Lustre, …): it is read past the page cache only if
-            the user asks for that.
+        needs_cache: The file system reads ahead itself (NFS, FUSE, Lustre, …): files are read past the page cache only
+            if the user sets ``direct_io``.
     """
 
     path: str
@@ -79,14 +79,14 @@ class FileSource:
 
 @dataclass(frozen=True)
 class AnswerChecksum:
-    """A checksum that a server sends of each range, where the request asks for one.
+    """A checksum that a server sends with each range, where the request asks for one.
 
     Attributes:
-        request_header: What asks: ``("x-ms-range-get-content-crc64", "true")``.
-        answer_header: Response header that tells it, in base64.
+        request_header: Header that asks for it: ``("x-ms-range-get-content-crc64", "true")``.
+        answer_header: Response header that holds it, in base64.
         algorithm: A key of `streamer.core.store.digests.CHECKSUMS`.
         byte_order: Of the value: ``"big"`` has the most significant byte first.
-        max_bytes: Largest range the server does this for; no request asks for more.
+        max_bytes: Largest range for which the server sends one; no request asks for more.
     """
 
     request_header: tuple[str, str]
@@ -103,14 +103,14 @@ class HttpSource:
     Attributes:
         url: Complete URL; its query may hold a signature and is never shown.
         headers: Sent with every request, beside the engine's own ``Range``.
-        version: What `version_header` must say in every answer; None pins what the first answer says.
-        version_header: Response header that tells the version. With ``ETag`` and ``Last-Modified`` each request
+        version: The value of `version_header` in every answer; None pins the value in the first answer.
+        version_header: Response header with the version. With ``ETag`` and ``Last-Modified`` each request
             also carries the matching precondition (``If-Match``, ``If-Unmodified-Since``); for another header the
-            URL should hold one. None compares nothing: the URL itself names one version.
+            URL should hold one. None compares nothing, as the URL itself names one version.
         expires_at_s: Unix time after which the URL or headers are refused, or None.
-        refresh: Gives the same object under new credentials or at its new place; called on the consumer's thread
-            before `expires_at_s`, and after an answer 401, "expired", "your clock is wrong" or a redirect. It must give
-            the same version.
+        refresh: Returns a source of the same object and version, with new credentials or at its new place; called on
+            the consumer's thread before `expires_at_s`, and after an answer 401, "expired", "your clock is wrong" or a
+            redirect.
         ca_file: PEM bundle to trust instead of the system's, or None.
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
         answer_checksum: How the server sends a checksum of each answer, or None; asked for only under
@@ -134,7 +134,7 @@ class NfsSource:
 
     Attributes:
         url: ``nfs://server[:port]/export/path[?option=value&…]``. The path is taken letter by letter; what follows the
-            last ``?`` is options: ``version`` (4 unless given), ``nfsport``, ``mountport``, ``uid``, ``gid``.
+            last ``?`` is options: ``version`` (4 by default), ``nfsport``, ``mountport``, ``uid``, ``gid``.
     """
 
     url: str
@@ -142,7 +142,7 @@ class NfsSource:
 
 @dataclass(frozen=True)
 class PythonSource:
-    """Any readable thing, read by Python threads into the engine's memory.
+    """Any object that Python can read; Python threads read it into the engine's memory.
 
     Attributes:
         read_into: ``read_into(buffer, offset_bytes)`` fills the whole writable buffer from that offset and
@@ -150,7 +150,7 @@ class PythonSource:
             keep no reference to the buffer.
         max_threads: Most calls at a time, or None for the engine's default.
         confirm: Called when all wanted bytes of the object are read, before the last of them are handed out; raises
-            `ChangedError` if it is no longer the object it was at the first read. None where nothing can tell.
+            `ChangedError` if it is no longer the object it was at the first read. None where that cannot be checked.
         remark: Why the object is read in this slower way, for the load's report, or None.
     """
 
@@ -191,15 +191,15 @@ class Store(Protocol):
         """Say where the bytes of the object live, with one request at most. Called from several threads."""
 
     def close(self) -> None:
-        """Let go of connections. Sources given out stay valid."""
+        """Close connections. Sources that were returned stay valid."""
 
 
 @runtime_checkable
 class DigestingStore(Protocol):
-    """A store that keeps digests of its objects; what a `Store` may have beside."""
+    """A `Store` whose storage keeps digests of its objects."""
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Tell the digest the store keeps of the very version that `info` describes, without reading its bytes.
+        """Return the digest that the storage keeps of the version that `info` describes, without reading its bytes.
 
         Called from several threads, for ``verify="auto"`` only.
 
@@ -210,7 +210,7 @@ class DigestingStore(Protocol):
 
 @runtime_checkable
 class RemoteStore(Protocol):
-    """A store that knows its server; what a `Store` may have beside. Of others the URL's host is taken.
+    """A `Store` that names its server; for any other, that is the host of the URL.
 
     Attributes:
         server: ``scheme://host:port``, or whatever names the server in a message, without secrets. One that is away is
@@ -222,7 +222,7 @@ class RemoteStore(Protocol):
 
 @runtime_checkable
 class WritableStore(Protocol):
-    """A store that small files can be written to; what a `Store` may have beside."""
+    """A `Store` to which small files can be written."""
 
     def write(self, path: str, data: bytes) -> None:
         """Write one small file, whole or not at all where the storage can do that.
@@ -240,7 +240,7 @@ class StoreHooks:
     def streamer_open_store(
         self, scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits
     ) -> Store | None:
-        """Open the store that holds `uri`. An implementation may leave out arguments that it has no use for.
+        """Open the store that holds `uri`. An implementation takes those of the arguments that it uses.
 
         Args:
             scheme: Lower-case scheme of the URL: ``"s3"``, or ``"file"`` for a plain path.

@@ -1,4 +1,4 @@
-"""Which certificate authorities to trust when nobody says: the same ones as Python's own TLS."""
+"""Which certificate authorities to trust by default: the same ones as Python's own TLS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def default_ca_file() -> str:
 def trust_in(ca_file: str = "") -> ssl.SSLContext:
     """Give the context for TLS under the authorities of a PEM bundle, `default_ca_file` unless named.
 
-    It is shared: to make one takes 20 ms, and a load of many shards opens as many stores. Do not change it.
+    The context is shared, as making one takes 20 ms and a load of many URIs opens as many stores. Do not change it.
 
     Raises:
         OSError: the file cannot be read, or (`ssl.SSLError`) is no PEM file.

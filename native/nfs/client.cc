@@ -134,8 +134,7 @@ NfsClient::Result<Value> NfsClient::call(const std::string& folder,
     if (drive(*connection, is_interrupted, is_ready)) {
       ask(*connection, answer);
       if (drive(*connection, is_interrupted, [&result] { return result.has_value(); })) {
-        const bool is_usable = !connection->failure();
-        if (is_usable) {
+        if (!connection->failure()) {
           keep(folder, std::move(connection));
           return std::move(*result);
         }

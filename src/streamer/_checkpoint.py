@@ -14,8 +14,8 @@ from streamer._stream import Stream
 from streamer._whole import WholeRead
 from streamer.core.checkpoint.catalog import Located
 from streamer.core.checkpoint.selection import NamesOption, checked_names, select
+from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.tensor_slice import TensorSlice
-from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.format.header import TensorEntry
 from streamer.core.options.arguments import check_name, check_progress
@@ -38,12 +38,15 @@ class Checkpoint:
     `ChangedError`.
     """
 
-    def __init__(self, opened: Opened, names: NamesOption, framework: Framework) -> None:
+    def __init__(
+        self, opened: Opened, names: NamesOption, framework: Framework, progress: ProgressOption = None
+    ) -> None:
         # Each read has the whole deadline, and a report of its own.
         opened.settings = replace(opened.settings, began=None, meter=OutageMeter())
         opened.stages = {}
         self._opened = opened
         self._framework = framework
+        self._progress = progress
         chosen = select(names, list(opened.catalog.tensors))
         self._located = {each.entry.name: each for each in opened.catalog.in_file_order(chosen)}
         self._is_closed = False
@@ -72,6 +75,10 @@ class Checkpoint:
     def get_tensors(self, names: NamesOption = None, *, progress: ProgressOption = None) -> dict[str, Any]:
         """Read many tensors in parallel, all by default, in file order.
 
+        Args:
+            names: As for `streamer.load`.
+            progress: As for `streamer.load`; None: what `streamer.open` was given.
+
         Raises:
             UnknownTensorError: a name or pattern matches nothing.
             StorageError: and its kinds.
@@ -80,6 +87,7 @@ class Checkpoint:
         check_progress(progress)
         chosen = select(names, list(self._located))
         wanted = [each for name, each in self._located.items() if chosen is None or name in chosen]
+        progress = self._progress if progress is None else progress
         with WholeRead(self._opened, wanted, self._framework, progress=progress) as tensors:
             loaded: dict[str, Any] = dict.fromkeys(tensors.names)
             loaded.update(tensors)
@@ -123,7 +131,10 @@ class Checkpoint:
         self.close()
 
     def _read(self, shard: int, entry: TensorEntry) -> Any:
-        with Stream(self._opened, [Located(shard, entry)], self._framework, progress=False) as tensors:
+        wanted = [Located(shard, entry)]
+        with Stream(
+            self._opened, wanted, self._framework, self._opened.verification(wanted), progress=False
+        ) as tensors:
             return dict(tensors)[entry.name]
 
     def _check_open(self) -> None:
@@ -153,7 +164,7 @@ def open(  # noqa: A001  the name users know from files
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.
-        progress: Accepted so that calls look alike; opening is one small read per shard.
+        progress: As for `streamer.load`, of each call of `Checkpoint.get_tensors` that has none of its own.
         verify: As for `streamer.load`, for each read. Rows of a tensor have no digest, and an object that is read in
             several calls is not compared under ``"auto"``, but for answers that carry a checksum of their own.
 
@@ -168,4 +179,4 @@ def open(  # noqa: A001  the name users know from files
     names = checked_names(names)
     check_progress(progress)
     made = framework_of(framework, device)
-    return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, made)
+    return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, made, progress)

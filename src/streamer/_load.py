@@ -13,8 +13,8 @@ from streamer._progress import ProgressOption
 from streamer._whole import WholeRead
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.selection import NamesOption, checked_names
+from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.targets import Targets, match_targets, tensors_of
-from streamer.core.checkpoint.verification import VerifyOption
 from streamer.core.errors import TargetError
 from streamer.core.options.arguments import check_progress, check_switch
 from streamer.core.options.options import Options
@@ -96,7 +96,6 @@ def load_into(
     target: Any,
     *,
     strict: bool = True,
-    device: Any = None,
     names: NamesOption = None,
     framework: str = "pt",
     storage_options: StorageOptions = None,
@@ -114,10 +113,10 @@ def load_into(
 
     Args:
         uri: As for `load`.
-        target: An ``nn.Module`` (parameters and buffers) or a mapping of name to tensor or array.
+        target: An ``nn.Module`` (parameters and buffers) or a mapping of name to tensor or array; each stays
+            on its device.
         strict: Every tensor of the checkpoint has a target and every target a tensor; of tied tensors one is
             enough. False fills what matches.
-        device: Not used: each target stays where it is. Accepted so that calls look alike.
         names: As for `load`.
         framework: ``"pt"`` or ``"np"``, the library of the targets.
         storage_options: As for `load`.
@@ -136,7 +135,6 @@ def load_into(
             (tied), and the checkpoint holds different bytes for them.
         StreamerError: as for `load`.
     """
-    del device
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
     names, own = checked_names(names), tensors_of(target)
     check_progress(progress)

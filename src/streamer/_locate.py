@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer import plugins
 from streamer._patient_store import patient
-from streamer.core.checkpoint.promises import promises_of
 from streamer.core.checkpoint.shards import Shards, joined, shards_in
+from streamer.core.checkpoint.strategies import Strategy
 from streamer.core.errors import OptionError, TransferTimeoutError
 from streamer.core.options.settings import Settings
 from streamer.core.outages.patience import Patience
@@ -35,17 +35,17 @@ def locate(
     uri: UriOption,
     storage_options: StorageOptions,
     settings: Settings,
-    fs: AbstractFileSystem | None = None,
-    verify: str = "off",
+    fs: AbstractFileSystem | None,
+    strategy: Strategy,
 ) -> Shards:
-    """Find the shards, and with `verify` what is known of their bytes; a server that is away is waited for.
+    """Find the shards, and what their bytes should be where they are verified; a server that is away is waited for.
 
     Args:
         uri: As for `streamer.load`, as the others.
         storage_options: One, or one for each URI.
         settings: How to read.
         fs: To read from.
-        verify: ``"auto"``, ``"manifest"`` or ``"off"``.
+        strategy: How the bytes are verified.
 
     Raises:
         OptionError: as many `storage_options` as URIs were expected.
@@ -58,7 +58,7 @@ def locate(
     """
     uris = _as_list(uri)
     options = _options_by_uri(storage_options, len(uris))
-    lookup = _Lookup(settings, fs, verify, enabled(uris=uris), Patience(settings.block_deadline_s))
+    lookup = _Lookup(settings, fs, strategy, enabled(uris=uris), Patience(settings.block_deadline_s))
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
 
@@ -69,14 +69,14 @@ class _Lookup:
     Attributes:
         settings: How to read.
         fs: To read from.
-        verify: As for `locate`.
+        strategy: As for `locate`.
         backends: The entry points of everything that is installed: reading them takes long.
         patience: With servers that are away.
     """
 
     settings: Settings
     fs: AbstractFileSystem | None
-    verify: str
+    strategy: Strategy
     backends: list[EntryPoint]
     patience: Patience
 
@@ -107,11 +107,7 @@ class _Lookup:
         store = patient(opened, uri, self.patience, secrets)
         try:
             shards = shards_in(store, uri, self.settings)
-            is_whole = shards.kind in ("folder", "index")
-            promised = promises_of(
-                self.verify, store, shards.infos, shards.index_path, self.settings, is_whole=is_whole
-            )
-            return replace(shards, promised=promised)
+            return replace(shards, expected=self.strategy.expected_of(store, shards, self.settings))
         finally:
             store.close()
 

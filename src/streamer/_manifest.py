@@ -17,7 +17,7 @@ from streamer import _native, plugins
 from streamer._locate import StorageOptions
 from streamer._opened import Opened, open_checkpoint
 from streamer._progress import Progress, ProgressOption
-from streamer.core.checkpoint.promises import manifest_paths, name_in_manifest
+from streamer.core.checkpoint.manifest_lookup import manifest_paths, name_in_manifest
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import UsageError

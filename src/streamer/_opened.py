@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from streamer._locate import StorageOptions, UriOption, locate
 from streamer.core.checkpoint.catalog import Catalog, Located, read_catalog
-from streamer.core.checkpoint.promises import check_fit, verification_of
 from streamer.core.checkpoint.selection import NamesOption, select
 from streamer.core.checkpoint.shards import Shards
-from streamer.core.checkpoint.verification import Verification, VerifyOption, resolve_verify
+from streamer.core.checkpoint.strategies import Strategy, VerifyOption, strategy_of
+from streamer.core.checkpoint.verification import Verification
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uris
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
@@ -27,7 +27,7 @@ class Opened:
     """A checkpoint whose headers are read: what every way in starts from."""
 
     def __init__(
-        self, shards: Shards, catalog: Catalog, settings: Settings, stages: Mapping[str, float], verify: str
+        self, shards: Shards, catalog: Catalog, settings: Settings, stages: Mapping[str, float], strategy: Strategy
     ) -> None:
         self.label = shards.label
         self.infos = shards.infos
@@ -36,12 +36,12 @@ class Opened:
         self.catalog = catalog
         self.settings = settings
         self.stages = stages
-        self._verify = verify
-        self._promised = shards.promised
+        self._strategy = strategy
+        self._expected = shards.expected
 
     def verification(self, wanted: list[Located]) -> Verification | None:
         """How the bytes of one read are verified; None: not at all."""
-        return verification_of(self._verify, self.catalog, self._promised, wanted)
+        return self._strategy.verification(self.catalog, self._expected, wanted)
 
 
 def open_checkpoint(
@@ -57,16 +57,16 @@ def open_checkpoint(
     check_options(options, Options)
     check_file_system(fs)
     settings = resolve(options)
-    mode = resolve_verify(verify)
+    strategy = strategy_of(verify)
     started = time.perf_counter()
-    shards = locate(uri, storage_options, settings, fs, mode)
+    shards = locate(uri, storage_options, settings, fs, strategy)
     located = time.perf_counter()
     # Only then are answers asked for their checksums, and requests kept as small as those need.
-    objects = [replace(known, compares_answers=mode == "auto") for known in shards.objects]
-    catalog = read_catalog(objects, settings, shard_of=shards.shard_of, keeps_headers=mode == "auto")
-    check_fit(catalog, shards.promised)
+    objects = [replace(known, compares_answers=strategy.compares_objects) for known in shards.objects]
+    catalog = read_catalog(objects, settings, shard_of=shards.shard_of, keeps_headers=strategy.compares_objects)
+    strategy.check_headers(catalog, shards.expected)
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
-    return Opened(shards, catalog, settings, stages, mode)
+    return Opened(shards, catalog, settings, stages, strategy)
 
 
 def wanted_tensors(opened: Opened, names: NamesOption) -> list[Located]:

@@ -18,20 +18,21 @@ from streamer._locate import StorageOptions, UriOption
 from streamer._opened import Opened, open_checkpoint, wanted_tensors
 from streamer._progress import Progress, ProgressOption
 from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.checkpoint.device_path import device_path, gpudirect_remarks
-from streamer.core.checkpoint.report import LoadReport, count_readers, remarks_of
+from streamer.core.checkpoint.report import LoadReport, load_report
 from streamer.core.checkpoint.selection import NamesOption, checked_names
-from streamer.core.checkpoint.targets import Targets, bytes_at
-from streamer.core.checkpoint.verification import Verification, VerifyOption
-from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.checkpoint.targets import Targets
+from streamer.core.checkpoint.verification import Verification
+from streamer.core.engine.plan import plan_reads
 from streamer.core.engine.session import ReadSession
-from streamer.core.errors import ChecksumError, EngineError, LoadCancelledError, OptionError, UsageError
+from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
 from streamer.core.options.arguments import check_progress
 from streamer.core.options.options import Options
 from streamer.core.quoting import printable
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
-from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.frameworks import Framework, framework_of
 
 if TYPE_CHECKING:
@@ -50,10 +51,6 @@ class Stream:
 
     Reading starts at once, in the background, and runs ahead of the consumer up to the memory limit. One thread at a
     time reads it; any may close it.
-
-    Attributes:
-        total_bytes: Bytes of all tensors that will be yielded.
-        wrong_shards: With `has_second_chance`, shards that are not what their storage's digest says; else an error.
     """
 
     def __init__(
@@ -61,53 +58,23 @@ class Stream:
         opened: Opened,
         wanted: list[Located],
         framework: Framework,
+        verification: Verification | None,
         *,
         targets: Targets | None = None,
         order: Order = "completion",
         progress: ProgressOption = None,
-        has_second_chance: bool = False,
     ) -> None:
-        self._opened = opened
-        self._has_second_chance = has_second_chance
-        self.wrong_shards: set[int] = set()
-        self._wanted = wanted
-        self._framework = framework
-        for located in wanted:
-            framework.dtype(located.entry)  # an unknown dtype is refused before any byte is read
-            framework.shape(located.entry)
-        self._targets = targets
-        self._in_place = targets.in_place if targets else {}
-        self._devices = [_device(each, framework, targets) for each in wanted]
-        plan = plan_reads(_items(wanted, self._devices, targets), opened.settings.coalesce_gap_bytes)
-        self._device_tensors: DeviceTensors | None = None
-        if any(device != _native.HOST for device in self._devices):
-            entries = [each.entry for each in wanted]
-            self._device_tensors = DeviceTensors(entries, self._devices, framework)
-        self.total_bytes = plan.item_bytes
-        self._bytes_read = plan.span_bytes
+        self._opened, self._wanted, self._verification = opened, wanted, verification
+        self._destinations = Destinations(wanted, framework, targets)
+        self._plan = plan_reads(self._destinations.items(), opened.settings.coalesce_gap_bytes)
         self._started = time.perf_counter()
         self._ended: float | None = None
         self._yielded = 0
-        self._progress = Progress(progress, plan.span_bytes, opened.label)
-        shards = {each.shard: opened.catalog.shards[each.shard].source for each in wanted}
-        self._sources = list(shards.values())
-        self._verification = verification = opened.verification(wanted)
-        self._session = ReadSession(
-            opened.catalog.shards,
-            plan,
-            opened.settings,
-            in_item_order=order == "file" or (verification is not None and verification.needs_order),
-            keep_alive=self._in_place,
-            lock=targets.lock.shared() if targets else None,
-            on_progress=self._progress.update if self._progress.is_shown else None,
-            on_wait=self._progress.note,
-            digests=verification.digests if verification else None,
-            name_of=lambda item: wanted[item].entry.name,
-            device_tensors=self._device_tensors,
-        )
         self._batch: Iterator[int] = iter(())
         self._is_closing = False
         self._reading = threading.Lock()
+        self._progress = Progress(progress, self._plan.span_bytes, opened.label)
+        self._session = self._start_session(order)
 
     @property
     def names(self) -> list[str]:
@@ -115,37 +82,29 @@ class Stream:
         return [located.entry.name for located in self._wanted]
 
     @property
+    def total_bytes(self) -> int:
+        """Bytes of all tensors that will be yielded."""
+        return self._plan.item_bytes
+
+    @property
     def report(self) -> LoadReport:
         """What was done so far; complete once the loop has ended."""
-        stats, before = self._session.stats(), self._opened.settings.meter
-        path = device_path(self._ways(), stats)
-        read_s = (self._ended or time.perf_counter()) - self._started
-        stages = {**self._opened.stages, "read": read_s}
-        return LoadReport(
-            uri=self._opened.label,
-            tensors=stats["items_delivered"],
-            bytes=stats["bytes_delivered"],
-            bytes_read=self._bytes_read,
-            seconds=sum(stages.values()),
-            requests=stats["http_requests"],
-            retries=stats["retries"],
-            outages=stats["outages"] + before.outages,
-            waited_s=stats["waited_us"] / 1e6 + before.waited_s,
-            probes=stats["probes"] + before.probes,
-            rereads=stats["rereads"],
-            hedges=stats["hedges"],
-            credential_refreshes=stats["credential_refreshes"],
-            peak_held_bytes=stats["peak_held_bytes"],
-            readers=count_readers(self._sources),
-            remarks=(
-                *remarks_of(self._sources),
-                *self._framework.devices.remarks(),
-                *gpudirect_remarks(path, stats, is_asked=bool(self._opened.settings.gpudirect)),
-            ),
-            verified=self._verification.checks(self._session.compares_answers) if self._verification else (),
+        stats, settings, verification = self._session.stats(), self._opened.settings, self._verification
+        path = device_path(self._destinations.device_paths(), stats)
+        shards = {each.shard: self._opened.catalog.shards[each.shard].source for each in self._wanted}
+        return load_report(
+            self._opened.label,
+            stats,
+            settings.meter,
+            stages={**self._opened.stages, "read": (self._ended or time.perf_counter()) - self._started},
+            bytes_read=self._plan.span_bytes,
+            sources=list(shards.values()),
+            remarks=[
+                *self._destinations.remarks(),
+                *gpudirect_remarks(path, stats, is_asked=bool(settings.gpudirect)),
+            ],
+            verified=verification.checks(self._session.compares_answers) if verification else (),
             device_path=path,
-            peak_pinned_bytes=stats["peak_pinned_bytes"],
-            stages=stages,
             is_complete=self._yielded == len(self._wanted),
         )
 
@@ -171,16 +130,37 @@ class Stream:
         finally:
             self._reading.release()
 
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _start_session(self, order: Order) -> ReadSession:
+        wanted, verification = self._wanted, self._verification
+        return ReadSession(
+            self._opened.catalog.shards,
+            self._plan,
+            self._opened.settings,
+            in_item_order=order == "file" or (verification is not None and verification.needs_order),
+            keep_alive=self._destinations.in_place,
+            lock=self._destinations.share_lock(),
+            on_progress=self._progress.update if self._progress.is_shown else None,
+            on_wait=self._progress.note,
+            digests=verification.digests if verification else None,
+            name_of=lambda item: wanted[item].entry.name,  # holds no stream: one that is dropped shall be closed
+            device_tensors=self._destinations.device_tensors,
+        )
+
     def _next(self) -> tuple[str, Any]:
         for item in self._batch:
-            entry = self._wanted[item].entry
+            name = self._wanted[item].entry.name
             memory = self._session.take(item)
             if self._verification is not None:
                 self._verify(self._verification, item, memory)
             self._yielded += 1
-            if self._in_place and entry.name in self._in_place:
-                return entry.name, self._in_place[entry.name]
-            return entry.name, self._framework.cast(self._tensor(item, memory))
+            in_place = self._destinations.in_place
+            return name, in_place[name] if name in in_place else self._tensor(item, memory)
         batch = self._session.next_items()
         if not batch:
             self._finish()
@@ -188,21 +168,10 @@ class Stream:
         self._batch = iter(batch)
         return self._next()
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
     def _verify(self, verification: Verification, item: int, memory: _native.Memory | None) -> None:
-        name = self._wanted[item].entry.name
-        data = bytes_at(self._in_place[name], self._wanted[item].entry) if name in self._in_place else memory
         try:
-            verification.take(item, None if data is None else memoryview(data), self._session.digest_pieces)
-        except BaseException as error:
-            if self._has_second_chance and isinstance(error, ChecksumError):
-                self.wrong_shards.add(self._wanted[item].shard)
-                return
+            verification.take(item, self._destinations.bytes_of(item, memory), self._session.digest_pieces)
+        except BaseException:
             self.close()  # nothing more may be handed out
             raise
 
@@ -210,16 +179,9 @@ class Stream:
         entry = self._wanted[item].entry
         if self._is_closing:  # by another thread: the engine gives nothing any more
             raise LoadCancelledError("the stream was closed while it was read")
-        if self._device_tensors and self._devices[item] != _native.HOST:
-            return self._device_tensors.take(item)
-        if memory is None and entry.end > entry.begin:
+        if memory is None and entry.end > entry.begin and not self._destinations.is_on_accelerator(item):
             raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
-        return self._framework.devices.moved(self._framework.tensor(memory, entry), entry.name)
-
-    def _ways(self) -> set[str]:
-        if self._targets is not None:
-            return self._targets.device_paths
-        return {self._framework.devices.path(located.entry.name) for located in self._wanted}
+        return self._destinations.tensor(item, memory)
 
     def _finish(self) -> None:
         if self._ended is not None:
@@ -232,19 +194,6 @@ class Stream:
         for check in report.verified:
             if check.verified_by is None:
                 _log.info("%s: not verified, %s", printable(check.uri), printable(check.remark or ""))
-
-
-def _device(located: Located, framework: Framework, targets: Targets | None) -> int:
-    if targets is None:
-        return framework.devices.engine_device(located.entry.name)
-    return targets.devices.get(located.entry.name, _native.HOST)
-
-
-def _items(wanted: list[Located], devices: list[int], targets: Targets | None) -> Iterator[Item]:
-    addresses = targets.addresses if targets else {}
-    for located, device in zip(wanted, devices, strict=True):
-        entry = located.entry
-        yield Item(located.shard, entry.begin, entry.end, addresses.get(entry.name, 0), device)
 
 
 def stream(
@@ -299,4 +248,4 @@ def stream(
     made = framework_of(framework, device, dtype)
     opened = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted = wanted_tensors(opened, names)
-    return Stream(opened, wanted, made, order=order, progress=progress)
+    return Stream(opened, wanted, made, opened.verification(wanted), order=order, progress=progress)

@@ -6,16 +6,19 @@ here they are given a second time. An object that is wrong again is an error.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from streamer import _native
 from streamer._opened import Opened
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import Located
-from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.report import LoadReport, ObjectCheck, joined_reports
 from streamer.core.checkpoint.targets import Targets
+from streamer.core.checkpoint.verification import Pieces, Verification
+from streamer.core.errors import ChecksumError
 from streamer.core.tensors.frameworks import Framework
 
 __all__ = ["WholeRead"]
@@ -34,8 +37,10 @@ class WholeRead:
         progress: ProgressOption = None,
     ) -> None:
         self._opened, self._wanted, self._framework, self._targets = opened, wanted, framework, targets
-        self._first: Stream | None = None
-        self._stream = Stream(opened, wanted, framework, targets=targets, progress=progress, has_second_chance=True)
+        verification = opened.verification(wanted)
+        self._first_chance = _FirstChance(verification, wanted) if verification else None
+        self._first_stream: Stream | None = None
+        self._stream = Stream(opened, wanted, framework, self._first_chance, targets=targets, progress=progress)
 
     @property
     def names(self) -> list[str]:
@@ -46,7 +51,7 @@ class WholeRead:
     def report(self) -> LoadReport:
         """What was done so far, both times together."""
         last = self._stream.report
-        return last if self._first is None else _joined(self._first, last)
+        return joined_reports(self._first_stream.report, last, self._wrong_shards) if self._first_stream else last
 
     def __iter__(self) -> WholeRead:
         return self
@@ -55,12 +60,10 @@ class WholeRead:
         try:
             return next(self._stream)
         except StopIteration:
-            wrong = self._stream.wrong_shards
-            if self._first is not None or not wrong:
+            if self._first_stream is not None or not self._wrong_shards:
                 raise
-        again = [located for located in self._wanted if located.shard in wrong]
-        self._first = self._stream
-        self._stream = Stream(self._opened, again, self._framework, targets=self._targets, progress=False)
+        self._first_stream = self._stream
+        self._stream = self._second_stream()
         return next(self._stream)
 
     def __enter__(self) -> WholeRead:
@@ -69,26 +72,40 @@ class WholeRead:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stream.close()
 
+    @property
+    def _wrong_shards(self) -> set[int]:
+        return self._first_chance.wrong_shards if self._first_chance else set()
 
-def _joined(first: Stream, second: LoadReport) -> LoadReport:
-    told = first.report
-    read_s = told.stages["read"] + second.stages["read"]
-    checks = zip(told.verified, second.verified, strict=True)
-    return replace(
-        told,
-        bytes_read=told.bytes_read + second.bytes_read,
-        seconds=told.seconds + second.stages["read"],
-        requests=told.requests + second.requests,
-        retries=told.retries + second.retries,
-        outages=told.outages + second.outages,
-        waited_s=told.waited_s + second.waited_s,
-        probes=told.probes + second.probes,
-        rereads=told.rereads + second.tensors,
-        hedges=told.hedges + second.hedges,
-        credential_refreshes=told.credential_refreshes + second.credential_refreshes,
-        peak_held_bytes=max(told.peak_held_bytes, second.peak_held_bytes),
-        peak_pinned_bytes=max(told.peak_pinned_bytes, second.peak_pinned_bytes),
-        verified=tuple(now if shard in first.wrong_shards else then for shard, (then, now) in enumerate(checks)),
-        stages={**told.stages, "read": read_s},
-        is_complete=told.is_complete and second.is_complete,
-    )
+    def _second_stream(self) -> Stream:
+        again = [located for located in self._wanted if located.shard in self._wrong_shards]
+        verification = self._opened.verification(again)
+        return Stream(self._opened, again, self._framework, verification, targets=self._targets, progress=False)
+
+
+class _FirstChance:
+    """A `Verification` for which a wrong object is none of an error yet.
+
+    Attributes:
+        wrong_shards: Shards that are not what their storage's digest says.
+    """
+
+    def __init__(self, verification: Verification, wanted: Sequence[Located]) -> None:
+        self._verification, self._wanted = verification, wanted
+        self.wrong_shards: set[int] = set()
+
+    @property
+    def digests(self) -> _native.DigestPlan | None:
+        return self._verification.digests
+
+    @property
+    def needs_order(self) -> bool:
+        return self._verification.needs_order
+
+    def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
+        try:
+            self._verification.take(item, data, pieces)
+        except ChecksumError:
+            self.wrong_shards.add(self._wanted[item].shard)
+
+    def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
+        return self._verification.checks(compares_answers)

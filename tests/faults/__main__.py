@@ -21,6 +21,14 @@ from faults.server import FaultServer
 POSSIBLE = {name: each for name, each in OUTAGES.items() if all(hasattr(FaultServer, need) for need in each.needs)}
 
 
+def list_all() -> None:
+    """Print what there is, by name."""
+    for each in (*FAULTS.values(), *POSSIBLE.values()):
+        click.echo(f"{each.name:26} {each.summary}")
+    for change in MUTATIONS:
+        click.echo(f"{change.__name__:26} {(change.__doc__ or '').strip()}")
+
+
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), required=False)
 @click.option("--fault", "names", multiple=True, type=click.Choice(sorted(FAULTS)), help="May be given several times.")
@@ -48,10 +56,7 @@ def main(
 ) -> None:
     """Serve FOLDER as an S3 bucket of its name, with faults in its bytes and in what it says of them, until Ctrl-C."""
     if lists or folder is None:
-        for each in (*FAULTS.values(), *POSSIBLE.values()):
-            click.echo(f"{each.name:26} {each.summary}")
-        for change in MUTATIONS:
-            click.echo(f"{change.__name__:26} {(change.__doc__ or '').strip()}")
+        list_all()
         return
     drawn = random.Random(seed)
     chosen = [FAULTS[name] for name in names]

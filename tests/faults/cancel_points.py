@@ -6,24 +6,21 @@ on behind the point until `Load.stop`, so whatever ends earlier was ended by the
 
 from __future__ import annotations
 
-import io
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import streamer
-from faults.server import FaultServer
+from faults.stopping_server import HOLD_S, StoppingServer
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import HttpSource, PythonSource
 
-HOLD_S = 60.0  # longer than any test waits
 SIZE = 1 << 20
 OPTIONS = streamer.Options(
     block_bytes=256 << 10, http_reactors=1, http_in_flight=2, header_bytes=1024, coalesce_gap_bytes=0
@@ -55,73 +52,6 @@ def point(make: Callable[[Path], Load]) -> Callable[[Path], Load]:
     """Enter a point under the name of its function."""
     POINTS[make.__name__] = make
     return make
-
-
-class StoppingServer(FaultServer):
-    """Serves a folder, but for one kind of request: ``list``, ``head``, ``index``, ``header`` or ``data``."""
-
-    def __init__(self, folder: Path, at: str, how: str, after: int = 0) -> None:
-        super().__init__(folder)
-        self.at, self.how, self.after = at, how, after
-        self.reached = threading.Event()
-
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answer as ever, or stop."""
-        if _kind_of(handler) != self.at:
-            super().answer(handler)
-            return
-        self.after -= 1
-        if self.after >= 0:
-            super().answer(handler)
-            return
-        getattr(self, self.how)(handler)
-
-    def silence(self, handler: BaseHTTPRequestHandler) -> None:
-        """Say nothing."""
-        self.reached.set()
-        self._stopping.wait(HOLD_S)
-        handler.close_connection = True
-
-    def half(self, handler: BaseHTTPRequestHandler) -> None:
-        """Send half of the right answer, and nothing more."""
-        connection, handler.wfile = handler.wfile, io.BytesIO()  # type: ignore[assignment]
-        super().answer(handler)
-        whole, handler.wfile = handler.wfile.getvalue(), connection  # type: ignore[attr-defined]
-        connection.write(whole[: len(whole) // 2])
-        connection.flush()
-        self.silence(handler)
-
-    def failure(self, handler: BaseHTTPRequestHandler) -> None:
-        """Fail, and ask to be left alone for a minute."""
-        self._refuse(handler, 500, b"")
-        self.reached.set()
-
-    def throttle(self, handler: BaseHTTPRequestHandler) -> None:
-        """Ask for patience of a minute."""
-        self._refuse(handler, 503, b"")
-        self.reached.set()
-
-    def expire(self, handler: BaseHTTPRequestHandler) -> None:
-        """Call the signature expired; whoever asks for a new one waits."""
-        self.at, self.how = "head", "silence"
-        self._refuse(handler, 403, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>")
-
-    def _refuse(self, handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
-        handler.send_response(status)
-        handler.send_header("Retry-After", "60")
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-
-def _kind_of(handler: BaseHTTPRequestHandler) -> str:
-    if handler.command == "HEAD":
-        return "head"
-    if "list-type=2" in handler.path:
-        return "list"
-    if ".index.json" in handler.path:
-        return "index"
-    return "header" if (handler.headers.get("Range") or "").startswith("bytes=0-") else "data"
 
 
 def _from_store(folder: Path, at: str, how: str, *, after: int = 0, names: Any = None) -> Load:

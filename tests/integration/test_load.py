@@ -263,6 +263,18 @@ def test_a_progress_callable_hears_of_every_byte(single):
     assert heard[-1][0] == heard[-1][1] > 0
 
 
+def test_the_progress_of_an_open_checkpoint_is_that_of_its_reads_unless_they_say_otherwise(single):
+    of_checkpoint, of_read = [], []
+    with streamer.open(single, progress=lambda done, total: of_checkpoint.append((done, total))) as checkpoint:
+        checkpoint.get_tensors(progress=lambda done, total: of_read.append((done, total)))
+        assert of_read
+        assert not of_checkpoint
+        checkpoint.get_tensors(progress=False)
+        assert not of_checkpoint
+        checkpoint.get_tensors()
+    assert of_checkpoint[-1][0] == of_checkpoint[-1][1] > 0
+
+
 def test_a_bar_is_drawn_when_asked_for_and_not_into_a_pipe(single, capsys, monkeypatch):
     streamer.load(single)
     assert capsys.readouterr().err == ""

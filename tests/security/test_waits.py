@@ -13,7 +13,8 @@ from servers.background import begun
 from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
-from streamer.core.checkpoint.promises import promises_of
+from streamer.core.checkpoint.shards import Shards
+from streamer.core.checkpoint.strategies import ByStore
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import ObjectInfo
 
@@ -31,7 +32,7 @@ def test_ctrl_c_does_not_wait_for_digests_regression(count: int) -> None:
         began = time.monotonic()
         interrupt = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
         with pytest.raises(KeyboardInterrupt), begun(interrupt):
-            promises_of("auto", store, infos, None, resolve(None), is_whole=True)
+            ByStore().expected_of(store, Shards("s3://b", [], None, infos), resolve(None))
         assert time.monotonic() - began < LIMIT_S
     finally:
         answered.set()

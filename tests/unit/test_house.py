@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import house
@@ -24,6 +27,12 @@ PUBLIC = """
 """
 
 
+FOR_PLUGINS = """
+    AnswerChecksum Backend DigestingStore Examined FileSource HttpSource Limits ListingCount NfsSource NoDigest
+    ObjectDigest ObjectInfo PartDigest PythonSource RemoteStore Source Store WritableStore
+    examine hookimpl installed open_store
+"""
+EXAMPLES = [ROOT / "docs/write-a-plugin.md", *sorted((ROOT / "plugins/example").rglob("*.py"))]
 PYTHON_FILES = house.python_files()
 PYTHON_RANKS = house.ranks(house.PYTHON_ROOMS)
 ENGINE_RANKS = house.ranks(house.ENGINE_ROOMS)
@@ -62,6 +71,43 @@ def test_the_public_names_are_exactly_these():
         assert getattr(streamer, name).__doc__
 
 
+def test_the_names_for_authors_of_plugins_are_exactly_these():
+    assert sorted(streamer.plugins.__all__) == sorted(FOR_PLUGINS.split())
+    for name in FOR_PLUGINS.split():
+        assert getattr(streamer.plugins, name).__doc__
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_what_a_plugin_needs_has_a_stable_address(path):
+    """`streamer` for its users, `streamer.plugins` and the contract for authors of plug-ins."""
+    imported = re.findall(r"^ *(?:from|import) (streamer(?:\.\w+)*)", path.read_text(), re.MULTILINE)
+    assert set(imported) <= {"streamer", "streamer.plugins", "streamer.plugins.contract"}
+
+
+def public_functions():
+    for name in streamer.__all__:
+        public = getattr(streamer, name)
+        if inspect.isfunction(public):
+            yield public
+        for each, method in inspect.getmembers(public, inspect.isfunction) if inspect.isclass(public) else ():
+            if method.__module__.startswith("streamer") and (each == "__init__" or not each.startswith("_")):
+                yield method
+
+
+def idle_arguments(function):
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    used = {name for statement in definition.body for name in house.names_used_in(statement)}
+    return set(inspect.signature(function).parameters) - {"self"} - used
+
+
+def test_every_argument_of_a_public_function_does_something():
+    """One that is only checked, wrapped or deleted would be accepted in vain."""
+    # A dataclass writes functions that have no source.
+    written = [each for each in public_functions() if inspect.unwrap(each).__code__.co_filename != "<string>"]
+    assert streamer.load in written
+    assert not {each.__qualname__: idle_arguments(each) for each in written if idle_arguments(each)}
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         streamer.lode  # noqa: B018
@@ -98,6 +144,12 @@ OF_TESTS = {"loopback_server", "proof"}
 def test_every_thread_of_the_engine_starts_in_one_place():
     makers = {path.stem for path in NATIVE if re.search(r"std::j?thread\b(?![>&:])|pthread_create", path.read_text())}
     assert makers - OF_TESTS == {"engine_thread"}  # which names it and keeps the program's signals from it
+
+
+def test_nothing_waits_for_a_pool_of_threads_after_ctrl_c():
+    """Those of `concurrent.futures` are joined on the way out: `core/store/parallel.py` leaves its own behind."""
+    product = {name: path for name, path in PYTHON_FILES.items() if house.room_of(name) != "plugins.contract"}
+    assert not [name for name, path in product.items() if "concurrent.futures" in house.code_of(path)]
 
 
 def test_the_folders_of_the_repository_are_not_imported_under_their_own_names():

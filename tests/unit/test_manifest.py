@@ -88,7 +88,7 @@ def test_a_manifest_fits_the_shard_it_was_made_of() -> None:
 @pytest.mark.parametrize(
     ("difference", "name", "size_bytes", "entries"),
     [
-        ("knows no shard 'b.safetensors'", "b.safetensors", 120, ENTRIES),
+        ("has no shard 'b.safetensors'", "b.safetensors", 120, ENTRIES),
         ("has 121 bytes, in the manifest 120", "a.safetensors", 121, ENTRIES),
         ("lacks its tensor 'none'", "a.safetensors", 120, ENTRIES[:1]),
         ("'x' of shard 'a.safetensors' is not in it", "a.safetensors", 120, [*ENTRIES, ENTRIES[1]._replace(name="x")]),

@@ -11,8 +11,8 @@ import pytest
 
 from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
 from streamer.core.outages import patience as server_outages
-from streamer.core.outages.heard import note_bytes
 from streamer.core.outages.patience import Patience
+from streamer.core.outages.received import note_bytes
 
 NAMES = (f"http://host{number}" for number in itertools.count())
 
@@ -190,7 +190,7 @@ def test_threads_send_one_probe_together(server):
     threads = [threading.Thread(target=lambda: (together.wait(), patience.ask(server, question))) for _ in range(8)]
     for thread in threads:
         thread.start()
-    while server_outages._SERVERS[server].outage.questions < 5:
+    while server_outages._SERVERS[server].outage.requests < 5:
         time.sleep(0.001)
     assert most == [1]
     is_back.set()

@@ -7,29 +7,31 @@ import zlib
 import pytest
 
 from streamer import _native
-from streamer.core.checkpoint.verification import VerifyOption, resolve_verify
+from streamer.core.checkpoint.strategies import ByManifest, ByStore, Strategy, Unverified, VerifyOption, strategy_of
 from streamer.core.errors import OptionError
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "mode"),
+    ("given", "environment", "strategy"),
     [
-        (None, {}, "off"),
-        (None, {"STREAMER_VERIFY": ""}, "off"),
-        (None, {"STREAMER_VERIFY": "auto"}, "auto"),
-        ("manifest", {"STREAMER_VERIFY": "auto"}, "manifest"),
-        ("off", {"STREAMER_VERIFY": "auto"}, "off"),
+        (None, {}, Unverified),
+        (None, {"STREAMER_VERIFY": ""}, Unverified),
+        (None, {"STREAMER_VERIFY": "auto"}, ByStore),
+        ("manifest", {"STREAMER_VERIFY": "auto"}, ByManifest),
+        ("off", {"STREAMER_VERIFY": "auto"}, Unverified),
     ],
 )
-def test_the_argument_goes_before_the_environment(given: VerifyOption, environment: dict[str, str], mode: str) -> None:
-    assert resolve_verify(given, environment) == mode
+def test_the_argument_goes_before_the_environment(
+    given: VerifyOption, environment: dict[str, str], strategy: type[Strategy]
+) -> None:
+    assert type(strategy_of(given, environment)) is strategy
 
 
 @pytest.mark.parametrize(("given", "environment"), [("yes", {}), (True, {}), (None, {"STREAMER_VERIFY": "1"})])
 def test_another_word_is_refused(given: VerifyOption, environment: dict[str, str]) -> None:
     with pytest.raises(OptionError, match='"auto", "manifest" or "off"'):
-        resolve_verify(given, environment)
+        strategy_of(given, environment)
 
 
 def test_the_checksums_have_their_published_values() -> None:

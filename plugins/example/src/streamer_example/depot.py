@@ -5,20 +5,20 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from streamer import AccessDeniedError, ConnectError, CredentialsError, HttpStatusError, ObjectNotFoundError, hookimpl
-from streamer.core.store.sources import HttpSource, ObjectInfo
+from streamer import AccessDeniedError, ConnectError, CredentialsError, HttpStatusError, ObjectNotFoundError
+from streamer.plugins import HttpSource, ObjectInfo, hookimpl
 
 ERRORS = {401: CredentialsError, 403: AccessDeniedError, 404: ObjectNotFoundError}
 TIMEOUT_S = 10
 
 
 @hookimpl
-def streamer_open_store(scheme, uri, storage_options):
+def streamer_open_store(uri, storage_options):
     return DepotStore(uri, storage_options.get("token", ""))
 
 
 @hookimpl
-def streamer_source_kind(scheme):
+def streamer_source_kind():
     return HttpSource
 
 

@@ -3,17 +3,17 @@
 import sqlite3
 from contextlib import closing
 
-from streamer import ChangedError, ObjectNotFoundError, hookimpl
-from streamer.core.store.sources import ObjectInfo, PythonSource
+from streamer import ChangedError, ObjectNotFoundError
+from streamer.plugins import ObjectInfo, PythonSource, hookimpl
 
 
 @hookimpl
-def streamer_open_store(scheme, uri, storage_options):
+def streamer_open_store(uri):
     return SqliteStore(uri)
 
 
 @hookimpl
-def streamer_source_kind(scheme):
+def streamer_source_kind():
     return PythonSource
 
 

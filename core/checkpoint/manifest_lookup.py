@@ -1,0 +1,115 @@
+"""The manifest of a checkpoint: where it lies, what it says of each shard, and whether it fits the headers.
+
+Guarantees: a manifest is used only if it fits the checkpoint's headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamer.core.checkpoint.catalog import Catalog
+from streamer.core.engine.session import SourceObject
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.errors import ManifestError, ObjectNotFoundError, StorageError
+from streamer.core.format.header import TensorEntry
+from streamer.core.format.manifest import MAX_MANIFEST_BYTES, Manifest, check_shard, parse_manifest
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import quoted
+from streamer.core.store.sources import ObjectInfo, Store
+
+__all__ = ["ManifestOfShard", "check_fit", "manifest_paths", "manifests_of_shards", "name_in_manifest"]
+
+MANIFEST_SUFFIX = ".manifest.json"
+INDEX_SUFFIX = ".index.json"
+USUAL_MANIFEST = "model.safetensors" + MANIFEST_SUFFIX
+
+
+@dataclass(frozen=True)
+class ManifestOfShard:
+    """A manifest, and what it calls one of its shards."""
+
+    manifest: Manifest
+    uri: str
+    shard: str
+
+
+def manifest_paths(infos: Sequence[ObjectInfo], index_path: str | None) -> list[str]:
+    """Say where the manifest of these shards may lie, the likeliest place first, where it is written."""
+    first = infos[0].path
+    folder = first[: len(first) - len(first.rpartition("/")[2])]
+    if index_path is not None:
+        return [index_path.removesuffix(INDEX_SUFFIX) + MANIFEST_SUFFIX]
+    own = [first + MANIFEST_SUFFIX] if len(infos) == 1 else []
+    return list(dict.fromkeys([*own, folder + USUAL_MANIFEST]))
+
+
+def name_in_manifest(path: str, manifest_path: str) -> str:
+    """Name a shard from the folder of its manifest."""
+    return path[len(manifest_path) - len(manifest_path.rpartition("/")[2]) :]
+
+
+def manifests_of_shards(
+    store: Store, infos: Sequence[ObjectInfo], index_path: str | None, settings: Settings, *, is_whole: bool
+) -> list[ManifestOfShard]:
+    """Read the manifest of the shards of one URI.
+
+    Args:
+        store: The shards' own.
+        infos: The shards.
+        index_path: The index that named them, or None.
+        settings: How to read a manifest.
+        is_whole: The shards are all there are: a manifest must name no other.
+
+    Raises:
+        ObjectNotFoundError: there is no manifest.
+        ManifestError: it is malformed.
+        StorageError: and its kinds, from the storage.
+    """
+    info = _find(store, infos, index_path)
+    if info.size_bytes is None or not 0 <= info.size_bytes <= MAX_MANIFEST_BYTES:
+        raise ManifestError(f"a manifest of {info.size_bytes} bytes is not read", uri=info.uri)
+    manifest_object = SourceObject(info.uri, store.source(info), info.size_bytes)
+    content, _ = read_ranges([manifest_object], [(0, 0, info.size_bytes)], settings, what="manifests")
+    manifest = parse_manifest(bytes(content[0]), uri=info.uri)
+    names = [name_in_manifest(each.path, info.path) for each in infos]
+    missing = [name for name in manifest.shards if name not in names] if is_whole else []
+    if missing:
+        raise ManifestError(
+            f"the manifest does not fit: it has shard {quoted(missing[0])}, which is not loaded",
+            uri=info.uri,
+            hint="A shard is missing; or write the manifest anew: python -m streamer manifest URI",
+        )
+    return [ManifestOfShard(manifest, info.uri, name) for name in names]
+
+
+def check_fit(catalog: Catalog, manifests: Sequence[ManifestOfShard]) -> None:
+    """Compare the headers of a checkpoint with the manifests of its shards.
+
+    Raises:
+        ManifestError: they do not fit.
+    """
+    entries: dict[int, list[TensorEntry]] = {}
+    for located in catalog.tensors.values():
+        entries.setdefault(located.shard, []).append(located.entry)
+    for shard, of_shard in enumerate(manifests):
+        size_bytes = catalog.shards[shard].size_bytes
+        check_shard(of_shard.shard, size_bytes, entries.get(shard, []), of_shard.manifest, uri=of_shard.uri)
+
+
+def _find(store: Store, infos: Sequence[ObjectInfo], index_path: str | None) -> ObjectInfo:
+    refusal: StorageError | None = None
+    for path in manifest_paths(infos, index_path):
+        try:
+            return store.info(path)
+        except ObjectNotFoundError as error:
+            refusal = error
+    raise ObjectNotFoundError(
+        f"there is no manifest beside {infos[0].uri}",
+        hint=f"Write one: python -m streamer manifest {_example_of(infos, index_path)}",
+    ) from refusal
+
+
+def _example_of(infos: Sequence[ObjectInfo], index_path: str | None) -> str:
+    uri = infos[0].uri
+    return uri if len(infos) == 1 and index_path is None else uri.rpartition("/")[0]

@@ -1,0 +1,152 @@
+"""How a checkpoint is verified: one object, chosen once from the caller's word, that everybody else asks.
+
+It says what is asked of a store before anything is read, what is kept of the headers, and what each read compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+from streamer.core.checkpoint.catalog import Catalog, Located
+from streamer.core.checkpoint.manifest_lookup import ManifestOfShard, check_fit, manifests_of_shards
+from streamer.core.checkpoint.manifest_verification import ManifestVerification
+from streamer.core.checkpoint.shards import Shards
+from streamer.core.checkpoint.store_verification import StoreVerification
+from streamer.core.checkpoint.verification import Expected, Verification
+from streamer.core.errors import OptionError, PluginError
+from streamer.core.options.settings import Settings
+from streamer.core.secrets.environment import variable
+from streamer.core.store.digests import NoDigest, ObjectDigest, is_sound
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import DigestingStore, ObjectInfo, Store
+
+__all__ = ["ByManifest", "ByStore", "Strategy", "Unverified", "VerifyOption", "strategy_of"]
+
+VerifyOption: TypeAlias = Literal["auto", "manifest", "off"] | None
+
+ENVIRONMENT = "STREAMER_VERIFY"
+
+_NOT_OFFERED = NoDigest("its storage keeps no digest of it")
+
+
+class Strategy(Protocol):
+    """How the bytes of one checkpoint are verified.
+
+    Attributes:
+        compares_objects: Objects are compared as a whole, headers included, and so is each answer that has a checksum.
+    """
+
+    compares_objects: bool
+
+    def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
+        """Ask what the bytes of each shard of one URI should be; empty where nobody wants to know.
+
+        Args:
+            store: The shards' own.
+            shards: Of the URI.
+            settings: How to read a manifest.
+
+        Raises:
+            ObjectNotFoundError: there is no manifest.
+            ManifestError: it is malformed.
+            StorageError: and its kinds, from the storage.
+        """
+
+    def verification(
+        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[Located]
+    ) -> Verification | None:
+        """Make what verifies one read of some tensors; None: nothing does."""
+
+    def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
+        """Compare the headers with what is expected, before any weight byte is read.
+
+        Raises:
+            ManifestError: they do not fit.
+        """
+
+
+def strategy_of(option: VerifyOption, environment: Mapping[str, str] | None = None) -> Strategy:
+    """Choose between the argument, ``STREAMER_VERIFY`` and ``"off"``, in this order.
+
+    Raises:
+        OptionError: a word that names no strategy.
+
+    Example:
+        >>> type(strategy_of(None, {"STREAMER_VERIFY": "manifest"})).__name__
+        'ByManifest'
+    """
+    word = option if option is not None else variable(ENVIRONMENT, environment) or "off"
+    strategy = _STRATEGIES.get(word) if isinstance(word, str) else None
+    if strategy is None:
+        name = "verify" if option is not None else ENVIRONMENT
+        raise OptionError(f'{name} is "auto", "manifest" or "off", not {word!r}')
+    return strategy
+
+
+class Unverified:
+    """``"off"``: nothing is asked, kept or compared."""
+
+    compares_objects = False
+
+    def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
+        return []
+
+    def verification(self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[Located]) -> None:
+        return None
+
+    def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
+        pass
+
+
+class ByStore:
+    """``"auto"``: each object that is read whole is compared with the digest its storage keeps, where it keeps one."""
+
+    compares_objects = True
+
+    def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
+        if not isinstance(store, DigestingStore):
+            return [_NOT_OFFERED for _ in shards.infos]
+        return in_parallel(lambda info: _digest_of(store, info), shards.infos, role="digest")
+
+    def verification(
+        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[Located]
+    ) -> StoreVerification:
+        digests = [each for each in expected if not isinstance(each, ManifestOfShard)]
+        return StoreVerification(catalog, wanted, digests)
+
+    def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
+        pass
+
+
+class ByManifest:
+    """``"manifest"``: each tensor is compared with the manifest beside the checkpoint."""
+
+    compares_objects = False
+
+    def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
+        is_whole = shards.kind in ("folder", "index")
+        return [*manifests_of_shards(store, shards.infos, shards.index_path, settings, is_whole=is_whole)]
+
+    def verification(
+        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[Located]
+    ) -> ManifestVerification:
+        manifests = [each.manifest.shards[each.shard] for each in _manifests(expected)]
+        return ManifestVerification(catalog, wanted, manifests)
+
+    def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
+        check_fit(catalog, _manifests(expected))
+
+
+_STRATEGIES: dict[str, Strategy] = {"auto": ByStore(), "manifest": ByManifest(), "off": Unverified()}
+
+
+def _digest_of(store: DigestingStore, info: ObjectInfo) -> ObjectDigest | NoDigest:
+    digest = store.digest(info)
+    if isinstance(digest, NoDigest) or (isinstance(digest, ObjectDigest) and is_sound(digest, info.size_bytes)):
+        return digest
+    raise PluginError("the store's digest is neither a NoDigest nor a sound ObjectDigest of it", uri=info.uri)
+
+
+def _manifests(expected: Sequence[Expected]) -> list[ManifestOfShard]:
+    return [each for each in expected if isinstance(each, ManifestOfShard)]

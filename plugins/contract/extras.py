@@ -1,0 +1,56 @@
+"""What a store may do beside: tell digests, and be written to."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from streamer import _native
+from streamer.core.errors import AccessDeniedError
+from streamer.core.options.options import MIB
+from streamer.core.store.digests import CHECKSUMS, NoDigest
+from streamer.core.store.sources import DigestingStore, WritableStore
+from streamer.plugins.contract.storage import ContractStorage, pattern, read_whole
+
+__all__ = ["ExtrasContract"]
+
+
+class ExtrasContract(ContractStorage):
+    """See the module's docstring."""
+
+    def test_a_digest_it_tells_is_that_of_the_bytes(self) -> None:
+        """A store with `digest` tells one of the whole object, or of all its parts, or why it has none."""
+        data = pattern(2 * MIB + 3)
+        store = self._open(self._put("a.safetensors", data))
+        if not isinstance(store, DigestingStore):
+            pytest.skip("this store tells no digests")
+        told = store.digest(store.info(store.root))
+        if isinstance(told, NoDigest):
+            assert told.reason
+            return
+        assert told.parts[-1].end == len(data)
+        begin = 0
+        for part in told.parts:
+            assert part.value == _digest(told.algorithm, data[begin : part.end])
+            begin = part.end
+
+    def test_what_is_written_is_read_and_replaced(self) -> None:
+        """A store with `write` puts a small file whole, also over one that is there."""
+        self._put("a.safetensors", b"123")
+        store = self._open(self._uri())
+        if not isinstance(store, WritableStore):
+            pytest.skip("this store cannot be written")
+        for data in (b"first", b"and second"):
+            try:
+                store.write(f"{store.root}/written.json", data)
+            except AccessDeniedError:
+                pytest.skip("these options allow reading only")
+            self._names.append(f"{self._folder}/written.json")
+            assert read_whole(self._object(self._uri("written.json"))) == data
+
+
+def _digest(algorithm: str, data: bytes) -> str:
+    if algorithm in CHECKSUMS:
+        return f"{_native.crc(algorithm, data):0{2 * CHECKSUMS[algorithm]}x}"
+    return hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()

@@ -1,0 +1,64 @@
+"""Listing a folder and describing an object."""
+
+from __future__ import annotations
+
+from streamer.plugins.contract.storage import ContractStorage, as_object, read_whole
+
+__all__ = ["ListingContract"]
+
+
+class ListingContract(ContractStorage):
+    """See the module's docstring."""
+
+    def test_listing_gives_the_objects_of_one_folder_sorted_and_with_sizes(self) -> None:
+        """Listing gives exactly the objects directly in a folder."""
+        self._put("b.safetensors", b"12345")
+        self._put("a.safetensors", b"123")
+        store = self._open(self._uri())
+        found = store.find(store.root)
+        assert [(self.name(info), info.size_bytes) for info in found] == [("a.safetensors", 3), ("b.safetensors", 5)]
+
+    def test_listing_is_never_older_than_the_call(self) -> None:
+        """An object put after a listing is in the next one, also of another store."""
+        self._put("a.safetensors", b"123")
+        store = self._open(self._uri())
+        assert len(store.find(store.root)) == 1
+        self._put("b.safetensors", b"123")
+        if not self.keeps_versions:
+            assert len(store.find(store.root)) == 2
+        assert len(self._open(self._uri()).find(store.root)) == 2
+
+    def test_listing_an_absent_folder_gives_nothing(self) -> None:
+        """An absent folder is an empty one."""
+        store = self._open(self._uri())
+        assert store.find(store.root) == []
+
+    def test_listed_objects_read_like_named_ones(self) -> None:
+        """What `find` says of an object is enough to read it, whatever its name."""
+        for number, name in enumerate(self.odd_names):
+            self._put(name, f"object {number}".encode())
+        store = self._open(self._uri())
+        found = {self.name(info): info for info in store.find(store.root)}
+        assert set(found) == set(self.odd_names)
+        for number, name in enumerate(self.odd_names):
+            assert read_whole(as_object(store, found[name])) == f"object {number}".encode()
+            assert read_whole(self._object(self._uri(name))) == f"object {number}".encode()
+
+    def test_stat_gives_the_size(self) -> None:
+        """`info` tells size and URL."""
+        uri = self._put("a.safetensors", bytes(4321))
+        store = self._open(uri)
+        info = store.info(store.root)
+        assert info.size_bytes == 4321
+        assert self.name(info) == "a.safetensors"
+        assert info.uri.endswith("a.safetensors")
+
+    def test_version_stays_until_the_object_is_replaced(self) -> None:
+        """A version is the same when asked again, and another after the object was replaced."""
+        uri = self._put("a.safetensors", b"old")
+        store = self._open(uri)
+        first, again = store.info(store.root).version, self._open(uri).info(store.root).version
+        assert first == again
+        self._put("a.safetensors", b"new")
+        if self.tells_replacement and first is not None:
+            assert self._open(uri).info(store.root).version != first

@@ -1,0 +1,48 @@
+"""Options: used by other processes, and shown to nobody."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from streamer.core.errors import ObjectNotFoundError
+from streamer.plugins.contract.storage import JOIN_S, ContractStorage, opened_object, read_whole
+from streamer.plugins.registry import open_store
+
+__all__ = ["SharingContract"]
+
+
+class SharingContract(ContractStorage):
+    """See the module's docstring."""
+
+    def test_options_can_be_pickled_and_used_by_another_process(self) -> None:
+        """Workers get the same options by pickle, and read the same bytes with them."""
+        if not self.is_shared:
+            pytest.skip("these objects are this process's own")
+        uri = self._put("a.safetensors", b"read elsewhere")
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            assert pool.submit(_read_elsewhere, uri, pickle.dumps(dict(self.storage_options))).result(JOIN_S * 4) == (
+                b"read elsewhere"
+            )
+
+    def test_no_secret_is_shown(self) -> None:
+        """No secret is in the text of a store, an object, a source or an error, causes included."""
+        uri = self._put("a.safetensors", b"123")
+        store = self._open(uri)
+        info = store.info(store.root)
+        shown = [repr(each) for each in (store, info, store.source(info))] + [store.root]
+        absent = self._open(self._uri("absent.safetensors"))
+        with pytest.raises(ObjectNotFoundError) as caught:
+            absent.info(absent.root)
+        shown.append("".join(traceback.format_exception(caught.value)))
+        for secret in self.secrets:
+            assert not [text for text in shown if secret in text]
+
+
+def _read_elsewhere(uri: str, options: bytes) -> bytes:
+    return read_whole(opened_object(open_store(uri, pickle.loads(options))))  # noqa: S301 (the test's own)
