@@ -16,6 +16,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils._headers import get_token_to_send
 
 from streamer.backends.client.bounded_answers import body_of
+from streamer.backends.client.redirects import Hop
 from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, next_page
 from streamer.backends.hf.errors import refusal
 from streamer.backends.hf.paths import HfPath
@@ -23,7 +24,6 @@ from streamer.backends.http.access import access_of, merged_options
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import raise_connection_error
 from streamer.backends.http.probe import Probe, probe
-from streamer.backends.http.redirects import Hop
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.options import SecretOptions

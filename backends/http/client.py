@@ -1,6 +1,6 @@
 """Requests about HTTP objects, on the session and event loop of fsspec's HTTP file system.
 
-Guarantees: redirects are followed by hand, under the rules of `http_redirects`; each wait is bounded (`answer_times`)
+Guarantees: redirects are followed by hand, under the rules of `client/redirects`; each wait is bounded (`answer_times`)
 and each request is tried three times at most; no cookie is kept, nothing is decompressed, and TLS is always verified.
 fsspec's own requests are not used: they carry the user's headers to whatever host a redirect names.
 """
@@ -21,6 +21,7 @@ from yarl import URL
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing
 from streamer.backends.client.forgotten_requests import forget_request
+from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.backends.http.access import Access, environment_proxy
 from streamer.backends.http.errors import (
     TRANSIENT_ERRORS,
@@ -28,7 +29,6 @@ from streamer.backends.http.errors import (
     raise_connection_error,
     refusal,
 )
-from streamer.backends.http.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.core.errors import RedirectError, StorageError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.urls import hidden_uri
