@@ -25,6 +25,7 @@ from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.bounded_answers import TooSlowError, allowing, bind, body_of
+from streamer.backends.client.option_types import TEXT, Kind, Kinds, check_types, timeout_of
 from streamer.backends.client.told_values import document_told, word_told
 from streamer.backends.fsspec.instances import give_up, shared
 from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
@@ -41,6 +42,12 @@ ATTEMPTS = 3  # the first, one for a connection that was closed while idle, one 
 PAUSE_S = 0.25  # before the second attempt, twice as long before the third
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 TRANSIENT_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
+
+_KINDS: Kinds = {
+    **dict.fromkeys(("access", "endpoint_url", "key_file", "project"), TEXT),
+    "requester_pays": Kind("True, or the name of a project", (bool, str)),
+    "session_kwargs": {"proxy": Kind("a URL", (str, URL))},
+}
 
 
 class GcsClient:
@@ -66,7 +73,7 @@ class GcsClient:
         _check_endpoint(self._location)
         self._session_options: Mapping[str, Any] = self._fs.session_kwargs
         self._trust = self._environment_trust()
-        given = _timeout(self._fs.requests_timeout)
+        given = timeout_of(self._fs.requests_timeout, "requests_timeout")
         self._times = answer_times(limits, given.total if given else None)
         self._timeout = given or aiohttp.ClientTimeout(connect=self._times.connect_s, sock_read=self._times.silence_s)
         self.asker = Asker(self._fs.why_anonymous, _user_project(self._fs))
@@ -194,9 +201,11 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     that has changed since. No credentials are looked for on behalf of an emulator, as in Google's own library.
 
     Raises:
-        OptionError: an ``asynchronous`` instance, a key file that does not exist, or TLS that is not verified.
+        OptionError: a value of the wrong type, an ``asynchronous`` instance, a key file that does not exist, or TLS
+            that is not verified.
     """
     options = SecretOptions(apply_config(GcsFileSystem, plain(given)))
+    check_types(options, _KINDS)
     if options.get("asynchronous"):
         raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     if options.get("project", "") is None:
@@ -242,14 +251,6 @@ def _user_project(fs: GcsFileSystem) -> str | None:
             hint="Name it: requester_pays='my-project'",
         )
     return fs.project or quota_project
-
-
-def _timeout(given: Any) -> aiohttp.ClientTimeout | None:
-    return (
-        given
-        if given is None or isinstance(given, aiohttp.ClientTimeout)
-        else aiohttp.ClientTimeout(total=float(given))
-    )
 
 
 def _document(body: bytes) -> Mapping[str, Any] | None:

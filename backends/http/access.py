@@ -20,6 +20,8 @@ import aiohttp
 from fsspec.config import apply_config
 from fsspec.implementations.http import HTTPFileSystem
 
+from streamer.backends.client.option_types import is_sendable, timeout_of
+from streamer.backends.http.option_kinds import check_options
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions, plain
 
@@ -74,9 +76,11 @@ def merged_options(given: Mapping[str, Any]) -> SecretOptions:
     """Merge fsspec's configuration into the arguments of `HTTPFileSystem`.
 
     Raises:
-        OptionError: TLS that would not be verified, or an ``asynchronous`` instance.
+        OptionError: an unknown option, a value of the wrong type, TLS that would not be verified, or an
+            ``asynchronous`` instance.
     """
     options = SecretOptions(apply_config(HTTPFileSystem, plain(given)))
+    check_options(options, _OWN, _IRRELEVANT)
     client = options.get("client_kwargs") or {}
     connector = client.get("connector")
     refusals = [options.get(name, True) for name in ("verify", "ssl", "verify_ssl")]
@@ -127,7 +131,7 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
         headers={name: headers[name] for name in sorted(headers)},
         ca_file=_ca_file(options.get("verify")),
         proxy=_proxy(options) or _proxy(client),
-        timeout=_timeout(options.get("timeout") or client.get("timeout")),
+        timeout=timeout_of(options.get("timeout") or client.get("timeout"), "timeout"),
         is_encoded=bool(options.get("encoded")),
         may_redirect_to_local=options.get("local_redirects") is True,
     )
@@ -164,7 +168,8 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     for name in headers:
         if name in _FORBIDDEN:
             raise OptionError(f"headers cannot hold {name!r}: reading by ranges sets it itself")
-        if not name.isascii() or any(letter in name + headers[name] for letter in "\r\n\0") or not name.strip():
+        has_end = any(letter in name + headers[name] for letter in "\r\n\0")
+        if not name.isascii() or has_end or not name.strip() or not is_sendable(headers[name]):
             raise OptionError("A name or value in headers cannot be sent")
 
 
@@ -226,12 +231,3 @@ def _proxy(source: Mapping[str, Any]) -> str | None:
     if found is None:
         raise OptionError("proxy_auth must be aiohttp.BasicAuth or a pair (user, password)")
     return found
-
-
-def _timeout(given: Any) -> aiohttp.ClientTimeout | None:
-    if given is None or isinstance(given, aiohttp.ClientTimeout):
-        return given
-    try:
-        return aiohttp.ClientTimeout(total=float(given))
-    except (TypeError, ValueError):
-        raise OptionError("timeout must be seconds or aiohttp.ClientTimeout") from None
