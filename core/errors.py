@@ -8,6 +8,7 @@ The tree (each class is also the builtin a caller would expect)::
     │   ├── UnknownSchemeError                  no backend for this URL; names the extra to install
     │   ├── UnknownDeviceError (DeviceError)    torch does not know this device, or it is not here
     │   ├── UnknownTensorError (KeyError)       a name in ``names`` that no shard holds
+    │   ├── TensorIndexError (IndexError)       an index that a tensor does not have
     │   ├── TargetError                         load_into: wrong shape, dtype, or unmatched names
     │   └── UnsupportedDtypeError (TypeError)   the framework has no such dtype
     ├── FormatError (ValueError)                the checkpoint itself is wrong
@@ -64,6 +65,7 @@ __all__ = [
     "StorageError",
     "StreamerError",
     "TargetError",
+    "TensorIndexError",
     "TlsError",
     "TransferTimeoutError",
     "TruncatedError",
@@ -116,6 +118,10 @@ class UnknownSchemeError(UsageError):
 
 class UnknownTensorError(UsageError, KeyError):
     """A requested tensor is in none of the shards."""
+
+
+class TensorIndexError(UsageError, IndexError):
+    """A tensor of a checkpoint cannot be indexed so: out of its bounds, or with what is no index."""
 
 
 class TargetError(UsageError):

@@ -73,6 +73,10 @@ class Provoked:
     def unknown_tensor_error(self) -> None:
         streamer.load(self.file, names="wieght")
 
+    def tensor_index_error(self) -> None:
+        with streamer.open(self.file) as checkpoint:
+            checkpoint.get_slice("weight")[60_000]
+
     def target_error(self) -> None:
         streamer.load_into(self.file, {"weight": torch.zeros(7), "bias": torch.zeros(3)})
 
