@@ -28,6 +28,7 @@ The tree (each class is also the builtin a caller would expect)::
     │   ├── ConnectError (ConnectionError)      DNS, refused, reset
     │   ├── TlsError (ConnectionError)          certificate or handshake
     │   └── TransferTimeoutError (TimeoutError) connect, first byte or stall
+    ├── OutOfMemoryError (MemoryError)          this machine has no memory or thread for it
     ├── DeviceError (RuntimeError)              the accelerator refused
     ├── PluginError (RuntimeError)              a plug-in broke its contract; names it
     ├── LoadCancelledError (RuntimeError)       the stream was closed under its consumer
@@ -58,6 +59,7 @@ __all__ = [
     "ManifestError",
     "ObjectNotFoundError",
     "OptionError",
+    "OutOfMemoryError",
     "PluginError",
     "RangeResponseError",
     "RedirectError",
@@ -276,6 +278,20 @@ class TlsError(StorageError, ConnectionError):
 
 class TransferTimeoutError(StorageError, TimeoutError):
     """No connection, no first byte, or no progress within the time allowed."""
+
+
+class OutOfMemoryError(StreamerError, MemoryError):
+    """The system gives no memory of this machine for a tensor, or no thread to read with.
+
+    Attributes:
+        requested_bytes: What was asked for, or None where it was no tensor's.
+    """
+
+    def __init__(
+        self, message: str, *, uri: str | None = None, hint: str | None = None, requested_bytes: int | None = None
+    ) -> None:
+        super().__init__(message, uri=uri, hint=hint)
+        self.requested_bytes = requested_bytes
 
 
 class DeviceError(StreamerError, RuntimeError):

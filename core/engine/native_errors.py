@@ -78,8 +78,11 @@ def error_from_native(
         is_http: A proxy may stand between.
     """
     if native.code == "out_of_memory":
-        return errors.EngineError(
-            f"{native.detail}", uri=uri, hint="Lower memory_limit_bytes, or give the process more memory"
+        return errors.OutOfMemoryError(
+            native.detail,
+            uri=uri,
+            hint="Lower memory_limit_bytes, let go of tensors that were loaded, or give the process more memory",
+            requested_bytes=native.end - native.begin or None,
         )
     if native.code == "device":
         hint = _DEVICE_HINTS.get(native.storage_code, _LOST_DEVICE_HINT)
