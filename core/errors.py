@@ -8,6 +8,7 @@ The tree (each class is also the builtin a caller would expect)::
     │   ├── UnknownSchemeError                  no backend for this URL; names the extra to install
     │   ├── UnknownDeviceError (DeviceError)    torch does not know this device, or it is not here
     │   ├── UnknownTensorError (KeyError)       a name in ``names`` that no shard holds
+    │   ├── TensorIndexError (IndexError)       an index that a tensor does not have
     │   ├── TargetError                         load_into: wrong shape, dtype, or unmatched names
     │   └── UnsupportedDtypeError (TypeError)   the framework has no such dtype
     ├── FormatError (ValueError)                the checkpoint itself is wrong
@@ -27,6 +28,7 @@ The tree (each class is also the builtin a caller would expect)::
     │   ├── ConnectError (ConnectionError)      DNS, refused, reset
     │   ├── TlsError (ConnectionError)          certificate or handshake
     │   └── TransferTimeoutError (TimeoutError) connect, first byte or stall
+    ├── OutOfMemoryError (MemoryError)          this machine has no memory or thread for it
     ├── DeviceError (RuntimeError)              the accelerator refused
     ├── PluginError (RuntimeError)              a plug-in broke its contract; names it
     ├── LoadCancelledError (RuntimeError)       the stream was closed under its consumer
@@ -57,6 +59,7 @@ __all__ = [
     "ManifestError",
     "ObjectNotFoundError",
     "OptionError",
+    "OutOfMemoryError",
     "PluginError",
     "RangeResponseError",
     "RedirectError",
@@ -64,6 +67,7 @@ __all__ = [
     "StorageError",
     "StreamerError",
     "TargetError",
+    "TensorIndexError",
     "TlsError",
     "TransferTimeoutError",
     "TruncatedError",
@@ -116,6 +120,10 @@ class UnknownSchemeError(UsageError):
 
 class UnknownTensorError(UsageError, KeyError):
     """A requested tensor is in none of the shards."""
+
+
+class TensorIndexError(UsageError, IndexError):
+    """A tensor of a checkpoint cannot be indexed so: out of its bounds, or with what is no index."""
 
 
 class TargetError(UsageError):
@@ -270,6 +278,20 @@ class TlsError(StorageError, ConnectionError):
 
 class TransferTimeoutError(StorageError, TimeoutError):
     """No connection, no first byte, or no progress within the time allowed."""
+
+
+class OutOfMemoryError(StreamerError, MemoryError):
+    """The system gives no memory of this machine for a tensor, or no thread to read with.
+
+    Attributes:
+        requested_bytes: What was asked for, or None where it was no tensor's.
+    """
+
+    def __init__(
+        self, message: str, *, uri: str | None = None, hint: str | None = None, requested_bytes: int | None = None
+    ) -> None:
+        super().__init__(message, uri=uri, hint=hint)
+        self.requested_bytes = requested_bytes
 
 
 class DeviceError(StreamerError, RuntimeError):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from streamer.backends.extras import BUILTIN_SCHEMES
 from streamer.core.discovery.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError
-from streamer.core.options.arguments import check_file_system, check_storage_options, check_uri
+from streamer.core.options.arguments import check_file_system, check_letters, check_storage_options, check_uri
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions, hidden, plain
 from streamer.core.secrets.urls import hidden_uri
@@ -78,6 +78,7 @@ def open_store(
             raise OptionError("fs= brings its own options: storage_options cannot be given beside it")
         return _open_instance(fs, text, candidates, limits)
     scheme = scheme_of(text)
+    check_letters(_unicode_part(text, scheme), may_be_bytes=False)
     chosen = choose(scheme, candidates)
     modules = {point.name.lower(): point.value for point in candidates}
     options = SecretOptions(options_of(text, scheme, plain(storage_options or {}), modules))
@@ -156,6 +157,13 @@ def _folder_of(uri: str) -> str:
         return ""  # the working directory, which counts anyway
     path = os.path.expanduser(re.sub(r"(?i)\A(file|local):(//)?", "", last))
     return path if os.path.isdir(path) else os.path.dirname(path)
+
+
+def _unicode_part(uri: str, scheme: str) -> str:
+    """Give what must be of Unicode: paths of files have any bytes, and those of web servers, which are quoted."""
+    if scheme not in BUILTIN_SCHEMES or scheme == "file":
+        return ""
+    return uri.partition("://")[2].partition("/")[0] if scheme in ("http", "https") else uri
 
 
 def _fallback() -> EntryPoint:

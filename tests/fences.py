@@ -19,13 +19,27 @@ def is_fence(module: str) -> bool:
 
 
 def private_names(path: Path) -> Iterator[tuple[int, str]]:
-    """Give the private names of others in a file, each with its line; those that the file defines are its own."""
+    """Give the private names of others in a file, each with its line.
+
+    Those that the file defines are its own; so are those of ``self`` that a base class beside it defines.
+    """
     tree = ast.parse(path.read_text())
     own = NAMED_TUPLE.union(*map(_defined, ast.walk(tree)))
+    inherited = set().union(*map(_defined, _nodes_beside(path)))
     for node in ast.walk(tree):
+        ours = own | inherited if _is_of_self(node) else own
         for name in _used(node):
-            if name.startswith("_") and not name.startswith("__") and name not in own:
+            if name.startswith("_") and not name.startswith("__") and name not in ours:
                 yield node.lineno, name
+
+
+def _nodes_beside(path: Path) -> Iterator[ast.AST]:
+    for other in path.parent.glob("*.py"):
+        yield from ast.walk(ast.parse(other.read_text()))
+
+
+def _is_of_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
 
 
 def _defined(node: ast.AST) -> set[str]:

@@ -15,6 +15,7 @@ from adlfs import AzureBlobFileSystem
 from streamer.backends.azure.hosts import check_host
 from streamer.backends.azure.urls import AzureUrl
 from streamer.backends.blob_urls import CREDENTIAL_OPTIONS
+from streamer.backends.client.option_types import ANY_NAME, CA_FILE, NUMBER, TEXT, Kinds, check_types
 from streamer.backends.fsspec.options import configured_options
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions
@@ -27,6 +28,14 @@ ACCOUNT_HINT = (
     "or abfss://container@account.dfs.core.windows.net/path"
 )
 
+_KINDS: Kinds = {
+    **dict.fromkeys(("account_host", "account_key", "account_name", "connection_string", "sas_token"), TEXT),
+    **dict.fromkeys(("client_id", "client_secret", "tenant_id"), TEXT),
+    **dict.fromkeys(("connection_timeout", "read_timeout", "retry_total"), NUMBER),
+    "connection_verify": CA_FILE,
+    "proxies": {ANY_NAME: TEXT},
+}
+
 
 def filled_options(url: AzureUrl, given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     """Complete the arguments of `AzureBlobFileSystem`.
@@ -35,9 +44,11 @@ def filled_options(url: AzureUrl, given: Mapping[str, Any], environment: Mapping
 
     Raises:
         UsageError: the URL's host is not Azure's, and nobody named it beside the URL.
-        OptionError: ``connection_verify=False``, an ``asynchronous`` instance, no account, or two of them.
+        OptionError: a value of the wrong type, ``connection_verify=False``, an ``asynchronous`` instance, no account,
+            or two of them.
     """
     options = configured_options(AzureBlobFileSystem, given)
+    check_types(options, _KINDS)
     _refuse(options)
     check_host(url, options, environment)
     _fill_account(options, url)

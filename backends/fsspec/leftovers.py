@@ -15,6 +15,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
+from streamer.backends.fsspec.http_sessions import GuardedSessions
 from streamer.backends.fsspec.instances import INSTANCES, Instance
 from streamer.backends.private_names.fsspec import forget_instance, kept_instances, vars_of
 from streamer.backends.private_names.python import detach_finalizers
@@ -60,6 +61,8 @@ def _is_plain(value: Any) -> bool:
         return all(_is_plain(each) for each in value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(_is_plain(each) for each in value)
+    if isinstance(value, GuardedSessions):
+        return value.make is None
     return isinstance(value, _PLAIN)
 
 

@@ -16,6 +16,7 @@ from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
 
 from streamer.backends.fsspec.caches import local_size_bytes
+from streamer.backends.fsspec.chains import with_guarded_links
 from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_error
 from streamer.backends.fsspec.info import fresh_info, version_of
 from streamer.backends.fsspec.leftovers import Leftovers
@@ -44,7 +45,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     shown = redact(uri)
     leftovers = Leftovers()
     try:
-        fs, path = fsspec.url_to_fs(str(uri), **plain(storage_options))
+        fs, path = fsspec.url_to_fs(str(uri), **plain(with_guarded_links(uri, storage_options)))
     except Exception as error:
         raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
     path = hidden_part(path, uri)

@@ -22,6 +22,7 @@ from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing, body_of
+from streamer.backends.client.option_types import TEXT, Kind, Kinds, check_types, timeout_of
 from streamer.backends.client.proxy import environment_proxy, named_proxy
 from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.client.told_values import document_told, word_told
@@ -40,6 +41,12 @@ from streamer.core.store.trust import trust_in
 __all__ = ["GcsClient", "filled_options"]
 
 DEFAULT_LIMITS = Limits()
+
+_KINDS: Kinds = {
+    **dict.fromkeys(("access", "endpoint_url", "key_file", "project"), TEXT),
+    "requester_pays": Kind("True, or the name of a project", (bool, str)),
+    "session_kwargs": {"proxy": Kind("a URL", (str, URL))},
+}
 
 
 class GcsClient:
@@ -66,7 +73,7 @@ class GcsClient:
         _check_endpoint(self._location)
         self._session_options: Mapping[str, Any] = self._fs.session_kwargs
         self._trust = self._environment_trust()
-        given = _timeout(self._fs.requests_timeout)
+        given = timeout_of(self._fs.requests_timeout, "requests_timeout")
         self._times = answer_times(limits, given.total if given else None)
         self._timeout = given or aiohttp.ClientTimeout(connect=self._times.connect_s, sock_read=self._times.silence_s)
         self.asker = Asker(self._fs.why_anonymous, _user_project(self._fs))
@@ -186,9 +193,11 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     that has changed since. No credentials are looked for on behalf of an emulator, as in Google's own library.
 
     Raises:
-        OptionError: an ``asynchronous`` instance, a key file that does not exist, or TLS that is not verified.
+        OptionError: a value of the wrong type, an ``asynchronous`` instance, a key file that does not exist, or TLS
+            that is not verified.
     """
     options = configured_options(GcsFileSystem, given)
+    check_types(options, _KINDS)
     if options.get("project", "") is None:
         del options["project"]  # gcsfs would warn
     emulator = environment.get("STORAGE_EMULATOR_HOST", "")
@@ -232,14 +241,6 @@ def _user_project(fs: GcsFileSystem) -> str | None:
             hint="Name it: requester_pays='my-project'",
         )
     return fs.project or quota_project
-
-
-def _timeout(given: Any) -> aiohttp.ClientTimeout | None:
-    return (
-        given
-        if given is None or isinstance(given, aiohttp.ClientTimeout)
-        else aiohttp.ClientTimeout(total=float(given))
-    )
 
 
 def _document(body: bytes) -> Mapping[str, Any] | None:

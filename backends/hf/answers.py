@@ -10,9 +10,9 @@ import re
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
+from streamer.backends.client.redirects import origin_of
 from streamer.backends.client.told_values import document_told, name_told, size_told
 from streamer.backends.hf.paths import COMMIT
-from streamer.backends.http.redirects import origin_of
 from streamer.core.errors import StorageError
 
 __all__ = ["HubFile", "commit_in", "entries_in", "files_in", "next_page"]

@@ -15,6 +15,8 @@ from urllib.parse import quote
 from huggingface_hub import constants, get_token
 
 from streamer.backends.client.bounded_answers import body_of
+from streamer.backends.client.option_types import TEXT, check_types, is_sendable
+from streamer.backends.client.redirects import Hop, origin_of
 from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, next_page
 from streamer.backends.hf.errors import refusal
 from streamer.backends.hf.paths import HfPath
@@ -22,7 +24,6 @@ from streamer.backends.http.access import access_of, merged_options
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import raise_connection_error
 from streamer.backends.http.probe import Probe, probe
-from streamer.backends.http.redirects import Hop
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.options import SecretOptions
@@ -54,6 +55,7 @@ class HubClient:
     def __init__(self, place: HfPath, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         _check_names(storage_options)
+        check_types(storage_options, {"endpoint": TEXT})
         self._place = place
         self.endpoint = _endpoint(storage_options.get("endpoint"))
         http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
@@ -129,16 +131,20 @@ def _check_names(storage_options: Mapping[str, Any]) -> None:
         raise OptionError(f"hf:// has no storage option {unknown[0]!r}", hint=f"It has {', '.join(known)}")
 
 
-def _endpoint(given: Any) -> str:
-    endpoint = str(given or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
-    if not endpoint.startswith(("http://", "https://")) or "@" in endpoint or "?" in endpoint:
+def _endpoint(given: str | None) -> str:
+    endpoint = (given or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+    try:
+        scheme, host, _ = origin_of(endpoint)
+    except ValueError:  # half an address, no port
+        scheme = host = ""
+    if scheme not in ("http", "https") or not host or "@" in endpoint or "?" in endpoint:
         raise OptionError("endpoint must be the http:// or https:// URL of a Hub, without user and query")
     return endpoint
 
 
 def _token_headers(options: Mapping[str, Any]) -> dict[str, str]:
     # Not `build_hf_headers`: for its user agent it asks huggingface.co, which the caller may not have named.
-    if not isinstance(options.get("token"), (str, bool, type(None))):
+    if not isinstance(options.get("token"), (str, bool, type(None))) or not is_sendable(str(options.get("token"))):
         raise OptionError("token must be text, True for the saved login, or False for none")
     wanted = options.get("token")
     if wanted is False or (wanted is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN):

@@ -1,7 +1,7 @@
 """What an ``hf://`` URL names: a kind of repository, its name, a revision and a path in it. Pure.
 
-The rules are those of huggingface_hub's own file system. Refuses a path that leaves its repository, and a repository
-without its owner.
+The rules are those of huggingface_hub's own file system and names of repositories. Refuses a path that leaves its
+repository, and a repository without its owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ DEFAULT_REVISION = "main"
 
 _KINDS = {"models": "model", "datasets": "dataset", "spaces": "space"}
 _SPECIAL = re.compile(r"refs/(?:convert/[\w-]+|pr/[0-9]+)(?=/|$)")  # these hold a slash themselves
-_PART = re.compile(r"[\w.-]{1,96}", re.ASCII)
+# Its cache, too, is of such names alone: `..` would leave it, and `--` stands for the slash there.
+_PART = re.compile(r"(?!.*(?:--|\.\.))\w(?:[\w.-]{0,94}\w)?(?<!\.git)", re.ASCII)
 
 
 @dataclass(frozen=True)

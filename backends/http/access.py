@@ -18,8 +18,10 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
 
+from streamer.backends.client.option_types import is_sendable, timeout_of
 from streamer.backends.client.proxy import login_of, named_proxy
 from streamer.backends.fsspec.options import configured_options
+from streamer.backends.http.option_kinds import check_options
 from streamer.backends.private_names.aiohttp import verifies_tls
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions
@@ -75,9 +77,11 @@ def merged_options(given: Mapping[str, Any]) -> SecretOptions:
     """Merge fsspec's configuration into the arguments of `HTTPFileSystem`.
 
     Raises:
-        OptionError: TLS that would not be verified, or an ``asynchronous`` instance.
+        OptionError: an unknown option, a value of the wrong type, TLS that would not be verified, or an
+            ``asynchronous`` instance.
     """
     options = configured_options(HTTPFileSystem, given)
+    check_options(options, _OWN, _IRRELEVANT)
     client = options.get("client_kwargs") or {}
     connector = client.get("connector")
     is_refused = any(options.get(name) is False for name in ("verify", "ssl", "verify_ssl"))
@@ -126,7 +130,7 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
         headers={name: headers[name] for name in sorted(headers)},
         ca_file=_ca_file(options.get("verify")),
         proxy=named_proxy(options) or named_proxy(client),
-        timeout=_timeout(options.get("timeout") or client.get("timeout")),
+        timeout=timeout_of(options.get("timeout") or client.get("timeout"), "timeout"),
         is_encoded=bool(options.get("encoded")),
         may_redirect_to_local=options.get("local_redirects") is True,
     )
@@ -146,7 +150,8 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     for name in headers:
         if name in _FORBIDDEN:
             raise OptionError(f"headers cannot hold {name!r}: reading by ranges sets it itself")
-        if not name.isascii() or any(letter in name + headers[name] for letter in "\r\n\0") or not name.strip():
+        has_end = any(letter in name + headers[name] for letter in "\r\n\0")
+        if not name.isascii() or has_end or not name.strip() or not is_sendable(headers[name]):
             raise OptionError("A name or value in headers cannot be sent")
 
 
@@ -189,12 +194,3 @@ def _ca_file(verify: Any) -> str | None:
     if not isinstance(verify, (str, os.PathLike)) or not os.path.isfile(verify):
         raise OptionError("verify must name a PEM file with the certificates to trust")
     return os.fspath(verify)
-
-
-def _timeout(given: Any) -> aiohttp.ClientTimeout | None:
-    if given is None or isinstance(given, aiohttp.ClientTimeout):
-        return given
-    try:
-        return aiohttp.ClientTimeout(total=float(given))
-    except (TypeError, ValueError):
-        raise OptionError("timeout must be seconds or aiohttp.ClientTimeout") from None

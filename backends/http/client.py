@@ -1,6 +1,6 @@
 """Requests about HTTP objects, on the session and event loop of fsspec's HTTP file system.
 
-Guarantees: redirects are followed by hand, under the rules of `redirects`; each wait is bounded (`answer_times`)
+Guarantees: redirects are followed by hand, under the rules of `client/redirects`; each wait is bounded (`answer_times`)
 and each request is tried three times at most; no cookie is kept, nothing is decompressed, and TLS is always verified.
 fsspec's own requests are not used: they carry the user's headers to whatever host a redirect names.
 """
@@ -20,10 +20,10 @@ from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing
 from streamer.backends.client.forgotten_requests import forget_request
 from streamer.backends.client.proxy import environment_proxy
+from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.http.access import Access
 from streamer.backends.http.errors import raise_connection_error, refusal
-from streamer.backends.http.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.core.errors import RedirectError, StorageError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES

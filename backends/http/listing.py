@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urljoin, urlsplit
 
 from streamer.backends.client.bounded_answers import body_of
+from streamer.backends.client.redirects import Hop, origin_of, quoted
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import raise_connection_error
-from streamer.backends.http.redirects import Hop, origin_of, quoted
 from streamer.core.errors import StorageError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.limits import Limits, ListingCount

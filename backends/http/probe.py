@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 
+from streamer.backends.client.redirects import Hop
 from streamer.backends.client.told_values import size_told
 from streamer.backends.http.client import HttpClient, Opened
-from streamer.backends.http.redirects import Hop
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
 
 __all__ = ["Probe", "expiry_of", "probe", "version_in"]

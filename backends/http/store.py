@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from streamer.backends.client.redirects import Hop, origin_of, quoted
 from streamer.backends.http.access import access_of, foreign_option, merged_options
 from streamer.backends.http.blob import is_for_azure, open_azure
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.fallback import open_through_fsspec
 from streamer.backends.http.listing import list_folder, may_be_shard
 from streamer.backends.http.probe import Probe, expiry_of, probe
-from streamer.backends.http.redirects import Hop, origin_of, quoted
 from streamer.backends.http.stream import OneStream
 from streamer.core.errors import (
     AccessDeniedError,

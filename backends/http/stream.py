@@ -17,10 +17,10 @@ from time import monotonic
 
 import aiohttp
 
+from streamer.backends.client.redirects import Hop
 from streamer.backends.http.body import next_piece
 from streamer.backends.http.client import HttpClient, Opened
 from streamer.backends.http.probe import Probe, version_in
-from streamer.backends.http.redirects import Hop
 from streamer.core.errors import (
     ChangedError,
     ConnectError,

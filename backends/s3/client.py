@@ -21,6 +21,7 @@ from s3fs import S3FileSystem
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.bounded_answers import TooSlowError, allowing
+from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.fsspec.options import configured_options
 from streamer.backends.metadata_servers import ask_aws_directly
@@ -42,6 +43,21 @@ __all__ = ["S3Client", "filled_options"]
 DEFAULT_LIMITS = Limits()
 _NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, asyncio.TimeoutError)
 RETRIES = {"mode": "standard", "total_max_attempts": 3}
+
+_KINDS: Kinds = {
+    **dict.fromkeys(("endpoint_url", "key", "password", "profile", "secret", "token", "username"), TEXT),
+    "client_kwargs": {
+        **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "aws_session_token"), TEXT),
+        **dict.fromkeys(("endpoint_url", "region_name"), TEXT),
+        "verify": CA_FILE,
+    },
+    "config_kwargs": {
+        **dict.fromkeys(("proxies", "retries", "s3"), MAPPING),
+        **dict.fromkeys(("connect_timeout", "max_pool_connections", "read_timeout"), NUMBER),
+        "region_name": TEXT,
+    },
+    "s3_additional_kwargs": MAPPING,
+}
 
 
 class S3Client:
@@ -177,9 +193,11 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
     fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
 
     Raises:
-        OptionError: ``verify=False``, a password in ``endpoint_url``, or an ``asynchronous`` instance.
+        OptionError: a value of the wrong type, ``verify=False``, a password in ``endpoint_url``, or an
+            ``asynchronous`` instance.
     """
     options = configured_options(S3FileSystem, given)
+    check_types(options, _KINDS)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
     endpoints = (options.get("endpoint_url"), options["client_kwargs"].get("endpoint_url"))

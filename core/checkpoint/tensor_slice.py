@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
+from numbers import Integral
 from typing import Any
 
+from streamer.core.errors import TensorIndexError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import TensorEntry
+from streamer.core.quoting import quoted
 
 __all__ = ["TensorSlice", "narrow"]
+
+_NO_INDEX = (IndexError, OverflowError, TypeError, ValueError)  # as Python, torch and numpy say so
 
 
 def narrow(entry: TensorEntry, key: Any) -> tuple[TensorEntry, Any]:
@@ -30,8 +35,8 @@ def narrow(entry: TensorEntry, key: Any) -> tuple[TensorEntry, Any]:
     while parts and len(shape) > _packed_dimensions(entry):
         row_bytes = (end - begin) // shape[0] if shape[0] else 0
         part = parts[0]
-        if isinstance(part, int):
-            row = _row(part, shape[0])
+        if isinstance(part, Integral):
+            row = _row(int(part), shape[0])
             begin, end, shape = begin + row * row_bytes, begin + (row + 1) * row_bytes, shape[1:]
             parts.pop(0)
         elif isinstance(part, slice) and (part.step is None or part.step > 0):
@@ -52,7 +57,7 @@ def _packed_dimensions(entry: TensorEntry) -> int:
 
 
 def _is_basic(part: Any) -> bool:
-    return part is None or part is Ellipsis or (isinstance(part, (int, slice)) and not isinstance(part, bool))
+    return part is None or part is Ellipsis or (isinstance(part, (Integral, slice)) and not isinstance(part, bool))
 
 
 def _row(index: int, rows: int) -> int:
@@ -61,12 +66,26 @@ def _row(index: int, rows: int) -> int:
     return index % rows
 
 
-class TensorSlice:
-    """One tensor of a checkpoint; ``[...]`` reads it. Thread-safe."""
+def _check_kind(part: Any) -> None:
+    """Refuse what no framework takes for an index, before anything is read for it."""
+    is_sequence = hasattr(part, "__len__") and not isinstance(part, (str, bytes, bytearray, Mapping, Set))
+    if not (_is_basic(part) or is_sequence or hasattr(part, "__index__")):
+        raise TypeError(f"{type(part).__name__} is no index")
 
-    def __init__(self, entry: TensorEntry, read: Callable[[TensorEntry], Any]) -> None:
+
+class TensorSlice:
+    """One tensor of a checkpoint; ``[...]`` reads it. Thread-safe.
+
+    Args:
+        entry: What the header says of it.
+        read: Gives the tensor of an entry, which may be a part of this one.
+        uri: The checkpoint, for messages.
+    """
+
+    def __init__(self, entry: TensorEntry, read: Callable[[TensorEntry], Any], uri: str | None = None) -> None:
         self._entry = entry
         self._read = read
+        self._uri = uri
 
     def get_shape(self) -> list[int]:
         """Give the shape in the checkpoint."""
@@ -77,7 +96,29 @@ class TensorSlice:
         return self._entry.dtype
 
     def __getitem__(self, key: Any) -> Any:
-        """Read what the index needs and apply the rest of it, with the framework's own rules."""
-        entry, rest = narrow(self._entry, key)
+        """Read what the index needs and apply the rest of it, with the framework's own rules.
+
+        Raises:
+            TensorIndexError: there are no such rows, or this is no index; most of these before anything is read.
+            StorageError: and its kinds.
+        """
+        try:
+            for part in key if isinstance(key, tuple) else (key,):
+                _check_kind(part)
+            entry, rest = narrow(self._entry, key)
+        except _NO_INDEX as error:
+            raise self._refused(error) from error
         tensor = self._read(entry)
-        return tensor if rest in ((), (Ellipsis,)) else tensor[rest]
+        if isinstance(rest, tuple) and all(part is Ellipsis for part in rest[:1]) and len(rest) < 2:
+            return tensor
+        try:
+            return tensor[rest]
+        except _NO_INDEX as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> TensorIndexError:
+        return TensorIndexError(
+            f"tensor {quoted(self._entry.name)} of shape {self.get_shape()} cannot be indexed so: {error}",
+            uri=self._uri,
+            hint="Index it as torch or numpy is indexed; get_shape() tells its shape",
+        )

@@ -28,6 +28,9 @@ _TABLE: dict[str, _Row] = {
     "truncated": _Row(errors.TruncatedError, "Upload or download the file again"),
     "changed": _Row(errors.ChangedError, "Load again, and do not overwrite a checkpoint while it is read"),
     "range_response": _Row(errors.RangeResponseError, "The server or a proxy before it does not honour byte ranges"),
+    "endless_headers": _Row(
+        errors.RangeResponseError, "Check the endpoint and the proxy before it: a storage's headers have a few KB"
+    ),
     "redirect": _Row(errors.RedirectError, "Give the final endpoint or the bucket's own region"),
     "http_status": _Row(errors.HttpStatusError, None),
     "connect": _Row(errors.ConnectError, "Check the endpoint, the proxy settings and that the server runs"),
@@ -75,8 +78,11 @@ def error_from_native(
         is_http: A proxy may stand between.
     """
     if native.code == "out_of_memory":
-        return errors.EngineError(
-            f"{native.detail}", uri=uri, hint="Lower memory_limit_bytes, or give the process more memory"
+        return errors.OutOfMemoryError(
+            native.detail,
+            uri=uri,
+            hint="Lower memory_limit_bytes, let go of tensors that were loaded, or give the process more memory",
+            requested_bytes=native.end - native.begin or None,
         )
     if native.code == "device":
         hint = _DEVICE_HINTS.get(native.storage_code, _LOST_DEVICE_HINT)

@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeAlias, TypeVar
 from streamer import _native
 from streamer.core.engine.native_errors import checksum_error, error_from_native
 from streamer.core.engine.native_session import SourceObject, make_engine
+from streamer.core.engine.needed_memory import check_memory
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.python_readers import PythonReaders
 from streamer.core.engine.renewals import Renewals
@@ -73,6 +74,9 @@ class ReadSession:
         name_of: Gives the name of an item, for messages.
         device_tensors: Gives memory for items on CUDA devices, on the consumer's thread.
         items: What they are, in a message.
+
+    Raises:
+        OutOfMemoryError: an item is larger than all memory.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class ReadSession:
         device_tensors: DeviceTensors | None = None,
         items: str = "tensors",
     ) -> None:
+        check_memory(plan, objects, name_of)
         self._items = items
         self._objects = objects
         self._plan = plan

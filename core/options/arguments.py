@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamer.core.errors import OptionError, UsageError
+from streamer.core.secrets.redact import redact
 
 __all__ = [
     "check_file_system",
+    "check_letters",
     "check_name",
     "check_options",
     "check_progress",
@@ -45,12 +47,33 @@ def check_uri(uri: Any) -> None:
     """Check one URI.
 
     Raises:
-        UsageError: it is neither text nor a path, or it is empty.
+        UsageError: it is neither text nor a path, or it is empty, or has letters that no name has.
     """
     text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(text, str) or not text:
         kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type(uri).__name__
         raise UsageError(f"a URI is non-empty text or a path, not {kind}", hint="Give one, or a list of them")
+    check_letters(text, may_be_bytes=True)
+
+
+def check_letters(uri: str, *, may_be_bytes: bool) -> None:
+    r"""Refuse half a character, which no storage can be asked for.
+
+    Args:
+        uri: Or a part of one.
+        may_be_bytes: It may hold what Python makes of a file's name that is not of UTF-8 (``\udcff``).
+
+    Raises:
+        UsageError: it holds one.
+    """
+    try:
+        uri.encode(errors="surrogateescape" if may_be_bytes else "strict")
+    except UnicodeEncodeError:
+        raise UsageError(
+            "The URI holds half a character, which no name can have",
+            uri=redact(uri),
+            hint="It was cut, or decoded wrongly: write it in UTF-8, or percent-encode it",
+        ) from None
 
 
 def check_options(options: Any, kind: type) -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["memory_bytes", "processors"]
+__all__ = ["memory_bytes", "processors", "swap_bytes"]
 
 GROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
+MEMORY = Path("/proc/meminfo")
 
 
 def processors() -> int:
@@ -34,6 +36,13 @@ def memory_bytes() -> int:
         if text.isdecimal():
             limits.append(int(text))
     return min(limits)
+
+
+@lru_cache(maxsize=1)
+def swap_bytes() -> int:
+    """Size the disk space that may stand in for memory, in bytes; what others use of it is not considered."""
+    told = re.search(r"^SwapTotal:\s*([0-9]+) kB$", _text(MEMORY), re.MULTILINE)
+    return int(told[1]) << 10 if told else 0
 
 
 @lru_cache(maxsize=1)

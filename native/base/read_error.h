@@ -20,6 +20,7 @@ enum class ErrorCode : std::uint8_t {
   kTruncated,           // fewer bytes than the object's size promised
   kChanged,             // another version than the one pinned
   kRangeResponse,       // the answer is not the range asked for
+  kEndlessHeaders,      // the answer's headers are longer than libcurl takes
   kRedirect,            // a redirect, which signed requests never follow
   kHttpStatus,          // any other HTTP status
   kConnect,             // refused, reset, closed early

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <new>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -12,6 +14,7 @@ namespace streamer {
 namespace {
 
 constexpr std::size_t kErrorBodyBytes = 8 << 10;  // an <Error> document is a few hundred bytes
+constexpr std::size_t kLongestHeaderLineBytes = 100 << 10;  // libcurl's CURL_MAX_HTTP_HEADER
 
 ErrorCode code_of(CURLcode result) {
   switch (result) {
@@ -35,6 +38,18 @@ ErrorCode code_of(CURLcode result) {
     default:
       return ErrorCode::kConnect;
   }
+}
+
+// libcurl takes a header line of 100 KB and headers of 300 KB together. Of a longer line it says
+// that memory is out: so it is, where there is none for another one either.
+bool means_endless_headers(CURLcode result, std::string_view message) {
+  if (result == CURLE_RECV_ERROR) return message.substr(0, 9) == "Too large";
+#if LIBCURL_VERSION_NUM >= 0x080600
+  if (result == CURLE_TOO_LARGE) return true;
+#endif
+  if (result != CURLE_OUT_OF_MEMORY) return false;
+  const std::unique_ptr<char[]> another(new (std::nothrow) char[kLongestHeaderLineBytes]);
+  return another != nullptr;
 }
 
 }  // namespace
@@ -254,6 +269,9 @@ std::optional<ReadError> HttpTransfer::error_of_curl(CURLcode result) const {
     error.code = ErrorCode::kHttpStatus;
     error.http_status = static_cast<int>(tunnel_status);
     error.detail = "the proxy made no tunnel to the server";
+  } else if (!is_head_checked_ && means_endless_headers(result, text)) {
+    error.code = ErrorCode::kEndlessHeaders;
+    error.detail = "the headers of the server's answer do not end";
   } else if (result == CURLE_SSL_CONNECT_ERROR && target_->endpoint->has_answered()) {
     error.code = ErrorCode::kConnect;  // its TLS was right before: the connection was lost
   }

@@ -56,6 +56,7 @@ FailureKind classify(const ReadError& error) {
     case ErrorCode::kIo:  // a descriptor comes back; whatever else the system refuses does not
       return means_no_descriptor(error.os_error) ? FailureKind::kTransient : FailureKind::kFinal;
     case ErrorCode::kRangeResponse:
+    case ErrorCode::kEndlessHeaders:
     case ErrorCode::kChecksum:  // of an answer
       return FailureKind::kWrongAnswer;
     case ErrorCode::kCredentialsExpired:

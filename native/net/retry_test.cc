@@ -41,6 +41,7 @@ TEST_CASE("every failure is of one kind") {
       {error_of(ErrorCode::kTimeout), FailureKind::kTransient},
       {error_of(ErrorCode::kRangeResponse, 206), FailureKind::kWrongAnswer},
       {error_of(ErrorCode::kChecksum, 206), FailureKind::kWrongAnswer},
+      {error_of(ErrorCode::kEndlessHeaders, 206), FailureKind::kWrongAnswer},
       {error_of(ErrorCode::kCredentialsExpired, 403), FailureKind::kStale},
       {error_of(ErrorCode::kCredentials, 401), FailureKind::kStale},
       {error_of(ErrorCode::kClockSkew, 403), FailureKind::kStale},

@@ -44,6 +44,8 @@ const char* name_of(ErrorCode code) {
       return "changed";
     case ErrorCode::kRangeResponse:
       return "range_response";
+    case ErrorCode::kEndlessHeaders:
+      return "endless_headers";
     case ErrorCode::kRedirect:
       return "redirect";
     case ErrorCode::kHttpStatus:

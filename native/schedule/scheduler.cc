@@ -2,9 +2,23 @@
 
 #include <algorithm>
 #include <new>
+#include <string>
 #include <utility>
 
 namespace streamer {
+namespace {
+
+ReadError no_memory_for(const Item& item) {
+  ReadError error = error_of(ErrorCode::kOutOfMemory, "the system gives no memory for the next " +
+                                                          std::to_string(item.size()) + " bytes");
+  error.source = item.source;
+  error.begin = item.begin;
+  error.end = item.end;
+  return error;
+}
+
+}  // namespace
+
 Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
                      const SchedulerOptions& options)
     : options_(options),
@@ -144,13 +158,12 @@ std::optional<Block> Scheduler::cut_next(LaneQueue& lane, Search& search) {
   if (cutter == nullptr) return std::nullopt;
   const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
   std::optional<Block> block;
+  std::uint32_t wanted = cutter->item();
+  const auto reserve = [&](std::uint32_t item) { return memory_.reserve(wanted = item); };
   try {
-    block = cutter->next([this](std::uint32_t item) { return memory_.reserve(item); }, is_idle);
+    block = cutter->next(reserve, is_idle);
   } catch (const std::bad_alloc&) {
-    ReadError error;
-    error.code = ErrorCode::kOutOfMemory;
-    error.detail = "no memory for the next tensor";
-    fail_locked(std::move(error));
+    fail_locked(no_memory_for(plan_.items[wanted]));
     return std::nullopt;
   }
   if (block && !try_give_slot(*block)) {

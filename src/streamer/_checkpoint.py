@@ -109,7 +109,7 @@ class Checkpoint:
             raise UnknownTensorError(
                 f"the checkpoint holds no tensor {name!r}", uri=self._opened.label, hint="keys() lists what it holds"
             )
-        return TensorSlice(located.entry, lambda entry: self._read(located.shard, entry))
+        return TensorSlice(located.entry, lambda entry: self._read(located.shard, entry), self._opened.label)
 
     def close(self) -> None:
         """Refuse further reads through this object. Slices and tensors given out stay valid."""

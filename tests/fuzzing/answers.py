@@ -16,6 +16,7 @@ import botocore.session
 from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 
+from streamer.backends.client.redirects import Hop, next_hop, origin_of
 from streamer.backends.client.told_values import document_told, word_told
 from streamer.backends.gcs.answers import object_in, page_in
 from streamer.backends.gcs.errors import Answer, Asker
@@ -25,7 +26,6 @@ from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_p
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.listing import may_be_shard, names_in
 from streamer.backends.http.probe import _check_kind, _size, expiry_of, version_in
-from streamer.backends.http.redirects import Hop, next_hop, origin_of
 from streamer.backends.s3.answers import entries_on, objects_on
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.digests import digest_in_head

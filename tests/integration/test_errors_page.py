@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
 import streamer
+from streamer.core.engine import needed_memory
 from streamer.plugins import registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/errors.md"
@@ -62,6 +64,13 @@ class Provoked:
     def unknown_scheme_error(self) -> None:
         streamer.load("s4://bucket/model")
 
+    def out_of_memory_error(self) -> None:
+        with (
+            patch.object(needed_memory, "memory_bytes", lambda: 100_000),
+            patch.object(needed_memory, "swap_bytes", lambda: 0),
+        ):
+            streamer.load(self.file)
+
     def device_error(self) -> None:
         with attached_fake_gpu(compile_fake("fake_cuda", self.folder)) as gpu:  # no GPU is here, and none is needed
             gpu.fail("cuEventQuery", 719)
@@ -72,6 +81,10 @@ class Provoked:
 
     def unknown_tensor_error(self) -> None:
         streamer.load(self.file, names="wieght")
+
+    def tensor_index_error(self) -> None:
+        with streamer.open(self.file) as checkpoint:
+            checkpoint.get_slice("weight")[60_000]
 
     def target_error(self) -> None:
         streamer.load_into(self.file, {"weight": torch.zeros(7), "bias": torch.zeros(3)})

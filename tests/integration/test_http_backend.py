@@ -21,7 +21,7 @@ from comparison import assert_same
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.backends.http import redirects as http_redirects
+from streamer.backends.client import redirects as http_redirects
 from streamer.backends.http import stream as http_stream
 from streamer.backends.http.access import merged_options
 from streamer.backends.http.client import HttpClient

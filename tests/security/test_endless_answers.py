@@ -52,6 +52,28 @@ def test_no_more_than_the_byte_that_was_asked_for_is_read_of_a_probe(length: str
     assert poured.sent_bytes < IN_SOCKETS_BYTES
 
 
+ENDLESS_HEADERS = {
+    "a line": {"X-Endless": "a" * 110_000},
+    "lines": {f"X-Endless-{number}": "a" * 1000 for number in range(400)},
+}
+
+
+@pytest.mark.parametrize("status", [206, 403])
+@pytest.mark.parametrize("headers", ENDLESS_HEADERS)
+def test_headers_without_end_before_a_range_are_the_servers_fault_regression(headers: str, status: int) -> None:
+    """libcurl says of a long line that memory is out, and so did the error; many lines were a lost connection."""
+
+    def script(request: Request, answer: Answer) -> None:
+        if request.number > 0:  # the probe is answered as it should be
+            answer.status = status
+            answer.headers |= ENDLESS_HEADERS[headers]
+
+    with serving(script) as server, pytest.raises(streamer.RangeResponseError, match="do not end") as caught:
+        streamer.load(f"{server.url}.safetensors", options=Options(block_deadline_s=5))
+    assert (caught.value.status, caught.value.attempts) == (status, 2)
+    assert "Check the endpoint" in str(caught.value)
+
+
 def page_of(links: list[str]) -> bytes:
     return "".join(f'<a href="{link}">x</a>' for link in links).encode()
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import streamer
+from streamer.core.engine import needed_memory
 from streamer.core.errors import FormatError, HeaderError, ShardIndexError
 from streamer.core.format.header import parse_header
 from streamer.core.format.index import MAX_INDEX_BYTES, parse_index
@@ -133,3 +138,48 @@ def test_a_value_is_read_whole_wherever_the_window_ends(size: int) -> None:
         data = len(text).to_bytes(8, "little") + text
         header = parse_header(data, len(data) + 1, uri="test")
         assert header.entries[0].shape == (1,)
+
+
+READS: dict[str, Callable[[Path], Any]] = {
+    "load": streamer.load,
+    "numpy": lambda path: streamer.load(path, framework="np"),
+    "stream": lambda path: list(streamer.stream(path)),
+    "tensor": lambda path: streamer.open(path).get_tensor("large"),
+    "slice": lambda path: streamer.open(path).get_slice("large")[1:],
+}
+
+
+def sparse(path: Path, size: int) -> Path:
+    """Write a shard whose large tensor is a hole in the file."""
+    small = {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}
+    large = {"dtype": "U8", "shape": [size], "data_offsets": [8, 8 + size]}
+    header = json.dumps({"small": small, "large": large}).encode()
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 8 + size)
+    return path
+
+
+@pytest.mark.parametrize("way", READS)
+def test_a_tensor_larger_than_all_memory_is_refused_before_it_is_read_regression(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system promised the memory, and ended the process when it was filled."""
+    path = sparse(tmp_path / "a.safetensors", 4 << 20)
+    monkeypatch.setattr(needed_memory, "memory_bytes", lambda: 2 << 20)
+    monkeypatch.setattr(needed_memory, "swap_bytes", lambda: 1 << 20)
+    with pytest.raises(streamer.OutOfMemoryError, match=r"tensor 'large' has .* bytes, .* use 3145728 bytes") as caught:
+        READS[way](path)
+    assert isinstance(caught.value, MemoryError)
+    assert caught.value.requested_bytes == (4 << 20) - (way == "slice")
+    assert caught.value.hint
+    assert streamer.load(path, names="small")["small"].tolist() == [0] * 8
+
+
+def test_memory_of_the_callers_own_is_no_matter_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sparse(tmp_path / "a.safetensors", 4 << 20)
+    target = {"large": torch.ones(4 << 20, dtype=torch.uint8), "small": torch.ones(8, dtype=torch.uint8)}
+    monkeypatch.setattr(needed_memory, "memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(needed_memory, "swap_bytes", lambda: 0)
+    streamer.load_into(path, target)
+    assert not target["large"].any()

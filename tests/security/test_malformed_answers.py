@@ -13,7 +13,7 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
 from streamer import Options
-from streamer.backends.http.redirects import MAX_REDIRECTS
+from streamer.backends.client.redirects import MAX_REDIRECTS
 from streamer.core.errors import ConnectError, OptionError, StorageError, StreamerError
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 from huggingface_hub.utils import parse_hf_uri
+from huggingface_hub.utils._validators import validate_repo_id
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from streamer.backends.hf.paths import parse_uri
 from streamer.core.errors import UsageError
@@ -52,9 +55,31 @@ def test_a_url_names_kind_repository_revision_and_path_as_huggingface_hub_does(u
         "hf://a b/c",
         "hf://a/b\0",
         "hf://user:password@a/b",
+        "hf://../..",
+        "hf://a/..",
+        "hf://../b/x",
+        "hf://models/../b",
+        "hf://-a/b",
+        "hf://a/b-",
+        "hf://a/.b",
+        "hf://a/b--c",
+        "hf://a/b..c",
+        "hf://a/b.git",
     ],
 )
 def test_what_names_no_place_in_a_repository_is_refused(uri):
     with pytest.raises(UsageError) as caught:
         parse_uri(uri)
     assert "password" not in str(caught.value)
+
+
+@given(st.text(st.sampled_from("ab0_.-g/"), max_size=8), st.text(st.sampled_from("ab0_.-git"), max_size=8))
+@example("..", "..")
+@example("a", "b.git")
+def test_a_name_that_the_library_refuses_is_refused_regression(owner, name):
+    """Its own error came out, once the Hub had answered for `../..`."""
+    try:
+        parse_uri(f"hf://{owner}/{name}")
+    except UsageError:
+        return
+    validate_repo_id("/".join(f"{owner}/{name}".strip("/").split("/")[:2]))

@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = """
     AccessDeniedError ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError EngineError
     FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
-    ObjectNotFoundError OptionError Options PluginError
-    RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TlsError
-    TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
+    ObjectNotFoundError OptionError Options OutOfMemoryError PluginError
+    RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TensorIndexError
+    TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
     UnsupportedDtypeError UsageError hookimpl load load_file load_into open plugins
     release_pinned_memory safe_open stream write_manifest
 """

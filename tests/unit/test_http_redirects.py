@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamer.backends.http.redirects import Hop, next_hop, quoted
+from streamer.backends.client.redirects import Hop, next_hop, quoted
 from streamer.core.errors import RedirectError
 
 GIVEN = {"authorization": "Bearer canary", "x-custom": "canary"}

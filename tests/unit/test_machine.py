@@ -50,6 +50,16 @@ def test_a_container_with_a_namespace_sees_its_limits_at_the_top(groups: Path) -
     assert machine.memory_bytes() == GIB
 
 
+def test_swap_is_what_the_kernel_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = tmp_path / "meminfo"
+    monkeypatch.setattr(machine, "MEMORY", told)
+    for text, size in (("MemTotal: 9 kB\nSwapTotal:       2048 kB\nSwapFree: 1 kB\n", 2 << 20), ("no such line", 0)):
+        told.write_text(text)
+        machine.swap_bytes.cache_clear()
+        assert machine.swap_bytes() == size
+    machine.swap_bytes.cache_clear()
+
+
 def test_the_lowest_limit_on_the_way_up_counts(groups: Path) -> None:
     put(groups, {"self": "0::/kube/pod/me", "kube/cpu.max": "max 100000", "kube/pod/cpu.max": "250000 100000"})
     put(groups, {"kube/pod/me/cpu.max": "800000 100000", "kube/memory.max": "max"})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.core.checkpoint.tensor_slice import TensorSlice, narrow
+from streamer.core.errors import TensorIndexError
 from streamer.core.format.header import TensorEntry
 
 ARRAY = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)
@@ -53,6 +55,35 @@ def test_only_the_rows_of_the_first_dimension_are_read(key, rows):
     entry, _ = narrow(ENTRY, key)
     assert rows[0] * row_bytes <= entry.begin - 1000
     assert entry.end - 1000 <= rows[1] * row_bytes
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["x", b"x", 1.5, {}, {1}, max, (0, "x"), (..., "x"), slice("a"), slice(None, None, "x"), 4, -5, 10**30],
+    ids=repr,
+)
+def test_what_is_no_index_is_refused_before_anything_is_read_regression(key):
+    """Python's, torch's or numpy's own error came out, mostly after the whole tensor was read."""
+    with pytest.raises(TensorIndexError, match="cannot be indexed so"):
+        TensorSlice(ENTRY, lambda entry: pytest.fail("read"))[key]
+
+
+@pytest.mark.parametrize(
+    "key", [(0, 0, 0, 0), (..., 7), (..., 10**30), [9], np.array([True] * 9), slice(None, None, 0)], ids=repr
+)
+@pytest.mark.parametrize("made", [np.array, torch.tensor], ids=["numpy", "torch"])
+def test_what_the_framework_refuses_is_an_error_of_the_tree_regression(key, made):
+    with pytest.raises(TensorIndexError) as caught:
+        TensorSlice(ENTRY, lambda entry: made(read(entry)), "s3://bucket/a")[key]
+    assert isinstance(caught.value, IndexError)
+    assert str(caught.value).startswith("s3://bucket/a: tensor 't'")
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("key", [np.int64(1), (np.uint8(1), slice(np.int32(2))), np.array([1, 2]), (np.int64(-1), ...)])
+def test_numpys_integers_are_integers_regression(key):
+    """A comparison of arrays stumbled over them."""
+    assert np.array_equal(TensorSlice(ENTRY, read)[key], ARRAY[key])
 
 
 def test_leading_integers_narrow_further():

@@ -1,0 +1,88 @@
+"""Names and types of the options of a web server: fsspec and aiohttp take any, and fail at each request.
+
+Guarantees: an error names the option, and what there is instead. What a session of the caller's own maker
+(``get_client``) is made with is his affair.
+"""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from streamer.backends.client.option_types import FLAG, Kind, Kinds, check_types
+from streamer.core.errors import OptionError
+
+__all__ = ["OF_AIOHTTP", "check_options"]
+
+# Arguments of aiohttp's requests, which fsspec passes on; their public signature is ``**kwargs``.
+OF_AIOHTTP = frozenset(
+    {
+        "allow_redirects",
+        "auto_decompress",
+        "chunked",
+        "compress",
+        "data",
+        "expect100",
+        "fingerprint",
+        "json",
+        "max_field_size",
+        "max_headers",
+        "max_line_size",
+        "max_redirects",
+        "middlewares",
+        "params",
+        "proxy_headers",
+        "raise_for_status",
+        "read_bufsize",
+        "read_until_eof",
+        "server_hostname",
+        "skip_auto_headers",
+        "ssl_context",
+        "trace_request_ctx",
+        "upload_tracker",
+        "verify_ssl",
+    }
+)
+
+_PROXY = Kind("a URL", (str, URL))
+_TIMEOUT = Kind("seconds or aiohttp.ClientTimeout", (int, float, str, aiohttp.ClientTimeout))
+_KINDS: Kinds = {
+    "client_kwargs": {
+        "connector": Kind("a connector of aiohttp", (aiohttp.BaseConnector,)),
+        "proxy": _PROXY,
+        "timeout": _TIMEOUT,
+        "trust_env": FLAG,
+    },
+    "get_client": Kind("a function that makes a session", (Callable,)),  # type: ignore[arg-type]
+    "local_redirects": FLAG,
+    "proxy": _PROXY,
+    "ssl": Kind("True, an ssl.SSLContext or aiohttp.Fingerprint", (bool, ssl.SSLContext, aiohttp.Fingerprint)),
+    "timeout": _TIMEOUT,
+}
+
+
+def check_options(options: Mapping[str, Any], own: Collection[str], others: Collection[str]) -> None:
+    """Look at the arguments of fsspec's `HTTPFileSystem`.
+
+    Args:
+        options: The arguments.
+        own: Names that this backend obeys itself.
+        others: Names that mean something to fsspec.
+
+    Raises:
+        OptionError: one is unknown, or of the wrong type.
+    """
+    unknown = next((name for name in options if name not in {*own, *others, *OF_AIOHTTP, "get_client"}), None)
+    if unknown is not None:
+        names = ", ".join(sorted({*own, "get_client"}))
+        raise OptionError(f"http:// has no storage option {unknown!r}", hint=f"It has {names}")
+    check_types(options, _KINDS)
+    known = inspect.signature(aiohttp.ClientSession).parameters
+    unknown = next((name for name in options.get("client_kwargs") or () if name not in known), None)
+    if unknown is not None and not options.get("get_client"):
+        raise OptionError(f"client_kwargs has no {unknown!r}", hint="It has the arguments of aiohttp.ClientSession")

@@ -1,0 +1,50 @@
+"""Tensors that no memory of this machine can hold: told before they are read, where the kernel would end the process.
+
+The engine's memory is only promised by the system until it is filled, so that asking for it tells nothing. Memory that
+the caller or a device gives is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from streamer import _native
+from streamer.core.engine.plan import ITEM_COLUMNS, ReadPlan
+from streamer.core.errors import OutOfMemoryError
+from streamer.core.options.machine import memory_bytes, swap_bytes
+from streamer.core.quoting import quoted
+
+__all__ = ["check_memory"]
+
+
+class _Named(Protocol):
+    @property
+    def uri(self) -> str:
+        """Of an object, without secrets."""
+
+
+def check_memory(plan: ReadPlan, objects: Sequence[_Named], name_of: Callable[[int], str] | None) -> None:
+    """Refuse an item that is larger than all memory this process may use, swap included.
+
+    Args:
+        plan: What to read.
+        objects: In the order the plan numbers them.
+        name_of: Gives the name of a tensor, for messages; None where the items are headers, whose size is bounded.
+
+    Raises:
+        OutOfMemoryError: there is one.
+    """
+    usable = memory_bytes() + swap_bytes()
+    if name_of is None or plan.item_bytes <= usable:  # nearly always, and a plan may have a million items
+        return
+    rows = zip(*(plan.items[column::ITEM_COLUMNS] for column in range(ITEM_COLUMNS)), strict=True)
+    for item, (source, begin, end, target, device) in enumerate(rows):
+        if end - begin > usable and not target and device == _native.HOST:
+            told = f"{end - begin} bytes, and this process may use {usable} bytes of memory"
+            raise OutOfMemoryError(
+                f"tensor {quoted(name_of(item))} has {told}",
+                uri=objects[source].uri,
+                hint="Load it on a machine with more, leave it out (names=), or read rows of it (open().get_slice)",
+                requested_bytes=end - begin,
+            )

@@ -1,0 +1,107 @@
+"""A storage option of the wrong type is the caller's mistake: named, before anything is asked of a storage."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import aiohttp
+import pytest
+from frames import shown_by_us
+
+import streamer
+from streamer.backends.client.option_types import ANY_NAME, FLAG, NUMBER, TEXT, check_types, timeout_of
+from streamer.backends.http.option_kinds import OF_AIOHTTP
+from streamer.core.errors import OptionError
+
+NOBODY = "http://127.0.0.1:9"  # nothing listens on the port of "discard"
+SECRET = "C4n4ryS3cr3tXyz"
+PLACES: dict[str, tuple[str, dict[str, Any]]] = {
+    "s3": ("s3://bucket/a.safetensors", {"key": "k", "secret": "s", "endpoint_url": NOBODY}),
+    "gs": ("gs://bucket/a.safetensors", {"token": "anon", "endpoint_url": NOBODY}),
+    "az": ("az://c/a.safetensors", {"account_name": "acct", "account_host": "127.0.0.1:9", "sas_token": "sig=x"}),
+    "hf": ("hf://owner/name/a.safetensors", {"endpoint": NOBODY, "token": False}),
+    "http": (f"{NOBODY}/a.safetensors", {}),
+    "nfs": ("nfs://127.0.0.1:9/export/a.safetensors", {}),
+    "file": ("/absent/a.safetensors", {}),
+}
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    *(("s3", {"endpoint_url": each}) for each in (5, [], {}, b"http://host", "http://\ud800")),
+    *(("s3", {"client_kwargs": each}) for each in ([], "x", 5, [1])),
+    *(("s3", {"config_kwargs": each}) for each in ("x", [], 5)),
+    *(("s3", {name: [SECRET]}) for name in ("key", "secret", "token", "username", "password", "profile")),
+    *(("s3", {"client_kwargs": {name: 5}}) for name in ("endpoint_url", "region_name", "verify")),
+    *(("s3", {"config_kwargs": {name: "x"}}) for name in ("read_timeout", "retries", "proxies", "s3")),
+    ("s3", {"s3_additional_kwargs": 5}),
+    *(("gs", {"endpoint_url": each}) for each in (5, [])),
+    *(("gs", {"session_kwargs": each}) for each in (5, "x", [], {"proxy": 5})),
+    *(("gs", {"requests_timeout": each}) for each in ("x", [])),
+    *(("gs", {name: 5}) for name in ("project", "requester_pays", "access")),
+    *(("az", {name: 5}) for name in ("account_name", "account_key", "account_host", "connection_string", "sas_token")),
+    *(("az", {name: 5}) for name in ("client_id", "client_secret", "tenant_id", "connection_verify", "proxies")),
+    *(("az", {name: "x"}) for name in ("retry_total", "read_timeout", "connection_timeout", "proxies")),
+    ("az", {"proxies": {"https": 5}}),
+    *(("hf", {"endpoint": each}) for each in (5, [], "http://", "http://[::1", "x")),
+    *(("hf", {"proxy": each}) for each in (5, [])),
+    *(("hf", {"timeout": each}) for each in ("x", [])),
+    *(("hf", {"token": each}) for each in (5, b"x", f"hf_{SECRET}\ud800")),
+    *(("http", {"client_kwargs": each}) for each in ("x", [], [1], 5, {"trust_env": 5}, {"connector": 5})),
+    *(("http", {name: 5}) for name in ("headers", "proxy", "auth", "cookies", "ssl", "get_client", "local_redirects")),
+    *(("http", {name: []}) for name in ("proxy", "timeout")),
+    ("http", {"headers": {"X-Key": f"{SECRET}\ud800"}}),
+    *(("nfs", {name: "x"}) for name in ("version", "uid", "gid", "nfsport")),
+    ("file", {"symlinks": 5}),
+]
+
+
+def refused(place: str, options: dict[str, Any]) -> OptionError:
+    uri, given = PLACES[place]
+    with pytest.raises(OptionError) as caught:
+        streamer.load(uri, storage_options={**given, **options}, options=streamer.Options(block_deadline_s=0.5))
+    return caught.value
+
+
+@pytest.mark.parametrize(("place", "options"), WRONG, ids=ascii)
+def test_a_value_of_the_wrong_type_is_named_regression(place: str, options: dict[str, Any]) -> None:
+    """They were a `PluginError`, a failure of the client or of the network, or nothing at all."""
+    error = refused(place, options)
+    (name,) = options
+    inner = next(iter(options[name])) if isinstance(options[name], dict) and options[name] else name
+    assert name in str(error) or inner in str(error)
+    assert [text for text in [*shown_by_us(error), str(error)] if SECRET in text] == []
+
+
+@pytest.mark.parametrize("name", ["no_such", "token", "trust_env"])
+def test_an_unknown_option_of_a_web_server_is_the_callers_mistake_regression(name: str) -> None:
+    """It was a file that is not there, as fsspec said of what aiohttp refused."""
+    error = refused("http", {name: SECRET})
+    assert name in str(error)
+    assert "client_kwargs, cookies, encoded, get_client, headers" in str(error)
+    assert SECRET not in str(error)
+
+
+def test_an_unknown_option_of_its_session_too_regression() -> None:
+    assert "client_kwargs has no 'no_such'" in str(refused("http", {"client_kwargs": {"no_such": 1}}))
+
+
+def test_every_argument_of_aiohttps_requests_is_known() -> None:
+    """A new version of aiohttp may have others."""
+    named = set(inspect.signature(aiohttp.ClientSession._request).parameters) - {"self", "method", "str_or_url"}
+    of_ours = {"auth", "cookies", "headers", "proxy", "proxy_auth", "ssl", "timeout"}
+    assert named - of_ours <= OF_AIOHTTP
+
+
+def test_none_and_what_nobody_knows_is_left_to_others() -> None:
+    kinds = {"a": TEXT, "b": {"c": NUMBER}, "d": {ANY_NAME: FLAG}}
+    check_types({"a": None, "b": None, "x": object()}, kinds)
+    check_types({"a": "x", "b": {"c": 1.5, "x": []}, "d": {"e": True}}, kinds)
+    for wrong in ({"a": 1}, {"b": []}, {"b": {"c": "1"}}, {"d": {"e": 1}}, {"a": "\ud800"}):
+        with pytest.raises(OptionError):
+            check_types(wrong, kinds)
+
+
+@pytest.mark.parametrize(("given", "total_s"), [(3, 3.0), ("1.5", 1.5), (aiohttp.ClientTimeout(total=7), 7)])
+def test_a_timeout_is_seconds_or_what_aiohttp_has(given: Any, total_s: float) -> None:
+    found = timeout_of(given, "timeout")
+    assert found is not None
+    assert found.total == total_s
