@@ -32,8 +32,11 @@ from streamer.backends.client import retry
 pytest_plugins = ["contract_table"]
 
 # A machine may be busy: no test fails because an example took long to make or to run.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+# A change is judged by the same examples each time; `make soak` draws others.
+_on_any_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", _on_any_machine, derandomize=True)
+settings.register_profile("drawn", _on_any_machine, max_examples=1000)
+settings.load_profile("same")
 
 SHORT_PAUSE_S = 0.01
 THREAD_GRACE_S = 10.0  # a stopped thread may take a moment to leave the process's table, longer where that is busy

@@ -110,7 +110,7 @@ def test_no_memory_for_a_block_with_a_gap_ends_the_load_regression():
     script = """
     import resource
     from streamer import Options
-    from streamer.core.errors import EngineError
+    from streamer.core.errors import OutOfMemoryError
     from streamer.core.engine.plan import Item, plan_reads
     from streamer.core.engine.session import ReadSession, SourceObject
     from streamer.core.options.settings import resolve
@@ -125,7 +125,7 @@ def test_no_memory_for_a_block_with_a_gap_ends_the_load_regression():
     session = ReadSession([SourceObject("test://far", source, far + 10)], plan, settings)
     try:
         session.next_items()
-    except EngineError as error:
+    except OutOfMemoryError as error:
         print(error)
     """
     done = subprocess.run(

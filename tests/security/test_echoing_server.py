@@ -95,7 +95,10 @@ _letters = st.text(alphabet="aZ9+/=%. ", max_size=12)
 _secret = st.text(alphabet="bcdefYX012+/=_-", min_size=4, max_size=60)
 
 
-@given(_letters, _secret, _letters, st.integers(0, 4))
+_own_secret = _secret.filter(lambda text: not set(text) <= set("+/=9Z"))  # stands in no text of `_letters`
+
+
+@given(_letters, _own_secret, _letters, st.integers(0, 4))
 def test_no_piece_of_a_secret_is_left(before, secret, after, encodings):
     told = secret
     for _ in range(encodings - 1):
@@ -106,6 +109,6 @@ def test_no_piece_of_a_secret_is_left(before, secret, after, encodings):
     assert masked.endswith(f" {after}")
 
 
-@given(st.text(alphabet="aZ9+/=%. ", max_size=60), _secret.filter(lambda text: not set(text) <= set("+/=9Z")))
+@given(st.text(alphabet="aZ9+/=%. ", max_size=60), _own_secret)
 def test_text_without_a_secret_stays_as_it_is(text, secret):
     assert _native.masked(text, [secret], [f"https://host/key?sig={secret}"]) == text
