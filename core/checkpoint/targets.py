@@ -19,9 +19,9 @@ from streamer.core.errors import TargetError
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.resize_lock import ResizeLock
-from streamer.core.tensors.target_homes import Homes
 from streamer.core.tensors.target_kinds import check_kind
 from streamer.core.tensors.target_memory import check_all_apart
+from streamer.core.tensors.target_states import TargetStates
 
 __all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
 
@@ -41,11 +41,11 @@ class Targets:
         device_paths: How they get to their devices, as `Devices.path`.
         tied: Name to the other name under which the same memory is filled, and the tensor: compared at the end.
         lock: Keeps the memory of them all where it is; the caller's to release.
-        homes: Where the caller's own tensors lay.
+        states: Of the caller's own tensors, when the load began.
     """
 
     lock: ResizeLock
-    homes: Homes = field(default_factory=Homes)
+    states: TargetStates = field(default_factory=TargetStates)
     addresses: dict[str, int] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)
     in_place: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def match_targets(
         ties = check_all_apart([located.entry.name for located in kept], checked)
         targets = _placed(kept, checked, framework, lock, ties)
         for located, seen in zip(kept, checked, strict=True):
-            targets.homes.add(located.entry.name, tensors[located.entry.name], seen)
+            targets.states.add(located.entry.name, tensors[located.entry.name], seen)
         return kept, targets
     except BaseException:
         lock.release()

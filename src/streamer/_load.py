@@ -145,7 +145,7 @@ def load_into(
     try:
         with WholeRead(opened, wanted, made, targets=targets, progress=progress) as tensors:
             tied = _fill(tensors, targets)
-        targets.homes.check_unmoved()
+        targets.states.check_unchanged()
         _check_ties(tied, targets)
     finally:
         targets.lock.release()
