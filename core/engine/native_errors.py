@@ -109,9 +109,10 @@ def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_si
     """Name the wrong tensor or range; the engine has only the tensor's number."""
     what = f"tensor {quoted(tensor)}" if tensor is not None else "the range"
     is_of_answer = native.http_status != 0
-    against = "what the server sent a checksum of" if is_of_answer else "what its manifest says"
+    whose = "the server's" if is_of_answer else "its manifest's"
     return errors.ChecksumError(
-        f"{what} is not {against}, read twice: {native.algorithm} {native.expected} expected, {native.found} found",
+        f"the {native.algorithm} of {what} mismatches {whose}, read twice: {native.expected} expected,"
+        f" {native.found} found",
         uri=uri,
         hint="A proxy, a network card or this machine's memory changes bytes; read it from another one"
         if is_of_answer

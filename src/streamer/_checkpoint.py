@@ -12,7 +12,7 @@ from streamer._opened import Opened, open_checkpoint
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
 from streamer._whole import WholeRead
-from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.selection import NamesOption, checked_names, select
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.tensor_slice import TensorSlice
@@ -48,16 +48,16 @@ class Checkpoint:
         self._framework = framework
         self._progress = progress
         chosen = select(names, list(opened.catalog.tensors))
-        self._located = {each.entry.name: each for each in opened.catalog.in_file_order(chosen)}
+        self._shard_tensors = {each.entry.name: each for each in opened.catalog.in_file_order(chosen)}
         self._is_closed = False
 
     def keys(self) -> list[str]:
         """Names of the tensors, sorted."""
-        return sorted(self._located)
+        return sorted(self._shard_tensors)
 
     def offset_keys(self) -> list[str]:
         """Names of the tensors in the order their bytes lie in the shards."""
-        return list(self._located)
+        return list(self._shard_tensors)
 
     def metadata(self) -> dict[str, str]:
         """The ``__metadata__`` of the headers, later shards winning."""
@@ -85,8 +85,8 @@ class Checkpoint:
         """
         self._check_open()
         check_progress(progress)
-        chosen = select(names, list(self._located))
-        wanted = [each for name, each in self._located.items() if chosen is None or name in chosen]
+        chosen = select(names, list(self._shard_tensors))
+        wanted = [each for name, each in self._shard_tensors.items() if chosen is None or name in chosen]
         progress = self._progress if progress is None else progress
         with WholeRead(self._opened, wanted, self._framework, progress=progress) as tensors:
             loaded: dict[str, Any] = dict.fromkeys(tensors.names)
@@ -104,25 +104,27 @@ class Checkpoint:
         """
         self._check_open()
         check_name(name, "the name of a tensor")
-        located = self._located.get(name)
-        if located is None:
+        shard_tensor = self._shard_tensors.get(name)
+        if shard_tensor is None:
             raise UnknownTensorError(
                 f"the checkpoint holds no tensor {name!r}", uri=self._opened.label, hint="keys() lists what it holds"
             )
-        return TensorSlice(located.entry, lambda entry: self._read(located.shard, entry), self._opened.label)
+        return TensorSlice(
+            shard_tensor.entry, lambda entry: self._read(shard_tensor.shard, entry), self._opened.label
+        )
 
     def close(self) -> None:
         """Refuse further reads through this object. Slices and tensors given out stay valid."""
         self._is_closed = True
 
     def __len__(self) -> int:
-        return len(self._located)
+        return len(self._shard_tensors)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._located
+        return name in self._shard_tensors
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -131,7 +133,7 @@ class Checkpoint:
         self.close()
 
     def _read(self, shard: int, entry: TensorEntry) -> Any:
-        wanted = [Located(shard, entry)]
+        wanted = [ShardTensor(shard, entry)]
         with Stream(
             self._opened, wanted, self._framework, self._opened.verification(wanted), progress=False
         ) as tensors:

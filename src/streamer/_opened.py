@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamer._locate import StorageOptions, UriOption, locate
-from streamer.core.checkpoint.catalog import Catalog, Located, read_catalog
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.selection import NamesOption, select
 from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.strategies import Strategy, VerifyOption, strategy_of
@@ -39,7 +39,7 @@ class Opened:
         self._strategy = strategy
         self._expected = shards.expected
 
-    def verification(self, wanted: list[Located]) -> Verification | None:
+    def verification(self, wanted: list[ShardTensor]) -> Verification | None:
         """How the bytes of one read are verified; None: not at all."""
         return self._strategy.verification(self.catalog, self._expected, wanted)
 
@@ -69,7 +69,7 @@ def open_checkpoint(
     return Opened(shards, catalog, settings, stages, strategy)
 
 
-def wanted_tensors(opened: Opened, names: NamesOption) -> list[Located]:
+def wanted_tensors(opened: Opened, names: NamesOption) -> list[ShardTensor]:
     """Choose the tensors, in file order.
 
     Raises:

@@ -17,7 +17,7 @@ from streamer import _native
 from streamer._locate import StorageOptions, UriOption
 from streamer._opened import Opened, open_checkpoint, wanted_tensors
 from streamer._progress import Progress, ProgressOption
-from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.checkpoint.device_path import device_path, gpudirect_remarks
 from streamer.core.checkpoint.report import LoadReport, load_report
@@ -56,7 +56,7 @@ class Stream:
     def __init__(
         self,
         opened: Opened,
-        wanted: list[Located],
+        wanted: list[ShardTensor],
         framework: Framework,
         verification: Verification | None,
         *,
@@ -79,7 +79,7 @@ class Stream:
     @property
     def names(self) -> list[str]:
         """Names of the tensors this stream yields, in file order."""
-        return [located.entry.name for located in self._wanted]
+        return [each.entry.name for each in self._wanted]
 
     @property
     def total_bytes(self) -> int:

@@ -14,7 +14,7 @@ from streamer import _native
 from streamer._opened import Opened
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
-from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.report import LoadReport, ObjectCheck, joined_reports
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Pieces, Verification
@@ -30,7 +30,7 @@ class WholeRead:
     def __init__(
         self,
         opened: Opened,
-        wanted: list[Located],
+        wanted: list[ShardTensor],
         framework: Framework,
         *,
         targets: Targets | None = None,
@@ -45,7 +45,7 @@ class WholeRead:
     @property
     def names(self) -> list[str]:
         """Names of the tensors, in file order."""
-        return [located.entry.name for located in self._wanted]
+        return [each.entry.name for each in self._wanted]
 
     @property
     def report(self) -> LoadReport:
@@ -77,7 +77,7 @@ class WholeRead:
         return self._first_chance.wrong_shards if self._first_chance else set()
 
     def _second_stream(self) -> Stream:
-        again = [located for located in self._wanted if located.shard in self._wrong_shards]
+        again = [each for each in self._wanted if each.shard in self._wrong_shards]
         verification = self._opened.verification(again)
         return Stream(self._opened, again, self._framework, verification, targets=self._targets, progress=False)
 
@@ -89,7 +89,7 @@ class _FirstChance:
         wrong_shards: Shards that are not what their storage's digest says.
     """
 
-    def __init__(self, verification: Verification, wanted: Sequence[Located]) -> None:
+    def __init__(self, verification: Verification, wanted: Sequence[ShardTensor]) -> None:
         self._verification, self._wanted = verification, wanted
         self.wrong_shards: set[int] = set()
 
