@@ -103,7 +103,7 @@ class _Lookup:
         secrets = SecretTexts(uri, getattr(self.fs, "storage_options", options))
         limits = replace(self.settings.limits, is_wanted=self.patience.is_wanted)
         with secrets.kept_out():
-            opened = plugins.open_store(uri, options, fs=self.fs, found=self.backends, limits=limits)
+            opened = plugins.open_store(uri, options, fs=self.fs, entry_points=self.backends, limits=limits)
         store = patient(opened, uri, self.patience, secrets)
         try:
             shards = shards_in(store, uri, self.settings)
