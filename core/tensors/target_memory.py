@@ -121,7 +121,7 @@ def _span_of(name: str, tensor: Any, index: int) -> tuple[str, int, int, int] | 
     """Device, begin, end and number of a tensor.
 
     Python's garbage collector looks once at a plain tuple of text and numbers, and again and again at an `Extent`: of
-    many small tensors nothing else is made.
+    many small tensors no other object is created.
     """
     if hasattr(tensor, "data_ptr") and not _refusal(tensor) and tensor.is_contiguous():
         try:
