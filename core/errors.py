@@ -21,7 +21,7 @@ The tree (each class is also the builtin a caller would expect)::
     │   │   └── CredentialsError                missing, wrong or expired credentials
     │   ├── TruncatedError (EOFError)           fewer bytes than the size promised
     │   ├── ChangedError                        the object was replaced during the load
-    │   ├── ChecksumError                       the bytes are not those a digest was taken of
+    │   ├── ChecksumError                       the bytes mismatch a digest
     │   ├── RangeResponseError                  the server's answer is not the range asked for
     │   ├── RedirectError                       a redirect that must not be followed
     │   ├── HttpStatusError                     any other HTTP status
@@ -230,7 +230,7 @@ class ChangedError(StorageError):
 
 
 class ChecksumError(StorageError):
-    """The bytes are not those that the manifest, or the storage, holds a digest of.
+    """The bytes mismatch the digest in the manifest, or the storage's.
 
     Attributes:
         tensor: The tensor with the wrong bytes, or None where only an object as a whole has a digest.

@@ -25,7 +25,7 @@ class Backend:
         scheme: The URL scheme it serves.
         distribution: Name of the distribution that brings it.
         version: Version of that distribution.
-        builtin: It is one of ours.
+        builtin: It is part of this distribution.
     """
 
     scheme: str
@@ -41,8 +41,8 @@ class Examined:
     Attributes:
         backend: Which one.
         reads: ``"native"``, ``"Python"``, or None when it does not say or does not work.
-        is_used: URLs of its scheme go to it; of two of a scheme, one is not.
-        error: Why it does not work, with what to do about it; None when it does.
+        is_used: It serves the URLs of its scheme; of two backends of a scheme, one does not.
+        error: Why it does not work, and what to do; None when it works.
     """
 
     backend: Backend
@@ -51,17 +51,17 @@ class Examined:
     error: str | None
 
 
-def installed(*, found: Iterable[EntryPoint] | None = None) -> list[Backend]:
+def installed(*, entry_points: Iterable[EntryPoint] | None = None) -> list[Backend]:
     """List the backends that are installed and not disabled, by scheme, without importing them."""
-    return sorted((_described(point) for point in enabled(found)), key=_order)
+    return sorted((_described(point) for point in enabled(entry_points)), key=_order)
 
 
-def examine(*, found: Iterable[EntryPoint] | None = None) -> list[Examined]:
-    """Import every backend that is installed and not disabled, and say of each whether it works.
+def examine(*, entry_points: Iterable[EntryPoint] | None = None) -> list[Examined]:
+    """Import every backend that is installed and not disabled, and report whether each works.
 
-    Importing all their libraries takes seconds. No store is opened and no request made.
+    Importing all their libraries takes seconds. No store is opened, and no request is sent.
     """
-    points = enabled(found)
+    points = enabled(entry_points)
     return sorted((_examined(point, points) for point in points), key=lambda examined: _order(examined.backend))
 
 

@@ -1,7 +1,8 @@
-"""From an entry point to its hooks, with nothing it does wrong reaching another backend.
+"""Loads the hooks of an entry point, so that its faults do not reach another backend.
 
 Guarantees: each backend is loaded into a plug-in manager of its own, so no other is called, imported or able to fail;
-every error names the distribution and the entry point. One of ours that lacks its library says which extra brings it.
+every error names the distribution and the entry point. Where a built-in one lacks its library, the error names the
+extra.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
         Its store, or None when it does not serve the URL.
 
     Raises:
-        PluginError: it cannot be imported, has no hook, or answers with something else than a `Store`.
-        UnknownSchemeError: it is one of ours, and its library is not installed.
-        StreamerError: whatever it says itself.
+        PluginError: it cannot be imported, has no hook, or does not return a `Store`.
+        UnknownSchemeError: it is built in, and its library is not installed.
+        StreamerError: any that it raises itself.
     """
     hook = _hooks(point, scheme).streamer_open_store
     try:
@@ -59,7 +60,7 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
         raise
     except Exception as error:
         shown = redact(uri)
-        cause = error if shown == uri else None  # it may repeat the secret of the URL
+        cause = error if shown == uri else None  # its text may hold the secret of the URL
         raise _broken(point, f"raised {type(error).__name__} while opening {shown}") from cause
     if store is not None and not isinstance(store, Store):
         raise _broken(point, f"returned a {type(store).__name__}, which lacks part of streamer.plugins.Store")
@@ -67,7 +68,7 @@ def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, An
 
 
 def source_kind(point: EntryPoint, scheme: str) -> type[Source] | None:
-    """Ask a backend which sources it gives; None when it does not say.
+    """Ask a backend which kind of source its stores return; None when it does not say.
 
     Raises:
         PluginError: as `open_with`.
@@ -95,12 +96,12 @@ def version_of(point: EntryPoint) -> str:
 
 
 def is_builtin(point: EntryPoint) -> bool:
-    """Whether an entry point is one of ours."""
+    """Whether an entry point belongs to this distribution."""
     return normalized(distribution_of(point)) == PROJECT_NAME
 
 
 def _is_ours(point: EntryPoint) -> bool:
-    return point.value.startswith("streamer.backends.")  # whose distribution it is takes half a millisecond to read
+    return point.value.startswith("streamer.backends.")  # to read the name of its distribution takes half a millisecond
 
 
 def _hooks(point: EntryPoint, scheme: str) -> Any:

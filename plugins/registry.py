@@ -1,11 +1,12 @@
-"""From a URL to its store, through entry points of the group ``streamer.backends``, one per scheme.
+"""Opens the store of a URL, through entry points of the group ``streamer.backends``, one per scheme.
 
-Guarantees: only the backend of the scheme asked for is imported, and gets only the options of that scheme. A scheme of
-ours is ours, for credentials go with it: another distribution's backend takes it only where `STREAMER_PLUGINS` names
-that distribution, and with a warning. Two of others are refused rather than guessed. `STREAMER_DISABLED_PLUGINS` leaves
-some out; both hold names, separated by commas. What lies in the working directory or in a checkpoint's folder is no
-plug-in (`core/discovery/entry_points.py`). Nothing is kept between two calls: any number of storages, endpoints and
-credentials live beside each other. Importing this module imports neither fsspec nor torch.
+Guarantees: only the backend of the URL's scheme is imported, and it gets only the options of that scheme. A built-in
+scheme goes with the user's credentials: another distribution's backend serves it only where `STREAMER_PLUGINS` names
+that distribution, and with a warning. Two other distributions that claim one scheme are an error.
+`STREAMER_DISABLED_PLUGINS` leaves distributions out; both variables hold names, separated by commas. Files in the
+working directory or in a checkpoint's folder are no plug-ins (`core/discovery/entry_points.py`). Nothing is kept
+between two calls: any number of storages, endpoints and credentials may be open. Importing this module imports neither
+fsspec nor torch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def open_store(
     storage_options: Mapping[str, Any] | None = None,
     *,
     fs: AbstractFileSystem | None = None,
-    found: Iterable[EntryPoint] | None = None,
+    entry_points: Iterable[EntryPoint] | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Store:
     """Open the store that holds `uri`.
@@ -56,15 +57,15 @@ def open_store(
         uri: A path, a URL, or a chained URL, which goes by its first scheme. With `fs`, a path of it.
         storage_options: For the file system, unchanged. Options under the name of a scheme
             (``{"s3": {…}, "gs": {…}}``) go to the URLs of that scheme alone.
-        fs: An fsspec file system to read from instead of making one. One that a native backend would have made is
-            read natively, with its options and credentials; any other through its own methods.
-        found: Entry points to choose from, instead of the installed ones.
+        fs: An fsspec file system to read from, instead of a new one. One that equals what a native backend would make
+            is read natively, with its options and credentials; any other through its own methods.
+        entry_points: Entry points to choose from, instead of the installed ones.
         limits: The most to take of a server's answers.
 
     Raises:
         UnknownSchemeError: no backend and no fsspec file system serves this scheme.
         PluginError: the backend of this scheme is broken, or two distributions claim it.
-        OptionError: both `fs` and `storage_options` are given.
+        OptionError: `fs` and `storage_options` exclude each other.
         StreamerError: the backend refuses the URL or its options.
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
@@ -72,10 +73,10 @@ def open_store(
     check_storage_options(storage_options)
     check_file_system(fs)
     uri = text = hidden_uri(os.fspath(uri))
-    candidates = enabled(found, [text])
+    candidates = enabled(entry_points, [text])
     if fs is not None:
         if storage_options:
-            raise OptionError("fs= brings its own options: storage_options cannot be given beside it")
+            raise OptionError("fs= has options of its own: leave storage_options out")
         return _open_instance(fs, text, candidates, limits)
     scheme = scheme_of(text)
     check_letters(_unicode_part(text, scheme), may_be_bytes=False)
@@ -107,27 +108,27 @@ def scheme_of(uri: str) -> str:
     return "file" if scheme == "local" else scheme
 
 
-def enabled(found: Iterable[EntryPoint] | None = None, uris: Iterable[str] = ()) -> list[EntryPoint]:
+def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str] = ()) -> list[EntryPoint]:
     """Give the entry points of all backends that are installed and not disabled.
 
     Args:
-        found: Entry points to choose from, instead of the installed ones.
-        uris: What is being loaded: nothing that lies there is installed.
+        entry_points: Entry points to choose from, instead of the installed ones.
+        uris: The URIs that are being loaded: files there are not installed.
     """
     disabled = {normalized(name) for name in os.environ.get(DISABLED, "").split(",")} - {""}
-    points = entry_points_of(GROUP, map(_folder_of, uris)) if found is None else found
+    points = entry_points_of(GROUP, map(_folder_of, uris)) if entry_points is None else entry_points
     # The name of a distribution is in its metadata, which takes half a millisecond to read: not for nothing.
     return [point for point in points if not disabled or normalized(distribution_of(point)) not in disabled]
 
 
 def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
-    """Choose the backend of a scheme; None when nobody claims it.
+    """Choose the backend of a scheme; None when no distribution claims it.
 
     Raises:
         PluginError: two other distributions claim it.
     """
     claims = [point for point in candidates if point.name.lower() == scheme]
-    # Whose the only one is need not be read from its metadata: of a scheme of ours, the module says it too.
+    # The distribution of a single claim need not be read from its metadata: for a built-in scheme the module tells it.
     if len(claims) == 1 and (scheme not in BUILTIN_SCHEMES or claims[0].value.startswith(OUR_MODULES)):
         return claims[0]
     foreign = [point for point in claims if not is_builtin(point) and may_serve(point)]
@@ -140,21 +141,21 @@ def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
     for point in claims:
         if point is not ours and point not in foreign:
             name = distribution_of(point)
-            _logger.warning("%s:// is not left to %s: if it shall be, name that in %s", scheme, name, ALLOWED)
+            _logger.warning("%s:// is not served by %s: to allow it, name that in %s", scheme, name, ALLOWED)
     return next(iter(foreign), ours)
 
 
 def may_serve(point: EntryPoint) -> bool:
-    """Whether a backend may serve the scheme it claims: of ours it takes none without the user's word."""
+    """Whether a backend may serve the scheme it claims: a built-in one only if the user allows it."""
     is_free = point.name.lower() not in BUILTIN_SCHEMES
     return is_free or is_builtin(point) or is_allowed(distribution_of(point))
 
 
 def _folder_of(uri: str) -> str:
-    """Give the folder of a checkpoint on a disk; of one elsewhere, no folder that could be on ``sys.path``."""
+    """Give the folder of a checkpoint on a disk; for any other, the working directory."""
     last = uri.rpartition("::")[2]
     if scheme_of(last) != "file":
-        return ""  # the working directory, which counts anyway
+        return ""
     path = os.path.expanduser(re.sub(r"(?i)\A(file|local):(//)?", "", last))
     return path if os.path.isdir(path) else os.path.dirname(path)
 
@@ -173,7 +174,7 @@ def _fallback() -> EntryPoint:
 
 
 def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[EntryPoint], limits: Limits) -> Store:
-    """Read natively where one of our backends would have made this very file system from its options."""
+    """Read natively where a built-in backend would make an equal file system from its options."""
     from fsspec import get_filesystem_class  # noqa: PLC0415 (takes 0.1 s)
 
     from streamer.backends.fsspec.store import FsspecStore  # noqa: PLC0415 (imports fsspec)

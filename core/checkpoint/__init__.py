@@ -1,1 +1,1 @@
-"""A checkpoint as a whole: its catalog, what of it is wanted, whether it is right."""
+"""A checkpoint as a whole: its shards and tensors, the selection to read, and its verification."""

@@ -1,7 +1,7 @@
-"""All tensors of a checkpoint: which shard holds them, and where.
+"""All tensors of a checkpoint: which shard holds each, and where in it.
 
 Refused here, before any weight byte is read: malformed headers, two shards that hold the same tensor, and an
-index that promises a tensor its shard does not hold.
+index that names a tensor its shard does not hold.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from streamer.core.errors import FormatError, ShardIndexError, TransferTimeoutEr
 from streamer.core.format.header import LENGTH_BYTES, Header, TensorEntry, header_size_bytes, parse_header
 from streamer.core.options.settings import Settings
 
-__all__ = ["Catalog", "Located", "read_catalog"]
+__all__ = ["Catalog", "ShardTensor", "read_catalog"]
 
 
 @dataclass(frozen=True)
-class Located:
-    """One tensor and the shard that holds it."""
+class ShardTensor:
+    """One tensor and the number of the shard that holds it."""
 
     shard: int
     entry: TensorEntry
@@ -36,19 +36,19 @@ class Catalog:
         shards: The objects, pinned to the version whose header was read.
         tensors: Name to place, in shard order, then in file order.
         metadata: The ``__metadata__`` of all headers, later shards winning.
-        headers: The bytes before the data of each shard, where they were asked for, else empty.
+        headers: The bytes before the data of each shard, if `read_catalog` keeps them, else empty.
     """
 
     shards: Sequence[SourceObject]
-    tensors: Mapping[str, Located]
+    tensors: Mapping[str, ShardTensor]
     metadata: Mapping[str, str]
     headers: Sequence[bytes] = ()
 
-    def in_file_order(self, names: set[str] | None = None) -> Iterator[Located]:
+    def in_file_order(self, names: set[str] | None = None) -> Iterator[ShardTensor]:
         """Give the wanted tensors, or all, in the order their bytes lie in storage."""
-        for name, located in self.tensors.items():
+        for name, shard_tensor in self.tensors.items():
             if names is None or name in names:
-                yield located
+                yield shard_tensor
 
 
 def read_catalog(
@@ -63,7 +63,7 @@ def read_catalog(
     Args:
         shards: In the order their tensors shall have.
         settings: How to read.
-        shard_of: What the index says: tensor name to position in `shards`.
+        shard_of: Tensor name to position in `shards`, from the index; None without one.
         keeps_headers: Fill in `Catalog.headers`, for digests of whole objects.
 
     Raises:
@@ -73,11 +73,11 @@ def read_catalog(
         FormatError: two shards hold a tensor of the same name and no index decides.
         TransferTimeoutError: the load's own deadline is over.
     """
-    beginnings = [(i, 0, min(known.size_bytes, settings.header_bytes)) for i, known in enumerate(shards)]
+    beginnings = [(i, 0, min(each.size_bytes, settings.header_bytes)) for i, each in enumerate(shards)]
     prefixes, pinned = read_ranges(shards, beginnings, settings, what="headers")
     prefixes, pinned = _completed(prefixes, pinned, settings)
     headers = _parsed(prefixes, pinned, settings)
-    tensors: dict[str, Located] = {}
+    tensors: dict[str, ShardTensor] = {}
     metadata: dict[str, str] = {}
     for shard, header in enumerate(headers):
         metadata.update(header.metadata or {})
@@ -108,8 +108,8 @@ def _completed(
     prefixes: Sequence[memoryview], shards: list[SourceObject], settings: Settings
 ) -> tuple[list[memoryview], list[SourceObject]]:
     sizes = []
-    for prefix, known in zip(prefixes, shards, strict=True):
-        sizes.append(header_size_bytes(bytes(prefix[:LENGTH_BYTES]), known.size_bytes, uri=known.uri))
+    for prefix, shard in zip(prefixes, shards, strict=True):
+        sizes.append(header_size_bytes(bytes(prefix[:LENGTH_BYTES]), shard.size_bytes, uri=shard.uri))
     longer = [i for i, size in enumerate(sizes) if size > len(prefixes[i])]
     whole = list(prefixes)
     if longer:
@@ -123,7 +123,7 @@ def _completed(
 
 
 def _add_entries(
-    tensors: dict[str, Located],
+    tensors: dict[str, ShardTensor],
     shard: int,
     header: Header,
     shards: Sequence[SourceObject],
@@ -132,16 +132,18 @@ def _add_entries(
     for entry in header.entries:
         if shard_of is not None and shard_of.get(entry.name, shard) != shard:
             continue  # the index takes it from another shard
-        known = tensors.get(entry.name)
-        if known is not None:
+        first = tensors.get(entry.name)
+        if first is not None:
             raise FormatError(
-                f"tensor {entry.name[:80]!r} is in two shards: {shards[known.shard].uri} and {shards[shard].uri}",
+                f"tensor {entry.name[:80]!r} is in two shards: {shards[first.shard].uri} and {shards[shard].uri}",
                 hint="Name one file, or the *.safetensors.index.json that says which shard counts",
             )
-        tensors[entry.name] = Located(shard, entry)
+        tensors[entry.name] = ShardTensor(shard, entry)
 
 
-def _check_index(tensors: Mapping[str, Located], shard_of: Mapping[str, int], shards: Sequence[SourceObject]) -> None:
+def _check_index(
+    tensors: Mapping[str, ShardTensor], shard_of: Mapping[str, int], shards: Sequence[SourceObject]
+) -> None:
     for name, shard in shard_of.items():
         if name not in tensors:
             raise ShardIndexError(

@@ -1,6 +1,6 @@
-"""Where each wanted tensor goes, and what is handed out for it: memory of its own, or a tensor of the caller's.
+"""Where each wanted tensor is read to, and which tensor is handed out for it: a new one, or one of the caller's.
 
-Refuses, before any byte is read, what the framework has no dtype or shape for.
+Refuses, before any byte is read, a tensor for which the framework has no dtype or shape.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from streamer import _native
-from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import Targets, bytes_at
 from streamer.core.engine.plan import Item
 from streamer.core.tensors.device_tensors import DeviceTensors
@@ -34,7 +34,7 @@ class Destinations:
         UnsupportedDtypeError: the framework has no such dtype.
     """
 
-    def __init__(self, wanted: Sequence[Located], framework: Framework, targets: Targets | None) -> None:
+    def __init__(self, wanted: Sequence[ShardTensor], framework: Framework, targets: Targets | None) -> None:
         self._wanted, self._framework, self._targets = wanted, framework, targets
         entries = [each.entry for each in wanted]
         for entry in entries:
@@ -51,18 +51,18 @@ class Destinations:
         return self._targets.in_place if self._targets else {}
 
     def share_lock(self) -> ResizeLock | None:
-        """Take a share in what keeps their memory where it is; the taker's to release."""
+        """Lock their memory once more; the caller releases the lock."""
         return self._targets.lock.shared() if self._targets else None
 
     def items(self) -> Iterator[Item]:
-        """Give what the engine shall read, and where to."""
+        """Give the items for the engine: what to read, and where to."""
         addresses = self._targets.addresses if self._targets else {}
-        for located, device in zip(self._wanted, self._devices, strict=True):
-            entry = located.entry
-            yield Item(located.shard, entry.begin, entry.end, addresses.get(entry.name, 0), device)
+        for shard_tensor, device in zip(self._wanted, self._devices, strict=True):
+            entry = shard_tensor.entry
+            yield Item(shard_tensor.shard, entry.begin, entry.end, addresses.get(entry.name, 0), device)
 
     def bytes_of(self, item: int, memory: _native.Memory | None) -> memoryview | None:
-        """Give the bytes of a finished item; None where they are none, or not in this machine's memory."""
+        """Give the bytes of a finished item; None where it is empty, or not in this machine's memory."""
         entry = self._wanted[item].entry
         data = bytes_at(self.in_place[entry.name], entry) if entry.name in self.in_place else memory
         return None if data is None else memoryview(data)
@@ -80,13 +80,13 @@ class Destinations:
         return self._framework.cast(self._framework.devices.moved(tensor, entry.name))
 
     def device_paths(self) -> set[str]:
-        """Say how the tensors are meant to get to their devices, as `Devices.path`."""
+        """List the planned paths of the tensors to their devices, as `Devices.path`."""
         if self._targets is not None:
             return self._targets.device_paths
-        return {self._framework.devices.path(located.entry.name) for located in self._wanted}
+        return {self._framework.devices.path(each.entry.name) for each in self._wanted}
 
     def remarks(self) -> list[str]:
-        """Say why a CUDA device is not filled by the engine."""
+        """List why a CUDA device is not filled by the engine."""
         return self._framework.devices.remarks()
 
     def _device(self, name: str) -> int:

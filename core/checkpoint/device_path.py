@@ -1,4 +1,4 @@
-"""Which way tensors took to their devices, for the report of a load."""
+"""How tensors were copied to their devices, for the report of a load."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["device_path", "gpudirect_remarks"]
 FIRST_CUFILE_CODE = 5000  # CUFILEOP_BASE_ERR: what is below is of errno
 
 
-def device_path(ways: Iterable[str], stats: Mapping[str, int]) -> str:
-    """Join the ways that tensors were meant to take, corrected by what the engine's counters say.
+def device_path(planned: Iterable[str], stats: Mapping[str, int]) -> str:
+    """Join the planned paths of the tensors, corrected by the engine's counters.
 
     Args:
-        ways: ``"ring"``, ``"torch"``, or ``""`` for what stays on this machine.
+        planned: ``"ring"``, ``"torch"``, or ``""`` for tensors that stay on this machine.
         stats: Of `ReadSession.stats`.
 
     Example:
         >>> device_path(["ring", ""], {"gpudirect_bytes": 5, "bytes_landed": 5})
         'gpudirect'
     """
-    taken = set(ways) - {""}
+    taken = set(planned) - {""}
     if stats["gpudirect_bytes"] > 0:
         taken.add("gpudirect")
     if stats["gpudirect_bytes"] == stats["bytes_landed"] > 0:

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: where it lies, what it says of each shard, and whether it fits the headers.
+"""The manifest of a checkpoint: where it lies, and whether it fits the headers.
 
 Guarantees: a manifest is used only if it fits the checkpoint's headers.
 """
@@ -27,7 +27,7 @@ USUAL_MANIFEST = "model.safetensors" + MANIFEST_SUFFIX
 
 @dataclass(frozen=True)
 class ManifestOfShard:
-    """A manifest, and what it calls one of its shards."""
+    """A manifest, and the name of one shard in it."""
 
     manifest: Manifest
     uri: str
@@ -35,7 +35,7 @@ class ManifestOfShard:
 
 
 def manifest_paths(infos: Sequence[ObjectInfo], index_path: str | None) -> list[str]:
-    """Say where the manifest of these shards may lie, the likeliest place first, where it is written."""
+    """List the paths at which the manifest of these shards may lie; it is written to the first."""
     first = infos[0].path
     folder = first[: len(first) - len(first.rpartition("/")[2])]
     if index_path is not None:
@@ -45,7 +45,7 @@ def manifest_paths(infos: Sequence[ObjectInfo], index_path: str | None) -> list[
 
 
 def name_in_manifest(path: str, manifest_path: str) -> str:
-    """Name a shard from the folder of its manifest."""
+    """Give the path of a shard relative to the folder of its manifest."""
     return path[len(manifest_path) - len(manifest_path.rpartition("/")[2]) :]
 
 
@@ -90,8 +90,8 @@ def check_fit(catalog: Catalog, manifests: Sequence[ManifestOfShard]) -> None:
         ManifestError: they do not fit.
     """
     entries: dict[int, list[TensorEntry]] = {}
-    for located in catalog.tensors.values():
-        entries.setdefault(located.shard, []).append(located.entry)
+    for shard_tensor in catalog.tensors.values():
+        entries.setdefault(shard_tensor.shard, []).append(shard_tensor.entry)
     for shard, of_shard in enumerate(manifests):
         size_bytes = catalog.shards[shard].size_bytes
         check_shard(of_shard.shard, size_bytes, entries.get(shard, []), of_shard.manifest, uri=of_shard.uri)

@@ -19,7 +19,7 @@ _READERS: dict[type[Source], str] = {
     NfsSource: "nfs",
     PythonSource: "python",
 }
-# Fields that the engine counts under their own names; what a second read adds to them; what of it may be more.
+# Fields with the names of the engine's counters; fields that a second read adds to; fields of which the larger counts.
 _COUNTERS = ("retries", "rereads", "hedges", "credential_refreshes", "peak_held_bytes", "peak_pinned_bytes")
 _SUMMED = ("bytes_read", "requests", "retries", "outages", "waited_s", "probes", "hedges", "credential_refreshes")
 _HIGHEST = ("peak_held_bytes", "peak_pinned_bytes")
@@ -49,24 +49,24 @@ class LoadReport:
         uri: What was loaded, without secrets.
         tensors: Tensors delivered.
         bytes: Bytes of these tensors.
-        bytes_read: Bytes asked of the storage for them, dropped gaps included, headers not.
+        bytes_read: Bytes requested from the storage for them, dropped gaps included, headers not.
         seconds: From the call to the last tensor.
         requests: Ranged GETs sent, retries included; 0 where no HTTP was spoken.
-        retries: Blocks that were tried again.
-        outages: Times a server failed as a whole, or asked for patience, and was waited for.
+        retries: Blocks that were retried.
+        outages: Times a server failed as a whole, or throttled, and was waited for.
         waited_s: Seconds during which a server was waited for, all servers together.
-        probes: Requests sent meanwhile to see whether it is back.
+        probes: Requests sent meanwhile to find out whether it answers again.
         rereads: Tensors read a second time because their digest, or that of their object, was wrong the first time.
         hedges: Duplicate requests sent against slow ones.
         credential_refreshes: Times an expiring signature was renewed.
         peak_held_bytes: Most bytes read, or being read, and not yet handed over.
         device_path: How tensors got to their accelerator: ``"ring"`` through the engine's pinned memory, ``"torch"``
             by a copy of torch's after each arrived, ``"gpudirect"`` straight from the disk; ``"ring+torch"`` and such
-            where several were taken, ``""`` where nothing left this machine's memory.
+            where there were several, ``""`` where all tensors stayed in this machine's memory.
         peak_pinned_bytes: Most page-locked host memory this load used at a time, all devices together.
         readers: Shards by the reader that read them: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
-        remarks: Why some shard was read in a slower way than its storage usually is; usually empty.
-        verified: With ``verify=``, of each shard what was verified or why not; empty without it.
+        remarks: Why a shard was read more slowly than its storage usually is; usually empty.
+        verified: With ``verify=``, for each shard what was verified or why nothing was; empty without it.
         stages: Seconds spent in ``locate`` (listing), ``headers`` and ``read``.
         is_complete: Every tensor asked for was delivered.
     """
@@ -134,7 +134,7 @@ def load_report(
     Args:
         uri: What was loaded.
         stats: The engine's counters.
-        before: What was waited for before the engine began.
+        before: The waits before the engine began.
         stages: Seconds by stage.
         bytes_read: As planned.
         sources: Of the shards that were read.
@@ -182,6 +182,6 @@ def joined_reports(first: LoadReport, second: LoadReport, read_again: Collection
 
 
 def _remarks_of(sources: Sequence[Source]) -> tuple[str, ...]:
-    """Collect what the sources have to say, each remark once."""
+    """Collect the remarks of the sources, each once."""
     remarks = [source.remark for source in sources if isinstance(source, PythonSource) and source.remark]
     return tuple(dict.fromkeys(remarks))

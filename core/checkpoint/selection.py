@@ -21,7 +21,7 @@ __all__ = ["NamesOption", "checked_names", "select"]
 NamesOption: TypeAlias = str | Iterable[str] | Callable[[str], bool] | None
 
 _PATTERN_CHARACTERS = re.compile(r"[*?\[]")
-MAX_COMPARED_NAMES = 500  # difflib takes about 0.1 ms for each, and an error should not take minutes
+MAX_COMPARED_NAMES = 500  # difflib takes about 0.1 ms for each, and an error must not take minutes
 MAX_COMPARED_CHARACTERS = 300  # difflib is quadratic in the length; longer names get no hint
 
 
@@ -49,10 +49,10 @@ def select(names: NamesOption, available: Sequence[str]) -> set[str] | None:
         return None
     if callable(names):
         return {name for name in available if names(name)}
-    known = set(available)
+    existing = set(available)
     chosen: set[str] = set()
     for wanted in [names] if isinstance(names, str) else names:
-        matched = {wanted} if wanted in known else _matching(wanted, available)
+        matched = {wanted} if wanted in existing else _matching(wanted, available)
         if not matched:
             raise _unknown(wanted, available)
         chosen |= matched
@@ -60,7 +60,7 @@ def select(names: NamesOption, available: Sequence[str]) -> set[str] | None:
 
 
 def checked_names(names: NamesOption) -> NamesOption:
-    """Refuse what cannot be `names`; give an iterable back as a list.
+    """Check the argument `names`; return an iterable as a list.
 
     Raises:
         UsageError: `names` is of another type.

@@ -1,7 +1,7 @@
 """The shards of a checkpoint in one store, from what the user named: a file, folder, index or glob.
 
 One listing gives all sizes and versions of a folder; where listing is denied, the index or file still works.
-Nothing a checkpoint says can lead out of its folder.
+No name in a checkpoint can lead out of its folder.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Shards:
     Attributes:
         label: What the user asked for, without secrets.
         objects: Its shards in order.
-        shard_of: Tensor name to position in `objects`, as an index says; None without one.
-        infos: What the store says of each shard.
+        shard_of: Tensor name to position in `objects`, from the index; None without one.
+        infos: The store's description of each shard.
         index_path: The store's own path of the index; None without one, and for a list of URIs.
-        kind: What the user named.
+        kind: What the user's URI names.
         expected: What the bytes of each shard should be, where they are verified.
     """
 
@@ -93,13 +93,13 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         raise FormatError(
             f"the folder holds {len(indexes)} indexes: {', '.join(_name(info) for info in indexes[:5])}",
             uri=label,
-            hint="Give the one you mean",
+            hint="Name the one to load",
         )
     if indexes:
         index = (usual or indexes)[0]
-        # What is listed without a size may be no file.
-        told = store.info(index.path) if index.size_bytes is None else index
-        return _from_index(store, label, told, infos, settings)
+        # An entry that is listed without a size may be no file.
+        sized = store.info(index.path) if index.size_bytes is None else index
+        return _from_index(store, label, sized, infos, settings)
     shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX)]
     if shards:
         _check_whole(shards, label)
@@ -110,19 +110,19 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
 
 
 def _check_whole(shards: list[ObjectInfo], label: str) -> None:
-    """Without an index only their names tell that some are missing."""
+    """Check that no shard is missing: without an index only their names say so."""
     missing = first_missing(_name(info) for info in shards)
     if missing is not None:
-        series, found, total = missing
+        series, count, total = missing
         raise ObjectNotFoundError(
-            f"the folder holds {found} of the {total} shards {series}, and no index",
+            f"the folder holds {count} of the {total} shards {series}, and no index",
             uri=label,
             hint="Fetch the others; a glob (folder/*.safetensors) loads those that are there",
         )
 
 
 def _listed(store: Store, root: str) -> list[ObjectInfo]:
-    """List a folder; where that is forbidden, look for the names a checkpoint usually has."""
+    """List a folder; where that is forbidden, try the usual names of a checkpoint."""
     try:
         return store.find(root)
     except AccessDeniedError:
@@ -149,10 +149,10 @@ def _from_index(
 def _infos_of_shards(
     store: Store, folder: str, index: ShardIndex, listed: list[ObjectInfo], uri: str
 ) -> list[ObjectInfo]:
-    known = {_name(info): info for info in listed}
+    listed_by_name = {_name(info): info for info in listed}
 
     def info_of(shard: str) -> ObjectInfo:
-        listed_info = known.get(shard)
+        listed_info = listed_by_name.get(shard)
         if listed_info is not None and listed_info.size_bytes is not None:
             return listed_info
         try:
@@ -174,9 +174,9 @@ def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
 
 
 def _from_infos(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
-    # Some listings tell no size, or not of every name.
-    told = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
-    return Shards(label, _objects(store, told), None, told, kind=kind)
+    # Some listings have no sizes, or not all.
+    sized = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
+    return Shards(label, _objects(store, sized), None, sized, kind=kind)
 
 
 def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
@@ -195,16 +195,16 @@ def _name(info: ObjectInfo) -> str:
     return info.path.rpartition("/")[2]
 
 
-def joined(found: list[Shards]) -> Shards:
-    """Make one checkpoint of several, in their order."""
-    if len(found) == 1:
-        return found[0]
+def joined(parts: list[Shards]) -> Shards:
+    """Join several checkpoints to one, in their order."""
+    if len(parts) == 1:
+        return parts[0]
     objects: list[SourceObject] = []
     shard_of: dict[str, int] = {}
-    for part in found:
+    for part in parts:
         shard_of.update({name: len(objects) + shard for name, shard in (part.shard_of or {}).items()})
         objects.extend(part.objects)
-    infos = [info for part in found for info in part.infos]
-    expected = [each for part in found for each in part.expected]
-    label = f"{found[0].label} and {len(found) - 1} more"
+    infos = [info for part in parts for info in part.infos]
+    expected = [each for part in parts for each in part.expected]
+    label = f"{parts[0].label} and {len(parts) - 1} more"
     return Shards(label, objects, shard_of or None, infos, kind="list", expected=expected)

@@ -1,6 +1,7 @@
-"""How a checkpoint is verified: one object, chosen once from the caller's word, that everybody else asks.
+"""How a checkpoint is verified: a strategy, chosen once from the argument ``verify``.
 
-It says what is asked of a store before anything is read, what is kept of the headers, and what each read compares.
+It decides what is requested from a store before anything is read, whether headers are kept, and what each read
+compares.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-from streamer.core.checkpoint.catalog import Catalog, Located
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor
 from streamer.core.checkpoint.manifest_lookup import ManifestOfShard, check_fit, manifests_of_shards
 from streamer.core.checkpoint.manifest_verification import ManifestVerification
 from streamer.core.checkpoint.shards import Shards
@@ -40,7 +41,7 @@ class Strategy(Protocol):
     compares_objects: bool
 
     def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
-        """Ask what the bytes of each shard of one URI should be; empty where nobody wants to know.
+        """Get the expected digests of the shards of one URI; empty where nothing is compared.
 
         Args:
             store: The shards' own.
@@ -54,12 +55,12 @@ class Strategy(Protocol):
         """
 
     def verification(
-        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[Located]
+        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
     ) -> Verification | None:
-        """Make what verifies one read of some tensors; None: nothing does."""
+        """Make the verification of one read of some tensors; None where nothing is compared."""
 
     def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
-        """Compare the headers with what is expected, before any weight byte is read.
+        """Compare the headers with the expected ones, before any weight byte is read.
 
         Raises:
             ManifestError: they do not fit.
@@ -70,7 +71,7 @@ def strategy_of(option: VerifyOption, environment: Mapping[str, str] | None = No
     """Choose between the argument, ``STREAMER_VERIFY`` and ``"off"``, in this order.
 
     Raises:
-        OptionError: a word that names no strategy.
+        OptionError: the word names no strategy.
 
     Example:
         >>> type(strategy_of(None, {"STREAMER_VERIFY": "manifest"})).__name__
@@ -85,14 +86,14 @@ def strategy_of(option: VerifyOption, environment: Mapping[str, str] | None = No
 
 
 class Unverified:
-    """``"off"``: nothing is asked, kept or compared."""
+    """``"off"``: nothing is requested, kept or compared."""
 
     compares_objects = False
 
     def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
         return []
 
-    def verification(self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[Located]) -> None:
+    def verification(self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]) -> None:
         return None
 
     def check_headers(self, catalog: Catalog, expected: Sequence[Expected]) -> None:
@@ -110,7 +111,7 @@ class ByStore:
         return in_parallel(lambda info: _digest_of(store, info), shards.infos, role="digest")
 
     def verification(
-        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[Located]
+        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
     ) -> StoreVerification:
         digests = [each for each in expected if not isinstance(each, ManifestOfShard)]
         return StoreVerification(catalog, wanted, digests)
@@ -129,7 +130,7 @@ class ByManifest:
         return [*manifests_of_shards(store, shards.infos, shards.index_path, settings, is_whole=is_whole)]
 
     def verification(
-        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[Located]
+        self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
     ) -> ManifestVerification:
         manifests = [each.manifest.shards[each.shard] for each in _manifests(expected)]
         return ManifestVerification(catalog, wanted, manifests)

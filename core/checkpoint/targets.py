@@ -1,8 +1,8 @@
-"""Matches the tensors of a checkpoint with tensors the caller already has.
+"""Matches the tensors of a checkpoint with tensors that the caller already has.
 
-Everything is checked before the first byte is read: names, shapes, dtypes, and whose memory is whose. Bytes go
-straight into a target that is contiguous, on the CPU or on a CUDA device; any other target is filled by a copy when its
-tensor has arrived, on the same device where that is one of CUDA's.
+Everything is checked before the first byte is read: names, shapes, dtypes, and that no two targets share memory. Bytes
+go straight into a target that is contiguous, on the CPU or on a CUDA device. Any other target is filled by a copy once
+its tensor has arrived, on the same device where that is a CUDA device.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamer import _native
-from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.errors import TargetError
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.resize_lock import ResizeLock
-from streamer.core.tensors.target_homes import Homes
 from streamer.core.tensors.target_kinds import check_kind
 from streamer.core.tensors.target_memory import check_all_apart
+from streamer.core.tensors.target_states import TargetStates
 
 __all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
 
@@ -39,13 +39,13 @@ class Targets:
         in_place: Name to tensor, for the same.
         copies: Name to tensor, for those that are copied into when they arrive.
         device_paths: How they get to their devices, as `Devices.path`.
-        tied: Name to the other name under which the same memory is filled, and the tensor: compared at the end.
-        lock: Keeps the memory of them all where it is; the caller's to release.
-        homes: Where the caller's own tensors lay.
+        tied: Name to the other name under which the same memory is filled, and the tensor; compared at the end.
+        lock: Keeps the memory of all targets where it is; the caller releases it.
+        states: Of the caller's own tensors, when the load began.
     """
 
     lock: ResizeLock
-    homes: Homes = field(default_factory=Homes)
+    states: TargetStates = field(default_factory=TargetStates)
     addresses: dict[str, int] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)
     in_place: dict[str, Any] = field(default_factory=dict)
@@ -70,8 +70,8 @@ def tensors_of(target: Any) -> Mapping[str, Any]:
 
 
 def match_targets(
-    wanted: list[Located], tensors: Mapping[str, Any], framework: Framework, *, strict: bool
-) -> tuple[list[Located], Targets]:
+    wanted: list[ShardTensor], tensors: Mapping[str, Any], framework: Framework, *, strict: bool
+) -> tuple[list[ShardTensor], Targets]:
     """Pair wanted tensors with targets.
 
     Returns:
@@ -81,17 +81,17 @@ def match_targets(
         TargetError: names do not match (`strict`), a shape or dtype differs, or two targets share a part of
             their memory.
     """
-    names = {located.entry.name for located in wanted}
+    names = {each.entry.name for each in wanted}
     if strict:
         _check_names(names, tensors)
-    kept = [located for located in wanted if located.entry.name in tensors]
-    checked = [_checked(tensors[located.entry.name], located, framework) for located in kept]
+    kept = [each for each in wanted if each.entry.name in tensors]
+    checked = [_checked(tensors[each.entry.name], each, framework) for each in kept]
     lock = ResizeLock(checked)  # before an address is taken
     try:
-        ties = check_all_apart([located.entry.name for located in kept], checked)
+        ties = check_all_apart([each.entry.name for each in kept], checked)
         targets = _placed(kept, checked, framework, lock, ties)
-        for located, seen in zip(kept, checked, strict=True):
-            targets.homes.add(located.entry.name, tensors[located.entry.name], seen)
+        for each, filled in zip(kept, checked, strict=True):
+            targets.states.add(each.entry.name, tensors[each.entry.name], filled)
         return kept, targets
     except BaseException:
         lock.release()
@@ -109,7 +109,7 @@ def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
 
 def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
     missing = [name for name in tensors if name not in names]
-    if missing:  # of tied tensors one is enough
+    if missing:  # one of several tied tensors is enough
         filled = {_storage(tensors[name]) for name in names if name in tensors}
         missing = [name for name in missing if _storage(tensors[name]) not in filled]
     unexpected = sorted(name for name in names if name not in tensors)
@@ -125,8 +125,8 @@ def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
         )
 
 
-def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
-    entry = located.entry
+def _checked(tensor: Any, shard_tensor: ShardTensor, framework: Framework) -> Any:
+    entry = shard_tensor.entry
     check_kind(entry.name, tensor)
     tensor = tensor.data if hasattr(tensor, "data_ptr") else tensor  # past autograd
     shape, dtype = framework.shape(entry), framework.final_dtype(entry)
@@ -138,16 +138,16 @@ def _checked(tensor: Any, located: Located, framework: Framework) -> Any:
 
 
 def _placed(
-    kept: list[Located], checked: list[Any], framework: Framework, lock: ResizeLock, ties: Mapping[str, str]
+    kept: list[ShardTensor], checked: list[Any], framework: Framework, lock: ResizeLock, ties: Mapping[str, str]
 ) -> Targets:
     targets = Targets(lock)
-    for located, tensor in zip(kept, checked, strict=True):
-        name = located.entry.name
+    for shard_tensor, tensor in zip(kept, checked, strict=True):
+        name = shard_tensor.entry.name
         device = framework.devices.engine_device_of(tensor)
         if device != _native.HOST:
             targets.devices[name] = device
         targets.device_paths.add(framework.devices.path_of(tensor))
-        is_cast = framework.dtype(located.entry) != tensor.dtype
+        is_cast = framework.dtype(shard_tensor.entry) != tensor.dtype
         address = None if is_cast else _address(tensor, is_filled_on_device=device != _native.HOST)
         if name in ties:  # no byte may have two writers
             targets.tied[name] = ties[name], tensor
@@ -169,8 +169,8 @@ def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
 
 
 def _storage(tensor: Any) -> object:
-    """What two tied tensors have in common."""
-    with suppress(Exception):  # what is no plain tensor is refused where it would be filled
+    """Identify the memory that two tied tensors have in common."""
+    with suppress(Exception):  # a target that is no plain tensor is refused later, where it would be filled
         if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided":
             storage = tensor.untyped_storage().data_ptr()
             return (str(tensor.device), storage, tensor.storage_offset(), tuple(tensor.shape))

@@ -1,4 +1,4 @@
-"""A tensor that is not read yet, indexed like one: only the leading rows that the index needs are read."""
+"""A tensor that is read when it is indexed: only the leading rows that the index needs are read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether the bytes of a load are those that somebody once took a digest of, and what may be said about it.
+"""How one read compares its bytes with digests, and reports what was compared.
 
 Guarantees: an object counts as verified only when a digest of all its bytes, or of all its tensors that were read, was
-compared and equal; whatever was not compared is told with its reason. Without ``verify`` nothing is computed.
+compared and equal; an object that was not compared is reported with the reason. Without ``verify`` nothing is computed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Expected", "Pieces", "Verification"]
 
-# What the bytes of one shard should be, or why nobody says.
+# The digests that the bytes of one shard should have, or why there are none.
 Expected: TypeAlias = ObjectDigest | NoDigest | ManifestOfShard
 
 # (first byte in the object, bytes, checksum) of the consecutive pieces of an item.
@@ -30,21 +30,26 @@ class Verification(Protocol):
 
     @property
     def digests(self) -> _native.DigestPlan | None:
-        """What the engine shall compute; None: nothing."""
+        """The digests that the engine shall compute, or None."""
 
     @property
     def needs_order(self) -> bool:
         """Whether items must be taken in the order of the plan."""
 
     def take(self, item: int, data: memoryview | None, pieces: Callable[[int], Pieces]) -> None:
-        """Look at an item before it is handed out: its bytes (None: not in host memory), and its pieces' checksums.
+        """Add an item before it is handed out.
+
+        Args:
+            item: Of the plan.
+            data: Its bytes; None where they are not in host memory.
+            pieces: Returns the checksums of its pieces.
 
         Raises:
-            ChecksumError: with it an object is complete, and its digest another than the expected one.
+            ChecksumError: the item completes an object whose digest mismatches the expected one.
         """
 
     def checks(self, compares_answers: Callable[[int], bool]) -> tuple[ObjectCheck, ...]:
-        """Tell what was verified so far, object by object.
+        """Report what was verified so far, object by object.
 
         Args:
             compares_answers: Whether every answer about a shard so far was compared with a checksum of it.

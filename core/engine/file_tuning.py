@@ -1,6 +1,6 @@
 """How mounted files are read: by how many threads, and which of them past the page cache.
 
-Guarantees: nothing here asks a file server for anything; what the user set is taken as it is.
+Guarantees: no request is made to a file server; options that the user set are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FileReading", "choose_file_reading"]
 # machine with eight devices runs eight loads.
 MOST_WARM_FILE_THREADS = 32
 LEAST_BYTES_TO_LOOK = 32 << 20  # a twentieth of a second from a disk
-# Starting the library costs 0.1 s without a device, and was never timed with one: little beside what this takes.
+# Starting the library costs 0.1 s without a device, and was never measured with one: little beside reading so much.
 LEAST_BYTES_FOR_GPUDIRECT = 4 << 30
 COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
 # Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some

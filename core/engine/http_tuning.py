@@ -1,8 +1,8 @@
-"""How much is asked of a server at a time: event loops, and requests under way in each.
+"""How many requests a server gets at a time: event loops, and requests in flight in each.
 
-What limits a load over a network is either the network, and then few are enough, or what one connection gives, or what
-one processor decrypts and copies. The engine's loops find the first two out while they read (decision 0004); this is
-how far they may go.
+A load over a network is limited by the network, and then few are enough, by the speed of one connection, or by what one
+processor decrypts and copies. The engine's loops detect the first two while they read (decision 0004); these are their
+upper limits.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from streamer.core.options.settings import Settings
 
 __all__ = ["HttpReading", "choose_http_reading"]
 
-FEW_REACTORS = 4  # each opens connections of its own from the start: what is small is over before more had paid
+FEW_REACTORS = 4  # each opens its own connections at once: a small load is over before more of them pay
 # One decrypts some 1.2 GB/s of TLS and empties 2-4 GB/s without: these fill 100 Gbit/s with a rest.
 MOST_REACTORS = 16
 BYTES_PER_REACTOR = 512 << 20  # about half a second of its work
-MOST_IN_FLIGHT = 32  # at S3's 90 MB/s a connection, more than a thread can empty; reached only while it waits
-# Of all loops: 23 GB/s at 90 MB/s each. Beyond, what is asked for only queues, and a small server pays for it.
+MOST_IN_FLIGHT = 32  # at S3's 90 MB/s a connection, more than a thread can receive; reached only while it waits
+# Of all loops: 23 GB/s at 90 MB/s each. More requests only queue, at the cost of a small server.
 MOST_REQUESTS = 256
 
 
@@ -37,7 +37,7 @@ class HttpReading:
 
 
 def choose_http_reading(settings: Settings, wanted_bytes: int, blocks: int) -> HttpReading:
-    """Choose for a load of so many bytes in about so many blocks; what the user set is taken, but no more than blocks.
+    """Choose for a load of so many bytes in about so many blocks; options that the user set count, up to one per block.
 
     Example:
         >>> from streamer.core.options.options import Options

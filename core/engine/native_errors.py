@@ -1,4 +1,4 @@
-"""The one table from what the engine reports to the public error tree."""
+"""The one table from the engine's errors to the public error tree."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _HINTS = {
 _BUSY = (429, 500, 502, 503, 504)
 _BUSY_HINT = "Wait until the server works again, or raise block_deadline_s; lower http_in_flight if it throttles"
 
-# For a protocol that knows no proxies and no certificates.
+# For a protocol without proxies and certificates.
 _WITHOUT_PROXY = {"connect": "Check the server's name and port, the firewall, and that the server runs"}
 
 _DEVICE_HINTS = {
@@ -69,13 +69,13 @@ _LOST_DEVICE_HINT = "The device or an earlier kernel of this process failed: sta
 def error_from_native(
     native: ReadError, *, uri: str | None, object_size: int | None, is_http: bool = True
 ) -> errors.StreamerError:
-    """Turn the engine's value into the matching exception, with every fact it carries.
+    """Make the exception for an error of the engine, with all its details.
 
     Args:
-        native: What the engine reported.
-        uri: The object, without secrets; None where it is no object's fault.
-        object_size: In bytes, where known.
-        is_http: A proxy may stand between.
+        native: The engine's error.
+        uri: The object, without secrets; None where the error is not about an object.
+        object_size: In bytes, or None.
+        is_http: The object is read over HTTP, perhaps through a proxy.
     """
     if native.code == "out_of_memory":
         return errors.OutOfMemoryError(
@@ -106,12 +106,13 @@ def error_from_native(
 
 
 def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_size: int | None) -> errors.ChecksumError:
-    """Say which tensor or range is wrong; the engine knows a tensor by number only."""
+    """Name the wrong tensor or range; the engine has only the tensor's number."""
     what = f"tensor {quoted(tensor)}" if tensor is not None else "the range"
     is_of_answer = native.http_status != 0
-    against = "what the server sent a checksum of" if is_of_answer else "what its manifest says"
+    whose = "the server's" if is_of_answer else "its manifest's"
     return errors.ChecksumError(
-        f"{what} is not {against}, read twice: {native.algorithm} {native.expected} expected, {native.found} found",
+        f"the {native.algorithm} of {what} mismatches {whose}, read twice: {native.expected} expected,"
+        f" {native.found} found",
         uri=uri,
         hint="A proxy, a network card or this machine's memory changes bytes; read it from another one"
         if is_of_answer

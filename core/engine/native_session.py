@@ -1,6 +1,6 @@
-"""From objects, a plan and settings to a native session that is ready to start.
+"""Makes a native session, ready to start, from objects, a plan and settings.
 
-Guarantees: nothing is asked of a storage but the addresses of an NFS server; no thread is made without work for it.
+Guarantees: no request is made but for the addresses of an NFS server; no thread is started without work for it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class SourceObject:
         uri: For messages, without secrets.
         source: Where its bytes live.
         size_bytes: Its size; the engine refuses an object of another size.
-        version: What `ReadSession.version` said of it before, or empty.
-        compares_answers: Ask for checksums of its answers, where its source can send them, and compare them.
+        version: The result of `ReadSession.version` for it in an earlier session, or empty.
+        compares_answers: Request checksums of its answers, where its server sends them, and compare them.
     """
 
     uri: str
@@ -55,13 +55,13 @@ def make_engine(
     """Make the native session, with every object added in the order the plan numbers them.
 
     Raises:
-        ConnectError: a plug-in gave an NFS source whose URL is none.
+        ConnectError: a plug-in returned an NFS source with a malformed URL.
     """
-    kinds = {type(known.source) for known in objects}
+    kinds = {type(each.source) for each in objects}
     block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
     blocks = max(1, plan.span_bytes // block_bytes + plan.span_count)
     # No thread without work: reading one tensor must not start thirty.
-    sizes = [(known.source, known.size_bytes) for known in objects]
+    sizes = [(each.source, each.size_bytes) for each in objects]
     files = choose_file_reading(sizes, settings, plan.span_bytes, blocks)
     http = choose_http_reading(settings, plan.span_bytes, blocks)
     options = _native.SessionOptions()
@@ -75,32 +75,32 @@ def make_engine(
     options.http_blocks_follow_server = settings.http_first_block_bytes < settings.http_block_bytes
     options.nfs_threads = min(settings.nfs_threads, blocks)
     engine = _native.Session(options)
-    for number, known in enumerate(objects):
-        _add(engine, known, files, uses_ring=settings.io_uring is not False)
-        if known.compares_answers and isinstance(known.source, HttpSource) and known.source.answer_checksum:
-            _compare_answers(engine, number, known.source.answer_checksum)
+    for number, each in enumerate(objects):
+        _add(engine, each, files, uses_ring=settings.io_uring is not False)
+        if each.compares_answers and isinstance(each.source, HttpSource) and each.source.answer_checksum:
+            _compare_answers(engine, number, each.source.answer_checksum)
     return engine
 
 
-def _add(engine: _native.Session, known: SourceObject, files: FileReading, *, uses_ring: bool) -> None:
-    source = known.source
+def _add(engine: _native.Session, source_object: SourceObject, files: FileReading, *, uses_ring: bool) -> None:
+    source = source_object.source
     if isinstance(source, FileSource):
         is_direct = source.path in files.direct_paths
         path, inside = os.fsencode(source.path), os.fsencode(source.inside or "")  # names need not be text
-        engine.add_file(path, known.size_bytes, known.version, inside, is_direct, uses_ring)
+        engine.add_file(path, source_object.size_bytes, source_object.version, inside, is_direct, uses_ring)
     elif isinstance(source, HttpSource):
         version_header = source.version_header or ""
-        version = (known.version or source.version or "") if version_header else ""
+        version = (source_object.version or source.version or "") if version_header else ""
         target = http_target(source)
-        engine.add_http(target, known.size_bytes, version, version_header, source.refresh is not None)
+        engine.add_http(target, source_object.size_bytes, version, version_header, source.refresh is not None)
     elif isinstance(source, NfsSource):
         try:
-            engine.add_nfs(source.url, known.size_bytes, known.version)
+            engine.add_nfs(source.url, source_object.size_bytes, source_object.version)
         except ValueError as error:  # our backend checks its URLs; a plug-in's may be malformed
-            raise ConnectError(f"no connection to the NFS server: {error}", uri=known.uri) from None
+            raise ConnectError(f"no connection to the NFS server: {error}", uri=source_object.uri) from None
     else:
         assert isinstance(source, PythonSource)
-        engine.add_python(known.uri)
+        engine.add_python(source_object.uri)
 
 
 def _compare_answers(engine: _native.Session, number: int, checksum: AnswerChecksum) -> None:
@@ -115,7 +115,7 @@ def _compare_answers(engine: _native.Session, number: int, checksum: AnswerCheck
 
 
 def http_target(source: HttpSource) -> _native.HttpTarget:
-    """Say where the bytes of an HTTP source are asked for, and when its credentials are to be renewed."""
+    """Convert an HTTP source for the engine, with the time at which its credentials are renewed."""
     now_s = time.time()
     expires_at_s = source.expires_at_s or 0.0
     renew_at_s = now_s + (expires_at_s - now_s) * RENEW_AFTER if expires_at_s and source.refresh else 0.0

@@ -1,7 +1,7 @@
-"""Tensors that no memory of this machine can hold: told before they are read, where the kernel would end the process.
+"""Refuses tensors that no memory of this machine can hold, before they are read: the kernel would kill the process.
 
-The engine's memory is only promised by the system until it is filled, so that asking for it tells nothing. Memory that
-the caller or a device gives is theirs.
+The system only promises the engine's memory until it is filled, so allocating too much does not fail. Memory of the
+caller or a device is not checked here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["check_memory"]
 class _Named(Protocol):
     @property
     def uri(self) -> str:
-        """Of an object, without secrets."""
+        """The object, without secrets."""
 
 
 def check_memory(plan: ReadPlan, objects: Sequence[_Named], name_of: Callable[[int], str] | None) -> None:
-    """Refuse an item that is larger than all memory this process may use, swap included.
+    """Check that each item fits in the memory this process may use, swap included.
 
     Args:
         plan: What to read.
@@ -33,7 +33,7 @@ def check_memory(plan: ReadPlan, objects: Sequence[_Named], name_of: Callable[[i
         name_of: Gives the name of a tensor, for messages; None where the items are headers, whose size is bounded.
 
     Raises:
-        OutOfMemoryError: there is one.
+        OutOfMemoryError: one does not.
     """
     usable = memory_bytes() + swap_bytes()
     if name_of is None or plan.item_bytes <= usable:  # nearly always, and a plan may have a million items
@@ -41,9 +41,9 @@ def check_memory(plan: ReadPlan, objects: Sequence[_Named], name_of: Callable[[i
     rows = zip(*(plan.items[column::ITEM_COLUMNS] for column in range(ITEM_COLUMNS)), strict=True)
     for item, (source, begin, end, target, device) in enumerate(rows):
         if end - begin > usable and not target and device == _native.HOST:
-            told = f"{end - begin} bytes, and this process may use {usable} bytes of memory"
             raise OutOfMemoryError(
-                f"tensor {quoted(name_of(item))} has {told}",
+                f"tensor {quoted(name_of(item))} has {end - begin} bytes, and this process may use {usable} bytes of"
+                " memory",
                 uri=objects[source].uri,
                 hint="Load it on a machine with more, leave it out (names=), or read rows of it (open().get_slice)",
                 requested_bytes=end - begin,

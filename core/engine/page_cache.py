@@ -1,7 +1,7 @@
-"""How much of a file is already in the page cache: a look, not a promise.
+"""How much of a file is already in the page cache: an estimate from samples.
 
-From the cache more threads than processors only cost switches and cache misses; from a device they keep its queue
-busy. Nobody can know in advance which it will be, so we look.
+Reading from the cache, more threads than processors only cost switches and cache misses; reading from a device, they
+keep its queue busy. Only a look at the cache tells which it will be.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SAMPLES = 16  # per file; all of them take about 50 microseconds where the pages
 
 
 def cached_fraction(path: str, size_bytes: int) -> float:
-    """Look at a few pages spread over a file, at other places each time.
+    """Sample a few pages spread over a file, at other places each time.
 
-    The look itself has the kernel read those pages, so a second one at the same places would find a warm file.
+    Sampling makes the kernel read those pages, so a second time at the same places would find a warm file.
 
     Returns:
-        The fraction of them that is in memory, from 0 to 1; 0 where the file system does not tell
+        The fraction of them that is in memory, from 0 to 1; 0 where the file system does not say
         (``preadv2(2)`` with ``RWF_NOWAIT``: Linux 4.14, most local file systems).
     """
     step = size_bytes / SAMPLES
@@ -29,20 +29,20 @@ def cached_fraction(path: str, size_bytes: int) -> float:
         # O_NONBLOCK: whatever this path has become, opening it must not wait.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return 0.0  # the engine will say what is wrong with it
+        return 0.0  # the engine will raise the error
     try:
-        # Else the kernel would read megabytes behind each page that is not there.
+        # Without it the kernel reads megabytes behind each page that is not there.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        found = sum(_is_cached(descriptor, int(step * (sample + random()))) for sample in range(SAMPLES))  # noqa: S311
+        cached = sum(_is_cached(descriptor, int(step * (sample + random()))) for sample in range(SAMPLES))  # noqa: S311
     except OSError:  # a pipe takes no advice
         return 0.0
     finally:
         os.close(descriptor)
-    return found / SAMPLES
+    return cached / SAMPLES
 
 
 def _is_cached(descriptor: int, offset: int) -> bool:
-    """Whether a byte is there without the kernel having just read it: a fast disk has done so before we are told no."""
+    """Whether a byte was in memory before: a fast disk may deliver it during the call, which then succeeds, too."""
     read_before = _blocks_read_by_this_thread()
     try:
         is_there = os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1

@@ -1,4 +1,4 @@
-"""Which byte ranges to read, and what is in them. Pure: values in, flat tables for the engine out.
+"""Which byte ranges to read, and the items in them. Pure: values in, flat tables for the engine out.
 
 Wanted ranges of one object that lie close together become one span; the engine cuts spans into equal blocks.
 """
@@ -44,7 +44,7 @@ class ReadPlan:
     """Tables as the engine takes them: rows of 64-bit numbers.
 
     Attributes:
-        items: ``source, begin, end, target, device`` per item, in the order given.
+        items: ``source, begin, end, target, device`` per item, in their order.
         spans: ``source, begin, end, first_item, item_count`` per span.
         item_count: Number of items.
         item_bytes: Bytes of all items.
@@ -64,11 +64,11 @@ class ReadPlan:
 
     def bytes_by_source(self) -> Counter[int]:
         """Add up the items of each object; of the gaps in its spans, only those inside of a block are read."""
-        found: Counter[int] = Counter()
+        bytes_of: Counter[int] = Counter()
         columns = (self.items[column::ITEM_COLUMNS] for column in range(3))
         for source, begin, end in zip(*columns, strict=True):
-            found[source] += end - begin
-        return found
+            bytes_of[source] += end - begin
+        return bytes_of
 
 
 def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
@@ -100,7 +100,7 @@ def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
 
 
 def _close(span: list[int] | None, spans: array[int]) -> int:
-    """Write a finished span down, unless nothing in it has a byte; give its length."""
+    """Append a finished span to the table, unless it is empty; return its length."""
     if span is None or span[1] == span[2]:
         return 0
     spans.extend(span)

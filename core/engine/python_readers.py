@@ -1,9 +1,9 @@
 """Threads that fill the engine's blocks through `PythonSource.read_into`.
 
-A source that answers short, long or not at all is an error with its range; one that keeps the buffer is a
+A source that returns too few or too many bytes, or raises, is an error with its range; one that keeps the buffer is a
 `PluginError`, because a late write would reach a tensor already handed out. The last bytes of an object are handed on
-only after its source confirmed that it did not change. However a thread ends, the load ends with it or goes on.
-A failure that may pass is the engine's to judge, as over HTTP: the block is read again, or its storage is waited for.
+only after its source confirmed that it did not change. However a thread ends, the load fails or continues: it never
+hangs. Transient failures are left to the engine, as over HTTP: it retries the block, or waits for the storage.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from streamer.core.engine.plan import ReadPlan
 
 __all__ = ["PythonReaders"]
 
-JOIN_S = 1.0  # a read_into that hangs cannot be interrupted; its daemon thread keeps its memory and is left
+JOIN_S = 1.0  # a read_into that hangs cannot be interrupted: its daemon thread is left behind, and keeps its memory
 
 
 class PythonReaders:
     """The Python threads of one session.
 
     Attributes:
-        failure: The first exception of a source that will not pass, as a `StreamerError`; None while all is well.
-        passing: By object, the last of those that may.
+        failure: The first exception of a source that is not transient, as a `StreamerError`; None without one.
+        transient: By object, the last exception that is.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class PythonReaders:
         plan: ReadPlan,
     ) -> None:
         self.failure: StreamerError | None = None
-        self.passing: dict[int, StreamerError] = {}
+        self.transient: dict[int, StreamerError] = {}
         self._engine = engine
         self._objects = objects
         self._keep_alive = keep_alive
         self._threads: list[threading.Thread] = []
         self._join_by: float | None = None
         self._gates = {
-            index: threading.BoundedSemaphore(known.source.max_threads)
-            for index, known in enumerate(objects)
-            if isinstance(known.source, PythonSource) and known.source.max_threads
+            index: threading.BoundedSemaphore(each.source.max_threads)
+            for index, each in enumerate(objects)
+            if isinstance(each.source, PythonSource) and each.source.max_threads
         }
-        has_work = any(isinstance(known.source, PythonSource) for known in objects)
+        has_work = any(isinstance(each.source, PythonSource) for each in objects)
         self._count = max_threads if has_work else 0
         self._missing_bytes = plan.bytes_by_source() if has_work else Counter()
         self._counting = threading.Lock()
@@ -76,7 +76,7 @@ class PythonReaders:
         """Wait, at most a second from the first call on, for the threads to see that the engine has stopped.
 
         Returns:
-            Whether all of them have ended: one that has not may still write.
+            Whether all of them have ended: a running one may still write.
         """
         self._join_by = self._join_by or time.monotonic() + JOIN_S
         for thread in self._threads:
@@ -93,7 +93,7 @@ class PythonReaders:
                 self._fail(block, error, is_kept=True)
 
     def _read(self, block: _native.PythonBlock) -> None:
-        """Finish the block or fail it, whatever the source raises: nobody else would end the load."""
+        """Finish the block or fail it, whatever the source raises; else the load would never end."""
         references = sys.getrefcount(block)
         view = memoryview(block)
 
@@ -102,32 +102,32 @@ class PythonReaders:
 
         error = _caught(self._fill, block, view)
         if error is not None:
-            _forget_locals(error)  # else whoever keeps the error keeps the load's memory
-        # A slice of the view holds the block, not the view. An error that the source met and got over may hold one in
-        # a circle, as those of futures do, until garbage is collected.
+            _forget_locals(error)  # they would keep the load's memory as long as somebody keeps the error
+        # A slice of the view holds the block, not the view. An error that the source handled may hold a slice in a
+        # reference cycle, as those of futures do, until garbage is collected.
         is_kept = is_shared()
         if is_kept:
             gc.collect()
             is_kept = is_shared()
         if error is None and is_kept:
             uri = self._objects[block.source].uri
-            error = PluginError("the source keeps a reference to the buffer it was given", uri=uri)
+            error = PluginError("the source keeps a reference to the buffer of read_into", uri=uri)
         if error is None:
             block.finish()
         elif is_transient(error) and not is_kept:
             self._try_again(block, error)
         else:
             self._fail(block, error, is_kept=is_kept)
-        del block  # frames of an error hold those that called them
+        del block  # the frames of an error refer to those of their callers, this one among them
 
     def _try_again(self, block: _native.PythonBlock, error: BaseException) -> None:
-        ours = self.passing[block.source] = self._as_ours(error, block)
-        status = ours.status if isinstance(ours, StorageError) else None
-        block.try_again(ours.message, status or 0)
+        own_error = self.transient[block.source] = self._as_streamer_error(error, block)
+        status = own_error.status if isinstance(own_error, StorageError) else None
+        block.try_again(own_error.message, status or 0)
 
     def _fail(self, block: _native.PythonBlock, error: BaseException, *, is_kept: bool) -> None:
         try:
-            self.failure = self.failure or self._as_ours(error, block)
+            self.failure = self.failure or self._as_streamer_error(error, block)
         finally:
             block.fail(type(error).__name__, is_kept)
 
@@ -161,33 +161,33 @@ class PythonReaders:
         wanted = block.end - block.begin
         if got == wanted:
             return
-        known = self._objects[block.source]
+        source_object = self._objects[block.source]
         if isinstance(got, int) and 0 <= got < wanted:
             raise TruncatedError(
                 f"the source gave {got} bytes of {wanted}",
-                uri=known.uri,
+                uri=source_object.uri,
                 byte_range=(block.begin, block.end),
-                object_size=known.size_bytes,
+                object_size=source_object.size_bytes,
             )
-        raise PluginError(f"read_into returned {got!r} for a buffer of {wanted} bytes", uri=known.uri)
+        raise PluginError(f"read_into returned {got!r} for a buffer of {wanted} bytes", uri=source_object.uri)
 
-    def _as_ours(self, error: BaseException, block: _native.PythonBlock) -> StreamerError:
+    def _as_streamer_error(self, error: BaseException, block: _native.PythonBlock) -> StreamerError:
         if isinstance(error, StreamerError):
             return error
-        known = self._objects[block.source]
-        ours = StorageError(
+        source_object = self._objects[block.source]
+        own_error = StorageError(
             f"the file system failed with {type(error).__name__}",
-            uri=known.uri,
+            uri=source_object.uri,
             byte_range=(block.begin, block.end),
-            object_size=known.size_bytes,
+            object_size=source_object.size_bytes,
             hint=_text_of(error)[:300] or None,
         )
-        ours.__cause__ = error
-        return ours
+        own_error.__cause__ = error
+        return own_error
 
 
 def _caught(function: Callable[..., None], *arguments: object) -> BaseException | None:
-    """Call it and return what it raises, also what is no `Exception`: `CancelledError`, `SystemExit`, Rust's panics."""
+    """Call a function and return what it raises, `CancelledError`, `SystemExit` and Rust's panics included."""
     try:
         function(*arguments)
     except BaseException as error:
@@ -196,7 +196,7 @@ def _caught(function: Callable[..., None], *arguments: object) -> BaseException 
 
 
 def _forget_locals(error: BaseException) -> None:
-    """Let go of what the frames of an error held, which may be slices of the buffer, as `unittest` does."""
+    """Clear the frames of an error, which may hold slices of the buffer, as `unittest` does."""
     for each in with_causes(error):
         traceback.clear_frames(each.__traceback__)
 

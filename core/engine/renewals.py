@@ -1,7 +1,6 @@
-"""New credentials, or a new URL, for objects whose own have expired; on the consumer's thread.
+"""Renews expired credentials or URLs of objects, on the consumer's thread.
 
-A server of credentials that is away for a while is asked again, as the storage itself is: a load outlasts the outage of
-both.
+A request to the server of credentials is retried as one to the storage is: a load outlasts an outage of either.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ class Renewals:
     """The renewals of one session.
 
     Args:
-        engine: Takes what is new.
+        engine: Takes the new sources.
         objects: Of the session.
-        deadline_s: How long a renewal is tried again.
+        deadline_s: How long a renewal is retried.
     """
 
     def __init__(self, engine: _native.Session, objects: Sequence[SourceObject], deadline_s: float) -> None:
@@ -38,10 +37,10 @@ class Renewals:
         self._waiting: dict[int, _Attempts] = {}  # by object
 
     def renew(self, sources: Iterable[int]) -> None:
-        """Renew these objects, and those that failed before and are due.
+        """Renew these objects, and those whose retry is due.
 
         Raises:
-            StreamerError: as the backend's `HttpSource.refresh` does, where that will not pass or lasts too long.
+            StreamerError: as `HttpSource.refresh` of the backend, where that is not transient or lasts too long.
         """
         for source in sources:
             self._waiting.setdefault(source, _Attempts())
@@ -51,15 +50,15 @@ class Renewals:
                 self._renew(source, attempts)
 
     def _renew(self, source: int, attempts: _Attempts) -> None:
-        known = self._objects[source].source
-        assert isinstance(known, HttpSource)
-        assert known.refresh is not None
+        expired = self._objects[source].source
+        assert isinstance(expired, HttpSource)
+        assert expired.refresh is not None
         try:
-            target = http_target(known.refresh())
+            target = http_target(expired.refresh())
         except StreamerError as error:
             if not is_transient(error) or attempts.seconds > self._deadline_s:
                 raise
-            attempts.put_off()
+            attempts.delay()
         else:
             del self._waiting[source]
             self._engine.renew(source, target)
@@ -74,6 +73,6 @@ class _Attempts:
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def put_off(self) -> None:
+    def delay(self) -> None:
         self.due = time.monotonic() + self._pause_s
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)

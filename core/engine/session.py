@@ -1,8 +1,8 @@
 """One run of the engine over a plan: starts it, renews credentials, and hands out finished items.
 
-Every item is handed out exactly once or the iteration raises. Leaving the iteration, closing, an error or
-garbage collection stops all reading within a second; all threads are joined. Only then is memory freed that was
-not handed out, and never what a device or a reader that does not answer may still write.
+Every item is handed out exactly once or the iteration raises. Leaving the iteration, closing, an error or garbage
+collection stops all reading within a second; all threads are joined. Memory that was not handed out is freed only then;
+memory that a hanging device or reader may still write is never freed.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from streamer.core.tensors.resize_lock import ResizeLock
 
 __all__ = ["ReadSession", "SourceObject"]
 
-_Given = ParamSpec("_Given")
-_Told = TypeVar("_Told")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
-WAIT_S = 0.2  # between two looks at the progress; the engine itself wakes us for anything else
-# Memory that a device which does not answer may still write, by its id. Freed with the process, as its context is.
+WAIT_S = 0.2  # between two updates of the progress; the engine itself wakes this thread for anything else
+# Memory that a hanging device may still write, by its id. It is freed with the process, as the device's context is.
 _LEFT_TO_DEVICES: dict[int, object] = {}
-# What keeps the caller's tensors alive, what keeps their memory in place, and the tensors of our own.
+# Owners of the caller's tensors, the lock of their memory, and the tensors allocated here.
 _Targets: TypeAlias = "tuple[object, ResizeLock | None, DeviceTensors | None]"
 
 
-def _of_one_process(method: Callable[_Given, _Told]) -> Callable[_Given, _Told]:
-    """Refuse a forked child in the words of the public tree: the engine's own class is none of it."""
+def _of_one_process(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Raise the public `EngineError` in a forked child, in place of the engine's own class."""
 
     @wraps(method)
-    def refusing(*given: _Given.args, **named: _Given.kwargs) -> _Told:
+    def checked(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
         try:
-            return method(*given, **named)
+            return method(*arguments, **named)
         except _native.ForkedError as error:
             raise EngineError(str(error)) from None
 
-    return refusing
+    return checked
 
 
 class ReadSession:
@@ -66,14 +66,14 @@ class ReadSession:
         plan: What to read.
         settings: How to read.
         in_item_order: Hand items out in plan order instead of completion order.
-        keep_alive: Kept until the last reader is gone: owners of the plan's target addresses.
+        keep_alive: Owners of the plan's target addresses; referenced until the last reader has ended.
         lock: Of their memory; released when nothing writes to it any more.
         on_progress: Called with the bytes landed so far, on the consumer's thread.
         on_wait: Called with a line to show while a server is waited for, and with "" afterwards.
-        digests: What to compute of the items on the way, and what is expected of them.
+        digests: Digests to compute of the items, and their expected values.
         name_of: Gives the name of an item, for messages.
-        device_tensors: Gives memory for items on CUDA devices, on the consumer's thread.
-        items: What they are, in a message.
+        device_tensors: Allocates memory for items on CUDA devices, on the consumer's thread.
+        items: What the items are called in a message.
 
     Raises:
         OutOfMemoryError: an item is larger than all memory.
@@ -111,7 +111,7 @@ class ReadSession:
         targets = (keep_alive, lock, device_tensors)
         self._readers = PythonReaders(self._engine, objects, settings.python_threads, targets, plan)
         self._end = partial(_end, self._engine, self._readers, targets)
-        self._at_death = weakref.finalize(self, self._end)
+        self._finalizer = weakref.finalize(self, self._end)
         try:
             self._engine.start(plan.items, plan.spans, device_tensors.streams() if device_tensors else {}, digests)
             self._readers.start()
@@ -122,17 +122,17 @@ class ReadSession:
     def close(self) -> None:
         """Stop reading, join every thread, and free what was not handed out.
 
-        Any number of times, from any thread: each call returns when all of that is done. A device or a Python source
-        that does not answer is waited for a second at most, and left with the memory it may still write.
+        It may be called any number of times, from any thread; each call returns when all of that is done. It waits a
+        second at most for a hanging device or Python source, which keeps the memory that it may still write.
         """
         self._end()
-        self._at_death.detach()
+        self._finalizer.detach()
         if not self._engine.is_forked():
             self._news.end()
 
     @_of_one_process
     def next_items(self) -> list[int]:
-        """Wait for items whose bytes are all in place; an empty list means that every item was given.
+        """Wait for items whose bytes are all in place; an empty list means that every item was handed out.
 
         Raises:
             StreamerError: reading failed; the class says how. Nothing more is handed out.
@@ -144,7 +144,7 @@ class ReadSession:
             items = self._wait().items
             if self._device_tensors:
                 self._device_tensors.start_copies(items)
-        except BaseException:  # an error or Ctrl-C: nobody will ask again
+        except BaseException:  # an error or Ctrl-C: the last call
             self.close()
             raise
         self._delivered += len(items)
@@ -169,7 +169,7 @@ class ReadSession:
 
     @_of_one_process
     def version(self, source: int) -> str:
-        """Text that changes when the object's content does, as the answers told; empty where they did not."""
+        """The version in the answers about an object, which changes with its content; empty where they had none."""
         return self._engine.version(source)
 
     @_of_one_process
@@ -222,13 +222,13 @@ class ReadSession:
         if native.code == "source" and raised is not None:
             return raised
         failed = self._objects[native.source]
-        if isinstance(failed.source, PythonSource) and native.source in self._readers.passing:
-            return _given_up(self._readers.passing[native.source], native)
+        if isinstance(failed.source, PythonSource) and native.source in self._readers.transient:
+            return _with_attempts(self._readers.transient[native.source], native)
         if native.code == "checksum":
-            is_of_one = native.item < self._plan.item_count  # and not of an answer with several
-            name = self._name_of(native.item) if self._name_of and is_of_one else None
+            is_of_item = native.item < self._plan.item_count  # else of an answer, which may hold several
+            name = self._name_of(native.item) if self._name_of and is_of_item else None
             return checksum_error(native, name, uri=failed.uri, object_size=failed.size_bytes)
-        is_of_all = native.code == "device" and len(self._objects) > 1  # no object's fault
+        is_of_all = native.code == "device" and len(self._objects) > 1  # the error is not about one object
         return error_from_native(
             native,
             uri=None if is_of_all else failed.uri,
@@ -237,8 +237,8 @@ class ReadSession:
         )
 
 
-def _given_up(error: StreamerError, native: _native.ReadError) -> StreamerError:
-    """Add what the engine knows to the last failure of a Python source."""
+def _with_attempts(error: StreamerError, native: _native.ReadError) -> StreamerError:
+    """Add the engine's count of attempts to the last failure of a Python source."""
     error.message = native.detail
     if isinstance(error, StorageError):
         error.attempts, error.elapsed_s = native.attempts, native.elapsed_s
@@ -246,14 +246,14 @@ def _given_up(error: StreamerError, native: _native.ReadError) -> StreamerError:
 
 
 def _end(engine: _native.Session, readers: PythonReaders, targets: _Targets) -> None:
-    """Called any number of times: `engine.close` waits for the join that another thread has begun."""
+    """End a session; may be called again: `engine.close` waits for the join that another thread has begun."""
     engine.close()
     is_joined = readers.join()
     if engine.is_forked():
         return
     if engine.has_abandoned_copies():
         _LEFT_TO_DEVICES[id(targets)] = targets
-    elif is_joined:  # a reader that is left keeps what it writes to
+    elif is_joined:  # a reader left behind keeps the memory that it writes to
         _, lock, device_tensors = targets
         if lock is not None:
             lock.release()

@@ -28,27 +28,26 @@ def read_ranges(
         what: What the ranges hold, in a message.
 
     Returns:
-        The bytes of each range, and the objects with the version their answers told: later reads of them are
-        refused if the object has changed since. Checksums of answers are asked for further on only where every
-        answer had one.
+        The bytes of each range, and the objects with the version that their answers had: later reads of them are
+        refused if the object has changed since. Later reads request checksums only where every answer had one.
 
     Raises:
         StorageError: and its kinds, for the first range that cannot be read.
     """
     plan = plan_reads((Item(*wanted) for wanted in ranges), settings.coalesce_gap_bytes)
     session = ReadSession(objects, plan, settings, items=what)
-    found = [memoryview(b"")] * len(ranges)
+    contents = [memoryview(b"")] * len(ranges)
     try:
         while items := session.next_items():
             for index in items:
                 memory = session.take(index)
                 if memory is not None:
-                    found[index] = memoryview(memory)
+                    contents[index] = memoryview(memory)
         pinned = [
-            replace(known, version=session.version(index), compares_answers=session.compares_answers(index))
-            for index, known in enumerate(objects)
+            replace(each, version=session.version(index), compares_answers=session.compares_answers(index))
+            for index, each in enumerate(objects)
         ]
     finally:
         settings.meter.add(session.stats())
         session.close()
-    return found, pinned
+    return contents, pinned

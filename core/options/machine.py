@@ -40,9 +40,9 @@ def memory_bytes() -> int:
 
 @lru_cache(maxsize=1)
 def swap_bytes() -> int:
-    """Size the disk space that may stand in for memory, in bytes; what others use of it is not considered."""
-    told = re.search(r"^SwapTotal:\s*([0-9]+) kB$", _text(MEMORY), re.MULTILINE)
-    return int(told[1]) << 10 if told else 0
+    """Give the bytes of swap space; what other processes use of it is not subtracted."""
+    match = re.search(r"^SwapTotal:\s*([0-9]+) kB$", _text(MEMORY), re.MULTILINE)
+    return int(match[1]) << 10 if match else 0
 
 
 @lru_cache(maxsize=1)

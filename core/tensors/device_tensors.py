@@ -1,7 +1,7 @@
 """The tensors of one load on accelerators: memory is allocated when the engine asks for it, not before.
 
-So a load holds no more of a device than its memory limit plus what its consumer keeps. What the device has no room for
-is a `DeviceError` with the bytes asked for and those free.
+So a load holds no more of a device than its memory limit plus what its consumer keeps. A tensor for which the device
+has no room is a `DeviceError` with the bytes requested and those free.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Provision(NamedTuple):
 
     Attributes:
         device: Its number, or the engine's CONSUMERS_HOST.
-        stream: Copies wait for what this stream was given by now.
+        stream: Copies wait for the work that this stream has by now.
         items: Of the plan.
         addresses: Where each of them goes.
     """
@@ -59,7 +59,7 @@ class DeviceTensors:
         self._copies: dict[int, StagedCopy] = {}
 
     def streams(self) -> dict[int, int]:
-        """The current stream of every CUDA device of the load."""
+        """Give the current stream of every CUDA device of the load."""
         cuda = {device for device in self._engine_devices if device >= 0}
         return {device: self._devices.cuda.stream(device) for device in cuda}
 
@@ -69,20 +69,20 @@ class DeviceTensors:
         Raises:
             DeviceError: a device has no room.
         """
-        made: dict[int, Provision] = {}
+        provisions: dict[int, Provision] = {}
         for item in items:
             device = self._engine_devices[item]
             is_staged = device == _native.CONSUMERS_HOST
-            if device not in made:
-                made[device] = Provision(device, 0 if is_staged else self._devices.cuda.stream(device), [], [])
+            if device not in provisions:
+                provisions[device] = Provision(device, 0 if is_staged else self._devices.cuda.stream(device), [], [])
             tensor = self._staging(item) if is_staged else self._empty(item, device)
-            self._allocated[item] = _Allocated(tensor, made[device].stream)
-            made[device].items.append(item)
-            made[device].addresses.append(tensor.data_ptr())
-        return list(made.values())
+            self._allocated[item] = _Allocated(tensor, provisions[device].stream)
+            provisions[device].items.append(item)
+            provisions[device].addresses.append(tensor.data_ptr())
+        return list(provisions.values())
 
     def start_copies(self, items: Iterable[int]) -> None:
-        """Start what torch has to copy of these finished items, so that it runs while others are consumed.
+        """Start torch's copies of these finished items, so that they run while others are consumed.
 
         Raises:
             DeviceError: a device has no room, or refused.
@@ -92,7 +92,7 @@ class DeviceTensors:
                 self._copies[item] = self._start_copy(item, self._allocated.pop(item).tensor)
 
     def take(self, item: int) -> Any:
-        """Hand over the tensor of a finished item, which start_copies() was told of.
+        """Hand over the tensor of a finished item, after `start_copies`.
 
         Raises:
             DeviceError: the device refused.
@@ -108,20 +108,20 @@ class DeviceTensors:
             except RuntimeError as error:
                 raise self._refused(item, self._devices.device(self._entries[item].name), error) from error
         device = self._engine_devices[item]
-        found = self._allocated.pop(item, None)
-        if found is None:
+        allocated = self._allocated.pop(item, None)
+        if allocated is None:
             self._check_empty(item)
             return self._empty(item, device)
-        self._devices.cuda.hand_over(found.tensor, device, found.stream)
-        return found.tensor
+        self._devices.cuda.hand_over(allocated.tensor, device, allocated.stream)
+        return allocated.tensor
 
     def free_all(self) -> None:
-        """Free what was not taken. Only when the engine has stopped."""
+        """Free the tensors that were not taken. Only when the engine has stopped."""
         self._allocated.clear()
         self._copies.clear()
 
     def _check_empty(self, item: int) -> None:
-        """Empty tensors are never asked for by the engine, so not allocated; any other was freed by another thread."""
+        """Check that an item without memory is empty: the engine asks for none. Memory of any other was freed."""
         if self._entries[item].end > self._entries[item].begin:
             raise LoadCancelledError("the stream was closed while it was read")
 
@@ -129,7 +129,7 @@ class DeviceTensors:
         entry = self._entries[item]
         try:
             return self._devices.cuda.empty(self._framework.shape(entry), self._framework.dtype(entry), device)
-        except Exception as error:  # torch.OutOfMemoryError since 2.5, RuntimeError of every other trouble
+        except Exception as error:  # torch.OutOfMemoryError since 2.5, RuntimeError for every other failure
             raise self._refused(item, f"cuda:{device}", error, _native.cuda_free_bytes(device)) from error
 
     def _staging(self, item: int) -> Any:
@@ -147,10 +147,10 @@ class DeviceTensors:
         entry = self._entries[item]
         asked = entry.end - entry.begin
         is_full = "out of memory" in str(error).lower()
-        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        told = f"{asked} bytes asked for" + (f", {free} free" if free is not None else "")
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        sizes = f"{asked} bytes asked for" + (f", {free} free" if free is not None else "")
         return DeviceError(
-            f"{device} could not take tensor {entry.name[:80]!r} ({told}): {said}",
+            f"{device} could not take tensor {entry.name[:80]!r} ({sizes}): {reason}",
             hint="Load fewer tensors (names=) or spread them over devices (device={...})" if is_full else None,
             code="CUDA_ERROR_OUT_OF_MEMORY" if is_full else type(error).__name__,
             requested_bytes=asked,

@@ -1,6 +1,6 @@
-"""Which device each tensor goes to, and who carries it there: the engine to CUDA devices, torch to all others.
+"""Which device each tensor goes to, and what copies it there: the engine to CUDA devices, torch to all others.
 
-Refuses a device that the framework does not know or cannot use here.
+Refuses a device that the framework does not have or cannot use here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Devices(Protocol):
         """As `streamer.core.engine.plan.Item.device`: where the engine shall put its bytes."""
 
     def engine_device_of(self, tensor: Any) -> int:
-        """The same of a tensor that exists."""
+        """The same, for a tensor that exists."""
 
     def path(self, name: str) -> str:
         """How it gets there: "ring" through pinned memory, "torch" by torch's own copy, "" where it stays."""
 
     def path_of(self, tensor: Any) -> str:
-        """The same of a tensor that exists."""
+        """The same, for a tensor that exists."""
 
     def moved(self, tensor: Any, name: str) -> Any:
         """The tensor on its device, from this machine's memory."""
@@ -59,8 +59,8 @@ class TorchDevices:
         self.cuda = torch_cuda.TorchCuda(torch)
         self.staging = TorchStaging(torch)
         self._placement = Placement(device)
-        self._known = {_key(device): _usable(torch, device) for device in self._placement.devices}
-        self._is_all_cpu = all(device.type == "cpu" for device in self._known.values())
+        self._devices_by_key = {_key(device): _usable(torch, device) for device in self._placement.devices}
+        self._is_all_cpu = all(device.type == "cpu" for device in self._devices_by_key.values())
 
     def engine_device(self, name: str) -> int:
         if self._is_all_cpu and self._placement.leaves_none_out:
@@ -83,12 +83,12 @@ class TorchDevices:
         return tensor if self._is_all_cpu else tensor.to(self.device(name))
 
     def remarks(self) -> list[str]:
-        cuda = {self.cuda.index_of(device) for device in self._known.values() if device.type == "cuda"}
+        cuda = {self.cuda.index_of(device) for device in self._devices_by_key.values() if device.type == "cuda"}
         refusals = [(index, self.cuda.refusal(index)) for index in sorted(cuda)]
         return [f"cuda:{index} is filled by torch: {refusal.detail}" for index, refusal in refusals if refusal]
 
     def device(self, name: str) -> Any:
-        return self._known[_key(self._placement.of(name))]
+        return self._devices_by_key[_key(self._placement.of(name))]
 
     def _path(self, device: Any) -> str:
         if device.type == "cpu":
@@ -141,30 +141,30 @@ class HostOnly:
 
 def _usable(torch: Any, device: Any) -> Any:
     try:
-        known = torch.device(device)
-        if known.type != "cpu":
-            torch_cuda.probe(torch, known)
+        torch_device = torch.device(device)
+        if torch_device.type != "cpu":
+            torch_cuda.probe(torch, torch_device)
     except Exception as error:  # torch raises RuntimeError, AssertionError, ValueError by device kind
         refusal = _cuda_refusal(device)
-        said = f"; {refusal.detail}" if refusal else ""
+        driver_reason = f"; {refusal.detail}" if refusal else ""
         raise UnknownDeviceError(
-            f"torch cannot use device {device!r}: {_first_line(error)}{said}",
+            f"torch cannot use device {device!r}: {_first_line(error)}{driver_reason}",
             hint=HINT,
             code=refusal.storage_code if refusal else None,
         ) from error
-    if known.type == "meta":
+    if torch_device.type == "meta":
         raise UnknownDeviceError("tensors on the meta device hold no bytes to load", hint=HINT)
-    return known
+    return torch_device
 
 
 def _cuda_refusal(device: Any) -> _native.ReadError | None:
-    """What NVIDIA's driver says of a device that torch cannot use, if it is one of that kind."""
+    """What NVIDIA's driver answers about a CUDA device that torch cannot use; None for other kinds."""
     kind, _, index = str(device).partition(":")
     return _native.cuda_open(int(index) if index.isdecimal() else 0) if kind == "cuda" else None
 
 
 def _key(device: Any) -> str:
-    """A device as it was written: 0 and "0" are torch's business."""
+    """Identify a device as the caller wrote it: 0 and "0" may be different devices to torch."""
     return f"{type(device).__name__}:{device}"
 
 

@@ -61,7 +61,7 @@ _NUMPY_DTYPES = {
     "I64": "<i8",
     "U64": "<u8",
 }
-# Between these a cast keeps the meaning; smaller ones are quantized and mean nothing without their scales.
+# A cast between these keeps the values' meaning; smaller dtypes are quantized, and need their scales.
 _CAST = ("F64", "F32", "F16", "BF16")
 _ALIASES = {"pt": "pt", "torch": "pt", "pytorch": "pt", "np": "np", "numpy": "np"}
 
@@ -87,7 +87,7 @@ class Framework(Protocol):
         """A tensor that owns `memory`, or an empty one."""
 
     def final_dtype(self, entry: TensorEntry) -> Any:
-        """The dtype its tensor is handed out with, after the cast that was asked for."""
+        """The dtype of its tensor after the cast, as it is handed out."""
 
     def cast(self, tensor: Any) -> Any:
         """The tensor with that dtype, on its device."""
@@ -108,13 +108,13 @@ class TorchFramework:
         self.devices = TorchDevices(torch, device)
 
     def dtype(self, entry: TensorEntry) -> Any:
-        known = self._dtypes.get(entry.dtype)
-        if known is None:
-            known = getattr(self._torch, _TORCH_DTYPES[entry.dtype], None)
-            if known is None:
+        dtype = self._dtypes.get(entry.dtype)
+        if dtype is None:
+            dtype = getattr(self._torch, _TORCH_DTYPES[entry.dtype], None)
+            if dtype is None:
                 raise _unsupported(entry, f"torch {self._torch.__version__} has no such dtype")
-            self._dtypes[entry.dtype] = known
-        return known
+            self._dtypes[entry.dtype] = dtype
+        return dtype
 
     def shape(self, entry: TensorEntry) -> tuple[int, ...]:
         _check_addressable(entry)
@@ -129,7 +129,7 @@ class TorchFramework:
         shape = self.shape(entry)
         if memory is None:
             return self._torch.empty(shape, dtype=dtype)
-        # In place: a view would be a second tensor object, which for 100 000 small tensors costs more than reading.
+        # In place, as a view is a second tensor object: for 100 000 small tensors that costs more than reading them.
         return self._torch.frombuffer(memory, dtype=dtype).resize_(shape)
 
     def final_dtype(self, entry: TensorEntry) -> Any:
@@ -174,9 +174,9 @@ class NumpyFramework:
 
 
 def _check_addressable(entry: TensorEntry) -> None:
-    """An empty tensor may have any dimension beside its zero; strides of the libraries are signed 64-bit numbers."""
+    """Check that strides fit 64 signed bits: an empty tensor may have any dimension beside its zero."""
     if 0 not in entry.shape:
-        return  # its bytes are in a file
+        return  # the file's size bounds it
     strides = prod(max(1, size) for size in entry.shape)
     if strides * LARGEST_ITEM_BYTES > LARGEST_STRIDE:
         raise _unsupported(entry, "the other dimensions of this empty tensor are too large for torch and numpy")
@@ -186,7 +186,7 @@ def framework_of(name: str, device: Any = "cpu", cast_to: Any = None) -> Framewo
     """Give the framework of this name, on this device, casting to this dtype unless it is None.
 
     Raises:
-        OptionError: unknown framework or dtype, or a cast it does not make.
+        OptionError: unknown framework or dtype, or a cast that is not supported.
         UnknownDeviceError: torch does not know the device, or it is not available.
     """
     kind = _ALIASES.get(name) if isinstance(name, str) else None
@@ -200,10 +200,10 @@ def framework_of(name: str, device: Any = "cpu", cast_to: Any = None) -> Framewo
 
 
 def _cast_dtype(torch: Any, dtype: Any) -> Any:
-    known = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
-    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
-    if dtype is None or any(found is each for each in known):
-        return found
+    possible = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
+    chosen = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if dtype is None or any(chosen is each for each in possible):
+        return chosen
     names = ", ".join(_TORCH_DTYPES[name] for name in _CAST)
     raise OptionError(f"dtype is one of {names}, not {dtype!r}", hint="Cast the tensors afterwards")
 

@@ -1,6 +1,6 @@
-"""Which of this process's memory may be written, as the kernel tells: a write elsewhere would end the process.
+"""Which memory of this process is read-only, according to the kernel: a write to it would end the process.
 
-torch does not know: a tensor over a file that was mapped for reading looks like any other. Guarantees: where
+torch does not say: a tensor over a file that was mapped for reading looks like any other. Guarantees: where
 `/proc/self/maps` cannot be read, nothing is refused.
 """
 
@@ -28,7 +28,7 @@ class ReadOnlyMemory:
                 self._ends.append(int(end, 16))
 
     def holds_part_of(self, begin: int, end: int) -> bool:
-        """Tell whether any of these bytes may not be written: the last mapping that begins before their end tells."""
+        """Whether any of these bytes is read-only, which the last mapping that begins before their end decides."""
         before = bisect_left(self._begins, end)
         return before > 0 and self._ends[before - 1] > begin
 

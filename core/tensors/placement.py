@@ -17,9 +17,9 @@ class Placement:
     """The ``device`` argument of a load.
 
     Args:
-        device: Anything the framework knows as a device, or a mapping: a key is the whole name of a tensor, the name
+        device: Any device of the framework, or a mapping: a key is the whole name of a tensor, the name
             of a module (``model.layers.0``: all below it), or ``""`` for all that no other key matches. The longest
-            key counts.
+            matching key counts.
 
     Example:
         >>> Placement({"": "cpu", "model.layers.0": "cuda:1"}).of("model.layers.0.mlp.weight")
@@ -35,12 +35,12 @@ class Placement:
 
     @property
     def devices(self) -> list[Any]:
-        """Every device named, in order."""
+        """The devices of all keys, in order."""
         return list(self._by_key.values())
 
     @property
     def leaves_none_out(self) -> bool:
-        """True when every name has a device."""
+        """Whether every possible name has a device."""
         return "" in self._by_key
 
     def of(self, name: str) -> Any:

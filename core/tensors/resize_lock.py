@@ -1,9 +1,9 @@
 """Keeps the memory of the caller's tensors where it is while something else writes into it.
 
 Guarantees: until `ResizeLock.release`, `resize_` of a torch tensor or of its storage, and `resize` of a numpy array,
-raise where they are called; else they free the memory, and what the engine writes lands in whatever has it next.
-Afterwards all is as it was. Does not stop what replaces memory as a whole (`share_memory_`, ``array.data = …``), nor
-the resizing of an array that torch wraps (`from_numpy`): torch does not say whose memory it is.
+raise in their caller. Without the lock they would free the memory, and the engine would write into whatever has it
+next. Afterwards they work again. The lock stops neither what replaces memory as a whole (`share_memory_`, ``array.data
+= …``), nor the resizing of an array that torch wraps (`from_numpy`), as torch does not name the memory's owner.
 """
 
 from __future__ import annotations
@@ -21,50 +21,51 @@ from streamer.core.tensors.torch_private_names import address_of_storage
 
 __all__ = ["ResizeLock"]
 
-# No storage of torch is smaller, and the flag lies in its first half.
-LOOKED_AT_BYTES = 80
+# No storage object of torch is smaller, and the flag lies in its first half.
+INSPECTED_BYTES = 80
 
-_mutex = threading.RLock()  # a lock that is collected may be given back while another is made
-# How many locks a storage is in, by its address; only of those that could be resized before.
+_mutex = threading.RLock()  # the garbage collector may release a lock while this thread takes another
+# Number of locks by address of the storage; only of storages that could be resized before.
 _locked: dict[int, int] = {}
 
 
 class ResizeLock:
-    """Locks the memory of tensors from its making on; given back when it is released, or with its last reference.
+    """Locks the memory of tensors until it is released, or loses its last reference.
 
-    Several may lock the same memory: the last one to go gives it back. Any thread may release it, any number of times.
+    Several may lock the same memory: it can be resized once the last one is released. Any thread may release a lock,
+    any number of times.
     """
 
     def __init__(self, tensors: Iterable[Any]) -> None:
-        self._held: _Held | None = _Held(tensors)
+        self._memory: _LockedMemory | None = _LockedMemory(tensors)
 
     def shared(self) -> ResizeLock:
         """Lock the same memory once more, at no cost."""
         other = ResizeLock(())
-        other._held = self._held
+        other._memory = self._memory
         return other
 
     def release(self) -> None:
         """Let the memory be resized again, unless it is locked by others."""
-        self._held = None
+        self._memory = None
 
 
-class _Held:
-    """Memory that is locked as long as anything refers to this."""
+class _LockedMemory:
+    """Memory that is locked as long as this object has a reference."""
 
     def __init__(self, tensors: Iterable[Any]) -> None:
         storages: list[Any] = []
-        weakref.finalize(self, _give_back, storages).atexit = False
+        weakref.finalize(self, _unlock, storages).atexit = False
         self._references: list[weakref.ref[Any]] = []
         for tensor in tensors:
             if not hasattr(tensor, "data_ptr"):
-                self._references.append(_referred_to(tensor))
+                self._references.append(_weak_reference_to(tensor))
             elif (storage := _locked_storage(tensor)) is not None:
                 storages.append(storage)
 
 
-def _referred_to(array: Any) -> weakref.ref[Any]:
-    """Numpy resizes no array with a weak reference, whatever `refcheck` says; exported buffers do not stop it."""
+def _weak_reference_to(array: Any) -> weakref.ref[Any]:
+    """Keep numpy from resizing an array: with a weak reference it never does, whatever `refcheck` says."""
     while isinstance(array.base, np.ndarray):  # the one that owns the memory
         array = array.base
     return weakref.ref(array)
@@ -73,7 +74,7 @@ def _referred_to(array: Any) -> weakref.ref[Any]:
 def _locked_storage(tensor: Any) -> Any:
     try:
         storage = tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # a subclass that has none
+    except (NotImplementedError, RuntimeError):  # a subclass without a storage
         return None
     with _mutex:
         address = address_of_storage(storage)
@@ -85,14 +86,14 @@ def _locked_storage(tensor: Any) -> Any:
             _lock_for_good(tensor, storage)
             return None
         flag = ctypes.c_bool.from_address(address + offset)
-        if not flag.value:  # it was never ours to resize: shared memory, a mapped file, another library's
+        if not flag.value:  # it cannot be resized anyway: shared memory, a mapped file, another library's
             return None
         flag.value = False
         _locked[address] = 1
         return storage
 
 
-def _give_back(storages: list[Any]) -> None:
+def _unlock(storages: list[Any]) -> None:
     with _mutex:
         for storage in storages:
             address = address_of_storage(storage)
@@ -104,18 +105,18 @@ def _give_back(storages: list[Any]) -> None:
 
 @cache
 def _flag_offset() -> int | None:
-    """Where a storage keeps whether it may be resized; None where this torch does not show it.
+    """Find the byte of a storage that says whether it may be resized; None where this torch has no such byte.
 
-    torch turns the flag off in `Tensor.numpy`, has no way to turn it on again, and none at all for CUDA. So it is
-    watched while it does, and the one byte that changes is the flag.
+    `Tensor.numpy` clears that flag; torch has no function that sets it again, and none at all for CUDA. So a storage is
+    compared before and after, and the one byte that changes is the flag.
     """
-    import torch  # noqa: PLC0415  a target of torch's is there, so torch is too
+    import torch  # noqa: PLC0415  a target is a torch tensor, so torch is imported
 
     tensor = torch.empty(1, dtype=torch.uint8)
     storage = tensor.untyped_storage()
-    before = ctypes.string_at(address_of_storage(storage), LOOKED_AT_BYTES)
+    before = ctypes.string_at(address_of_storage(storage), INSPECTED_BYTES)
     tensor.numpy()
-    after = ctypes.string_at(address_of_storage(storage), LOOKED_AT_BYTES)
+    after = ctypes.string_at(address_of_storage(storage), INSPECTED_BYTES)
     changes = [(offset, *bytes_) for offset, bytes_ in enumerate(zip(before, after, strict=True)) if len({*bytes_}) > 1]
     if [(was, now) for _, was, now in changes] != [(1, 0)]:
         return None

@@ -1,8 +1,8 @@
-"""Which tensors of the caller's are plain memory, so that they can be filled. Asked before their memory is looked at.
+"""Which of the caller's tensors are plain memory, so that they can be filled; decided before their memory is inspected.
 
-Refuses what keeps its values elsewhere than torch's own tensors do: subclasses with a ``__torch_dispatch__`` (fake,
+Refuses tensors that keep their values elsewhere than torch's own: subclasses with a ``__torch_dispatch__`` (fake,
 masked and distributed tensors among them), tensors inside a transform of ``torch.func``, nested ones, tensors of zeros
-alone; and whatever cannot be asked.
+without memory; and every object whose attributes raise.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import Any
 from streamer.core.errors import TargetError
 from streamer.core.tensors import torch_private_names
 
-__all__ = ["check_kind", "strange"]
+__all__ = ["check_kind", "opaque"]
 
 
 def check_kind(name: str, tensor: Any) -> None:
-    """Refuse what is neither a plain tensor nor a plain array.
+    """Check that a target is a plain tensor or a plain array.
 
     Raises:
-        TargetError: it is not.
+        TargetError: it is neither.
     """
     try:
         reason = _reason_against(tensor) if hasattr(tensor, "data_ptr") else _reason_against_array(tensor)
     except Exception as error:
-        raise strange(name, tensor) from error
+        raise opaque(name, tensor) from error
     if reason is not None:
         raise TargetError(f"the target of tensor {name[:80]!r} {reason}", hint=_HINT)
 
 
-def strange(name: str, tensor: Any) -> TargetError:
-    """Say that a tensor raised what it should have answered."""
+def opaque(name: str, tensor: Any) -> TargetError:
+    """Make the error for a tensor whose attributes raise."""
     return TargetError(
         f"the target of tensor {name[:80]!r} is a {type(tensor).__name__}, which does not tell its memory", hint=_HINT
     )
 
 
-_HINT = "Give a plain tensor: that inside of it, where it wraps one"
+_HINT = "Give a plain tensor; where it wraps one, give that one"
 
 
 def _reason_against(tensor: Any) -> str | None:
@@ -64,6 +64,6 @@ def _reason_against_array(array: Any) -> str | None:
 
 @cache
 def _of_torch() -> tuple[object, Callable[[Any], bool], Callable[[Any], bool]]:
-    torch = sys.modules["torch"]  # a tensor of it is there
+    torch = sys.modules["torch"]  # imported, as the target is one of its tensors
     is_wrapped, is_zero = torch_private_names.is_wrapped(torch), torch_private_names.is_without_memory(torch)
     return torch.Tensor.__torch_dispatch__, is_wrapped, is_zero

@@ -17,7 +17,7 @@ from numpy.exceptions import TooHardError
 
 from streamer.core.errors import TargetError
 from streamer.core.tensors.memory_maps import ReadOnlyMemory
-from streamer.core.tensors.target_kinds import strange
+from streamer.core.tensors.target_kinds import opaque
 
 __all__ = ["Extent", "check_all_apart", "check_apart", "extent_of"]
 
@@ -50,7 +50,7 @@ class Extent(NamedTuple):
 
 
 def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, str]:
-    """Refuse tensors that cannot be filled, or share a part of their bytes.
+    """Check that tensors can be filled, and share no part of their bytes unless they are tied.
 
     Returns:
         For each tensor that is the same memory as one before it: its name, and the first one's.
@@ -60,12 +60,12 @@ def check_all_apart(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, s
     """
     spans = [span for index, tensor in enumerate(tensors) if (span := _span_of(names[index], tensor, index))]
     _check_writable(names, spans)
-    crowded = _crowded(spans)
-    return check_apart(filter(None, (extent_of(names[index], tensors[index]) for index in crowded)))
+    overlapping = _overlapping(spans)
+    return check_apart(filter(None, (extent_of(names[index], tensors[index]) for index in overlapping)))
 
 
 def extent_of(name: str, tensor: Any) -> Extent | None:
-    """Find the bytes of a torch tensor or a numpy array; None where it is empty or keeps them to itself.
+    """Find the bytes of a torch tensor or a numpy array; None where it is empty or has no address.
 
     Raises:
         TargetError: it cannot be filled.
@@ -76,9 +76,9 @@ def extent_of(name: str, tensor: Any) -> Extent | None:
         raise TargetError(f"the target {name[:80]!r} {reason}", hint="Give a tensor that has its memory for itself")
     try:
         item_bytes, address = tensor.element_size(), tensor.data_ptr()
-        there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * item_bytes
+        storage_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * item_bytes
     except (NotImplementedError, RuntimeError) as error:
-        _check_far(name, tensor, error)
+        _check_unaddressable(name, tensor, error)
         return None
     device = _text_of(tensor.device)
     if tensor.is_contiguous():
@@ -86,26 +86,26 @@ def extent_of(name: str, tensor: Any) -> Extent | None:
     else:
         steps = [stride * item_bytes for stride in tensor.stride()]
         extent = _extent((name, device, item_bytes), address, tensor.shape, steps)
-    if extent and extent.end - extent.begin > there_bytes:
-        raise _given_back(name)
+    if extent and extent.end - extent.begin > storage_bytes:
+        raise _freed(name)
     return extent if address else None
 
 
 def check_apart(extents: Iterable[Extent]) -> dict[str, str]:
-    """Refuse tensors that share a part of their bytes.
+    """Check that tensors share no part of their bytes unless they are tied.
 
     Returns:
-        For each that is the same bytes in the same order as one before it: its name, and the first one's.
+        For each with the same bytes in the same order as one before it: its name, and the first one's.
 
     Raises:
         TargetError: two share some bytes, and are not the same.
     """
     ties: dict[str, str] = {}
-    open_ones: list[Extent] = []
+    reaching: list[Extent] = []
     for extent in sorted(extents, key=_by_begin):
-        if open_ones:
-            open_ones = [each for each in open_ones if each.end > extent.begin and each.device == extent.device]
-        for other in open_ones:
+        if reaching:
+            reaching = [each for each in reaching if each.end > extent.begin and each.device == extent.device]
+        for other in reaching:
             if _are_tied(other, extent):
                 ties.setdefault(extent.name, other.name)
             elif _share(other, extent):
@@ -113,7 +113,7 @@ def check_apart(extents: Iterable[Extent]) -> dict[str, str]:
                     f"the targets {other.name[:80]!r} and {extent.name[:80]!r} share a part of their memory",
                     hint="Give tensors that have their memory for themselves, or the same tensor for both names",
                 )
-        open_ones.append(extent)
+        reaching.append(extent)
     return ties
 
 
@@ -121,17 +121,17 @@ def _span_of(name: str, tensor: Any, index: int) -> tuple[str, int, int, int] | 
     """Device, begin, end and number of a tensor.
 
     Python's garbage collector looks once at a plain tuple of text and numbers, and again and again at an `Extent`: of
-    many small tensors nothing else is made.
+    many small tensors no other object is created.
     """
     if hasattr(tensor, "data_ptr") and not _refusal(tensor) and tensor.is_contiguous():
         try:
             address, size_bytes = tensor.data_ptr(), tensor.nbytes
-            there_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
+            storage_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
         except (NotImplementedError, RuntimeError) as error:
-            _check_far(name, tensor, error)
+            _check_unaddressable(name, tensor, error)
             return None
-        if size_bytes > there_bytes:
-            raise _given_back(name)
+        if size_bytes > storage_bytes:
+            raise _freed(name)
         return (_text_of(tensor.device), address, address + size_bytes, index) if address and size_bytes else None
     extent = extent_of(name, tensor)
     return (extent.device, extent.begin, extent.end, index) if extent else None
@@ -147,14 +147,14 @@ def _check_writable(names: Sequence[str], spans: Iterable[tuple[str, int, int, i
             )
 
 
-def _crowded(spans: Iterable[tuple[str, int, int, int]]) -> list[int]:
-    """The numbers of those that lie across another: of a model, its tied tensors at most."""
+def _overlapping(spans: Iterable[tuple[str, int, int, int]]) -> list[int]:
+    """Give the numbers of the spans that overlap another: in a model, at most those of its tied tensors."""
     ordered = sorted(spans)
     return sorted(ordered[at][3] for begin, end in _runs(ordered) if end - begin > 1 for at in range(begin, end))
 
 
 def _runs(ordered: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[int, int]]:
-    """Cut where nothing that began before reaches."""
+    """Split sorted spans into runs that overlap: each begins behind the end of all before it."""
     first = reach = 0
     on = ""
     for at, (device, begin, end, _) in enumerate(ordered):
@@ -180,18 +180,18 @@ def _refusal(tensor: Any) -> str | None:
 
 @cache
 def _text_of(value: Any) -> str:
-    """Of a device or a layout, of which there are a handful."""
+    """Cache the text of a device or a layout: there are a handful."""
     return str(value)
 
 
-def _check_far(name: str, tensor: Any, error: Exception) -> None:
-    """Let pass what lies on a device whose addresses are not told: torch copies into it."""
+def _check_unaddressable(name: str, tensor: Any, error: Exception) -> None:
+    """Refuse a tensor without an address on the CPU; on any other device torch copies into it."""
     if tensor.device.type == "cpu":
-        raise strange(name, tensor) from error
+        raise opaque(name, tensor) from error
 
 
-def _given_back(name: str) -> TargetError:
-    return TargetError(f"the memory of the target {name[:80]!r} was given back", hint="Resize its storage first")
+def _freed(name: str) -> TargetError:
+    return TargetError(f"the memory of the target {name[:80]!r} was freed", hint="Resize its storage first")
 
 
 def _extent_of_array(name: str, array: Any) -> Extent | None:
@@ -231,12 +231,12 @@ def _are_tied(one: Extent, other: Extent) -> bool:
 
 
 def _share(one: Extent, other: Extent) -> bool:
-    """Whether two that lie across each other have a byte in common: columns of one matrix have none."""
+    """Whether two overlapping extents have a byte in common: columns of one matrix have none."""
     if _is_dense(one) or _is_dense(other):
         return True
-    shadows = np.asarray(_Shadow(one)), np.asarray(_Shadow(other))
+    outlines = np.asarray(_Outline(one)), np.asarray(_Outline(other))
     try:
-        return bool(np.shares_memory(*shadows, max_work=MAX_WORK))  # type: ignore[arg-type]  # its stubs know -1 and 0
+        return bool(np.shares_memory(*outlines, max_work=MAX_WORK))  # type: ignore[arg-type]  # its stubs allow -1 and 0
     except TooHardError:
         return True
 
@@ -245,8 +245,8 @@ def _is_dense(extent: Extent) -> bool:
     return prod(extent.shape) * extent.item_bytes == extent.end - extent.begin
 
 
-class _Shadow:
-    """An array in name only: numpy compares addresses, and nothing is read."""
+class _Outline:
+    """An array without data: numpy compares its addresses, and reads nothing."""
 
     def __init__(self, extent: Extent) -> None:
         self.__array_interface__ = {

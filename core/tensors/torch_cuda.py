@@ -1,7 +1,7 @@
-"""torch's part in copies to CUDA devices: whose memory they fill, and behind which of its work they wait.
+"""torch's part in copies to CUDA devices: the memory they fill, and the work they wait for.
 
-The engine copies into tensors of torch's own allocator, on a stream of its own. Such memory is free for the stream it
-was allocated on, so every copy into it waits for what that stream had to do by then.
+The engine copies into tensors of torch's own allocator, on a stream of its own. The allocator reuses memory in the
+order of the stream it was allocated on, so every copy into it waits for that stream's work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["TorchCuda", "probe"]
 
 
 def probe(torch: Any, device: Any) -> None:
-    """Raise what torch raises when it cannot use the device."""
+    """Use a device once, so that torch raises if it cannot."""
     torch.empty(0, device=device)
 
 
@@ -43,7 +43,7 @@ class TorchCuda:
         return self._is_nvidia and self.refusal(index) is None
 
     def refusal(self, index: int) -> _native.ReadError | None:
-        """What the driver answers the engine when it cannot have the device; None when it can."""
+        """The driver's error when the engine opens the device; None where it can."""
         if index not in self._opened:
             self._opened[index] = _native.cuda_open(index)
         return self._opened[index]

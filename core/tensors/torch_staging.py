@@ -12,7 +12,7 @@ __all__ = ["StagedCopy", "TorchStaging", "can_stage"]
 
 
 def can_stage(torch: Any, device: Any) -> bool:
-    """True where torch has what overlapping copies to this kind of device take."""
+    """Whether torch has streams and events for this kind of device, so that copies overlap."""
     module = getattr(torch, device.type, None)
     return all(hasattr(module, name) for name in ("Stream", "Event", "current_stream", "stream"))
 
@@ -44,7 +44,7 @@ class TorchStaging:
             return self._torch.empty(shape, dtype=dtype)
 
     def start(self, source: Any, device: Any) -> StagedCopy:
-        """Copy to the device behind what its current stream was given by now."""
+        """Copy to the device behind the work that its current stream has by now."""
         module = getattr(self._torch, device.type)
         stream = self._streams.get(str(device))
         if stream is None:
@@ -55,7 +55,7 @@ class TorchStaging:
             tensor.copy_(source, non_blocking=True)
             event = module.Event()
             event.record(stream)
-        tensor.record_stream(stream)  # should it be dropped before it is whole
+        tensor.record_stream(stream)  # it may be dropped before it is whole
         return StagedCopy(tensor, event, source)
 
     def finish(self, copy: StagedCopy) -> Any:

@@ -1,4 +1,4 @@
-"""What a store may do beside: tell digests, and be written to."""
+"""Optional methods of a store: `digest` and `write`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class ExtrasContract(ContractStorage):
         store = self._open(self._put("a.safetensors", data))
         if not isinstance(store, DigestingStore):
             pytest.skip("this store tells no digests")
-        told = store.digest(store.info(store.root))
-        if isinstance(told, NoDigest):
-            assert told.reason
+        digest = store.digest(store.info(store.root))
+        if isinstance(digest, NoDigest):
+            assert digest.reason
             return
-        assert told.parts[-1].end == len(data)
+        assert digest.parts[-1].end == len(data)
         begin = 0
-        for part in told.parts:
-            assert part.value == _digest(told.algorithm, data[begin : part.end])
+        for part in digest.parts:
+            assert part.value == _digest(digest.algorithm, data[begin : part.end])
             begin = part.end
 
     def test_what_is_written_is_read_and_replaced(self) -> None:

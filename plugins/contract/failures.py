@@ -54,29 +54,29 @@ class FailuresContract(ContractStorage):
         if not self.tells_replacement:
             pytest.skip("this storage has no versions")
         try:
-            found = read_whole(pinned[0])
+            data = read_whole(pinned[0])
         except ChangedError:
             return
-        assert found == old
+        assert data == old
 
     def test_a_truncated_object_is_an_error(self) -> None:
         """An object that became shorter raises; it is never taken for whole."""
         old = pattern(500_000)
-        known = self._object(self._put("a.safetensors", old))
+        source_object = self._object(self._put("a.safetensors", old))
         self._put("a.safetensors", pattern(400_000))
         if self.keeps_versions:
-            assert read_whole(known) == old
+            assert read_whole(source_object) == old
             return
         with pytest.raises((ChangedError, TruncatedError, RangeResponseError)):
-            read_whole(known)
+            read_whole(source_object)
 
     def test_an_object_deleted_meanwhile_is_an_error(self) -> None:
         """An object that vanished raises."""
         old = pattern(500_000)
-        known = self._object(self._put("a.safetensors", old))
+        source_object = self._object(self._put("a.safetensors", old))
         self.delete(self._names.pop())
         if self.keeps_versions:
-            assert read_whole(known) == old
+            assert read_whole(source_object) == old
             return
         with pytest.raises(StorageError):
-            read_whole(known)
+            read_whole(source_object)

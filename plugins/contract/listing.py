@@ -15,8 +15,8 @@ class ListingContract(ContractStorage):
         self._put("b.safetensors", b"12345")
         self._put("a.safetensors", b"123")
         store = self._open(self._uri())
-        found = store.find(store.root)
-        assert [(self.name(info), info.size_bytes) for info in found] == [("a.safetensors", 3), ("b.safetensors", 5)]
+        listed = store.find(store.root)
+        assert [(self.name(info), info.size_bytes) for info in listed] == [("a.safetensors", 3), ("b.safetensors", 5)]
 
     def test_listing_is_never_older_than_the_call(self) -> None:
         """An object put after a listing is in the next one, also of another store."""
@@ -38,10 +38,10 @@ class ListingContract(ContractStorage):
         for number, name in enumerate(self.odd_names):
             self._put(name, f"object {number}".encode())
         store = self._open(self._uri())
-        found = {self.name(info): info for info in store.find(store.root)}
-        assert set(found) == set(self.odd_names)
+        listed = {self.name(info): info for info in store.find(store.root)}
+        assert set(listed) == set(self.odd_names)
         for number, name in enumerate(self.odd_names):
-            assert read_whole(as_object(store, found[name])) == f"object {number}".encode()
+            assert read_whole(as_object(store, listed[name])) == f"object {number}".encode()
             assert read_whole(self._object(self._uri(name))) == f"object {number}".encode()
 
     def test_stat_gives_the_size(self) -> None:

@@ -1,4 +1,4 @@
-"""Reading ranges: exact, in parallel, and ending when told to."""
+"""Reading ranges: exact, in parallel, and cancelled."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class ReadingContract(ContractStorage):
     def test_ranges_at_edges_are_exact(self) -> None:
         """First, last, middle, single bytes and the whole object."""
         data = pattern(300_000)
-        known = self._object(self._put("a.safetensors", data))
+        source_object = self._object(self._put("a.safetensors", data))
         size = len(data)
         edges = [(0, 1), (1, 2), (65_535, 65_537), (131_072, 131_072 + 65_536), (size - 1, size)]
-        found, _ = read_ranges([known], [(0, *edge) for edge in edges], settings())
-        assert [bytes(each) for each in found] == [data[begin:end] for begin, end in edges]
-        assert read_whole(known) == data
+        ranges, _ = read_ranges([source_object], [(0, *edge) for edge in edges], settings())
+        assert [bytes(each) for each in ranges] == [data[begin:end] for begin, end in edges]
+        assert read_whole(source_object) == data
 
     def test_an_empty_object_has_no_bytes(self) -> None:
         """An object of no bytes is listed, has size 0 and can be asked for."""
@@ -44,15 +44,15 @@ class ReadingContract(ContractStorage):
         contents = {f"{number}.safetensors": pattern(200_000, seed=number) for number in range(8)}
         uris = [self._put(name, data) for name, data in contents.items()]
         with ThreadPoolExecutor(len(uris)) as pool:
-            found = list(pool.map(lambda uri: read_whole(self._object(uri)), uris * 2))
-        assert found == [*contents.values()] * 2
+            loaded = list(pool.map(lambda uri: read_whole(self._object(uri)), uris * 2))
+        assert loaded == [*contents.values()] * 2
 
     def test_cancellation_ends_every_thread(self) -> None:
         """A session closed while it reads leaves no thread behind."""
-        known = self._object(self._put("large.safetensors", pattern(LARGE_BYTES)))
+        source_object = self._object(self._put("large.safetensors", pattern(LARGE_BYTES)))
         before = set(threading.enumerate())
         items = [Item(0, begin, begin + 100_000) for begin in range(0, LARGE_BYTES - 100_000, 100_000)]
-        session = ReadSession([known], plan_reads(items, 0), settings(memory_limit_bytes=1 * MIB))
+        session = ReadSession([source_object], plan_reads(items, 0), settings(memory_limit_bytes=1 * MIB))
         assert session.next_items()
         session.close()
         for thread in set(threading.enumerate()) - before:

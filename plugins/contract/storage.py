@@ -41,7 +41,7 @@ class ContractStorage:
         denied_options: Options with which it may not be read, or None: then that is not tested.
         secrets: Texts that must never be shown: keys, tokens, passwords among the options.
         is_shared: Another process sees the same objects.
-        tells_replacement: An object that was replaced is told from the one it was, even at the same size.
+        tells_replacement: A replaced object has another version than the one before it, even at the same size.
         keeps_versions: An open store goes on giving the objects as they were when it was opened, as a commit does.
         odd_names: Names of objects that need quoting somewhere.
     """

@@ -1,7 +1,7 @@
 """``python -m streamer``.
 
-Python puts the working directory before everything else, so that a ``click.py`` in a folder that was downloaded would
-be imported here: the path loses it before anything else is imported, unless this package lies there.
+Python puts the working directory first on the path, so that a ``click.py`` in a downloaded folder would be imported
+here: it is removed before any other import, unless this package lies there.
 """
 
 import sys

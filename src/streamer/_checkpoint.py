@@ -1,4 +1,4 @@
-"""Random access to a checkpoint wherever it is: headers are read once, tensors when asked for."""
+"""Random access to a checkpoint in any storage: headers are read once, tensors on demand."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamer._locate import StorageOptions, UriOption
-from streamer._opened import Opened, open_checkpoint
+from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
-from streamer._whole import WholeRead
-from streamer.core.checkpoint.catalog import Located
+from streamer._whole_read import WholeRead
+from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.selection import NamesOption, checked_names, select
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.tensor_slice import TensorSlice
@@ -32,36 +32,36 @@ __all__ = ["Checkpoint", "open"]
 
 
 class Checkpoint:
-    """An open checkpoint; made by `streamer.open`. Thread-safe.
+    """An open checkpoint; `streamer.open` returns one. Thread-safe.
 
     Every read is pinned to the version whose headers were read: a checkpoint replaced meanwhile raises
     `ChangedError`.
     """
 
     def __init__(
-        self, opened: Opened, names: NamesOption, framework: Framework, progress: ProgressOption = None
+        self, checkpoint: OpenedCheckpoint, names: NamesOption, framework: Framework, progress: ProgressOption = None
     ) -> None:
         # Each read has the whole deadline, and a report of its own.
-        opened.settings = replace(opened.settings, began=None, meter=OutageMeter())
-        opened.stages = {}
-        self._opened = opened
+        checkpoint.settings = replace(checkpoint.settings, began=None, meter=OutageMeter())
+        checkpoint.stages = {}
+        self._checkpoint = checkpoint
         self._framework = framework
         self._progress = progress
-        chosen = select(names, list(opened.catalog.tensors))
-        self._located = {each.entry.name: each for each in opened.catalog.in_file_order(chosen)}
+        chosen = select(names, list(checkpoint.catalog.tensors))
+        self._shard_tensors = {each.entry.name: each for each in checkpoint.catalog.in_file_order(chosen)}
         self._is_closed = False
 
     def keys(self) -> list[str]:
         """Names of the tensors, sorted."""
-        return sorted(self._located)
+        return sorted(self._shard_tensors)
 
     def offset_keys(self) -> list[str]:
         """Names of the tensors in the order their bytes lie in the shards."""
-        return list(self._located)
+        return list(self._shard_tensors)
 
     def metadata(self) -> dict[str, str]:
         """The ``__metadata__`` of the headers, later shards winning."""
-        return dict(self._opened.catalog.metadata)
+        return dict(self._checkpoint.catalog.metadata)
 
     def get_tensor(self, name: str) -> Any:
         """Read one tensor.
@@ -77,7 +77,7 @@ class Checkpoint:
 
         Args:
             names: As for `streamer.load`.
-            progress: As for `streamer.load`; None: what `streamer.open` was given.
+            progress: As for `streamer.load`; None: the one of `streamer.open`.
 
         Raises:
             UnknownTensorError: a name or pattern matches nothing.
@@ -85,16 +85,16 @@ class Checkpoint:
         """
         self._check_open()
         check_progress(progress)
-        chosen = select(names, list(self._located))
-        wanted = [each for name, each in self._located.items() if chosen is None or name in chosen]
+        chosen = select(names, list(self._shard_tensors))
+        wanted = [each for name, each in self._shard_tensors.items() if chosen is None or name in chosen]
         progress = self._progress if progress is None else progress
-        with WholeRead(self._opened, wanted, self._framework, progress=progress) as tensors:
+        with WholeRead(self._checkpoint, wanted, self._framework, progress=progress) as tensors:
             loaded: dict[str, Any] = dict.fromkeys(tensors.names)
             loaded.update(tensors)
         return loaded
 
     def get_slice(self, name: str) -> TensorSlice:
-        """Give a tensor that is read when it is indexed, and then only its leading rows that the index needs.
+        """Return a tensor that is read when it is indexed, and then only the leading rows that the index needs.
 
         Raises:
             UnknownTensorError: there is none of this name.
@@ -104,25 +104,29 @@ class Checkpoint:
         """
         self._check_open()
         check_name(name, "the name of a tensor")
-        located = self._located.get(name)
-        if located is None:
+        shard_tensor = self._shard_tensors.get(name)
+        if shard_tensor is None:
             raise UnknownTensorError(
-                f"the checkpoint holds no tensor {name!r}", uri=self._opened.label, hint="keys() lists what it holds"
+                f"the checkpoint holds no tensor {name!r}",
+                uri=self._checkpoint.label,
+                hint="keys() lists what it holds",
             )
-        return TensorSlice(located.entry, lambda entry: self._read(located.shard, entry), self._opened.label)
+        return TensorSlice(
+            shard_tensor.entry, lambda entry: self._read(shard_tensor.shard, entry), self._checkpoint.label
+        )
 
     def close(self) -> None:
-        """Refuse further reads through this object. Slices and tensors given out stay valid."""
+        """Refuse further reads through this object. Slices and tensors that were returned stay valid."""
         self._is_closed = True
 
     def __len__(self) -> int:
-        return len(self._located)
+        return len(self._shard_tensors)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._located
+        return name in self._shard_tensors
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -131,15 +135,15 @@ class Checkpoint:
         self.close()
 
     def _read(self, shard: int, entry: TensorEntry) -> Any:
-        wanted = [Located(shard, entry)]
+        wanted = [ShardTensor(shard, entry)]
         with Stream(
-            self._opened, wanted, self._framework, self._opened.verification(wanted), progress=False
+            self._checkpoint, wanted, self._framework, self._checkpoint.verification(wanted), progress=False
         ) as tensors:
             return dict(tensors)[entry.name]
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise UsageError("the checkpoint is closed", uri=self._opened.label)
+            raise UsageError("the checkpoint is closed", uri=self._checkpoint.label)
 
 
 def open(  # noqa: A001  the name users know from files
@@ -154,12 +158,12 @@ def open(  # noqa: A001  the name users know from files
     progress: ProgressOption = None,
     verify: VerifyOption = None,
 ) -> Checkpoint:
-    """Open a checkpoint for random access: its headers are read now, its tensors when asked for.
+    """Open a checkpoint for random access: its headers are read now, its tensors on demand.
 
     Args:
         uri: As for `streamer.load`.
         device: As for `streamer.load`.
-        names: As for `streamer.load`: the tensors this object will know.
+        names: As for `streamer.load`: the tensors of the returned object.
         framework: ``"pt"`` or ``"np"``.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
@@ -178,5 +182,5 @@ def open(  # noqa: A001  the name users know from files
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
     names = checked_names(names)
     check_progress(progress)
-    made = framework_of(framework, device)
-    return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, made, progress)
+    library = framework_of(framework, device)
+    return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, library, progress)

@@ -21,7 +21,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
 
 class _Commands(click.Group):
-    """Commands whose errors repeat no secret of a URL: what the user wrote wrongly may be one."""
+    """Commands whose errors show no secret of a URL, as an argument in the wrong place may hold one."""
 
     def main(self, *args: Any, **named: Any) -> Any:
         """Run a command, as the base does."""
@@ -51,8 +51,8 @@ def main() -> None:
 def list_plugins(as_json: bool) -> None:
     """List the installed storage backends: scheme, distribution, version, how they read, and why one does not work.
 
-    Every other URL that fsspec knows is read too, through Python. STREAMER_DISABLED_PLUGINS leaves distributions out;
-    one that claims a scheme of ours serves it where STREAMER_PLUGINS names it.
+    Every other URL that fsspec supports is read too, through Python. STREAMER_DISABLED_PLUGINS leaves distributions
+    out; one that claims a scheme of ours serves it where STREAMER_PLUGINS names it.
 
     Example: python -m streamer plugins --json
     """

@@ -1,4 +1,4 @@
-"""What the process keeps for copies to devices between loads, and how to give it back."""
+"""Frees the memory that the process keeps between loads for copies to devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["release_pinned_memory"]
 def release_pinned_memory() -> int:
     """Unlock and free the host memory that loads to CUDA devices left pinned for the next one.
 
-    What a load in progress uses stays. The next load pins again what it needs, at some 3 GB/s.
+    Memory that a load in progress uses stays. The next load pins again what it needs, at some 3 GB/s.
 
     Returns:
         The bytes that were freed.

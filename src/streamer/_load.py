@@ -1,4 +1,4 @@
-"""Whole checkpoints: into a dict, or into tensors the caller already has."""
+"""Loads whole checkpoints: into a dict, or into tensors that the caller already has."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamer._locate import StorageOptions, UriOption
-from streamer._opened import open_checkpoint, wanted_tensors
+from streamer._opened_checkpoint import open_checkpoint, wanted_tensors
 from streamer._progress import ProgressOption
-from streamer._whole import WholeRead
+from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.strategies import VerifyOption
@@ -50,12 +50,12 @@ def load(
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, a ``torch.device``, …; or a mapping of tensor or module names to
             these (``{"model.layers.0": 0, "": "cpu"}``, as accelerate's ``device_map``; ``""``: all others).
         names: None for all tensors, or a name, an ``fnmatch`` pattern, a list of these, or a callable
-            ``name -> bool``. Only the bytes of what is asked are read.
+            ``name -> bool``. Only the bytes of the chosen tensors are read.
         framework: ``"pt"`` (torch) or ``"np"`` (numpy, CPU only).
         storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``). For URIs on
             several storages, options under the name of a scheme (``{"s3": {…}, "gs": {…}}``) go to its URLs alone,
             and a list gives each URI of a list its own.
-        fs: An fsspec file system to read from instead of making one; `uri` is then a path or URL of it.
+        fs: An fsspec file system to read from; `uri` is then a path or URL of it.
         options: How to read; see `streamer.Options`.
         progress: None shows a bar on a terminal when the load takes longer than half a second; True and False
             always and never do; a callable gets ``(bytes done, bytes in all)``. ``STREAMER_PROGRESS=0`` turns
@@ -64,7 +64,7 @@ def load(
             leaves them as they are stored; all other dtypes always stay.
         verify: Compare the bytes with digests: ``"auto"`` with what the storage keeps of each object, where it
             keeps something; ``"manifest"`` with the manifest that `streamer.write_manifest` wrote; ``"off"`` with
-            nothing. None asks ``STREAMER_VERIFY``, else means off. `LoadReport.verified` tells what was compared.
+            nothing. None takes ``STREAMER_VERIFY``, or ``"off"``. `LoadReport.verified` tells what was compared.
 
     Returns:
         Name to tensor, in file order. Every tensor owns its memory.
@@ -83,9 +83,9 @@ def load(
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
     names = checked_names(names)
     check_progress(progress)
-    made = framework_of(framework, device, dtype)
-    opened = open_checkpoint(uri, storage_options, options, fs, verify)
-    with WholeRead(opened, wanted_tensors(opened, names), made, progress=progress) as tensors:
+    library = framework_of(framework, device, dtype)
+    checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
+    with WholeRead(checkpoint, wanted_tensors(checkpoint, names), library, progress=progress) as tensors:
         loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced, or it raises
         loaded.update(tensors)
     return loaded
@@ -139,13 +139,13 @@ def load_into(
     names, own = checked_names(names), tensors_of(target)
     check_progress(progress)
     check_switch("strict", strict)
-    made = framework_of(framework, "cpu", dtype)
-    opened = open_checkpoint(uri, storage_options, options, fs, verify)
-    wanted, targets = match_targets(wanted_tensors(opened, names), own, made, strict=strict)
+    library = framework_of(framework, "cpu", dtype)
+    checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
+    wanted, targets = match_targets(wanted_tensors(checkpoint, names), own, library, strict=strict)
     try:
-        with WholeRead(opened, wanted, made, targets=targets, progress=progress) as tensors:
+        with WholeRead(checkpoint, wanted, library, targets=targets, progress=progress) as tensors:
             tied = _fill(tensors, targets)
-        targets.homes.check_unmoved()
+        targets.states.check_unchanged()
         _check_ties(tied, targets)
     finally:
         targets.lock.release()
@@ -169,7 +169,7 @@ def load_file(
 
 
 def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
-    """Fill what the engine does not fill itself; give what has its place under another name."""
+    """Fill the targets that the engine does not fill; return the tensors that are tied to another target."""
     tied: dict[str, Any] = {}
     for name, tensor in tensors:
         if name in targets.copies:
@@ -180,7 +180,7 @@ def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
 
 
 def _check_ties(tied: Mapping[str, Any], targets: Targets) -> None:
-    """Two names of the same memory are right where the checkpoint has the same bytes under both."""
+    """Check that the checkpoint has equal bytes under two names of the same memory."""
     for name, tensor in tied.items():
         first, destination = targets.tied[name]
         if not _are_equal(tensor, destination):
@@ -201,9 +201,9 @@ def _copy(name: str, source: Any, destination: Any) -> None:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Whether their bytes are: of numbers, NaN is not equal to itself, and 0.0 is to -0.0."""
+    """Whether their bytes are equal; as numbers, NaN is not equal to itself, and 0.0 is to -0.0."""
     if not hasattr(one, "data_ptr"):
         return bool(one.tobytes() == other.tobytes())
     flat = [each.to(other.device).contiguous().reshape(-1) for each in (one, other)]
-    torch = sys.modules["torch"]  # they are tensors of it
+    torch = sys.modules["torch"]  # imported, as both are its tensors
     return bool(torch.equal(*(each.view(torch.uint8) for each in flat)))

@@ -1,4 +1,4 @@
-"""From what the user wrote (file, folder, index, glob, or a list of these) to the shards to read."""
+"""Locates the shards of the user's URI: a file, folder, index or glob, or a list of these."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def locate(
     fs: AbstractFileSystem | None,
     strategy: Strategy,
 ) -> Shards:
-    """Find the shards, and what their bytes should be where they are verified; a server that is away is waited for.
+    """Find the shards, and their expected digests where they are verified; waits for a server that is away.
 
     Args:
         uri: As for `streamer.load`, as the others.
         storage_options: One, or one for each URI.
         settings: How to read.
-        fs: To read from.
+        fs: To read from, or None.
         strategy: How the bytes are verified.
 
     Raises:
-        OptionError: as many `storage_options` as URIs were expected.
+        OptionError: `storage_options` are neither one nor as many as the URIs.
         UnknownSchemeError: no backend for the URL.
         ObjectNotFoundError: nothing there, or a shard that the index names is missing.
         ShardIndexError: the index is malformed or leaves its folder.
@@ -64,13 +64,13 @@ def locate(
 
 @dataclass(frozen=True)
 class _Lookup:
-    """How one call looks for its URIs.
+    """How one call locates its URIs.
 
     Attributes:
         settings: How to read.
         fs: To read from.
         strategy: As for `locate`.
-        backends: The entry points of everything that is installed: reading them takes long.
+        backends: The entry points of all installed backends: reading them takes long.
         patience: With servers that are away.
     """
 
@@ -81,7 +81,7 @@ class _Lookup:
     patience: Patience
 
     def find_all(self, wanted: list[tuple[str, Mapping[str, Any] | None]]) -> list[Shards]:
-        """Look for all at the same time, until the load's own deadline."""
+        """Locate all URIs at the same time, until the load's own deadline."""
         settings, patience = self.settings, self.patience
         began = settings.began or time.monotonic()
         give_up_at = None if settings.deadline_s is None else began + settings.deadline_s
@@ -103,8 +103,8 @@ class _Lookup:
         secrets = SecretTexts(uri, getattr(self.fs, "storage_options", options))
         limits = replace(self.settings.limits, is_wanted=self.patience.is_wanted)
         with secrets.kept_out():
-            opened = plugins.open_store(uri, options, fs=self.fs, found=self.backends, limits=limits)
-        store = patient(opened, uri, self.patience, secrets)
+            plain_store = plugins.open_store(uri, options, fs=self.fs, entry_points=self.backends, limits=limits)
+        store = patient(plain_store, uri, self.patience, secrets)
         try:
             shards = shards_in(store, uri, self.settings)
             return replace(shards, expected=self.strategy.expected_of(store, shards, self.settings))
@@ -113,14 +113,14 @@ class _Lookup:
 
 
 def _as_list(uri: UriOption) -> list[str]:
-    given = [uri] if isinstance(uri, (str, os.PathLike)) else list(uri)
-    return [hidden_uri(os.fspath(each)) for each in given]
+    uris = [uri] if isinstance(uri, (str, os.PathLike)) else list(uri)
+    return [hidden_uri(os.fspath(each)) for each in uris]
 
 
-def _options_by_uri(given: StorageOptions, count: int) -> list[Mapping[str, Any] | None]:
-    if given is None or isinstance(given, Mapping):
-        return [given] * count
-    options = list(given)
+def _options_by_uri(storage_options: StorageOptions, count: int) -> list[Mapping[str, Any] | None]:
+    if storage_options is None or isinstance(storage_options, Mapping):
+        return [storage_options] * count
+    options = list(storage_options)
     if len(options) != count:
         raise OptionError(f"{len(options)} storage_options were given for {count} URIs", hint="Give one, or as many")
     return options

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamer import _native, plugins
 from streamer._locate import StorageOptions
-from streamer._opened import Opened, open_checkpoint
+from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
 from streamer._progress import Progress, ProgressOption
 from streamer.core.checkpoint.manifest_lookup import manifest_paths, name_in_manifest
 from streamer.core.engine.plan import Item, plan_reads
@@ -76,8 +76,8 @@ def write_manifest(
     """Read a checkpoint and write the digests of its tensors beside it, for loads with ``verify="manifest"``.
 
     It lies beside the shards, named after the index or the only shard: ``model.safetensors.manifest.json``. One that is
-    there is replaced. What is read now is what later loads are compared with: write it where the bytes are known to
-    be right, as after saving them.
+    there is replaced. Later loads are compared with the bytes that are read now: write the manifest where they are
+    certainly right, as after saving them.
 
     Args:
         uri: A file, folder or index, as for `streamer.load`; no glob and no list.
@@ -99,7 +99,7 @@ def write_manifest(
     """
     started = time.perf_counter()
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    if isinstance(uri, list):  # whatever it was
+    if isinstance(uri, list):  # of any iterable
         raise UsageError("a manifest is of one checkpoint: one file, folder or index", hint="Call it once for each")
     check_uri(uri)
     check_storage_options(storage_options)
@@ -115,11 +115,11 @@ def write_manifest(
                 uri=redact(os.fspath(uri)),
                 hint="Write the manifest of a copy on a disk, and upload it beside the shards",
             )
-        opened = open_checkpoint(uri, storage_options, options, fs, "off")
-        if opened.kind == "glob":
-            raise UsageError("a manifest is of a whole checkpoint, not of a glob", uri=opened.label)
-        path = manifest_paths(opened.infos, opened.index_path)[0]
-        manifest, read_bytes = _digested(opened, path, progress)
+        checkpoint = open_checkpoint(uri, storage_options, options, fs, "off")
+        if checkpoint.kind == "glob":
+            raise UsageError("a manifest is of a whole checkpoint, not of a glob", uri=checkpoint.label)
+        path = manifest_paths(checkpoint.infos, checkpoint.index_path)[0]
+        manifest, read_bytes = _digested(checkpoint, path, progress)
         store.write(path, render_manifest(manifest))
         written = store.info(path)
     tensors = sum(len(shard.tensors) for shard in manifest.shards.values())
@@ -127,31 +127,33 @@ def write_manifest(
     return ManifestReport(written.uri, len(manifest.shards), tensors, read_bytes, seconds)
 
 
-def _digested(opened: Opened, path: str, progress: ProgressOption) -> tuple[Manifest, int]:
-    """Read every tensor, and keep nothing of it but its digest."""
-    wanted = list(opened.catalog.in_file_order())
+def _digested(checkpoint: OpenedCheckpoint, path: str, progress: ProgressOption) -> tuple[Manifest, int]:
+    """Read every tensor, and keep only its digest."""
+    wanted = list(checkpoint.catalog.in_file_order())
     plan = plan_reads(
-        (Item(each.shard, each.entry.begin, each.entry.end) for each in wanted), opened.settings.coalesce_gap_bytes
+        (Item(each.shard, each.entry.begin, each.entry.end) for each in wanted), checkpoint.settings.coalesce_gap_bytes
     )
     digests = _native.DigestPlan()
     for each in wanted:
         digests.add_item(each.shard, ALGORITHM, None)
-    found: list[dict[str, TensorDigest]] = [{} for _ in opened.catalog.shards]
-    with Progress(progress, plan.span_bytes, opened.label) as shown:
-        session = ReadSession(opened.catalog.shards, plan, opened.settings, on_progress=shown.update, digests=digests)
+    digests_by_name: list[dict[str, TensorDigest]] = [{} for _ in checkpoint.catalog.shards]
+    with Progress(progress, plan.span_bytes, checkpoint.label) as shown:
+        session = ReadSession(
+            checkpoint.catalog.shards, plan, checkpoint.settings, on_progress=shown.update, digests=digests
+        )
         with closing(session):
             while items := session.next_items():
                 for item in items:
-                    session.take(item)  # and let go of it
+                    session.take(item)  # and free it
                     entry = wanted[item].entry
                     value = session.digest_pieces(item)[0][2] if entry.end > entry.begin else 0
                     digest = TensorDigest(entry.dtype, tuple(entry.shape), entry.end - entry.begin, value)
-                    found[wanted[item].shard][entry.name] = digest
-    in_order: list[dict[str, TensorDigest]] = [{} for _ in found]
+                    digests_by_name[wanted[item].shard][entry.name] = digest
+    in_order: list[dict[str, TensorDigest]] = [{} for _ in digests_by_name]
     for each in wanted:
-        in_order[each.shard][each.entry.name] = found[each.shard][each.entry.name]
+        in_order[each.shard][each.entry.name] = digests_by_name[each.shard][each.entry.name]
     shards = {
-        name_in_manifest(info.path, path): ShardManifest(known.size_bytes, tensors)
-        for info, known, tensors in zip(opened.infos, opened.catalog.shards, in_order, strict=True)
+        name_in_manifest(info.path, path): ShardManifest(shard.size_bytes, tensors)
+        for info, shard, tensors in zip(checkpoint.infos, checkpoint.catalog.shards, in_order, strict=True)
     }
     return Manifest(shards), plan.item_bytes

@@ -1,7 +1,4 @@
-"""A store that is asked again while its server is away, and whose errors hold no secret of its URL and options.
-
-Whoever asks sees nothing of it but the time it takes.
-"""
+"""Wraps a store: its requests are retried while its server is away, and its errors hold no secret."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from streamer.plugins.registry import scheme_of
 
 __all__ = ["patient"]
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
@@ -28,8 +25,8 @@ def patient(store: Store, uri: str, patience: Patience, secrets: SecretTexts) ->
     """Wrap a store, unless it has no server.
 
     Args:
-        store: Any.
-        uri: What it was opened for.
+        store: To wrap.
+        uri: The URI for which it was opened.
         patience: Of the load.
         secrets: Of the URL and its options.
     """
@@ -47,49 +44,49 @@ class _PatientStore:
         self.root: str = store.root
 
     def info(self, path: str) -> ObjectInfo:
-        found: ObjectInfo = self._ask(lambda: self._store.info(path))
-        return found
+        info: ObjectInfo = self._ask(lambda: self._store.info(path))
+        return info
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        found: list[ObjectInfo] = self._ask(lambda: self._store.find(prefix))
-        return found
+        listed: list[ObjectInfo] = self._ask(lambda: self._store.find(prefix))
+        return listed
 
     def source(self, info: ObjectInfo) -> Source:
-        found: Source = self._ask(lambda: self._store.source(info))
-        if isinstance(found, HttpSource) and _is_at(found.url, self._server):
-            _native.note_answer_of(found.url)  # so that the engine, too, waits for it
-        return _guarded(found, self._secrets)
+        source: Source = self._ask(lambda: self._store.source(info))
+        if isinstance(source, HttpSource) and _is_at(source.url, self._server):
+            _native.note_answer_of(source.url)  # so that the engine waits for this server, too
+        return _guarded(source, self._secrets)
 
     def close(self) -> None:
         self._store.close()
 
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
-        return self._patience.ask(self._server, _keeping(self._secrets, question))
+    def _ask(self, request: Callable[[], Answer]) -> Answer:
+        return self._patience.ask(self._server, _without_secrets(self._secrets, request))
 
 
 class _PatientDigestingStore(_PatientStore):
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        found: ObjectDigest | NoDigest = self._ask(lambda: self._store.digest(info))
-        return found
+        digest: ObjectDigest | NoDigest = self._ask(lambda: self._store.digest(info))
+        return digest
 
 
 def _guarded(source: Source, secrets: SecretTexts) -> Source:
-    """Guard what is called while the bytes are read."""
+    """Keep secrets out of the errors of functions that are called while the bytes are read."""
     if isinstance(source, HttpSource) and source.refresh is not None:
-        return replace(source, refresh=_keeping(secrets, source.refresh))
+        return replace(source, refresh=_without_secrets(secrets, source.refresh))
     if isinstance(source, PythonSource):
-        confirm = source.confirm and _keeping(secrets, source.confirm)
-        return replace(source, read_into=_keeping(secrets, source.read_into), confirm=confirm)
+        confirm = source.confirm and _without_secrets(secrets, source.confirm)
+        return replace(source, read_into=_without_secrets(secrets, source.read_into), confirm=confirm)
     return source
 
 
-def _keeping(secrets: SecretTexts, function: Callable[Given, Answer]) -> Callable[Given, Answer]:
+def _without_secrets(secrets: SecretTexts, function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     @wraps(function)
-    def keeping(*arguments: Given.args, **named: Given.kwargs) -> Answer:
+    def guarded(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
         with secrets.kept_out():
             return function(*arguments, **named)
 
-    return keeping
+    return guarded
 
 
 def _server_of(uri: str) -> str:
@@ -99,6 +96,6 @@ def _server_of(uri: str) -> str:
 
 
 def _is_at(url: str, server: str) -> bool:
-    """Whether a URL is of this server, or of a bucket under its name."""
-    host, known = urlsplit(url).netloc.rpartition("@")[2], urlsplit(server).netloc
-    return bool(known) and (host == known or host.endswith(f".{known}"))
+    """Whether a URL is of this server, or of a bucket in a sub-domain of it."""
+    host, server_host = urlsplit(url).netloc.rpartition("@")[2], urlsplit(server).netloc
+    return bool(server_host) and (host == server_host or host.endswith(f".{server_host}"))

@@ -1,4 +1,4 @@
-"""Shows how far a load is: a bar on a terminal, a callable, or nothing."""
+"""Shows the progress of a load: by a bar on a terminal, a callable, or not at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Progress:
 
     @property
     def is_shown(self) -> bool:
-        """Whether anybody sees what `update` is told."""
+        """Whether `update` shows anything."""
         return self._call is not None or self._bar is not None
 
     def update(self, done_bytes: int) -> None:
@@ -43,7 +43,7 @@ class Progress:
         self._shown_bytes = done_bytes
 
     def note(self, text: str) -> None:
-        """Show what a load waits for in the place of its name, where it is read first; its name again where empty."""
+        """Show what a load waits for in place of its label; an empty text restores the label."""
         if self._bar is not None:
             self._bar.set_description_str(printable(text) or self._label)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamer._checkpoint import Checkpoint
-from streamer._opened import open_checkpoint
+from streamer._opened_checkpoint import open_checkpoint
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
@@ -44,8 +44,8 @@ class safe_open(Checkpoint):  # noqa: N801  the name to be migrated from
         options: Options | None = None,
     ) -> None:
         filename, storage_options = hidden_uris(filename), hidden(storage_options)
-        made = framework_of(framework, device)
-        super().__init__(open_checkpoint(filename, storage_options, options), None, made)
+        library = framework_of(framework, device)
+        super().__init__(open_checkpoint(filename, storage_options, options), None, library)
 
     def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"
         """The ``__metadata__`` of the file, or None where there is none."""

@@ -1,7 +1,7 @@
-"""The main way in: a checkpoint as an iterator of tensors, each one the consumer's own.
+"""A checkpoint as an iterator of tensors, each of which belongs to the consumer.
 
-A tensor is yielded exactly once, when all its bytes have landed. If anything fails, the loop raises; if the
-loop ends, every tensor asked for was yielded. Leaving early cancels within a second.
+A tensor is yielded exactly once, when all its bytes have arrived. If anything fails, the loop raises; if the loop ends,
+every wanted tensor was yielded. Leaving the loop early cancels the rest within a second.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamer import _native
 from streamer._locate import StorageOptions, UriOption
-from streamer._opened import Opened, open_checkpoint, wanted_tensors
+from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint, wanted_tensors
 from streamer._progress import Progress, ProgressOption
-from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.checkpoint.device_path import device_path, gpudirect_remarks
 from streamer.core.checkpoint.report import LoadReport, load_report
@@ -47,7 +47,7 @@ Order = Literal["completion", "file"]
 
 
 class Stream:
-    """An iterator of ``(name, tensor)`` and a context manager; made by `streamer.stream`.
+    """An iterator of ``(name, tensor)`` and a context manager; `streamer.stream` returns one.
 
     Reading starts at once, in the background, and runs ahead of the consumer up to the memory limit. One thread at a
     time reads it; any may close it.
@@ -55,8 +55,8 @@ class Stream:
 
     def __init__(
         self,
-        opened: Opened,
-        wanted: list[Located],
+        checkpoint: OpenedCheckpoint,
+        wanted: list[ShardTensor],
         framework: Framework,
         verification: Verification | None,
         *,
@@ -64,22 +64,22 @@ class Stream:
         order: Order = "completion",
         progress: ProgressOption = None,
     ) -> None:
-        self._opened, self._wanted, self._verification = opened, wanted, verification
+        self._checkpoint, self._wanted, self._verification = checkpoint, wanted, verification
         self._destinations = Destinations(wanted, framework, targets)
-        self._plan = plan_reads(self._destinations.items(), opened.settings.coalesce_gap_bytes)
+        self._plan = plan_reads(self._destinations.items(), checkpoint.settings.coalesce_gap_bytes)
         self._started = time.perf_counter()
         self._ended: float | None = None
         self._yielded = 0
         self._batch: Iterator[int] = iter(())
         self._is_closing = False
         self._reading = threading.Lock()
-        self._progress = Progress(progress, self._plan.span_bytes, opened.label)
+        self._progress = Progress(progress, self._plan.span_bytes, checkpoint.label)
         self._session = self._start_session(order)
 
     @property
     def names(self) -> list[str]:
         """Names of the tensors this stream yields, in file order."""
-        return [located.entry.name for located in self._wanted]
+        return [each.entry.name for each in self._wanted]
 
     @property
     def total_bytes(self) -> int:
@@ -88,15 +88,15 @@ class Stream:
 
     @property
     def report(self) -> LoadReport:
-        """What was done so far; complete once the loop has ended."""
-        stats, settings, verification = self._session.stats(), self._opened.settings, self._verification
+        """The report of the load so far; complete once the loop has ended."""
+        stats, settings, verification = self._session.stats(), self._checkpoint.settings, self._verification
         path = device_path(self._destinations.device_paths(), stats)
-        shards = {each.shard: self._opened.catalog.shards[each.shard].source for each in self._wanted}
+        shards = {each.shard: self._checkpoint.catalog.shards[each.shard].source for each in self._wanted}
         return load_report(
-            self._opened.label,
+            self._checkpoint.label,
             stats,
             settings.meter,
-            stages={**self._opened.stages, "read": (self._ended or time.perf_counter()) - self._started},
+            stages={**self._checkpoint.stages, "read": (self._ended or time.perf_counter()) - self._started},
             bytes_read=self._plan.span_bytes,
             sources=list(shards.values()),
             remarks=[
@@ -122,7 +122,7 @@ class Stream:
         if not self._reading.acquire(blocking=False):
             raise UsageError(
                 "the stream is read by another thread, or by its own progress callback",
-                uri=self._opened.label,
+                uri=self._checkpoint.label,
                 hint="Let one thread read it and hand the tensors on, or make a stream for each",
             )
         try:
@@ -139,16 +139,16 @@ class Stream:
     def _start_session(self, order: Order) -> ReadSession:
         wanted, verification = self._wanted, self._verification
         return ReadSession(
-            self._opened.catalog.shards,
+            self._checkpoint.catalog.shards,
             self._plan,
-            self._opened.settings,
+            self._checkpoint.settings,
             in_item_order=order == "file" or (verification is not None and verification.needs_order),
             keep_alive=self._destinations.in_place,
             lock=self._destinations.share_lock(),
             on_progress=self._progress.update if self._progress.is_shown else None,
             on_wait=self._progress.note,
             digests=verification.digests if verification else None,
-            name_of=lambda item: wanted[item].entry.name,  # holds no stream: one that is dropped shall be closed
+            name_of=lambda item: wanted[item].entry.name,  # refers to no stream, so that garbage collection closes one
             device_tensors=self._destinations.device_tensors,
         )
 
@@ -177,10 +177,10 @@ class Stream:
 
     def _tensor(self, item: int, memory: _native.Memory | None) -> Any:
         entry = self._wanted[item].entry
-        if self._is_closing:  # by another thread: the engine gives nothing any more
+        if self._is_closing:  # by another thread: the engine hands out nothing any more
             raise LoadCancelledError("the stream was closed while it was read")
         if memory is None and entry.end > entry.begin and not self._destinations.is_on_accelerator(item):
-            raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._opened.label)
+            raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._checkpoint.label)
         return self._destinations.tensor(item, memory)
 
     def _finish(self) -> None:
@@ -225,14 +225,13 @@ def stream(
             shards.
         dtype: As for `streamer.load`.
         verify: As for `streamer.load`. Under ``"auto"`` an object is compared when its last tensor is yielded:
-            trust the others when the loop has ended.
+            the others are to be trusted once the loop has ended.
 
     Returns:
         A `Stream`. Its ``report`` is complete after the loop; leaving the loop early cancels the rest.
 
     Raises:
-        StreamerError: as for `streamer.load`; from the call for what is found before the first weight byte is
-            read, from the loop for the rest.
+        StreamerError: as for `streamer.load`; by the call until the first weight byte is read, by the loop afterwards.
 
     Example:
         >>> with streamer.stream("s3://bucket/model") as tensors:      # doctest: +SKIP
@@ -245,7 +244,7 @@ def stream(
     check_progress(progress)
     if order not in ("completion", "file"):
         raise OptionError(f'order is "completion" or "file", not {order!r}')
-    made = framework_of(framework, device, dtype)
-    opened = open_checkpoint(uri, storage_options, options, fs, verify)
-    wanted = wanted_tensors(opened, names)
-    return Stream(opened, wanted, made, opened.verification(wanted), order=order, progress=progress)
+    library = framework_of(framework, device, dtype)
+    checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
+    wanted = wanted_tensors(checkpoint, names)
+    return Stream(checkpoint, wanted, library, checkpoint.verification(wanted), order=order, progress=progress)

@@ -501,7 +501,7 @@ SEVERAL = [
     for rest in (
         ("were given for", "tmp_path", lambda _: load(["/a", "/b"], [{}, {}, {}])),
         ("is in two shards", "tmp_path", same_name_twice),
-        ("fs= brings", "tmp_path", lambda _: load("/a", {"key": "k"}, fs=MemoryFileSystem())),
+        ("fs= has options", "tmp_path", lambda _: load("/a", {"key": "k"}, fs=MemoryFileSystem())),
     )
 ]
 

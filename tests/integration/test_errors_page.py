@@ -165,7 +165,7 @@ class Provoked:
             def load(self) -> object:
                 raise ModuleNotFoundError("No module named 'acme_client'")
 
-        registry.open_store("acme://shelf/model", found=[Point()])  # type: ignore[list-item]
+        registry.open_store("acme://shelf/model", entry_points=[Point()])  # type: ignore[list-item]
 
     def load_cancelled_error(self) -> None:
         with streamer.stream(self.file, progress=False) as tensors:

@@ -60,14 +60,14 @@ def test_a_checkpoint_that_is_right_loads_equal_and_is_verified(model: Path) -> 
 def test_every_bit_counts_and_the_tensor_is_named(model: Path) -> None:
     name = "model.embed_tokens.weight"
     with streamer.open(model) as checkpoint:
-        located = checkpoint._located[name]
-    flip(shards_of(model)[located.shard], at=located.entry.begin + 12_345, bit=128)
+        tensor = checkpoint._shard_tensors[name]
+    flip(shards_of(model)[tensor.shard], at=tensor.entry.begin + 12_345, bit=128)
     with pytest.raises(streamer.ChecksumError) as caught:
         streamer.load(model, verify="manifest")
     assert caught.value.tensor == name
     assert caught.value.algorithm == "crc32c"
     assert caught.value.expected != caught.value.found
-    assert caught.value.byte_range == (located.entry.begin, located.entry.end)
+    assert caught.value.byte_range == (tensor.entry.begin, tensor.entry.end)
     streamer.load(model)  # nobody looked
 
 
@@ -105,10 +105,10 @@ def test_some_tensors_are_verified_alone(model: Path) -> None:
 def test_random_access_verifies_whole_tensors_and_reads_rows(model: Path) -> None:
     name = "model.embed_tokens.weight"
     with streamer.open(model, verify="manifest") as checkpoint:
-        located = checkpoint._located[name]
+        tensor = checkpoint._shard_tensors[name]
         whole = checkpoint.get_tensor(name)
         assert torch.equal(checkpoint.get_slice(name)[:3], whole[:3])
-    flip(shards_of(model)[located.shard], at=located.entry.end - 1)
+    flip(shards_of(model)[tensor.shard], at=tensor.entry.end - 1)
     with streamer.open(model, verify="manifest") as checkpoint:
         assert torch.equal(checkpoint.get_slice(name)[:3], whole[:3])  # rows have no digest
         with pytest.raises(streamer.ChecksumError):

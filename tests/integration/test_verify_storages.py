@@ -275,7 +275,7 @@ def test_a_bit_flipped_on_the_way_from_azure_is_read_again(unsigned: tuple[Azure
     assert spoilt
     assert report.is_verified
     gate.spoil = lambda seen, body: body[:-1] + bytes([body[-1] ^ 1])
-    with pytest.raises(streamer.ChecksumError, match="the server sent a checksum of, read twice: crc64nvme"):
+    with pytest.raises(streamer.ChecksumError, match="the crc64nvme of the range mismatches the server's, read twice"):
         checked(there, "auto")
 
 

@@ -43,7 +43,7 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     "a negative view": (lambda: (torch.zeros(3, dtype=torch.complex64).conj().imag, ones()), "'a' is a negative view"),
     "a tensor on meta": (lambda: (torch.zeros(3, device="meta"), ones()), "'a' is on the meta device"),
     "a sparse tensor": (lambda: (torch.zeros(3, 3).to_sparse(), ones()), "'a' is laid out as torch.sparse_coo"),
-    "a freed storage": (lambda: (freed(ones()), ones()), "memory of the target 'a' was given back"),
+    "a freed storage": (lambda: (freed(ones()), ones()), "memory of the target 'a' was freed"),
     "a file mapped for reading": (lambda: (mapped_for_reading(), ones()), "memory of the target 'a' is read-only"),
     "a part of it, turned": (lambda: (mapped_for_reading().view(3, 4).t(), ones()), "'a' is read-only"),
     "an array inside another": (lambda: ((m := np.zeros(8, "f4"))[:4], m[2:6]), "share a part"),

@@ -70,7 +70,7 @@ def test_a_file_system_made_for_coroutines_is_read_through_its_twin(tmp_path: Pa
 
 
 def test_options_beside_an_instance_are_refused() -> None:
-    with pytest.raises(OptionError, match="fs= brings its own options"):
+    with pytest.raises(OptionError, match="fs= has options of its own"):
         open_store("a", {"key": 1}, fs=MemoryFileSystem())
 
 

@@ -84,7 +84,7 @@ def test_a_scheme_is_lower_case_and_the_first_of_a_chain(uri: str, scheme: str) 
 
 def test_a_third_party_backend_is_found_by_its_scheme(install: Install) -> None:
     found = install("acme-store", STORE, "acme")
-    store = open_store("ACME://x/y", {"key": 1}, found=found)
+    store = open_store("ACME://x/y", {"key": 1}, entry_points=found)
     assert (store.root, store.scheme, store.options) == ("ACME://x/y", "acme", {"key": 1})  # type: ignore[attr-defined]
 
 
@@ -95,13 +95,13 @@ def test_an_installed_distribution_is_found_without_being_told(install: Install)
 
 def test_a_path_like_object_is_a_path(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMER_PLUGINS", "acme-store")
-    store = open_store(tmp_path, found=install("acme-store", STORE, "file"))
+    store = open_store(tmp_path, entry_points=install("acme-store", STORE, "file"))
     assert (store.root, store.scheme) == (str(tmp_path), "file")  # type: ignore[attr-defined]
 
 
 def test_the_callers_options_are_not_handed_out_for_changing(install: Install) -> None:
     options = {"key": 1}
-    store = open_store("acme://x", options, found=install("acme-store", STORE, "acme"))
+    store = open_store("acme://x", options, entry_points=install("acme-store", STORE, "acme"))
     store.options.clear()  # type: ignore[attr-defined]
     assert options == {"key": 1}
 
@@ -109,13 +109,13 @@ def test_the_callers_options_are_not_handed_out_for_changing(install: Install) -
 def test_a_backend_is_told_the_limits_if_it_asks_for_them(install: Install) -> None:
     asking = STORE.replace("(scheme, uri, storage_options):\n    return AStore(scheme, uri, storage_options)", LIMITED)
     assert "limits" in asking
-    store = open_store("acme://x", found=install("acme-store", asking, "acme"), limits=Limits(listing_entries=7))
+    store = open_store("acme://x", entry_points=install("acme-store", asking, "acme"), limits=Limits(listing_entries=7))
     assert store.options.listing_entries == 7  # type: ignore[attr-defined]
 
 
 def test_only_the_backend_of_the_scheme_is_imported(install: Install) -> None:
     install("broken-store", "raise RuntimeError('must not be imported')", "broken")
-    assert open_store("acme://x", found=install("acme-store", STORE, "acme")).root == "acme://x"
+    assert open_store("acme://x", entry_points=install("acme-store", STORE, "acme")).root == "acme://x"
     assert "broken_store_module" not in sys.modules
 
 
@@ -135,7 +135,7 @@ def test_only_the_backend_of_the_scheme_is_imported(install: Install) -> None:
 def test_a_broken_backend_is_named_with_its_distribution(install: Install, code: str, told: str) -> None:
     found = install("acme-store", code, "acme")
     with pytest.raises(PluginError, match=r"acme-store 1\.5") as caught:
-        open_store("acme://x", found=found)
+        open_store("acme://x", entry_points=found)
     assert told in str(caught.value)
     assert "'acme' = 'acme_store_module'" in str(caught.value)
 
@@ -144,20 +144,20 @@ def test_a_backends_own_streamer_error_passes_through(install: Install) -> None:
     code = STORE.replace("return AStore(scheme, uri, storage_options)", "raise ObjectNotFoundError('gone')")
     found = install("acme-store", "from streamer.core.errors import ObjectNotFoundError" + code, "acme")
     with pytest.raises(ObjectNotFoundError, match="gone"):
-        open_store("acme://x", found=found)
+        open_store("acme://x", entry_points=found)
 
 
 def test_a_broken_backend_does_not_repeat_the_password_of_the_url(install: Install) -> None:
     code = STORE.replace("return AStore(scheme, uri, storage_options)", "raise KeyError(uri)")
     with pytest.raises(PluginError) as caught:
-        open_store("acme://user:CANARY@x", found=install("acme-store", code, "acme"))
+        open_store("acme://user:CANARY@x", entry_points=install("acme-store", code, "acme"))
     assert "CANARY" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
 def test_a_backend_that_declines_leaves_the_url_to_fsspec(install: Install) -> None:
     code = STORE.replace("return AStore(scheme, uri, storage_options)", "return None")
-    assert open_store("memory://a/b", found=install("acme-store", code, "memory")).root == "/a/b"
+    assert open_store("memory://a/b", entry_points=install("acme-store", code, "memory")).root == "/a/b"
 
 
 def test_a_named_distribution_wins_over_ours_with_a_warning(
@@ -167,7 +167,7 @@ def test_a_named_distribution_wins_over_ours_with_a_warning(
     install("streamer", STORE, "s3")
     found = install("acme-store", STORE, "s3")
     with caplog.at_level(logging.WARNING, "streamer"):
-        store = open_store("s3://bucket/key", found=found)
+        store = open_store("s3://bucket/key", entry_points=found)
     assert store.maker == "acme_store_module"  # type: ignore[attr-defined]
     assert caplog.messages == ["s3:// is served by acme-store instead of streamer"]
 
@@ -179,41 +179,41 @@ def test_a_scheme_of_ours_is_not_taken_without_the_users_word(
     install("streamer", STORE, scheme)
     found = install("acme-store", STORE, scheme)
     with caplog.at_level(logging.WARNING, "streamer"):
-        store = open_store(f"{scheme}://bucket/key", found=found)
+        store = open_store(f"{scheme}://bucket/key", entry_points=found)
     assert store.maker == "streamer_module"  # type: ignore[attr-defined]
-    assert caplog.messages == [f"{scheme}:// is not left to acme-store: if it shall be, name that in STREAMER_PLUGINS"]
+    assert caplog.messages == [f"{scheme}:// is not served by acme-store: to allow it, name that in STREAMER_PLUGINS"]
 
 
 def test_a_scheme_of_ours_is_not_taken_where_ours_is_missing(install: Install) -> None:
     found = install("acme-store", "raise RuntimeError('must not be imported')", "nfs")
     with pytest.raises(UnknownSchemeError):
-        open_store("nfs://server/x", found=found)
+        open_store("nfs://server/x", entry_points=found)
 
 
 def test_two_other_distributions_with_one_scheme_are_refused_and_both_named(install: Install) -> None:
     install("acme-store", STORE, "acme")
     found = install("emca-store", STORE, "acme")
     with pytest.raises(PluginError, match="acme-store and emca-store both claim acme://"):
-        open_store("acme://x", found=found)
+        open_store("acme://x", entry_points=found)
 
 
 def test_a_disabled_distribution_is_left_out(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMER_DISABLED_PLUGINS", "other, Emca_Store")
     install("acme-store", STORE, "acme")
     found = install("emca-store", STORE, "acme")
-    assert open_store("acme://x", found=found).maker == "acme_store_module"  # type: ignore[attr-defined]
+    assert open_store("acme://x", entry_points=found).maker == "acme_store_module"  # type: ignore[attr-defined]
 
 
 def test_an_unknown_scheme_says_what_is_installed(install: Install) -> None:
     with pytest.raises(UnknownSchemeError, match="no backend for zzz://") as caught:
-        open_store("zzz://x", found=install("acme-store", STORE, "acme", "emca"))
+        open_store("zzz://x", entry_points=install("acme-store", STORE, "acme", "emca"))
     assert "Installed backends: acme, emca" in str(caught.value)
 
 
 def test_installed_backends_are_listed_without_importing_them(install: Install) -> None:
     install("streamer", "raise RuntimeError", "S3")
     found = install("broken-store", "raise RuntimeError", "broken")
-    assert installed(found=found) == [
+    assert installed(entry_points=found) == [
         Backend("broken", "broken-store", "1.5", builtin=False),
         Backend("s3", "streamer", "1.5", builtin=True),
     ]
@@ -233,7 +233,7 @@ def test_examining_imports_every_backend_and_tells_what_is_wrong_with_one(instal
     install("streamer", STORE, "acme")
     install("acme-store", kind, "acme")
     found = install("broken-store", "import no_such_module_anywhere", "broken")
-    acme, ours, broken = examine(found=found)
+    acme, ours, broken = examine(entry_points=found)
     assert (acme.backend.distribution, acme.reads, acme.is_used, acme.error) == ("acme-store", "Python", True, None)
     assert (ours.backend.distribution, ours.reads, ours.is_used, ours.error) == ("streamer", None, False, None)
     assert (broken.reads, broken.is_used) == (None, True)
@@ -243,12 +243,12 @@ def test_examining_imports_every_backend_and_tells_what_is_wrong_with_one(instal
 
 def test_examining_says_what_is_not_left_to_a_stranger(install: Install) -> None:
     install("streamer", STORE, "s3")
-    stranger, ours = examine(found=install("acme-store", STORE, "s3"))
+    stranger, ours = examine(entry_points=install("acme-store", STORE, "s3"))
     assert (stranger.backend.distribution, stranger.is_used, ours.is_used) == ("acme-store", False, True)
 
 
 def test_two_claims_are_told_of_both(install: Install) -> None:
     install("acme-store", STORE, "acme")
-    for each in examine(found=install("emca-store", STORE, "acme")):
+    for each in examine(entry_points=install("emca-store", STORE, "acme")):
         assert not each.is_used
         assert "both claim acme://" in str(each.error)

@@ -1,4 +1,4 @@
-"""From what the user wrote to a checkpoint whose headers are read, and the tensors of it that are wanted."""
+"""Opens a checkpoint: from the user's URI to its headers, and to the tensors that are wanted of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamer._locate import StorageOptions, UriOption, locate
-from streamer.core.checkpoint.catalog import Catalog, Located, read_catalog
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.selection import NamesOption, select
 from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.strategies import Strategy, VerifyOption, strategy_of
@@ -20,11 +20,11 @@ from streamer.core.options.settings import Settings, resolve
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["Opened", "open_checkpoint", "wanted_tensors"]
+__all__ = ["OpenedCheckpoint", "open_checkpoint", "wanted_tensors"]
 
 
-class Opened:
-    """A checkpoint whose headers are read: what every way in starts from."""
+class OpenedCheckpoint:
+    """A checkpoint whose headers are read; every public function starts from one."""
 
     def __init__(
         self, shards: Shards, catalog: Catalog, settings: Settings, stages: Mapping[str, float], strategy: Strategy
@@ -39,8 +39,8 @@ class Opened:
         self._strategy = strategy
         self._expected = shards.expected
 
-    def verification(self, wanted: list[Located]) -> Verification | None:
-        """How the bytes of one read are verified; None: not at all."""
+    def verification(self, wanted: list[ShardTensor]) -> Verification | None:
+        """Make the verification of one read; None where nothing is compared."""
         return self._strategy.verification(self.catalog, self._expected, wanted)
 
 
@@ -50,8 +50,8 @@ def open_checkpoint(
     options: Options | None,
     fs: AbstractFileSystem | None = None,
     verify: VerifyOption = None,
-) -> Opened:
-    """Find the shards and read their headers; raises as `streamer.load` does."""
+) -> OpenedCheckpoint:
+    """Locate the shards and read their headers; raises as `streamer.load` does."""
     check_uris(uri)
     check_storage_options(storage_options)
     check_options(options, Options)
@@ -61,19 +61,19 @@ def open_checkpoint(
     started = time.perf_counter()
     shards = locate(uri, storage_options, settings, fs, strategy)
     located = time.perf_counter()
-    # Only then are answers asked for their checksums, and requests kept as small as those need.
-    objects = [replace(known, compares_answers=strategy.compares_objects) for known in shards.objects]
+    # Only then do requests ask for checksums of their answers, and are as small as these require.
+    objects = [replace(each, compares_answers=strategy.compares_objects) for each in shards.objects]
     catalog = read_catalog(objects, settings, shard_of=shards.shard_of, keeps_headers=strategy.compares_objects)
     strategy.check_headers(catalog, shards.expected)
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
-    return Opened(shards, catalog, settings, stages, strategy)
+    return OpenedCheckpoint(shards, catalog, settings, stages, strategy)
 
 
-def wanted_tensors(opened: Opened, names: NamesOption) -> list[Located]:
+def wanted_tensors(checkpoint: OpenedCheckpoint, names: NamesOption) -> list[ShardTensor]:
     """Choose the tensors, in file order.
 
     Raises:
         UnknownTensorError: a name or pattern matches nothing.
     """
-    chosen = select(names, list(opened.catalog.tensors))
-    return list(opened.catalog.in_file_order(chosen))
+    chosen = select(names, list(checkpoint.catalog.tensors))
+    return list(checkpoint.catalog.in_file_order(chosen))

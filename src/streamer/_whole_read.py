@@ -1,7 +1,7 @@
-"""All tensors of a read whose consumer holds them until its end: what the storage's digest finds wrong is read again.
+"""Reads all tensors, and reads an object again whose digest mismatches; for consumers that keep all tensors to the end.
 
-A digest of an object is known to be wrong with the object's last tensor. A stream has handed out the others by then;
-here they are given a second time. An object that is wrong again is an error.
+The digest of an object is compared with the object's last tensor. A stream has handed out the others by then; here they
+are handed out a second time. An object whose digest mismatches again is an error.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from streamer import _native
-from streamer._opened import Opened
+from streamer._opened_checkpoint import OpenedCheckpoint
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
-from streamer.core.checkpoint.catalog import Located
+from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.report import LoadReport, ObjectCheck, joined_reports
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Pieces, Verification
@@ -25,31 +25,33 @@ __all__ = ["WholeRead"]
 
 
 class WholeRead:
-    """An iterator of ``(name, tensor)`` and a context manager; of a name that is given twice the last tensor counts."""
+    """An iterator of ``(name, tensor)`` and a context manager; where a name comes twice, the last tensor counts."""
 
     def __init__(
         self,
-        opened: Opened,
-        wanted: list[Located],
+        checkpoint: OpenedCheckpoint,
+        wanted: list[ShardTensor],
         framework: Framework,
         *,
         targets: Targets | None = None,
         progress: ProgressOption = None,
     ) -> None:
-        self._opened, self._wanted, self._framework, self._targets = opened, wanted, framework, targets
-        verification = opened.verification(wanted)
-        self._first_chance = _FirstChance(verification, wanted) if verification else None
+        self._checkpoint, self._wanted, self._framework, self._targets = checkpoint, wanted, framework, targets
+        verification = checkpoint.verification(wanted)
+        self._first_verification = _NotingVerification(verification, wanted) if verification else None
         self._first_stream: Stream | None = None
-        self._stream = Stream(opened, wanted, framework, self._first_chance, targets=targets, progress=progress)
+        self._stream = Stream(
+            checkpoint, wanted, framework, self._first_verification, targets=targets, progress=progress
+        )
 
     @property
     def names(self) -> list[str]:
         """Names of the tensors, in file order."""
-        return [located.entry.name for located in self._wanted]
+        return [each.entry.name for each in self._wanted]
 
     @property
     def report(self) -> LoadReport:
-        """What was done so far, both times together."""
+        """The report so far, of both reads together."""
         last = self._stream.report
         return joined_reports(self._first_stream.report, last, self._wrong_shards) if self._first_stream else last
 
@@ -74,22 +76,22 @@ class WholeRead:
 
     @property
     def _wrong_shards(self) -> set[int]:
-        return self._first_chance.wrong_shards if self._first_chance else set()
+        return self._first_verification.wrong_shards if self._first_verification else set()
 
     def _second_stream(self) -> Stream:
-        again = [located for located in self._wanted if located.shard in self._wrong_shards]
-        verification = self._opened.verification(again)
-        return Stream(self._opened, again, self._framework, verification, targets=self._targets, progress=False)
+        again = [each for each in self._wanted if each.shard in self._wrong_shards]
+        verification = self._checkpoint.verification(again)
+        return Stream(self._checkpoint, again, self._framework, verification, targets=self._targets, progress=False)
 
 
-class _FirstChance:
-    """A `Verification` for which a wrong object is none of an error yet.
+class _NotingVerification:
+    """A `Verification` that notes objects whose digest mismatches, and raises no error.
 
     Attributes:
-        wrong_shards: Shards that are not what their storage's digest says.
+        wrong_shards: Numbers of their shards.
     """
 
-    def __init__(self, verification: Verification, wanted: Sequence[Located]) -> None:
+    def __init__(self, verification: Verification, wanted: Sequence[ShardTensor]) -> None:
         self._verification, self._wanted = verification, wanted
         self.wrong_shards: set[int] = set()
 
