@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from streamer.backends.client.told_values import name_told, size_told
+from streamer.backends.client.answer_values import parse_name, parse_size
 from streamer.core.errors import StorageError
 
 __all__ = ["ListedObject", "entries_on", "objects_on"]
@@ -31,7 +31,7 @@ def objects_on(page: Mapping[str, Any], uri: str) -> list[ListedObject]:
     """Take the objects from a page, without those that consoles make as stand-ins for folders."""
     try:
         told = [
-            ListedObject(name_told(entry["Key"], uri), size_told(entry["Size"], uri), entry.get("ETag") or None)
+            ListedObject(parse_name(entry["Key"], uri), parse_size(entry["Size"], uri), entry.get("ETag") or None)
             for entry in page.get("Contents") or []
         ]
     except KeyError:

@@ -138,7 +138,7 @@ class S3Client:
         with allowing(self._limits.answer_bytes, self._times) as allowance:
             try:
                 asked = getattr(client, method)(Bucket=bucket, **parameters)
-                answer: dict[str, Any] = await asyncio.wait_for(asked, self._times.question_s)
+                answer: dict[str, Any] = await asyncio.wait_for(asked, self._times.request_s)
             except Exception as error:
                 is_late = isinstance(error, (asyncio.TimeoutError, ReadTimeoutError))
                 if is_late and allowance.has_slow_answer:  # though botocore asked again

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import last_status
-from streamer.backends.client.first_words import first_words
-from streamer.backends.client.told_values import word_told
+from streamer.backends.client.quoted_answers import quoted_start
 from streamer.core.errors import StorageError
 from streamer.core.secrets.redact import redact
 
@@ -37,8 +37,8 @@ class ForeignAnswerError(Exception):
     def __init__(self, endpoint: str, kind: str, body: bytes) -> None:
         super().__init__()
         self._endpoint = redact(endpoint)
-        self._kind = word_told(kind.partition(";")[0].strip()) or "something"
-        self._words = first_words(body) if body.strip() else None
+        self._kind = parse_word(kind.partition(";")[0].strip()) or "something"
+        self._words = quoted_start(body) if body.strip() else None
 
     def storage_error(self, uri: str) -> StorageError:
         """Return the error for the user."""

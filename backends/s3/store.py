@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from streamer.backends.client.told_values import is_directly_in, size_told
+from streamer.backends.client.answer_values import is_directly_in, parse_size
 from streamer.backends.s3.answers import ListedObject, entries_on, objects_on
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
@@ -95,7 +95,7 @@ class S3Store:
             reason = self._reason(error, bucket, wanted)
             raise storage_error(reason, uri, bucket) from reason
         told = answer.get("ContentLength")
-        return ObjectInfo(path, uri, None if told is None else size_told(told, uri), answer.get("ETag") or None)
+        return ObjectInfo(path, uri, None if told is None else parse_size(told, uri), answer.get("ETag") or None)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the objects of one folder with their sizes and ETags, a thousand per request.

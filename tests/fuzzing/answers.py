@@ -16,8 +16,8 @@ import botocore.session
 from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 
+from streamer.backends.client.answer_values import parse_document, parse_word
 from streamer.backends.client.redirects import Hop, next_hop, origin_of
-from streamer.backends.client.told_values import document_told, word_told
 from streamer.backends.gcs.answers import object_in, page_in
 from streamer.backends.gcs.errors import Answer, Asker
 from streamer.backends.gcs.errors import refusal as gcs_refusal
@@ -71,7 +71,7 @@ def gcs_listing(data: bytes) -> None:
     """A page of Google's is refused, or gives objects with names and sizes that can be."""
 
     def ask() -> None:
-        document = document_told(data)
+        document = parse_document(data)
         if isinstance(document, dict):
             entries, token = page_in(document, "gs://x")
             assert token is None or token
@@ -118,8 +118,8 @@ def error_body(data: bytes) -> None:
     for status in (400, 401, 403, 404, 429, 500):
         _check(http_errors.refusal(status, headers, body, "https://x"))
         _check(hf_errors.refusal(status, headers, body, "hf://x", has_token=False))
-        document = document_told(body)
-        request_id = word_told(headers.get("x-guploader-uploadid"))  # as the client of GCS does
+        document = parse_document(body)
+        request_id = parse_word(headers.get("x-guploader-uploadid"))  # as the client of GCS does
         answer = Answer(status, document if isinstance(document, dict) else None, request_id)
         _check(gcs_refusal(answer, Asker(None, None), "gs://x"))
         parsed = _parsed_by_botocore("GetObject", status, headers, body)
