@@ -26,7 +26,7 @@ from streamer.backends.client.bounded_answers import BoundedResponse, allowing, 
 from streamer.backends.client.option_types import TEXT, Kind, Kinds, check_types, timeout_of
 from streamer.backends.client.proxy import environment_proxy, named_proxy
 from streamer.backends.client.retry import Attempts, is_transient
-from streamer.backends.fsspec.instances import give_up, shared
+from streamer.backends.fsspec.instances import shared, stop_sharing
 from streamer.backends.fsspec.options import configured_options
 from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs.errors import Answer, Asker
@@ -112,7 +112,7 @@ class GcsClient:
     def forget_absent_credentials(self) -> None:
         """Let the next client look for credentials again, where this one found none."""
         if self.asker.why_anonymous == "none found":
-            give_up(self._fs)
+            stop_sharing(self._fs)
 
     def _url(self, service: str, bucket: str, key: str | None, parameters: Mapping[str, str | None]) -> str:
         path = f"b/{quote(bucket, safe='')}/o" + (f"/{quote(key, safe='')}" if key is not None else "")
