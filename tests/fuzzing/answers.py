@@ -26,7 +26,7 @@ from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_p
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.listing import may_be_shard, names_in
 from streamer.backends.http.probe import _check_kind, _size, expiry_of, version_in
-from streamer.backends.s3.answers import entries_on, objects_on
+from streamer.backends.s3.answers import count_of_entries, objects_in
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.digests import digest_in_head
 from streamer.backends.s3.errors import storage_error
@@ -89,8 +89,8 @@ def s3_listing(data: bytes) -> None:
         return
 
     def ask() -> None:
-        assert entries_on(page) >= 0
-        for found in objects_on(page, "s3://x"):
+        assert count_of_entries(page) >= 0
+        for found in objects_in(page, "s3://x"):
             _check_object(found.key, found.size_bytes)
 
     _refuse_or_answer(ask)
