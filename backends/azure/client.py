@@ -187,7 +187,7 @@ class AzureClient:
         while True:
             with allowing(self._limits.answer_bytes, self._times, attempts.began_s) as allowance:
                 try:
-                    return await asyncio.wait_for(ask(self._service, self._request_options), self._times.question_s)
+                    return await asyncio.wait_for(ask(self._service, self._request_options), self._times.request_s)
                 except Exception as error:
                     if attempts.are_over or not is_transient(error):
                         told = about_answer(error) if allowance.has_answer else error

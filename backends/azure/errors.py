@@ -26,10 +26,10 @@ from azure.core.exceptions import (
 )
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
 from streamer.backends.client.not_http import NotHttpError
-from streamer.backends.client.told_values import word_told
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -225,10 +225,10 @@ def _from_answer(error: HttpResponseError, asked: Asked, attempts: int) -> Stora
     headers: Mapping[str, str] = error.response.headers  # type: ignore[attr-defined]
     status = error.status_code or 0
     told = getattr(error, "error_code", None)
-    code = word_told(headers.get("x-ms-error-code") or getattr(told, "value", told))
+    code = parse_word(headers.get("x-ms-error-code") or getattr(told, "value", told))
     row = _row(str(code), status, asked)
     named = row.filled(container=asked.container, account=asked.account, means=asked.means or "anonymous caller")
-    request_id = word_told(headers.get("x-ms-request-id"))
+    request_id = parse_word(headers.get("x-ms-request-id"))
     return named.error(asked.uri, status=status or None, code=code, request_id=request_id, attempts=attempts)
 
 

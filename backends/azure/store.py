@@ -16,7 +16,7 @@ from azure.storage.blob import BlobProperties
 from streamer.backends.azure.client import AzureClient
 from streamer.backends.azure.urls import parse_url
 from streamer.backends.blob_urls import is_blob_url
-from streamer.backends.client.told_values import is_directly_in, name_told
+from streamer.backends.client.answer_values import is_directly_in, parse_name
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDigest
@@ -115,7 +115,7 @@ class AzureStore:
         uri = self._url.uri_of(folder)
         entries = [entry for page in self._pages(container, folder, uri) for entry in page]
         files = [entry for entry in entries if isinstance(entry, BlobProperties) and not _is_folder(entry)]
-        blobs = [blob for blob in files if is_directly_in(folder, name_told(blob.name, uri), uri)]
+        blobs = [blob for blob in files if is_directly_in(folder, parse_name(blob.name, uri), uri)]
         found = [_info(f"{container}/{blob.name}", self._url.uri_of(blob.name), blob) for blob in blobs]
         return sorted(found, key=lambda info: info.path)
 

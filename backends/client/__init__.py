@@ -1,1 +1,1 @@
-"""What every client of a server shares: bounded answers, values that a server tells."""
+"""What the clients of all servers share: retries, proxies, bounds and parsers of answers, tables of errors."""

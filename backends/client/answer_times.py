@@ -1,8 +1,8 @@
-"""How long a server may take to answer one question about objects, its further attempts and redirects included. Pure.
+"""How long a server may take to answer one request about objects, retries and redirects included. Pure.
 
-`Options` say it for every storage alike (``connect_timeout_s``, ``first_byte_timeout_s``). An attempt has half of
-either, because the next may meet another server behind the same address. What the user says to a storage's own client
-(``timeout``, ``requests_timeout``, ``read_timeout``) counts more: each attempt has that.
+`Options` set the times for every storage alike (``connect_timeout_s``, ``first_byte_timeout_s``). Each attempt has half
+of them, because the next one may reach another server behind the same address. A time-out in the storage's own options
+(``timeout``, ``requests_timeout``, ``read_timeout``) wins over them, and is the time of each attempt.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from streamer.core.options.limits import Limits
 
-__all__ = ["BODY_S", "HOW_TO_WAIT", "AnswerTimes", "answer_times"]
+__all__ = ["ATTEMPTS", "BODY_S", "HOW_TO_WAIT", "AnswerTimes", "answer_times"]
 
 BODY_S = 30.0  # for a page of a listing or a document; 16 MiB, the largest index page, at half a MiB/s
 SILENCE_S = 15.0  # in the middle of a body, or longer where an answer may begin so late
@@ -21,35 +21,35 @@ ATTEMPTS = 3  # the most that any of the clients makes
 
 @dataclass(frozen=True)
 class AnswerTimes:
-    """In seconds.
+    """Times in seconds.
 
     Attributes:
-        connect_s: Of one attempt, until it has a connection.
-        headers_s: Of one attempt, until an answer's headers are complete.
-        all_headers_s: Of one question, until the headers that matter are complete.
-        question_s: Of one question, until the body of its answer is complete.
+        connect_s: For one attempt to connect.
+        headers_s: For one attempt, until the headers of the answer are complete.
+        all_headers_s: For all attempts together, until the headers of the last answer are complete.
+        request_s: For all attempts together, until the body is complete.
         silence_s: Longest pause in the middle of a body.
     """
 
     connect_s: float
     headers_s: float
     all_headers_s: float
-    question_s: float
+    request_s: float
     silence_s: float
 
-    def left_s(self, gone_s: float) -> float:
-        """Say how long the next headers may take, so long after the first request."""
-        return max(0.0, min(self.headers_s, self.all_headers_s - gone_s))
+    def left_s(self, elapsed_s: float) -> float:
+        """Return how long the next headers may take, so long after the first attempt began."""
+        return max(0.0, min(self.headers_s, self.all_headers_s - elapsed_s))
 
 
-def answer_times(limits: Limits, given_s: float | None = None) -> AnswerTimes:
-    """Divide the time.
+def answer_times(limits: Limits, attempt_s: float | None = None) -> AnswerTimes:
+    """Divide the time among attempts.
 
     Args:
-        limits: As `Options` have them.
-        given_s: What the user gave one attempt in the storage's own options.
+        limits: From `Options`.
+        attempt_s: Time of one attempt in the storage's own options, or None.
     """
-    headers_s = limits.first_byte_timeout_s / 2 if given_s is None else given_s
+    headers_s = limits.first_byte_timeout_s / 2 if attempt_s is None else attempt_s
     connect_s = limits.connect_timeout_s
-    all_headers_s = connect_s + (limits.first_byte_timeout_s if given_s is None else given_s * ATTEMPTS)
+    all_headers_s = connect_s + (limits.first_byte_timeout_s if attempt_s is None else attempt_s * ATTEMPTS)
     return AnswerTimes(connect_s / 2, headers_s, all_headers_s, all_headers_s + BODY_S, max(SILENCE_S, headers_s))

@@ -1,7 +1,6 @@
-"""Tables of what failures mean to the user: an error class, a message and a hint for each. Pure, imports no storage.
+"""Rows of the tables that map failures to errors: a class, a message and a hint for each. Pure, imports no storage.
 
-Each backend has its tables as data, by exception class, by the storage's own code or by HTTP status; this is how they
-are read.
+Each backend has its own tables, by exception class, by the storage's error code or by HTTP status.
 """
 
 from __future__ import annotations

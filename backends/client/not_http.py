@@ -7,7 +7,7 @@ import re
 
 import aiohttp
 
-from streamer.backends.client.first_words import first_words
+from streamer.backends.client.quoted_answers import quoted_start
 from streamer.backends.client.tls_mismatch import MAY_BE_TLS
 from streamer.core.errors import StorageError
 
@@ -26,13 +26,13 @@ class NotHttpError(aiohttp.ClientError):
 
     def __init__(self, error: aiohttp.ClientResponseError) -> None:
         super().__init__()
-        found = _LINE.search(error.message)
+        quote = _LINE.search(error.message)
         try:
-            line = ast.literal_eval(found[1]) if found else b""
+            line = ast.literal_eval(quote[1]) if quote else b""
         except (ValueError, SyntaxError):
             line = b""
         self._is_tls = line.startswith(_TLS_RECORDS)
-        self._quote = f": {first_words(line)}" if line and not self._is_tls else ""
+        self._quote = f": {quoted_start(line)}" if line and not self._is_tls else ""
 
     def storage_error(self, uri: str | None) -> StorageError:
         """Return the error for the user."""

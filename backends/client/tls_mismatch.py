@@ -1,4 +1,4 @@
-"""One side speaks TLS and the other does not: how that is recognised, and what the user is told. Pure."""
+"""One side speaks TLS and the other does not: how to recognise it, and the hints for the user. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _WANTS_TLS = (b"HTTP request was sent to HTTPS port", b"HTTP request to an HTTPS
 
 
 def wants_tls(body: bytes) -> bool:
-    """Tell whether the body of an error response says that the request should have come over TLS."""
+    """Say whether the body of an error response says that the request should have come over TLS."""
     return any(text in body for text in _WANTS_TLS)
 
 
 def is_plain_server(error: BaseException) -> bool:
-    """Tell whether a TLS handshake failed because the server does not speak TLS."""
+    """Say whether a TLS handshake failed because the server does not speak TLS."""
     return any(isinstance(each, ssl.SSLError) and _reason(each) in _NO_TLS for each in with_causes(error))
 
 

@@ -1,8 +1,8 @@
-"""fsspec's caches of files on local disk: never half a file in them, and no load that ends because they are full.
+"""fsspec's caches of files on local disk: they never hold half a file, and a full one does not fail a load.
 
-Guarantees: a file enters ``simplecache`` under its name only when it is whole and on disk, so a process that dies
-leaves nothing that a later one takes for it. Where the cache has no room, the file is read from where it comes from
-instead, with one warning per cache. Refuses to do so where the cache would have decompressed it.
+Guarantees: a file gets its name in a ``simplecache`` only when it is complete and on disk, so a process that dies
+leaves nothing that a later one would take for the file. Where the cache has no room, the file is read from its storage
+instead, with one warning per cache; but not where the cache would have decompressed it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from streamer.core.quoting import printable
 
 __all__ = ["local_size_bytes", "open_for_reading"]
 
-# No space, no quota, larger than a file may be, and a cache somebody mounted for reading alone.
+# No space, no quota, larger than a file may be, and a cache that is mounted read-only.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 _warned: weakref.WeakSet[AbstractFileSystem] = weakref.WeakSet()
 
 
 def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
-    """Open a file, by way of the cache that `fs` may be.
+    """Open a file, through the cache where `fs` is one.
 
     Raises:
         OSError: and whatever else `fs` raises.
@@ -61,18 +61,18 @@ def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
 
 
 def local_size_bytes(fs: AbstractFileSystem, path: str) -> int | None:
-    """Download a file into the cache that `fs` is, and return its size; None where it is no cache of whole files."""
+    """Download a file into the cache and return its size; None where `fs` is no cache of whole files."""
     if not isinstance(fs, WholeFileCacheFileSystem):
         return None
     with open_for_reading(fs, path) as file:
         try:
             return os.fstat(file.fileno()).st_size
-        except (AttributeError, OSError):  # read from elsewhere, as the cache is full
+        except (AttributeError, OSError):  # not a file of the cache, which is full
             return None
 
 
 def _fill(fs: Any, path: str) -> None:
-    """Do what ``simplecache`` does to the name itself to another one, which becomes the name when the file is whole."""
+    """Download to another name, and rename when the file is complete; ``simplecache`` itself writes to its name."""
     if is_cached(fs, path):
         return
     make_cache_folder(fs)
@@ -82,7 +82,7 @@ def _fill(fs: Any, path: str) -> None:
 
 
 def _check_room(fs: Any, path: str) -> None:
-    """Refuse a cache of blocks that might fill up: it writes through a mapping, where a full disk is a signal."""
+    """Refuse a cache of blocks that might fill up: it writes through a mapping, where a full disk raises a signal."""
     make_cache_folder(fs)
     size_bytes = fs.fs.info(path).get("size") or 0
     if shutil.disk_usage(fs.storage[-1]).free < size_bytes:
@@ -90,7 +90,7 @@ def _check_room(fs: Any, path: str) -> None:
 
 
 def _forget(fs: Any, path: str) -> None:
-    """Remove what a failed download left, so that nobody takes it for the file."""
+    """Remove the remains of a failed download, which a later process would take for the file."""
     forget_cached_file(fs, path)
     with suppress(OSError):
         os.unlink(cached_file_name(fs, path))

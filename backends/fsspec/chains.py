@@ -1,8 +1,8 @@
-"""The HTTP file systems in a chained URL (``zip://a::https://host/b``), under our rules of redirects.
+"""Makes the HTTP file systems in a chained URL (``zip://a::https://host/b``) follow our rules of redirects.
 
-Guarantees: whatever fsspec makes of a chain and its options for ``http(s)://``, to read through, has sessions of
-`http_sessions`: a link of the chain, or the ``target_protocol``, ``remote_protocol`` or ``fo`` that the options name.
-Files of references (``reference://``) may name hosts themselves; their ``remote_protocol`` must be given.
+Guarantees: every ``http(s)://`` file system that fsspec makes for a chain and its options uses `http_sessions`: for a
+link of the chain, or for the ``target_protocol``, ``remote_protocol`` or ``fo`` in the options. Files of references
+(``reference://``) may name hosts themselves; their ``remote_protocol`` is required.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["with_guarded_links"]
 
-# Where file systems that lie over others take the protocol and the options of these.
+# The arguments in which a file system over another one has the protocol and the options of that.
 _TARGETS = (("target_protocol", "target_options"), ("remote_protocol", "remote_options"))
 
 
 def with_guarded_links(uri: str, options: Mapping[str, Any]) -> SecretOptions:
-    """Complete the options of what ``fsspec.url_to_fs`` will open.
+    """Complete the options for ``fsspec.url_to_fs``.
 
     Args:
         uri: A URL, chained or not.
-        options: Flat for its first link, and under the names of their schemes for the others.
+        options: Those of the first link, and under the names of their schemes those of the others.
 
     Raises:
-        Exception: whatever fsspec raises for a scheme that it does not know.
+        Exception: what fsspec raises for an unknown scheme.
     """
     first, *links = uri.split("::")
     own = SecretOptions(options)
@@ -41,7 +41,7 @@ def with_guarded_links(uri: str, options: Mapping[str, Any]) -> SecretOptions:
     for name in own:
         if isinstance(own[name], Mapping):
             own[name] = _with_guarded_targets(own[name])
-    if cls := _http_class(_scheme_of(first)):  # where the URL is itself an option of another
+    if cls := _http_class(_scheme_of(first)):  # the URL may be an option of another file system
         of_scheme = own.pop(_scheme_of(first), None) or {}
         return with_guarded_sessions(cls, first, SecretOptions({**of_scheme, **own}))
     return _with_guarded_targets(own)
@@ -50,13 +50,13 @@ def with_guarded_links(uri: str, options: Mapping[str, Any]) -> SecretOptions:
 def _with_guarded_targets(options: Mapping[str, Any]) -> SecretOptions:
     own = SecretOptions(options)
     for name_of_protocol, name in _TARGETS:
-        within = own.get("fo") if name == "target_options" else None
-        given = own.get(name) or {}
-        if not isinstance(given, Mapping):  # fsspec will say so
+        url = own.get("fo") if name == "target_options" else None
+        of_target = own.get(name) or {}
+        if not isinstance(of_target, Mapping):  # fsspec raises an error
             continue
         if cls := _http_class(own.get(name_of_protocol)):
-            own[name] = with_guarded_sessions(cls, within if isinstance(within, str) else "", given)
-        elif isinstance(within, str) and (guarded := with_guarded_links(within, given)):
+            own[name] = with_guarded_sessions(cls, url if isinstance(url, str) else "", of_target)
+        elif isinstance(url, str) and (guarded := with_guarded_links(url, of_target)):
             own[name] = guarded
     return own
 
@@ -66,9 +66,9 @@ def _scheme_of(link: str) -> str:
 
 
 def _http_class(scheme: Any) -> type[AbstractFileSystem] | None:
-    """Give the class of a scheme where it is fsspec's of HTTP; that need not be imported to know."""
+    """Return the class of a scheme where it is fsspec's for HTTP or derives from it, without importing that."""
     if not isinstance(scheme, str) or scheme not in fsspec.available_protocols():
         return None
-    found: type[AbstractFileSystem] = fsspec.get_filesystem_class(scheme)
-    names = {(base.__module__, base.__name__) for base in found.__mro__}
-    return found if ("fsspec.implementations.http", "HTTPFileSystem") in names else None
+    cls: type[AbstractFileSystem] = fsspec.get_filesystem_class(scheme)
+    names = {(base.__module__, base.__name__) for base in cls.__mro__}
+    return cls if ("fsspec.implementations.http", "HTTPFileSystem") in names else None

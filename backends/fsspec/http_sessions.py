@@ -1,8 +1,8 @@
-"""Sessions of fsspec's HTTP file system that keep to our rules of redirects, whoever makes them.
+"""Sessions of fsspec's HTTP file system that follow our rules of redirects, also where the user makes the session.
 
-Guarantees: a redirect to another origin is refused where the options may hold a secret: fsspec and aiohttp would take
-all but ``Authorization`` there (``X-Api-Key``, cookies), and an ``ssl`` context its client certificate. The other rules
-of `backends/client/redirects.py` hold, too.
+Guarantees: a redirect to another origin is refused where the options may hold a secret: fsspec and aiohttp would send
+all headers but ``Authorization`` there (``X-Api-Key``, cookies), and an ``ssl`` context its client certificate. The
+other rules of `backends/client/redirects.py` hold, too.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SECRETS = frozenset({"auth", "connector", "cookie_jar", "cookies", "get_client"
 
 @dataclass(frozen=True, repr=False)
 class GuardedSessions:
-    """Makes sessions; to fsspec, which keeps a file system for each text of its options, equal ones are one.
+    """Makes sessions. Its `repr` is equal for equal rules, as fsspec compares options by their text.
 
     Attributes:
-        make: The user's own maker of sessions, or None.
+        make: The user's ``get_client``, or None.
         may_leave: Redirects may lead to another origin.
-        may_be_local: And from elsewhere to addresses of this machine.
+        may_be_local: Redirects may lead from elsewhere to addresses of this machine.
     """
 
     make: Callable[..., Awaitable[Any]] | None
@@ -48,8 +48,8 @@ class GuardedSessions:
         return f"{type(self).__name__}({id(self.make):#x}, {self.may_leave}, {self.may_be_local})"
 
     async def __call__(self, **options: Any) -> Any:
-        """Make a session; a trace is the one place where aiohttp lets requests of others be watched."""
-        import aiohttp  # noqa: PLC0415  (who reads no HTTP need not have it)
+        """Make a session; only a trace sees the redirects of requests that fsspec sends."""
+        import aiohttp  # noqa: PLC0415  (only HTTP needs it)
 
         session = aiohttp.ClientSession(**options) if self.make is None else await self.make(**options)
         trace = aiohttp.TraceConfig()
@@ -60,11 +60,11 @@ class GuardedSessions:
 
 
 def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapping[str, Any]) -> SecretOptions:
-    """Complete arguments of fsspec's HTTP file system, and take ``local_redirects``, unknown to it, out of them.
+    """Complete the arguments of fsspec's HTTP file system, and remove ``local_redirects``, which it does not have.
 
     Args:
         cls: Its class.
-        url: What is read through it.
+        url: The URL that it reads.
         options: The arguments.
 
     Raises:
@@ -87,13 +87,13 @@ def _may_hold_secrets(url: str, options: Mapping[str, Any]) -> bool:
 
 
 async def _check_redirect(
-    rules: GuardedSessions, _session: Any, _context: Any, told: aiohttp.TraceRequestRedirectParams
+    rules: GuardedSessions, _session: Any, _context: Any, redirect: aiohttp.TraceRequestRedirectParams
 ) -> None:
-    before, location = hidden_uri(str(told.url)), hidden_uri(told.response.headers.get("Location"))
-    del told  # its text shows the headers, and no frame may while an error passes
+    before, location = hidden_uri(str(redirect.url)), hidden_uri(redirect.response.headers.get("Location"))
+    del redirect  # its text shows the headers, and a traceback shows the local names of its frames
     after = next_hop(Hop(before), location, redact(before), may_be_local=rules.may_be_local)
     if not rules.may_leave and origin_of(before) != origin_of(after.url):
         raise RedirectError(
-            "The server redirects to another host, which fsspec would show what the options hold",
+            "The server redirects to another host, which fsspec would send the secrets in the options",
             hint="Name that host's own URL, or give no headers, cookies, login or client beside this one",
         )

@@ -1,7 +1,7 @@
-"""What an fsspec file system knows of a file now, and whether that is still the file that was first read.
+"""Metadata of a file in an fsspec file system, and the check that it was not replaced while it was read.
 
-Guarantees: answers are asked for anew, not taken from fsspec's listing cache. Versions are compared only between two
-answers of `info`: a listing may tell the same version in other words.
+Guarantees: metadata is requested each time, not taken from fsspec's listing cache. Versions are compared only between
+two results of `info`: a listing may write the same version in another way.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["Identity", "fresh_info", "version_of"]
+__all__ = ["VersionCheck", "fresh_info", "version_of"]
 
-# Names under which file systems tell which version of a file this is, the most telling first.
+# Names under which file systems give the version of a file, the most precise first.
 VERSION_KEYS = (
     "ETag",
     "etag",
@@ -38,15 +38,15 @@ VERSION_KEYS = (
 )
 
 
-class Identity:
-    """Remembers which version of a file was first read.
+class VersionCheck:
+    """Compares the version of a file before the first read and after the last.
 
     Args:
         fs: The file system.
         path: Its own path of the file.
-        info: The file as messages name it.
+        info: The file, for messages.
         hides_causes: The user's URL holds a secret, which exceptions of `fs` may repeat.
-        holder: Whose end says that `fs` is no longer needed; kept.
+        holder: The store that uses `fs`; kept alive, so that `fs` stays in use.
     """
 
     def __init__(
@@ -54,24 +54,24 @@ class Identity:
     ) -> None:
         self._fs, self._path, self._info, self._hides_causes = fs, path, info, hides_causes
         self._holder = holder
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
         self._is_noted = False
         self._version: str | None = None
 
     def note(self) -> None:
-        """Ask which version this is, before the first read."""
-        with self._asking:
+        """Request the version, unless it was before; called before each read."""
+        with self._lock:
             if not self._is_noted:
-                self._version = self._ask()
+                self._version = self._current()
                 self._is_noted = True
 
     def confirm(self) -> None:
-        """Ask again, after the last read.
+        """Request the version again, after the last read.
 
         Raises:
-            ChangedError: it is another version.
+            ChangedError: the file has another version now.
         """
-        now = self._ask()
+        now = self._current()
         if now != self._version:
             raise ChangedError(
                 f"The file was replaced while it was read: version {self._version} became {now}",
@@ -79,7 +79,7 @@ class Identity:
                 hint="Load again, and do not overwrite a checkpoint while it is read",
             )
 
-    def _ask(self) -> str | None:
+    def _current(self) -> str | None:
         try:
             return version_of(fresh_info(self._fs, self._path))
         except Exception as error:
@@ -87,15 +87,15 @@ class Identity:
 
 
 def fresh_info(fs: AbstractFileSystem, path: str) -> Mapping[str, Any]:
-    """Return what `fs` says of a file now; its exceptions pass through."""
+    """Return the current metadata of a file; exceptions of `fs` pass through."""
     fs.invalidate_cache(parent_of(fs, path))
-    found: Mapping[str, Any] = fs.info(path)
-    return found
+    metadata: Mapping[str, Any] = fs.info(path)
+    return metadata
 
 
-def version_of(found: Mapping[str, Any]) -> str | None:
-    """Choose what tells the version among what a file system says of a file; None where nothing does."""
-    value = next((found[key] for key in VERSION_KEYS if found.get(key) not in (None, "")), None)
-    if isinstance(value, datetime):  # memory gives a time to `info` and its seconds to `ls`
+def version_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return the version in the metadata of a file; None where there is none."""
+    value = next((metadata[key] for key in VERSION_KEYS if metadata.get(key) not in (None, "")), None)
+    if isinstance(value, datetime):  # the memory file system gives a time in `info`, and seconds in `ls`
         value = value.timestamp()
     return None if value is None else str(value)

@@ -1,8 +1,8 @@
-"""The file systems that loads make for themselves: shared under equal options, closed when no load needs them.
+"""The file systems that backends make for loads: shared under equal options, closed when no load needs them.
 
-Guarantees: of those that nobody needs any more the last `IDLE_KEPT` stay, so that the next load with the same options
-finds its session and connections; all others are closed, so that a thousand loads with a thousand credentials cost
-what a few do. They are never in fsspec's own cache, and what is there is neither taken nor closed.
+Guarantees: the last `IDLE_KEPT` that no load uses stay open, so that the next load with the same options finds their
+session and connections; all others are closed, so that a thousand loads with a thousand credentials cost what a few
+do. They are never in fsspec's own cache, and instances from there are neither used nor closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fsspec import AbstractFileSystem
 from streamer.backends.private_names.python import detach_finalizers
 from streamer.core.secrets.options import SecretOptions, plain
 
-__all__ = ["IDLE_KEPT", "INSTANCES", "Instance", "close_idle", "give_up", "shared"]
+__all__ = ["IDLE_KEPT", "INSTANCES", "Instance", "close_idle", "shared", "stop_sharing"]
 
 # A job reads from a few storages in turn. Each costs a connection or two and half a megabyte; where s3fs is part of a
 # chain of fsspec's, 14 MB.
@@ -30,114 +30,115 @@ IDLE_KEPT = 8
 
 
 class Instance:
-    """One file system of ours.
+    """One file system, and the number of its users.
 
     Args:
-        key: Equal for equal options; None for one that is not to be shared.
+        key: Equal for equal options; None for one that is not shared.
         fs: The file system.
-        end: Lets go of it. Called once, by any thread, in the middle of anything: it must not wait.
+        close: Closes it. Called once, by any thread, possibly from the garbage collector: it must not wait.
     """
 
-    def __init__(self, key: Hashable | None, fs: AbstractFileSystem, end: Callable[[], None]) -> None:
-        self.key, self.fs, self.end = key, fs, end
+    def __init__(self, key: Hashable | None, fs: AbstractFileSystem, close: Callable[[], None]) -> None:
+        self.key, self.fs, self.close = key, fs, close
         self.users = 0
         self.process = os.getpid()
 
 
 class Instances:
-    """Counts who uses which file system, and ends those that nobody does.
+    """Counts the users of each file system, and closes file systems without users.
 
-    A user is let go of by a finalizer, which runs wherever the garbage collector does, even in a thread that is inside
-    of this class: it takes the lock only if that is free, and else leaves its work to who has it.
+    A finalizer releases a user. It runs wherever the garbage collector does, even in a thread that holds the lock of
+    this class: it takes the lock only if that is free, and otherwise leaves the work to the thread that holds it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[Hashable, Instance] = {}  # those without users in the order in which they lost their last
-        self._left: deque[Instance] = deque()  # once for each user that is gone
+        self._shared: dict[Hashable, Instance] = {}  # those without users in the order in which they lost their last
+        self._released: deque[Instance] = deque()  # once for each user that is gone
 
     def use(self, user: object, key: Hashable | None) -> Instance | None:
-        """Count one more user of a known instance."""
+        """Add a user to the instance with this key; return None where there is none."""
         with self._lock:
-            found = None if key is None else self._known.get(key)
-            if found is not None:
-                found.users += 1
-        self._tidy()
-        return found and self._watched(user, found)
+            instance = None if key is None else self._shared.get(key)
+            if instance is not None:
+                instance.users += 1
+        self._close_unused()
+        return instance and self._released_with(user, instance)
 
-    def add(self, user: object, made: Instance) -> Instance:
-        """Make an instance known, unless another thread was quicker; return the one that is used."""
+    def add(self, user: object, new: Instance) -> Instance:
+        """Add an instance with its first user; return the one to use, as another thread may have added one before."""
         with self._lock:
-            found = made if made.key is None else self._known.setdefault(made.key, made)
-            found.users += 1
-        if found is not made:
-            made.end()
-        self._tidy()
-        return self._watched(user, found)
+            instance = new if new.key is None else self._shared.setdefault(new.key, new)
+            instance.users += 1
+        if instance is not new:
+            new.close()
+        self._close_unused()
+        return self._released_with(user, instance)
 
-    def give_up(self, fs: AbstractFileSystem) -> None:
-        """Share this one no more; it ends with its last user."""
+    def stop_sharing(self, fs: AbstractFileSystem) -> None:
+        """Give this file system to no other user; it is closed with its last one."""
         with self._lock:
-            given_up = [made for made in self._known.values() if made.fs is fs]
-            for made in given_up:
-                del self._known[made.key]
-        for made in given_up:
-            if not made.users:
-                made.end()
+            removed = [instance for instance in self._shared.values() if instance.fs is fs]
+            for instance in removed:
+                del self._shared[instance.key]
+        for instance in removed:
+            if not instance.users:
+                instance.close()
 
-    def end_idle(self, kept: int = 0) -> None:
-        """End all that nobody uses but the last `kept`."""
+    def close_idle(self, kept: int = 0) -> None:
+        """Close all instances without users but the last `kept`."""
         with self._lock:
-            ended = self._settled(kept)
-        for made in ended:
-            made.end()
-        self._tidy()
-
-    def _watched(self, user: object, made: Instance) -> Instance:
-        weakref.finalize(user, self._let_go, made).atexit = False
-        return made
-
-    def _let_go(self, made: Instance) -> None:
-        if made.process != os.getpid():
-            _parents.append(made)
-            return
-        self._left.append(made)
-        self._tidy()
-
-    def _tidy(self) -> None:
-        while self._left and self._lock.acquire(blocking=False):
-            try:
-                ended = self._settled(IDLE_KEPT)
-            finally:
-                self._lock.release()
-            for made in ended:
-                made.end()
-
-    def _settled(self, kept: int) -> list[Instance]:
-        ended: list[Instance] = []
-        while self._left:
-            made = self._left.popleft()
-            made.users -= 1
-            if made.users:
-                continue
-            if self._known.get(made.key) is made:
-                self._known[made.key] = self._known.pop(made.key)
-            else:  # given up meanwhile, or never shared
-                ended.append(made)
-        idle = [made for made in self._known.values() if not made.users]
-        for made in idle[: max(0, len(idle) - kept)]:
-            del self._known[made.key]
-            ended.append(made)
-        return ended
+            unused = self._remove_unused(kept)
+        for instance in unused:
+            instance.close()
+        self._close_unused()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: what the parent made is never closed, as the loop that could do it runs in the parent."""
-        _parents.append(self._known)
+        """Forget all instances in a forked child: the loops that could close them run in the parent alone."""
+        _of_parents.append(self._shared)
         self.__init__()  # type: ignore[misc]
+
+    def _released_with(self, user: object, instance: Instance) -> Instance:
+        weakref.finalize(user, self._release, instance).atexit = False
+        return instance
+
+    def _release(self, instance: Instance) -> None:
+        if instance.process != os.getpid():
+            _of_parents.append(instance)
+            return
+        self._released.append(instance)
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        while self._released and self._lock.acquire(blocking=False):
+            try:
+                unused = self._remove_unused(IDLE_KEPT)
+            finally:
+                self._lock.release()
+            for instance in unused:
+                instance.close()
+
+    def _remove_unused(self, kept: int) -> list[Instance]:
+        """Count the released users, and return the instances to close; needs the lock."""
+        unused: list[Instance] = []
+        while self._released:
+            instance = self._released.popleft()
+            instance.users -= 1
+            if instance.users:
+                continue
+            if self._shared.get(instance.key) is instance:
+                self._shared[instance.key] = self._shared.pop(instance.key)  # now the last in the order
+            else:  # shared no more, or never
+                unused.append(instance)
+        idle = [instance for instance in self._shared.values() if not instance.users]
+        for instance in idle[: max(0, len(idle) - kept)]:
+            del self._shared[instance.key]
+            unused.append(instance)
+        return unused
 
 
 INSTANCES = Instances()
-_parents: list[object] = []
+_of_parents: list[object] = []  # kept for ever, so that the garbage collector closes none of them in a child
 os.register_at_fork(after_in_child=INSTANCES.leave_to_parent)
 
 
@@ -147,60 +148,60 @@ def shared(
     options: Mapping[str, Any],
     close: Callable[[Any], Coroutine[Any, Any, None]],
 ) -> Any:
-    """Give the file system of these options, for as long as `user` lives.
+    """Return the file system with these options, for as long as `user` lives.
 
     Args:
-        user: Whoever holds the file system.
+        user: The object that holds the file system.
         cls: Its class, one with an event loop.
-        options: Its arguments. With ``skip_instance_cache`` it is shared with nobody.
+        options: Its arguments. With ``skip_instance_cache`` it is not shared.
         close: Closes its connections, on its loop; the file system is not used again.
 
     Raises:
         Exception: what `cls` raises.
     """
-    wanted = SecretOptions(options)
-    key = None if wanted.pop("skip_instance_cache", False) else _Key(cls, _key_of(wanted))
-    found = INSTANCES.use(user, key)
-    if found is None:
-        fs = cls(**plain(wanted), skip_instance_cache=True)
-        found = INSTANCES.add(user, Instance(key, fs, lambda: _close_on_loop(fs, close)))
-    return found.fs
+    own = SecretOptions(options)
+    key = None if own.pop("skip_instance_cache", False) else _Key(cls, _key_of(own))
+    instance = INSTANCES.use(user, key)
+    if instance is None:
+        fs = cls(**plain(own), skip_instance_cache=True)
+        instance = INSTANCES.add(user, Instance(key, fs, lambda: _close_on_loop(fs, close)))
+    return instance.fs
 
 
-def give_up(fs: AbstractFileSystem) -> None:
-    """Let the next load make another one."""
-    INSTANCES.give_up(fs)
+def stop_sharing(fs: AbstractFileSystem) -> None:
+    """Make the next load with the same options use a new file system."""
+    INSTANCES.stop_sharing(fs)
 
 
 def close_idle() -> None:
-    """Close every file system that no load needs."""
-    INSTANCES.end_idle()
+    """Close every file system that no load uses."""
+    INSTANCES.close_idle()
 
 
 def _close_on_loop(fs: Any, close: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-    """Close a file system on its own event loop, without waiting for that."""
-    detach_finalizers(fs)  # s3fs would close once more, and wait for it in whatever thread collects garbage
+    """Close a file system on its own event loop, without waiting for it."""
+    detach_finalizers(fs)  # s3fs's would close it again, and wait for that in the thread of the garbage collector
     if fs.loop is not None and fs.loop.is_running():
-        asyncio.run_coroutine_threadsafe(_quietly(close, fs), fs.loop)
+        asyncio.run_coroutine_threadsafe(_close_quietly(close, fs), fs.loop)
 
 
-async def _quietly(close: Callable[[Any], Coroutine[Any, Any, None]], fs: Any) -> None:
+async def _close_quietly(close: Callable[[Any], Coroutine[Any, Any, None]], fs: Any) -> None:
     with suppress(Exception):  # a connection that cannot be closed is closed
         await close(fs)
 
 
 @dataclass(frozen=True)
 class _Key:
-    """Equal for equal options, which it does not show."""
+    """Equal for equal options, which its `repr` does not show."""
 
     cls: type[AbstractFileSystem]
     options: Hashable = field(repr=False)
 
 
 def _key_of(value: Any) -> Hashable:
-    """Plain values by what they are, all others (credentials, sessions) by whether they are the same.
+    """Compare plain values by value, and all others (credentials, sessions) by identity.
 
-    fsspec takes the text of an object for it, and two logins may look alike.
+    fsspec compares the text of objects, which may be equal for two different logins.
     """
     if isinstance(value, Mapping):
         return ("mapping", frozenset((name, _key_of(each)) for name, each in value.items()))
@@ -209,5 +210,5 @@ def _key_of(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return ("object", id(value))  # which the file system holds, so that no other gets its number
+        return ("object", id(value))  # the file system holds the object, so that no other gets its id
     return (type(value), value)

@@ -1,9 +1,9 @@
-"""How a file of an fsspec file system is read from several threads at once, and every length checked.
+"""Reads files of fsspec file systems, from several threads where the file system allows it, and checks every length.
 
-Guarantees: a read fills its whole buffer or raises, and keeps no reference to it. Which file systems may be called from
-several threads at once is an allow-list: those with an event loop of their own, and memory. All others (archives share
-one file object, connections of sftp or libhdfs one socket, a cache one download) are read by one thread, through one
-open file, under a lock shared by all files of that file system.
+Guarantees: a read fills its whole buffer or raises, and keeps no reference to it. Only file systems with an event loop
+of their own, and memory, are called from several threads at once. All others (archives share one file object,
+connections of sftp or libhdfs one socket, a cache one download) are read by one thread, through one open file, under a
+lock that all files of the file system share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from streamer.backends.fsspec.caches import open_for_reading
 from streamer.backends.fsspec.errors import raise_storage_error
-from streamer.backends.fsspec.info import Identity
+from streamer.backends.fsspec.info import VersionCheck
 from streamer.backends.private_names.fsspec import vars_of
 from streamer.core.errors import RangeResponseError, StreamerError, TruncatedError
 from streamer.core.store.sources import ObjectInfo, PythonSource
@@ -32,33 +32,33 @@ _locks_guard = threading.Lock()
 def source_of(
     fs: AbstractFileSystem, path: str, info: ObjectInfo, *, hides_causes: bool, holder: object = None
 ) -> PythonSource:
-    """Return the reader of one file that suits its file system.
+    """Return the source of one file.
 
     Args:
         fs: The file system.
         path: Its own path of the file.
-        info: The file as messages name it.
+        info: The file, for messages.
         hides_causes: The user's URL holds a secret, which exceptions of `fs` may repeat.
-        holder: Kept as long as the reader; see `Identity`.
+        holder: Kept as long as the source; see `VersionCheck`.
     """
-    identity = Identity(fs, path, info, hides_causes, holder)
+    version = VersionCheck(fs, path, info, hides_causes, holder)
     if _takes_ranges_from_threads(fs):
-        ranges = _RangeReader(fs, path, info, hides_causes, identity)
-        return PythonSource(ranges.read_into, confirm=identity.confirm)
-    file = _FileReader(fs, path, info, hides_causes, identity)
+        ranges = _RangeReader(fs, path, info, hides_causes, version)
+        return PythonSource(ranges.read_into, confirm=version.confirm)
+    file = _FileReader(fs, path, info, hides_causes, version)
     return PythonSource(file.read_into, max_threads=1, confirm=file.confirm)
 
 
 def _takes_ranges_from_threads(fs: AbstractFileSystem) -> bool:
-    """`cat_file` of these asks for the range alone: as one request, or as one slice of memory.
+    """Say whether `cat_file` may be called from several threads, and reads the range alone.
 
-    `open` would not do for memory: it hands out one file object, and so one position, to everybody.
+    `open` would not do for memory: it gives all callers the same file object, and so one position.
     """
     if isinstance(fs, MemoryFileSystem):
         return True
     if not type(fs).async_impl:
         return False
-    # A wrapper (a sub-folder, an asynchronous coat) is as safe as what it wraps.
+    # A wrapper (of a folder, of synchronous methods) is as safe as the file system that it wraps.
     wrapped = vars_of(fs).get("fs")
     return wrapped is None or _takes_ranges_from_threads(wrapped)
 
@@ -67,19 +67,19 @@ class _RangeReader:
     """Reads by ranges; any number of threads at a time."""
 
     def __init__(
-        self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, identity: Identity
+        self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, version: VersionCheck
     ) -> None:
         self._fs, self._path, self._info, self._hides_causes = fs, path, info, hides_causes
-        self._identity = identity
+        self._version = version
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         wanted = buffer.nbytes
-        self._identity.note()
+        self._version.note()
         try:
             data = self._fs.cat_file(self._path, start=offset, end=offset + wanted) if wanted else b""
         except Exception as error:
-            asked = (offset, offset + wanted)
-            raise_storage_error(error, self._info.uri, hides_cause=self._hides_causes, byte_range=asked)
+            byte_range = (offset, offset + wanted)
+            raise_storage_error(error, self._info.uri, hides_cause=self._hides_causes, byte_range=byte_range)
         _check_length(len(data), wanted, offset, self._info)
         buffer.cast("B")[:] = data
         return wanted
@@ -89,10 +89,10 @@ class _FileReader:
     """Reads through one open file, one thread at a time; blocks come in file order, so archives are inflated once."""
 
     def __init__(
-        self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, identity: Identity
+        self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, version: VersionCheck
     ) -> None:
         self._fs, self._path, self._info, self._hides_causes = fs, path, info, hides_causes
-        self._identity = identity
+        self._version = version
         self._lock = _lock_of(fs)
         self._file: Any = None
 
@@ -100,19 +100,19 @@ class _FileReader:
         wanted = buffer.nbytes
         try:
             with self._lock:
-                self._identity.note()
+                self._version.note()
                 got = _fill(self._opened(), buffer.cast("B"), offset)
         except StreamerError:
             raise
         except Exception as error:
-            asked = (offset, offset + wanted)
-            raise_storage_error(error, self._info.uri, hides_cause=self._hides_causes, byte_range=asked)
+            byte_range = (offset, offset + wanted)
+            raise_storage_error(error, self._info.uri, hides_cause=self._hides_causes, byte_range=byte_range)
         _check_length(got, wanted, offset, self._info)
         return got
 
     def confirm(self) -> None:
         with self._lock:
-            self._identity.confirm()
+            self._version.confirm()
 
     def _opened(self) -> Any:
         if self._file is None:
@@ -122,13 +122,13 @@ class _FileReader:
 
 
 def _lock_of(fs: AbstractFileSystem) -> threading.Lock:
-    """Return the one lock of this file system; fsspec shares an instance between equal requests for it."""
+    """Return the lock of a file system, which fsspec shares between equal URLs and options."""
     with _locks_guard:
         return _locks.setdefault(fs, threading.Lock())
 
 
 def _start_anew_in_child() -> None:
-    _locks.clear()  # threads that the child does not have may hold them
+    _locks.clear()  # threads of the parent may hold them
     _locks_guard.release()
 
 
@@ -139,7 +139,7 @@ os.register_at_fork(
 
 
 def _fill(file: Any, buffer: memoryview, offset: int) -> int:
-    """Read until the buffer is full or the file ends, as `readinto` may stop at any inner border."""
+    """Read until the buffer is full or the file ends: `readinto` may return less at any time."""
     file.seek(offset)
     got = 0
     while got < len(buffer):

@@ -1,7 +1,7 @@
-"""Every URL that has no backend of its own, chained ones included, read through its fsspec file system.
+"""Reads every URL that has no backend of its own, chained ones included, through its fsspec file system.
 
-Guarantees: a read gives exactly the bytes asked for or raises; fsspec's own answer to a read past the end is a short
-one. Listings are asked for anew, not taken from fsspec's cache. Refuses folders where a file is asked for.
+Guarantees: a read gives exactly the requested bytes or raises, where fsspec itself returns less past the end of a file.
+Listings are requested each time, not taken from fsspec's cache. Refuses folders where a file is expected.
 
 The weight bytes pass through Python here. A plug-in that can name a URL or a local path is many times faster.
 """
@@ -19,7 +19,7 @@ from streamer.backends.fsspec.caches import local_size_bytes
 from streamer.backends.fsspec.chains import with_guarded_links
 from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_error
 from streamer.backends.fsspec.info import fresh_info, version_of
-from streamer.backends.fsspec.leftovers import Leftovers
+from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
 from streamer.backends.fsspec.reads import source_of
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.discovery.entry_points import refuse_accidental
@@ -39,18 +39,18 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     Raises:
         UnknownSchemeError: fsspec does not know the scheme, or the package behind it is not installed.
         OptionError: the file system refuses the options.
-        PluginError: fsspec takes what lies in the working directory for an installed file system.
+        PluginError: fsspec would import a file system from the working directory.
     """
     refuse_accidental("fsspec.specs", "fsspec")
     shown = redact(uri)
-    leftovers = Leftovers()
+    snapshot = InstanceSnapshot()
     try:
         fs, path = fsspec.url_to_fs(str(uri), **plain(with_guarded_links(uri, storage_options)))
     except Exception as error:
         raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
     path = hidden_part(path, uri)
     store = _class_for(fs)(fs, path, uri)
-    leftovers.forget_after(store, fs)
+    snapshot.forget_new(store, fs)
     return store
 
 
@@ -67,11 +67,11 @@ class FsspecStore:
     Args:
         fs: The file system.
         path: Its own path of `uri`.
-        uri: What the user called it.
+        uri: The user's URL.
 
     Attributes:
-        root: fsspec's own path of `uri`, without secrets.
-        server: The file system's protocol, and the host of `uri` where it names one.
+        root: The file system's own path of `uri`, without secrets.
+        server: The file system's protocol, and the host of `uri` where it has one.
     """
 
     root: str
@@ -84,25 +84,25 @@ class FsspecStore:
         self.server = f"{protocol}://{rest.partition('/')[0].rpartition('@')[2]}"
         self._hides_causes = self._shown_uri != uri
         self._own_root = path
-        # The path of an HTTP file is its whole URL: `root` and `ObjectInfo.path` must not show a password in it.
+        # The path of an HTTP file is its URL: `root` and `ObjectInfo.path` must not show a password in it.
         self.root = (_shown_path(self._own_root) if self._hides_causes else self._own_root).rstrip("/")
         is_url = "://" in self._own_root
         self._own_prefix = (self._own_root.partition("?")[0] if is_url else self._own_root).rstrip("/")
 
     @classmethod
     def of_instance(cls, fs: AbstractFileSystem, uri: str) -> FsspecStore:
-        """Read from a file system the caller made; `uri` is a URL or a path of it.
+        """Read from an instance of the caller's; `uri` is a URL or a path of it.
 
-        One that was made for use inside coroutines runs on the caller's loop, where nothing may wait for it: its twin
-        with the same options, on fsspec's own loop, is read instead.
+        An ``asynchronous`` instance runs on the caller's loop, where nothing may block: another one with the same
+        options, on fsspec's own loop, is read instead.
         """
-        leftovers, given = Leftovers(), fs
+        snapshot, original = InstanceSnapshot(), fs
         if getattr(fs, "asynchronous", False):
             fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": False})
         path = hidden_part(path_of(fs, str(uri)), uri)
         store = _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(str(path))))
-        if fs is not given:
-            leftovers.forget_after(store, fs)
+        if fs is not original:
+            snapshot.forget_new(store, fs)
         return store
 
     def info(self, path: str) -> ObjectInfo:
@@ -110,19 +110,19 @@ class FsspecStore:
 
         Raises:
             ObjectNotFoundError: there is none; a folder is not a file.
-            StorageError: whatever the file system had to say.
+            StorageError: the file system failed.
         """
         uri, own_path = self._uri(path), self._own_path(path)
         try:
-            found = fresh_info(self._fs, str(own_path))
+            metadata = fresh_info(self._fs, str(own_path))
         except Exception as error:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
-        if found["type"] == "directory":
+        if metadata["type"] == "directory":
             raise ObjectNotFoundError("This is a folder, not a file", uri=uri)
-        size_bytes = found.get("size")
+        size_bytes = metadata.get("size")
         if size_bytes is None:
             size_bytes = self._size_in_cache(own_path, uri)
-        return ObjectInfo(path, uri, size_bytes=size_bytes, version=version_of(found))
+        return ObjectInfo(path, uri, size_bytes=size_bytes, version=version_of(metadata))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files directly in a folder."""
@@ -138,11 +138,11 @@ class FsspecStore:
         return sorted((self._listed(entry) for entry in files), key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> PythonSource:
-        """Return the file's reader."""
+        """Return a source that reads through the file system."""
         return source_of(self._fs, str(self._own_path(info.path)), info, hides_causes=self._hides_causes, holder=self)
 
     def close(self) -> None:
-        """Do nothing: fsspec shares its instances, and the sources given out need this one."""
+        """Do nothing: fsspec shares its instances, and the sources still need this one."""
 
     def _size_in_cache(self, own_path: str, uri: str) -> int | None:
         try:
@@ -161,7 +161,7 @@ class FsspecStore:
         return ObjectInfo(path, self._uri(path), size_bytes=entry.get("size"), version=version_of(entry))
 
     def _uri(self, path: str) -> str:
-        """Put the path in the place of the root's in the user's URL, so that the rest of a chain stays visible."""
+        """Replace the root's path in the user's URL, so that the rest of a chain stays visible."""
         if path == self.root:
             return self._shown_uri
         root, shown = self.root.strip("/"), self._shown_uri
@@ -173,7 +173,7 @@ class FsspecStore:
 
 
 class WritableFsspecStore(FsspecStore):
-    """The files of a file system that may have been made for writing too."""
+    """The files of a file system that may be writable."""
 
     def write(self, path: str, data: bytes) -> None:
         """Write one small file with ``pipe_file``.
@@ -192,7 +192,7 @@ class WritableFsspecStore(FsspecStore):
 
 
 def _class_for(fs: AbstractFileSystem) -> type[FsspecStore]:
-    """Archives (zip, tar, …) are opened for reading."""
+    """Archives (zip, tar, …) are opened for reading alone."""
     return FsspecStore if isinstance(fs, AbstractArchiveFileSystem) else WritableFsspecStore
 
 
@@ -201,5 +201,5 @@ def _shown_path(path: str) -> str:
 
 
 def _is_directly_in(folder: str, entry: Mapping[str, Any]) -> bool:
-    """Some file systems answer for a file as if it were its own folder, and HTTP for whatever a page links to."""
+    """Some file systems list a file as if it were its own folder, and HTTP lists all links of a page."""
     return str(entry["name"]).strip("/").rpartition("/")[0] == folder.strip("/")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from streamer.backends.client.told_values import name_told, size_told, word_told
+from streamer.backends.client.answer_values import parse_name, parse_size, parse_word
 from streamer.core.errors import StorageError
 
 __all__ = ["DescribedObject", "object_in", "page_in"]
@@ -36,8 +36,8 @@ def object_in(entry: object, uri: str) -> DescribedObject:
     """Read what describes one object."""
     if not isinstance(entry, dict) or "name" not in entry or "size" not in entry:
         raise _malformed(uri)
-    generation = word_told(str(entry.get("generation") or ""))
-    return DescribedObject(name_told(entry["name"], uri), size_told(entry["size"], uri), generation)
+    generation = parse_word(str(entry.get("generation") or ""))
+    return DescribedObject(parse_name(entry["name"], uri), parse_size(entry["size"], uri), generation)
 
 
 def _malformed(uri: str) -> StorageError:

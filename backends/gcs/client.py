@@ -21,12 +21,12 @@ from fsspec.asyn import sync
 from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
+from streamer.backends.client.answer_values import parse_document, parse_word
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing, body_of
 from streamer.backends.client.option_types import TEXT, Kind, Kinds, check_types, timeout_of
 from streamer.backends.client.proxy import environment_proxy, named_proxy
 from streamer.backends.client.retry import Attempts, is_transient
-from streamer.backends.client.told_values import document_told, word_told
-from streamer.backends.fsspec.instances import give_up, shared
+from streamer.backends.fsspec.instances import shared, stop_sharing
 from streamer.backends.fsspec.options import configured_options
 from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs.errors import Answer, Asker
@@ -112,7 +112,7 @@ class GcsClient:
     def forget_absent_credentials(self) -> None:
         """Let the next client look for credentials again, where this one found none."""
         if self.asker.why_anonymous == "none found":
-            give_up(self._fs)
+            stop_sharing(self._fs)
 
     def _url(self, service: str, bucket: str, key: str | None, parameters: Mapping[str, str | None]) -> str:
         path = f"b/{quote(bucket, safe='')}/o" + (f"/{quote(key, safe='')}" if key is not None else "")
@@ -132,7 +132,7 @@ class GcsClient:
 
     async def _bounded_get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
         with allowing(self._limits.answer_bytes, self._times):
-            return await asyncio.wait_for(self._get(url, bearer, sent), self._times.question_s)
+            return await asyncio.wait_for(self._get(url, bearer, sent), self._times.request_s)
 
     async def _get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
         attempts = Attempts(self._times)
@@ -160,7 +160,7 @@ class GcsClient:
             **self._environment_proxy(),
         ) as response:
             document = _document(await body_of(response, self._limits.answer_bytes))
-            return Answer(response.status, document, word_told(response.headers.get("X-GUploader-UploadID")))
+            return Answer(response.status, document, parse_word(response.headers.get("X-GUploader-UploadID")))
 
     def _environment_trust(self) -> dict[str, ssl.SSLContext]:
         """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp looks at it only when it is imported."""
@@ -244,5 +244,5 @@ def _user_project(fs: GcsFileSystem) -> str | None:
 
 
 def _document(body: bytes) -> Mapping[str, Any] | None:
-    document = document_told(body)
+    document = parse_document(body)
     return document if isinstance(document, dict) else None

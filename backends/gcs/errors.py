@@ -20,8 +20,8 @@ from requests.exceptions import SSLError as RequestsSSLError
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
-from streamer.backends.client.forgotten_requests import forget_request
 from streamer.backends.client.not_http import NotHttpError
 from streamer.core.errors import (
     AccessDeniedError,
@@ -135,7 +135,7 @@ def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
     if isinstance(error, StreamerError):
         error.uri = error.uri or uri
         raise error
-    forget_request(error)
+    remove_request(error)
     if isinstance(error, NotHttpError):
         raise error.storage_error(uri) from None
     if isinstance(error.__cause__, TooSlowError):  # fsspec replaces whatever is a `TimeoutError`

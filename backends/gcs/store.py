@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from streamer.backends.client.told_values import is_directly_in
+from streamer.backends.client.answer_values import is_directly_in
 from streamer.backends.gcs.answers import object_in, page_in
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.credentials import Bearer

@@ -10,8 +10,8 @@ import re
 from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
+from streamer.backends.client.answer_values import parse_document, parse_name, parse_size
 from streamer.backends.client.redirects import origin_of
-from streamer.backends.client.told_values import document_told, name_told, size_told
 from streamer.backends.hf.paths import COMMIT
 from streamer.core.errors import StorageError
 
@@ -50,8 +50,8 @@ def files_in(entries: list[Any], folder: str, uri: str) -> list[HubFile]:
     """Take the files directly in a folder from a page."""
     try:
         files = [entry for entry in entries if entry["type"] == "file"]
-        places = [name_told(entry["path"], uri).rpartition("/") for entry in files]
-        told = [(size_told(entry["size"], uri), _sha256(entry)) for entry in files]
+        places = [parse_name(entry["path"], uri).rpartition("/") for entry in files]
+        told = [(parse_size(entry["size"], uri), _sha256(entry)) for entry in files]
     except (AttributeError, KeyError, TypeError):
         raise _no_listing(uri) from None
     return [HubFile(name, *each) for (parent, _, name), each in zip(places, told, strict=True) if parent == folder]
@@ -73,7 +73,7 @@ def next_page(link: str, url: str, uri: str) -> str | None:
 
 
 def _document(body: bytes, uri: str) -> Any:
-    found = document_told(body)
+    found = parse_document(body)
     if found is None:
         raise StorageError("The answer is not one of the Hub's", uri=uri, hint="Check the endpoint")
     return found

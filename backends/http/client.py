@@ -18,7 +18,7 @@ from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing
-from streamer.backends.client.forgotten_requests import forget_request
+from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.proxy import environment_proxy
 from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 from streamer.backends.client.retry import Attempts, is_transient
@@ -78,7 +78,7 @@ class HttpClient:
         self.limits = limits
         self._times = answer_times(limits, access.timeout.total if access.timeout else None)
         self._timeout = access.timeout or aiohttp.ClientTimeout(
-            total=self._times.question_s, connect=self._times.connect_s, sock_read=self._times.silence_s
+            total=self._times.request_s, connect=self._times.connect_s, sock_read=self._times.silence_s
         )
         self._fs = HTTPFileSystem(get_client=_plain_session)
 
@@ -133,7 +133,7 @@ class HttpClient:
             except StorageError:
                 raise
             except Exception as error:
-                forget_request(error)
+                remove_request(error)
                 is_silent = isinstance(error, asyncio.TimeoutError) and attempts.number >= ATTEMPTS_IN_SILENCE
                 if attempts.are_over or is_silent or not is_transient(error):
                     raise_connection_error(error, uri, attempts.number, attempts.elapsed_s)

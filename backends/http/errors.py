@@ -15,12 +15,12 @@ from typing import NoReturn
 import aiohttp
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
-from streamer.backends.client.forgotten_requests import forget_request
 from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.client.tls_mismatch import MAY_BE_TLS, wants_tls
-from streamer.backends.client.told_values import word_told
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -87,7 +87,7 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
         attempts: How often.
         elapsed_s: Seconds since the first.
     """
-    forget_request(error)
+    remove_request(error)
     if isinstance(error, NotHttpError):
         raise error.storage_error(uri) from None
     if isinstance(error, aiohttp.ClientHttpProxyError):
@@ -130,7 +130,7 @@ def refusal(
         uri,
         status=status,
         code=code[1].decode() if code else None,
-        request_id=word_told(request_id),
+        request_id=parse_word(request_id),
         attempts=attempts,
         elapsed_s=elapsed_s,
     )

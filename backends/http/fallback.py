@@ -13,7 +13,7 @@ from typing import Any
 from fsspec.implementations.http import HTTPFileSystem
 
 from streamer.backends.fsspec.http_sessions import with_guarded_sessions
-from streamer.backends.fsspec.leftovers import Leftovers
+from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
 from streamer.backends.fsspec.store import FsspecStore
 from streamer.backends.http.access import access_of
 from streamer.backends.http.listing import may_be_shard
@@ -40,13 +40,13 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
     verify = own.pop("verify", None)
     if verify not in (None, True):
         own.setdefault("ssl", trust_in(access_of(uri, {"verify": verify}).ca_file or ""))
-    leftovers = Leftovers()
+    snapshot = InstanceSnapshot()
     try:
         fs = HTTPFileSystem(**plain(own))
     except (TypeError, ValueError) as error:
         raise OptionError(f"fsspec refuses the storage options: {type(error).__name__}") from None
     store = _ThroughFsspec(fs, uri, f"the option {foreign} is one that only fsspec can honour: read through it")
-    leftovers.forget_after(store, fs)
+    snapshot.forget_new(store, fs)
     return store
 
 

@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 
+from streamer.backends.client.answer_values import parse_size
 from streamer.backends.client.redirects import Hop
-from streamer.backends.client.told_values import size_told
 from streamer.backends.http.client import HttpClient, Opened
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
 
@@ -149,7 +149,7 @@ def _size(status: int, headers: Mapping[str, str], uri: str) -> tuple[int, bool]
     if status == 206:
         if told is None:
             raise RangeResponseError("The server sends another range than the one asked for", uri=uri, status=status)
-        return size_told(told[1], uri), True
+        return parse_size(told[1], uri), True
     if status != 200:
         raise StorageError("The server answers without a file", uri=uri, status=status)
     length = told[1] if told else headers.get("Content-Length", "")
@@ -159,5 +159,5 @@ def _size(status: int, headers: Mapping[str, str], uri: str) -> tuple[int, bool]
             uri=uri,
             hint="Download it and load the copy: without its size nothing could tell a whole file from a part",
         )
-    size_bytes = size_told(length, uri)
+    size_bytes = parse_size(length, uri)
     return size_bytes, size_bytes <= 1 and told is None

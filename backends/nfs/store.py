@@ -1,9 +1,8 @@
 """Files of an NFS server without a mount, through the engine's own client: ``nfs://server[:port]/export/path``.
 
-Guarantees: every wait is bounded; an answer is never older than its call; a path is taken letter by letter, whatever
-is in it, and only a ``?`` followed by options ends it. Options (``version``, ``nfsport``, ``mountport``, ``uid``,
-``gid``) stand in the URL's query or in `storage_options`, which win; any other is refused. A build without libnfs says
-how to get one.
+Guarantees: every wait is bounded; an answer is never older than its call; a path is taken literally, and ends only
+before a ``?`` with options. Options (``version``, ``nfsport``, ``mountport``, ``uid``, ``gid``) are in the URL's query
+or in `storage_options`, which win; any other is refused. The error of a build without libnfs says how to get one.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ DEFAULT_LIMITS = Limits()
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the server that `uri` names; nothing is asked of it yet.
+    """Open the server that `uri` names; no request is sent yet.
 
     Raises:
         UnknownSchemeError: this build has no NFS client.
@@ -42,7 +41,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind(scheme: str) -> type[NfsSource]:
-    """Say that these files are read natively.
+    """Return the kind of source: these files are read natively.
 
     Raises:
         UnknownSchemeError: this build has no NFS client.
@@ -56,9 +55,9 @@ class NfsStore:
     """The files of one server, each named by its absolute path there.
 
     Args:
-        uri: ``nfs://server[:port]/export/path``, with options as a query.
+        uri: ``nfs://server[:port]/export/path``, with options in the query.
         storage_options: The same options by name.
-        limits: How long the server may take.
+        limits: Time-outs.
 
     Attributes:
         root: The path of `uri`.
@@ -77,64 +76,65 @@ class NfsStore:
         )
 
     def info(self, path: str) -> ObjectInfo:
-        """Ask the server for size and times of one file, through links.
+        """Request size and times of one file; links are followed.
 
         Raises:
             ObjectNotFoundError: there is no such file; a folder is not a file.
             AccessDeniedError: a folder on the way may not be searched by this user.
             ConnectError: no server answers there.
-            StorageError: anything else the server has to say.
+            StorageError: any other error of the server.
         """
-        found = self._ask(self._client.stat, path)
-        if found.is_folder:
+        attributes = self._request(self._client.stat, path)
+        if attributes.is_folder:
             raise ObjectNotFoundError("This is a folder, not a regular file", uri=self._uri(path))
-        if not found.is_file:
+        if not attributes.is_file:
             raise StorageError("This is not a regular file", uri=self._uri(path))
-        return self._described(path, found)
+        return self._info(path, attributes)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the regular files directly in a folder, and its links to files, broken ones too (without a size).
+        """List the regular files directly in a folder, and its links to files.
 
-        So is what is no file and has the name of a shard or an index: `info` says what it is.
+        Listed without a size are broken links, and anything else with the name of a shard or an index: `info` raises an
+        error for these.
 
         Raises:
-            StorageError: as for `info`, but an absent folder is an empty one.
+            StorageError: as for `info`; an absent folder is an empty one.
         """
         try:
-            entries = self._ask(self._client.list, prefix)
+            entries = self._request(self._client.list, prefix)
         except ObjectNotFoundError:
             return []
-        found = [self._listed(f"{prefix.rstrip('/')}/{entry.name}", entry.attributes) for entry in entries]
-        return sorted((info for info in found if info is not None), key=lambda info: info.path)
+        infos = [self._listed(f"{prefix.rstrip('/')}/{entry.name}", entry.attributes) for entry in entries]
+        return sorted((info for info in infos if info is not None), key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> NfsSource:
-        """Name the file for the native readers; nothing is asked."""
+        """Name the file for the native readers; no request is sent."""
         return NfsSource(str(self._url.at(info.path)))
 
     def close(self) -> None:
-        """Close the connections that wait for another question."""
+        """Close the idle connections."""
         self._client.close()
 
-    def _ask(self, question: Any, path: str) -> Any:
-        answer = question(os.fsencode(path))
+    def _request(self, method: Any, path: str) -> Any:
+        answer = method(os.fsencode(path))
         if isinstance(answer, _native.ReadError):
             raise error_from_native(answer, uri=self._uri(path), object_size=None, is_http=False)
         return answer
 
-    def _listed(self, path: str, found: _native.NfsAttributes) -> ObjectInfo | None:
-        if found.is_file:
-            return self._described(path, found)
+    def _listed(self, path: str, attributes: _native.NfsAttributes) -> ObjectInfo | None:
+        if attributes.is_file:
+            return self._info(path, attributes)
         is_listed = is_of_checkpoint(path)
-        if found.is_link:
+        if attributes.is_link:
             try:
                 return self.info(path)
             except ObjectNotFoundError as error:
                 is_listed = is_listed or "folder" not in error.message
-        # Listed without a size: loading the folder then fails instead of dropping a shard.
+        # Listed without a size, so that a load of the folder fails and does not drop a shard.
         return ObjectInfo(path, self._uri(path), size_bytes=None) if is_listed else None
 
-    def _described(self, path: str, found: _native.NfsAttributes) -> ObjectInfo:
-        return ObjectInfo(path, self._uri(path), size_bytes=found.size_bytes, version=found.version)
+    def _info(self, path: str, attributes: _native.NfsAttributes) -> ObjectInfo:
+        return ObjectInfo(path, self._uri(path), size_bytes=attributes.size_bytes, version=attributes.version)
 
     def _uri(self, path: str) -> str:
         return self._url.shown(path)

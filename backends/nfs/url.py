@@ -1,7 +1,7 @@
-"""What an ``nfs://`` URL and its options name. Pure; the engine reads the same URLs by the same rules.
+"""Parses ``nfs://`` URLs and their options. Pure; the engine parses the same URLs by the same rules.
 
-A path is taken letter by letter. What follows the last ``?`` is options where it reads like options
-(``name=value``, joined by ``&``); else that ``?`` is a letter of a name, or of a glob.
+A path is taken literally. The text after the last ``?`` is options where it has their form (``name=value``, joined by
+``&``); otherwise that ``?`` is part of a name or a glob.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamer.core.secrets.redact import redact
 __all__ = ["NfsUrl"]
 
 SCHEME = "nfs://"
-# Lowest and highest value. Those of libnfs that change how it reads are ours to decide, and are not among them.
+# Lowest and highest value. The options of libnfs that change how it reads are set by the engine, and are not allowed.
 BOUNDS = {
     "version": (3, 4),
     "nfsport": (1, 65535),
@@ -36,9 +36,9 @@ class NfsUrl:
     """One path on one server.
 
     Attributes:
-        host: Name or address of the server, an IPv6 address in its brackets.
+        host: Name or address of the server, an IPv6 address in brackets.
         path: Absolute path on the server.
-        options: Those that were given, by name.
+        options: Options of the URL and the caller, by name.
     """
 
     host: str
@@ -47,10 +47,10 @@ class NfsUrl:
 
     @classmethod
     def parse(cls, uri: str, storage_options: Mapping[str, Any]) -> NfsUrl:
-        """Take a URL apart; `storage_options` win over its query.
+        """Parse a URL; `storage_options` win over its query.
 
         Raises:
-            UsageError: it names no server, or holds what an NFS URL cannot.
+            UsageError: it names no server, or is malformed.
             OptionError: an unknown option, or a value out of its bounds.
         """
         rest = uri[len(SCHEME) :] if uri[: len(SCHEME)].lower() == SCHEME else ""
@@ -62,35 +62,35 @@ class NfsUrl:
             raise UsageError(
                 "The URL names no NFS server",
                 uri=redact(uri),
-                hint="Expected nfs://server[:port]/export/path?version=4; a user is given as uid= and gid=",
+                hint="Expected nfs://server[:port]/export/path?version=4; name a user by uid= and gid=",
             )
         if "\0" in path:
             raise UsageError("A path cannot hold a NUL", uri=redact(uri).replace("\0", ""))
-        given = SecretOptions({"nfsport": server["port"]} if server["port"] else {})
+        own = SecretOptions({"nfsport": server["port"]} if server["port"] else {})
         if has_options:
             pairs = (pair.partition("=")[::2] for pair in query.split("&"))
-            given.update({str(name): value for name, value in pairs})
-        given.update({name: value for name, value in storage_options.items() if value is not None})
-        _check_names(given)
-        return cls(server["host"], slash + path or "/", {name: _number(name, value) for name, value in given.items()})
+            own.update({str(name): value for name, value in pairs})
+        own.update({name: value for name, value in storage_options.items() if value is not None})
+        _check_names(own)
+        return cls(server["host"], slash + path or "/", {name: _number(name, value) for name, value in own.items()})
 
     def at(self, path: str) -> NfsUrl:
-        """Name another path on the same server."""
+        """Return the URL of another path on the same server."""
         return replace(self, path=path)
 
     def shown(self, path: str) -> str:
-        """Write the URL of a path for messages: without options, so with the port in its usual place."""
+        """Return the URL of a path for messages: without options, and with the port in its usual place."""
         port = f":{self.options['nfsport']}" if "nfsport" in self.options else ""
         return f"{SCHEME}{self.host}{port}{path}"
 
     def __str__(self) -> str:
-        """Write the URL so that the engine reads exactly this: the version ends every path, whatever is in it."""
+        """Return the URL for the engine; it always has options, so that no ``?`` of the path is taken for theirs."""
         options = {"version": 4, **self.options}
         return f"{SCHEME}{self.host}{self.path}?" + "&".join(f"{name}={value}" for name, value in options.items())
 
 
-def _check_names(given: Mapping[str, Any]) -> None:
-    for name in given:
+def _check_names(options: Mapping[str, Any]) -> None:
+    for name in options:
         if name not in BOUNDS:
             raise OptionError(f"nfs:// has no option {name[:40]!r}", hint=f"There are {', '.join(BOUNDS)}")
 

@@ -1,4 +1,4 @@
-"""Files written whole or not at all: whoever opens a name finds the old file or the new one."""
+"""Writes files atomically: a reader finds the old file or the new one, and never a part."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["draft_of", "write_atomically"]
 
 
 def write_atomically(path: str, data: bytes) -> None:
-    """Write a file beside `path`, bring it to the disk, and rename it to `path`.
+    """Write a file beside `path`, flush it to the disk, and rename it to `path`.
 
     Raises:
-        OSError: the folder may not be written, or the disk is full; nothing is left behind.
+        OSError: the folder may not be written, or the disk is full; no file is left behind.
     """
     with draft_of(path) as draft, open(draft, "xb") as file:
         file.write(data)
@@ -23,10 +23,10 @@ def write_atomically(path: str, data: bytes) -> None:
 
 @contextmanager
 def draft_of(path: str) -> Iterator[str]:
-    """Give a new name beside `path`; what is written there is on the disk when it takes the name of `path`.
+    """Give a new name beside `path`; the file written there is flushed to the disk and renamed to `path` at the end.
 
     Raises:
-        OSError: the disk is full, or failed; neither then, nor after any other exception, is a draft left.
+        OSError: the disk is full, or failed. After this and any other exception the draft is removed.
     """
     folder, name = os.path.split(path)
     draft = os.path.join(folder, f".{name[:100]}-{secrets.token_hex(4)}")  # a name has 255 bytes at most
@@ -42,7 +42,7 @@ def draft_of(path: str) -> Iterator[str]:
 
 
 def _sync_folder(folder: str) -> None:
-    """The new name itself must reach the disk."""
+    """Flush the new name to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # some network file systems have no such call

@@ -1,9 +1,9 @@
 """Files on mounted file systems: plain paths, ``file://`` and ``local://`` URLs.
 
-Guarantees: to read, only `os.stat` and `os.scandir` are called, so nothing here waits on a FIFO or a device; symbolic
-links are followed (the Hugging Face cache is made of them), unless ``symlinks="inside"`` keeps them in the folder that
-the URL names. Refuses everything that is not a regular file. A URL names what it names to fsspec, letter by letter;
-only where no such file exists is it read as RFC 8089 wants: ``%20`` for a space.
+Guarantees: only `os.stat` and `os.scandir` are called to find files, so nothing here waits on a FIFO or a device.
+Symbolic links are followed (the Hugging Face cache is made of them), unless ``symlinks="inside"`` keeps them in the
+folder that the URL names. Refuses everything but regular files. A URL is taken literally, as by fsspec; only where no
+such file exists, percent codes are decoded (RFC 8089): ``%20`` for a space.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
 
 __all__ = ["PosixStore", "streamer_open_store", "streamer_source_kind"]
 
-PREFIXES = ("file://", "local://", "file:", "local:")  # what fsspec's local file system strips
+PREFIXES = ("file://", "local://", "file:", "local:")  # those that fsspec's local file system strips
 
-# statfs(2)'s f_type of file systems that ask another machine for what they give. FUSE is not among them: it is as often
-# local (and the page cache tells which it is); neither is Lustre, whose client reads ahead over all its servers itself.
+# statfs(2)'s f_type of file systems on other machines. FUSE is not among them, as it is as often local (the page cache
+# shows which); neither is Lustre, whose client reads ahead over all its servers itself.
 REMOTE_FILE_SYSTEMS = {
     0x6969: "NFS",
     0xFE534D42: "SMB2",
@@ -39,7 +39,7 @@ REMOTE_FILE_SYSTEMS = {
     0x5346414F: "AFS",
 }
 
-# These read ahead themselves, for which they need the page cache.
+# These read ahead by themselves, for which they need the page cache.
 CACHING_FILE_SYSTEMS = {0x65735546: "FUSE", 0x0BD00BD0: "Lustre"}
 
 _KINDS = {
@@ -53,7 +53,7 @@ _KINDS = {
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
-    """Open the store of mounted files; of `storage_options`, those of fsspec's local files say nothing about reading.
+    """Open the store of mounted files. Of `storage_options` only ``symlinks`` matters to reading.
 
     Raises:
         OptionError: ``symlinks`` is neither ``"follow"`` nor ``"inside"``.
@@ -75,15 +75,15 @@ class PosixStore:
 
     Args:
         uri: A path (``~`` is expanded, as in fsspec) or a ``file://`` URL.
-        symlinks: ``"follow"``: wherever they lead; ``"inside"``: a file must lie in the folder of the checkpoint. What
-            counts is where the opened file lies, so no exchange of links in between helps. Hard links cannot be told.
+        symlinks: ``"follow"``: wherever they lead; ``"inside"``: a file must lie in the folder of the checkpoint. The
+            opened file is checked, so links may change meanwhile. Hard links cannot be recognised.
 
     Attributes:
-        root: The absolute path `uri` names. ``..`` is left for the kernel, which alone can see through links.
+        root: The absolute path that `uri` names. ``..`` is left to the kernel, which alone resolves links.
 
     Raises:
         UsageError: the path has a NUL in it.
-        OptionError: `symlinks` is something else.
+        OptionError: `symlinks` has another value.
     """
 
     root: str
@@ -104,29 +104,30 @@ class PosixStore:
             StorageError: it is a FIFO, socket or device, or the file system failed.
         """
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError as error:
             raise _storage_error(error, path) from error
-        if not stat.S_ISREG(found.st_mode):
-            raise _not_a_file(found, path)
-        return _described(path, found)
+        if not stat.S_ISREG(status.st_mode):
+            raise _not_a_file(status, path)
+        return _info(path, status)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the regular files directly in a folder, and its links to files, broken ones too (without a size).
+        """List the regular files directly in a folder, and its links to files.
 
-        So is what is no file and has the name of a shard or an index: `info` says what it is.
+        Listed without a size are broken links, and anything else with the name of a shard or an index: `info` raises an
+        error for these.
         """
         try:
             with os.scandir(prefix) as entries:
-                found = [info for entry in entries if (info := _described_entry(entry)) is not None]
+                infos = [info for entry in entries if (info := _info_of_entry(entry)) is not None]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise _storage_error(error, prefix) from error
-        return sorted(found, key=lambda info: info.path)
+        return sorted(infos, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> FileSource:
-        """Name the file for the native readers, and say whether it lies on another machine."""
+        """Name the file for the native readers, and say whether it is on another machine."""
         kind = self._file_system(info.path)
         return FileSource(
             info.path,
@@ -136,7 +137,7 @@ class PosixStore:
         )
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file under another name, bring it to the disk, and only then give it its name.
+        """Write a file under another name, flush it to the disk, and rename it.
 
         Raises:
             AccessDeniedError: the folder may not be written.
@@ -151,7 +152,7 @@ class PosixStore:
         """Do nothing: nothing is open."""
 
     def _file_system(self, path: str) -> int | None:
-        """Look at the file system once per folder, behind links: a cache may lie locally and point elsewhere."""
+        """Return the file system's type, cached per folder; links are resolved, as a local cache may link elsewhere."""
         folder = os.path.dirname(os.path.realpath(path) if os.path.islink(path) else path)
         if folder not in self._file_systems:
             self._file_systems[folder] = _native.file_system_type(os.fsencode(folder))
@@ -169,32 +170,32 @@ def _absolute_path(uri: str) -> str:
 
 
 def _folder_of(root: str) -> str:
-    """Give the folder of the checkpoint that a path names, as it is behind links: itself, or that of the file."""
+    """Return the folder of a checkpoint with links resolved: the path itself, or the folder of the file."""
     return os.path.realpath(root if os.path.isdir(root) else os.path.dirname(root))
 
 
-def _described(path: str, found: os.stat_result) -> ObjectInfo:
-    # The change time cannot be set by programs, so restoring an old modification time does not hide a rewrite.
-    version = f"{found.st_mtime_ns}-{found.st_ctime_ns}-{found.st_size}-{found.st_ino}"
-    return ObjectInfo(path=path, uri=redact(path), size_bytes=found.st_size, version=version)
+def _info(path: str, status: os.stat_result) -> ObjectInfo:
+    # Programs cannot set the change time, so that restoring an old modification time does not hide a rewrite.
+    version = f"{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_size}-{status.st_ino}"
+    return ObjectInfo(path=path, uri=redact(path), size_bytes=status.st_size, version=version)
 
 
-def _described_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
+def _info_of_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
     try:
-        found = entry.stat()
+        status = entry.stat()
     except OSError:
         is_listed = entry.is_symlink()
     else:
-        if stat.S_ISREG(found.st_mode):
-            return _described(entry.path, found)
+        if stat.S_ISREG(status.st_mode):
+            return _info(entry.path, status)
         is_listed = is_of_checkpoint(entry.name)
-    # Listed without a size, so that a load of the folder fails instead of dropping a shard.
+    # Listed without a size, so that a load of the folder fails and does not drop a shard.
     return ObjectInfo(entry.path, redact(entry.path), size_bytes=None) if is_listed else None
 
 
-def _not_a_file(found: os.stat_result, path: str) -> StorageError:
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
-    cls = ObjectNotFoundError if stat.S_ISDIR(found.st_mode) else StorageError
+def _not_a_file(status: os.stat_result, path: str) -> StorageError:
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something unknown")
+    cls = ObjectNotFoundError if stat.S_ISDIR(status.st_mode) else StorageError
     return cls(f"This is {kind}, not a regular file", uri=redact(path))
 
 

@@ -1,10 +1,9 @@
-"""The S3 control plane: one s3fs instance, with the defaults it lacks, called on its own event loop.
+"""The S3 control plane: the botocore client of one s3fs instance, called on the event loop of that.
 
-Guarantees: what the user said (argument, fsspec configuration, AWS environment) is never overridden, changed in place
-or written back; a request ends within three attempts and the time of `answer_times`; where the clock of this machine is
-wrong, signatures are made at the server's time. Refuses to work without verified TLS, and to follow a
-redirect. The client's own methods are called, not those of s3fs, whose listing cache may be stale and whose second
-layer of retries would make five times as many attempts.
+Guarantees: options of the user (arguments, fsspec configuration, AWS environment) are never overridden, changed in
+place or written back; a request ends within three attempts and the time of `answer_times`; where the clock of this
+machine is wrong, signatures are made at the server's time. Refuses unverified TLS, and follows no redirect. The methods
+of s3fs are not called: its listing cache may be stale, and its own retries would multiply botocore's by five.
 """
 
 from __future__ import annotations
@@ -39,10 +38,12 @@ from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["S3Client", "filled_options"]
 
-# The first attempt, one for a connection that was closed while idle, one for a server that restarts.
 DEFAULT_LIMITS = Limits()
-_NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, asyncio.TimeoutError)
+# The first attempt, one for a connection that was closed while idle, one for a server that restarts.
 RETRIES = {"mode": "standard", "total_max_attempts": 3}
+
+# Exceptions with an answer that are not about its text; any other means that botocore could not parse it.
+_NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, asyncio.TimeoutError)
 
 _KINDS: Kinds = {
     **dict.fromkeys(("endpoint_url", "key", "password", "profile", "secret", "token", "username"), TEXT),
@@ -61,11 +62,11 @@ _KINDS: Kinds = {
 
 
 class S3Client:
-    """Answers requests about objects, and signs URLs for them, with the credentials of one s3fs instance.
+    """Sends requests about objects, and signs URLs for them, with the credentials of one s3fs instance.
 
     Args:
         storage_options: Arguments of `s3fs.S3FileSystem`.
-        limits: The most to take of S3's answers.
+        limits: Bounds of S3's answers.
 
     Raises:
         OptionError: an option that is refused, or that s3fs does not know.
@@ -80,7 +81,7 @@ class S3Client:
             self._fs = shared(self, S3FileSystem, options, _close)
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"s3fs refuses the storage options: {type(error).__name__}") from error
-        # As botocore will find it, but for its configuration files.
+        # The one that botocore will use, unless its configuration files name another.
         self.endpoint = _endpoint(options, environment)
         self.is_anonymous = bool(self._fs.anon)
         self.requester_pays = bool(self._fs.requester_pays)
@@ -89,17 +90,18 @@ class S3Client:
     def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the botocore client of that bucket's region; its exceptions pass through.
 
-        A refusal that tells of another time than this machine's is answered once, with a signature of that time.
+        Where S3 refuses a request and its time differs from this machine's, the request is signed for that time and
+        sent once more.
         """
         payer = {"RequestPayer": "requester"} if self.requester_pays else {}
         answer: dict[str, Any] = sync(self._fs.loop, self._call, method, bucket, {**payer, **parameters})
         return answer
 
     def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
-        """Return a URL that may be read for so long, or the bare one for anonymous use.
+        """Return a URL that is valid for so long, or one without a signature for anonymous use.
 
-        botocore builds the host from region, endpoint and addressing style, and its own `S3SigV4QueryAuth` signs with
-        credentials frozen for this URL, for the region that a redirect may have taught it.
+        botocore builds the host from region, endpoint and addressing style, and signs with the credentials of this
+        moment, for the region of the bucket where a redirect named it.
         """
         payer = {"RequestPayer": "requester"} if self.requester_pays else {}
         url: str = sync(self._fs.loop, self._signed_get, bucket, lifetime_s, {**payer, **parameters})
@@ -125,11 +127,11 @@ class S3Client:
         try:
             answer = await self._bounded_call(method, bucket, parameters)
         except ClientError as error:
-            if not self._learns_clock(error.response) or _status(error.response) != 403:
+            if not self._notes_clock(error.response) or _status(error.response) != 403:
                 raise
             answer = await self._bounded_call(method, bucket, parameters)
-        self._learns_clock(answer)
-        if "Body" in answer:  # only asked for to learn the reason of a refusal
+        self._notes_clock(answer)
+        if "Body" in answer:  # requested only for the reason of a refusal
             answer.pop("Body").close()
         return answer
 
@@ -137,11 +139,11 @@ class S3Client:
         client = await self._signing_client(bucket)
         with allowing(self._limits.answer_bytes, self._times) as allowance:
             try:
-                asked = getattr(client, method)(Bucket=bucket, **parameters)
-                answer: dict[str, Any] = await asyncio.wait_for(asked, self._times.question_s)
+                request = getattr(client, method)(Bucket=bucket, **parameters)
+                answer: dict[str, Any] = await asyncio.wait_for(request, self._times.request_s)
             except Exception as error:
                 is_late = isinstance(error, (asyncio.TimeoutError, ReadTimeoutError))
-                if is_late and allowance.has_slow_answer:  # though botocore asked again
+                if is_late and allowance.has_slow_answer:  # although botocore has retried since
                     raise TooSlowError from None
                 is_of_text = isinstance(error, InvalidRegionError) or not isinstance(error, _NOT_OF_TEXT)
                 if not (allowance.has_answer and is_of_text):
@@ -154,7 +156,7 @@ class S3Client:
         return await presigned_get(client, lifetime_s, Bucket=bucket, **parameters)
 
     async def _signing_client(self, bucket: str) -> Any:
-        if self._fs.session is None:  # the caller gave none, and this is the first client
+        if self._fs.session is None:  # the options hold none, and this is the first client
             give_session(self._fs, new_session(SecretOptions(self._fs.kwargs)))
             if not (self.is_anonymous or self._fs.key):
                 ask_aws_directly(self._fs.session)
@@ -166,8 +168,8 @@ class S3Client:
             sign_at_offset(request_signer(client), self._clock_offset_s)
         return client
 
-    def _learns_clock(self, answer: Mapping[str, Any]) -> bool:
-        """Compare the server's time with ours, and say whether that brought something new."""
+    def _notes_clock(self, answer: Mapping[str, Any]) -> bool:
+        """Compare the server's time with ours; return whether the difference is another than before."""
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         offset_s = clock_offset_s(date, time.time())
         if offset_s is None or abs(offset_s - self._clock_offset_s) <= TOLERANCE_S:
@@ -187,8 +189,8 @@ def _status(answer: Mapping[str, Any]) -> int:
     return status
 
 
-def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
-    """Complete the arguments of `S3FileSystem` where the user left them open.
+def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    """Complete the arguments of `S3FileSystem` where the user gives none.
 
     fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
 
@@ -196,7 +198,7 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
         OptionError: a value of the wrong type, ``verify=False``, a password in ``endpoint_url``, or an
             ``asynchronous`` instance.
     """
-    options = configured_options(S3FileSystem, given)
+    options = configured_options(S3FileSystem, storage_options)
     check_types(options, _KINDS)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
@@ -207,9 +209,9 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
 
 
 def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    given = options.get("endpoint_url") or options["client_kwargs"].get("endpoint_url")
-    named = given or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    return str(named).rstrip("/") if named else None
+    of_options = options.get("endpoint_url") or options["client_kwargs"].get("endpoint_url")
+    endpoint = of_options or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    return str(endpoint).rstrip("/") if endpoint else None
 
 
 def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
@@ -220,23 +222,23 @@ def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -
             hint="Name the CA instead: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
         )
     if "verify" not in client and "AWS_CA_BUNDLE" not in environment and environment.get("SSL_CERT_FILE"):
-        client["verify"] = environment["SSL_CERT_FILE"]  # as the engine does; botocore alone would ignore it
+        client["verify"] = environment["SSL_CERT_FILE"]  # as in the engine; botocore ignores it
     if _lacks_region(options, client, environment) and environment.get("AWS_REGION"):
         client["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
     return client
 
 
 def _fill_times(options: SecretOptions, limits: Limits) -> AnswerTimes:
-    """Give botocore its time-outs, where the user does not."""
-    given_s = options["config_kwargs"].get("read_timeout")
-    times = answer_times(limits, given_s if isinstance(given_s, (int, float)) else None)
+    """Set the time-outs of botocore where the user does not."""
+    attempt_s = options["config_kwargs"].get("read_timeout")
+    times = answer_times(limits, attempt_s if isinstance(attempt_s, (int, float)) else None)
     options["config_kwargs"].setdefault("connect_timeout", times.connect_s)
     options["config_kwargs"].setdefault("read_timeout", times.silence_s)
     return times
 
 
 def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
-    """`cache_regions` counts as a region: s3fs drops it when one is named."""
+    """Say whether no region is named; `cache_regions` counts as one, as s3fs ignores it beside a region."""
     named = client.get("region_name") or options.get("region_name") or environment.get("AWS_DEFAULT_REGION")
     configured = (options.get("config_kwargs") or {}).get("region_name")
     return not (named or configured or options.get("cache_regions"))

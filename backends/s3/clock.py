@@ -1,8 +1,8 @@
 """The time that S3 signatures are made at: this machine's, or the server's where the two differ.
 
-S3 refuses a signature whose time is a quarter of an hour off, and counts the life of a signed URL by its own clock.
-Every answer tells the server's time, a refusal too. A difference that matters is added to the time of later signatures;
-the clock of this machine, and of every other library in the process, stays as it is.
+S3 refuses a signature whose time is a quarter of an hour off, and checks the expiry of a signed URL by its own clock.
+Every answer has the server's time, also a refusal. A difference that matters is added to the time of later signatures;
+the clock of this machine, and of every other library in the process, is not changed.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from streamer.backends.private_names.botocore import change_before_signing
 
 __all__ = ["TOLERANCE_S", "clock_offset_s", "sign_at_offset"]
 
-# A `Date` is seconds old when it is read, and may have crossed a slow network. Below this, S3's own tolerance of 15
-# minutes and the 10 minutes that our URLs live bear the difference.
+# A `Date` is seconds old when it is read, or more after a slow network. A smaller difference does no harm: S3 tolerates
+# 15 minutes, and our URLs are valid for 10.
 TOLERANCE_S = 60.0
 
-# A machine without a battery for its clock begins in 1970; what differs more is no time, and no calendar may hold it.
+# A machine without a battery for its clock begins in 1970. A larger difference is no time, and no calendar may hold it.
 MOST_S = 100 * 365.25 * 86400
 
 _TIMESTAMP = "%Y%m%dT%H%M%SZ"  # of SigV4, as botocore writes it into the context of a request
 
 
 def clock_offset_s(date: str | None, now_s: float) -> float | None:
-    """Say by how much the server's clock is ahead.
+    """Return by how many seconds the server's clock is ahead.
 
     Args:
         date: The `Date` header of an answer (RFC 9110 §5.6.7).
         now_s: Unix time of this machine.
 
     Returns:
-        Seconds to add to this machine's time; 0 where the difference does not matter, None where nothing is told.
+        Seconds to add to this machine's time; 0 where the difference does not matter, None without a valid date.
 
     Example:
         >>> clock_offset_s("Thu, 01 Jan 1970 01:00:00 GMT", 0.0)
         3600.0
     """
     try:
-        told = parsedate_to_datetime(date or "")
-        if told.tzinfo is None:  # "-0000": a time without a place
+        server_time = parsedate_to_datetime(date or "")
+        if server_time.tzinfo is None:  # "-0000" means an unknown time zone
             return None
-        offset_s = told.timestamp() - now_s
+        offset_s = server_time.timestamp() - now_s
     except (OverflowError, TypeError, ValueError):
         return None
     if abs(offset_s) > MOST_S:
@@ -53,7 +53,7 @@ def clock_offset_s(date: str | None, now_s: float) -> float | None:
 
 
 def sign_at_offset(signer: Any, offset_s: float) -> None:
-    """Make a request signer of aiobotocore add `offset_s` to the time of every signature it makes from now on."""
+    """Make a request signer of aiobotocore add `offset_s` to the time of every later signature."""
     if offset_s == 0:
         vars(signer).pop("get_auth_instance", None)
         return
@@ -68,6 +68,6 @@ def sign_at_offset(signer: Any, offset_s: float) -> None:
 
 
 def _shift(offset_s: float, request: Any) -> None:
-    """Change the time of a request, which SigV4 has just taken; no other signature that S3 accepts has a time."""
-    taken = datetime.strptime(request.context["timestamp"], _TIMESTAMP)
-    request.context["timestamp"] = (taken + timedelta(seconds=offset_s)).strftime(_TIMESTAMP)
+    """Change the time that SigV4 has just given a request; no other signature that S3 accepts has a time."""
+    time = datetime.strptime(request.context["timestamp"], _TIMESTAMP)
+    request.context["timestamp"] = (time + timedelta(seconds=offset_s)).strftime(_TIMESTAMP)

@@ -1,7 +1,7 @@
-"""The checksums S3 keeps of its objects, as HEAD and GetObjectAttributes tell them. Pure.
+"""Parses the checksums that S3 stores with its objects, from HeadObject and GetObjectAttributes. Pure.
 
-An object has one checksum of the whole (FULL_OBJECT), or, from some multipart uploads, one of its parts' checksums
-(COMPOSITE, ``value-parts``), which only those parts with their sizes can be compared with.
+An object has one checksum of all its bytes (FULL_OBJECT), or, after some multipart uploads, one of the checksums of its
+parts (COMPOSITE, ``value-parts``), which can only be verified with the sizes of these parts.
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html
 """
 
@@ -17,7 +17,7 @@ from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartD
 
 __all__ = ["Composite", "digest_in_head", "digest_of_parts"]
 
-# What botocore calls them, those first that cost least to compute.
+# By botocore's names; those first that cost least to compute.
 _FIELDS = {
     "ChecksumCRC64NVME": "crc64nvme",
     "ChecksumCRC32C": "crc32c",
@@ -31,7 +31,7 @@ _PARTS = re.compile(r"[0-9]{1,5}")  # S3 allows 10 000
 
 
 class Composite:
-    """A checksum of checksums of parts."""
+    """A checksum of the checksums of parts."""
 
     def __init__(self, field: str, parts: int) -> None:
         self.field = field
@@ -40,16 +40,16 @@ class Composite:
 
 
 def digest_in_head(answer: Mapping[str, Any], size_bytes: int) -> ObjectDigest | NoDigest | Composite:
-    """Read the answer of HeadObject with ``ChecksumMode=ENABLED``.
+    """Parse the answer of HeadObject with ``ChecksumMode=ENABLED``.
 
     Example:
         >>> digest_in_head({"ChecksumCRC32C": "4waSgw=="}, 9).parts[0].value
         'e3069283'
     """
-    found = next(((field, str(answer[field])) for field in _FIELDS if answer.get(field)), None)
-    if found is None:
+    field = next((field for field in _FIELDS if answer.get(field)), None)
+    if field is None:
         return NoDigest("it was uploaded without a checksum, and S3 keeps none")
-    field, text = found
+    text = str(answer[field])
     value, has_parts, parts = text.partition("-")
     if not has_parts and answer.get("ChecksumType") != "COMPOSITE":
         return digest_of_base64(_FIELDS[field], value, size_bytes)
@@ -61,8 +61,8 @@ def digest_in_head(answer: Mapping[str, Any], size_bytes: int) -> ObjectDigest |
 def digest_of_parts(
     composite: Composite, parts: Iterable[Mapping[str, Any]], size_bytes: int
 ) -> ObjectDigest | NoDigest:
-    """Read the parts that GetObjectAttributes lists, all pages of them."""
-    found: list[PartDigest] = []
+    """Parse the parts that GetObjectAttributes lists, from all pages."""
+    digests: list[PartDigest] = []
     end = 0
     for part in parts:
         size, text = part.get("Size"), part.get(composite.field)
@@ -75,7 +75,7 @@ def digest_of_parts(
             value = b""
         if len(value) != CHECKSUMS[composite.algorithm]:
             return NoDigest("the storage's checksum of a part is malformed")
-        found.append(PartDigest(end, value.hex()))
-    if end != size_bytes or len(found) != composite.parts:
+        digests.append(PartDigest(end, value.hex()))
+    if end != size_bytes or len(digests) != composite.parts:
         return NoDigest("the storage does not tell the sizes of all its parts")
-    return ObjectDigest(composite.algorithm, tuple(found))
+    return ObjectDigest(composite.algorithm, tuple(digests))

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from botocore import exceptions as boto
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
 from streamer.backends.client.not_http import NotHttpError
-from streamer.backends.client.told_values import word_told
 from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.core.errors import (
     AccessDeniedError,
@@ -185,14 +185,14 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
         uri,
         status=status or None,
         code=code or None,
-        request_id=word_told(metadata.get("RequestId")),
+        request_id=parse_word(metadata.get("RequestId")),
         attempts=metadata.get("RetryAttempts", 0) + 1,
     )
 
 
 def _code_in(response: dict[str, Any]) -> str:
     """Read the code of an error document; empty where that has a status for one, elements, or what is no word."""
-    code = word_told(response.get("Error", {}).get("Code")) or ""
+    code = parse_word(response.get("Error", {}).get("Code")) or ""
     return "" if code.isdigit() else code
 
 

@@ -1,7 +1,7 @@
-"""Listings that are none of S3's: the page of a console, of a login or of a proxy under a wrong endpoint.
+"""Recognises answers that are no listings of S3: pages of a console, a login or a proxy at a wrong endpoint.
 
-botocore takes one that is no XML for a broken answer of S3, and asks again; one of other XML it takes for an empty
-listing. What is cut in the middle, and an ``<Error>``, are left to it.
+botocore takes an answer that is not XML for a broken one and retries, and other XML for an empty listing. Listings that
+are cut in the middle, and ``<Error>`` documents, are left to botocore.
 """
 
 from __future__ import annotations
@@ -11,54 +11,54 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import last_status
-from streamer.backends.client.first_words import first_words
-from streamer.backends.client.told_values import word_told
+from streamer.backends.client.quoted_answers import quoted_start
 from streamer.core.errors import StorageError
 from streamer.core.secrets.redact import redact
 
 __all__ = ["ForeignAnswerError", "refuse_foreign_listings"]
 
-LOOKED_AT_BYTES = 4096  # the root of a listing stands behind its XML declaration
+LOOKED_AT_BYTES = 4096  # the root element of a listing comes soon after its XML declaration
 
 _ROOT = re.compile(rb"<(?:[\w-]+:)?([A-Za-z][\w-]*)")
 _DECLARED = re.compile(rb"\s*<\?xml[^>]*>?")
 
 
 class ForeignAnswerError(Exception):
-    """An answer that is no listing.
+    """The answer to a request for a listing is none.
 
     Args:
         endpoint: URL of the server.
-        kind: Its content type.
-        body: Of the answer.
+        kind: Content type of the answer.
+        body: Its body.
     """
 
     def __init__(self, endpoint: str, kind: str, body: bytes) -> None:
         super().__init__()
         self._endpoint = redact(endpoint)
-        self._kind = word_told(kind.partition(";")[0].strip()) or "something"
-        self._words = first_words(body) if body.strip() else None
+        self._kind = parse_word(kind.partition(";")[0].strip()) or "something"
+        self._quote = quoted_start(body) if body.strip() else None
 
     def storage_error(self, uri: str) -> StorageError:
         """Return the error for the user."""
-        what = "nothing" if self._words is None else f"{self._kind} that begins {self._words}"
+        what = "nothing" if self._quote is None else f"{self._kind} that begins {self._quote}"
         return StorageError(
-            f"The endpoint {self._endpoint} does not speak S3: it answers the question for a listing with {what}",
+            f"The endpoint {self._endpoint} does not speak S3: it answers the request for a listing with {what}",
             uri=uri,
             hint="Check endpoint_url: a console has another port than its S3, and a proxy may want a login",
         )
 
 
 def refuse_foreign_listings(client: Any) -> None:
-    """Have a client of botocore refuse them before it parses them; to be called any number of times."""
+    """Make a client of botocore refuse such answers before it parses them; may be called repeatedly."""
     refuse = partial(_refuse, str(client.meta.endpoint_url))
     client.meta.events.register("before-parse.s3.ListObjectsV2", refuse, unique_id="streamer-foreign-listings")
 
 
 def _refuse(endpoint: str, response_dict: Mapping[str, Any], **_: Any) -> None:
     body = response_dict["body"]
-    # Before this is called botocore has put 500 in the place of 200, and nothing can come before that.
+    # Not the status in `response_dict`: botocore has replaced 200 by 500 there, and no handler runs before that.
     if last_status() == 200 and not _may_be_listing(body[:LOOKED_AT_BYTES]):
         raise ForeignAnswerError(endpoint, str(response_dict["headers"].get("content-type", "")), body)
 
@@ -68,6 +68,6 @@ def _may_be_listing(start: bytes) -> bool:
     declared = _DECLARED.match(start)
     rest = start[declared.end() if declared else 0 :].lstrip()
     root = _ROOT.match(rest)
-    if root is None:  # cut before it, or a page of XHTML
+    if root is None:  # cut before the root, or an XHTML page
         return declared is not None and rest[:9].upper() != b"<!DOCTYPE"
     return root[1] in (b"ListBucketResult", b"Error")

@@ -1,9 +1,8 @@
-"""The S3 client follows no redirect: its HTTP library would take the session token, a header of its own, to any host.
+"""Makes the S3 client follow no redirects, and keep to the bounds of `bounded_answers`.
 
-Nor does it read an answer without end (`bounded_answers`).
-
-aiohttp leaves only ``Authorization`` and cookies behind, and what the other host answers would count as S3's. A bucket
-of another region is found all the same: S3 names the region in an error, and botocore asks that region's own host.
+At a redirect to another host aiohttp drops ``Authorization`` and cookies alone: it would send the session token, which
+is in a header of its own, to any host, and that host's answer would count as S3's. A bucket in another region is found
+all the same: S3 names the region in an error, and botocore sends the request to that region's own host.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ __all__ = ["follow_no_redirects"]
 
 
 def follow_no_redirects(client: Any) -> None:
-    """Have a client of aiobotocore give redirects back as answers; one that uses httpx does so itself."""
+    """Make a client of aiobotocore return redirects as answers; one that uses httpx does so by itself."""
     replace_sessions(client, lambda plain: plain if isinstance(plain, _Sessions) else _Sessions(plain))
 
 
 class _Sessions:
-    """Gives the session for a proxy, as aiobotocore asks for one before each request."""
+    """Wraps the function from which aiobotocore gets the session of a proxy before each request."""
 
     def __init__(self, plain: Any) -> None:
         self._plain = plain
@@ -38,5 +37,5 @@ class _Session:
         self._plain = plain
 
     def request(self, *arguments: Any, **named: Any) -> Any:
-        """Send a request as `aiohttp.ClientSession` does."""
+        """Send a request as `aiohttp.ClientSession` does, and follow no redirect."""
         return self._plain.request(*arguments, **named, allow_redirects=False)

@@ -1,7 +1,7 @@
-"""Sessions of botocore for s3fs that share what botocore reads from its own files.
+"""Sessions of botocore for s3fs that share the data which botocore loads from its own files.
 
-Guarantees: a session differs from the one that s3fs would make in nothing but time and memory. Each would otherwise
-parse its own copy of botocore's description of S3, and of all endpoints there are: 60 ms and 13 MB.
+Guarantees: a session behaves like the one that s3fs would make. Without sharing, each parses its own copy of botocore's
+model of S3 and of all endpoints: 60 ms and 13 MB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def new_session(options: Mapping[str, Any]) -> AioSession:
     return session
 
 
-@lru_cache(maxsize=4)  # places, of which a process knows one
+@lru_cache(maxsize=4)  # paths; a process has one
 def _loader(data_path: str | None) -> Any:
-    """Read the files of one ``AWS_DATA_PATH``; all that a loader gives is only looked at."""
+    """Return the loader for one ``AWS_DATA_PATH``; sessions only read the data that it gives."""
     return create_loader(data_path)

@@ -1,8 +1,8 @@
-"""Objects in S3 and whatever speaks its protocol; botocore asks and signs, the native reactors read.
+"""Objects in S3 and servers with its protocol; botocore lists and signs, the native reactors read.
 
-Guarantees: every answer is asked of S3 now, never of a listing cache; a ``?versionId=`` in the URL pins that version;
-one SigV4-signed URL serves every range of an object, because a range is no part of the signature. Refuses to guess: a
-listing that S3 leaves incomplete is an error.
+Guarantees: every answer is requested from S3, never taken from a listing cache; a ``?versionId=`` in the URL pins that
+version; one SigV4-signed URL serves every range of an object, because the range is no part of the signature. A listing
+that S3 leaves incomplete is an error.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from streamer.backends.client.told_values import is_directly_in, size_told
-from streamer.backends.s3.answers import ListedObject, entries_on, objects_on
+from streamer.backends.client.answer_values import is_directly_in, parse_size
+from streamer.backends.s3.answers import ListedObject, count_of_entries, objects_in
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
 from streamer.backends.s3.errors import error_code, storage_error
@@ -26,7 +26,7 @@ from streamer.core.store.sources import HttpSource, ObjectInfo, Store, hookimpl
 
 __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
 
-# botocore renews temporary credentials that live less than 10 minutes, so the frozen ones outlive the signature.
+# botocore renews temporary credentials 10 minutes before they expire, so that they are valid as long as the signature.
 SIGNATURE_LIFETIME_S = 600
 MAX_PARTS = 10_000  # of a multipart upload, S3's own limit
 
@@ -46,7 +46,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind(scheme: str) -> type[HttpSource]:
-    """Say that these objects are read over HTTP."""
+    """Return the kind of source: these objects are read over HTTP."""
     del scheme
     return HttpSource
 
@@ -57,7 +57,7 @@ class S3Store:
     Args:
         uri: ``s3://bucket/key``, with ``?versionId=…`` to pin the version of one object.
         storage_options: Arguments of `s3fs.S3FileSystem`; copied, never changed.
-        limits: The most to take of S3's answers.
+        limits: Bounds of S3's answers.
 
     Attributes:
         root: ``bucket/key`` of `uri`, without version.
@@ -77,25 +77,25 @@ class S3Store:
         self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
 
     def info(self, path: str) -> ObjectInfo:
-        """Ask for size and ETag with one HEAD, and on refusal for the reason with one GET of one byte.
+        """Request size and ETag by one HEAD, and after a refusal the reason by one GET of one byte.
 
         Raises:
             ObjectNotFoundError: there is no such object, version or bucket; the message says which.
             AccessDeniedError: the credentials do not suffice; `CredentialsError` when they are wrong.
-            StorageError: anything else S3, the network or TLS has to say.
+            StorageError: any other error of S3, the network or TLS.
         """
         bucket, key = self._client.split(path)
         uri = self._uri(path)
         if not key:
             raise ObjectNotFoundError("This is a bucket, not an object", uri=uri)
-        wanted = {"Key": key, **self._version_of(path)}
+        target = {"Key": key, **self._version_of(path)}
         try:
-            answer = self._client.call("head_object", bucket, **wanted)
+            answer = self._client.call("head_object", bucket, **target)
         except Exception as error:
-            reason = self._reason(error, bucket, wanted)
+            reason = self._reason(error, bucket, target)
             raise storage_error(reason, uri, bucket) from reason
-        told = answer.get("ContentLength")
-        return ObjectInfo(path, uri, None if told is None else size_told(told, uri), answer.get("ETag") or None)
+        size = answer.get("ContentLength")
+        return ObjectInfo(path, uri, None if size is None else parse_size(size, uri), answer.get("ETag") or None)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the objects of one folder with their sizes and ETags, a thousand per request.
@@ -108,9 +108,9 @@ class S3Store:
         folder = f"{key.rstrip('/')}/" if key else ""
         uri = self._uri(f"{bucket}/{folder}")
         pages = self._pages(bucket, folder, uri)
-        told = [each for page in pages for each in objects_on(page, uri)]
-        found = [self._listed(bucket, each) for each in told if is_directly_in(folder, each.key, uri)]
-        return sorted(found, key=lambda info: info.path)
+        objects = [each for page in pages for each in objects_in(page, uri)]
+        infos = [self._info_of(bucket, each) for each in objects if is_directly_in(folder, each.key, uri)]
+        return sorted(infos, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials of that moment.
@@ -127,7 +127,7 @@ class S3Store:
         anonymous = self._client.is_anonymous
         return HttpSource(
             url=url,
-            # Signed beside the host, so it must be sent.
+            # The signature covers it, so it must be sent.
             headers={"x-amz-request-payer": "requester"} if self._client.requester_pays else {},
             version=info.version,
             expires_at_s=None if anonymous else signed_at_s + SIGNATURE_LIFETIME_S,
@@ -137,29 +137,29 @@ class S3Store:
         )
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Ask for the object's checksum with one HEAD, and for those of its parts where it has no other.
+        """Request the object's checksum by one HEAD, and those of its parts where it has no other.
 
         Raises:
             StorageError: as for `info`.
         """
         bucket, key = self._client.split(info.path)
-        wanted = {"Key": key, **self._version_of(info.path)}
+        target = {"Key": key, **self._version_of(info.path)}
         try:
-            answer = self._client.call("head_object", bucket, ChecksumMode="ENABLED", **wanted)
+            answer = self._client.call("head_object", bucket, ChecksumMode="ENABLED", **target)
         except Exception as error:
-            reason = self._reason(error, bucket, wanted)
+            reason = self._reason(error, bucket, target)
             raise storage_error(reason, info.uri, bucket) from reason
         size_bytes = answer.get("ContentLength")
         if size_bytes is None or (answer.get("ETag") or None, size_bytes) != (info.version, info.size_bytes):
             return NoDigest("it was replaced meanwhile")  # and reading it fails
-        found = digest_in_head(answer, size_bytes)
-        if not isinstance(found, Composite):
-            return found
+        digest = digest_in_head(answer, size_bytes)
+        if not isinstance(digest, Composite):
+            return digest
         try:
-            return digest_of_parts(found, self._parts(bucket, wanted), size_bytes)
-        except Exception as error:  # few servers have this call, and some policies forbid it; the object can be read
+            return digest_of_parts(digest, self._parts(bucket, target), size_bytes)
+        except Exception as error:  # few servers have this request, and some policies forbid it; reading still works
             why = error_code(error) or type(error).__name__
-            return NoDigest(f"its checksum is one of its parts, whose sizes the storage does not tell ({why})")
+            return NoDigest(f"its checksum is one of its parts, whose sizes the storage does not report ({why})")
 
     def write(self, path: str, data: bytes) -> None:
         """Put one small object.
@@ -175,12 +175,12 @@ class S3Store:
             raise storage_error(error, self._uri(path), bucket) from error
 
     def close(self) -> None:
-        """Do nothing: connections are shared, and end with the last source that may need them."""
+        """Do nothing: connections are shared, and closed after the last source that may need them."""
 
     def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
-        """Sign again; a signature refused in its youth may be of a wrong time, which any answer puts right."""
+        """Sign again. A signature that is refused early may have a wrong time, which any answer corrects."""
         if time.time() < signed_at_s + SIGNATURE_LIFETIME_S / 2:
-            with suppress(StreamerError):  # the new signature will tell whether the old one failed for this reason
+            with suppress(StreamerError):  # the next read shows whether this was the reason
                 self.info(info.path)
         return self.source(info)
 
@@ -191,9 +191,9 @@ class S3Store:
     def _version_of(self, path: str) -> dict[str, str]:
         return {"VersionId": self._pinned_version} if self._pinned_version and path == self.root else {}
 
-    def _listed(self, bucket: str, told: ListedObject) -> ObjectInfo:
-        path = f"{bucket}/{told.key}"
-        return ObjectInfo(path, self._uri(path), told.size_bytes, told.etag)
+    def _info_of(self, bucket: str, listed: ListedObject) -> ObjectInfo:
+        path = f"{bucket}/{listed.key}"
+        return ObjectInfo(path, self._uri(path), listed.size_bytes, listed.etag)
 
     def _pages(self, bucket: str, folder: str, uri: str) -> Iterator[dict[str, Any]]:
         count = ListingCount(self._limits, uri)
@@ -204,7 +204,7 @@ class S3Store:
                 page = self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **token)
             except Exception as error:
                 raise storage_error(error, uri, bucket) from error
-            count.add(entries_on(page))
+            count.add(count_of_entries(page))
             yield page
             if not page.get("IsTruncated"):
                 return
@@ -214,34 +214,34 @@ class S3Store:
             seen.add(following)
             token = {"ContinuationToken": following}
 
-    def _parts(self, bucket: str, wanted: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-        marker = given = 0
-        while given < MAX_PARTS:
+    def _parts(self, bucket: str, target: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+        marker = count = 0
+        while count < MAX_PARTS:
             answer = self._client.call(
-                "get_object_attributes", bucket, ObjectAttributes=["ObjectParts"], PartNumberMarker=marker, **wanted
+                "get_object_attributes", bucket, ObjectAttributes=["ObjectParts"], PartNumberMarker=marker, **target
             )
             page = answer.get("ObjectParts") or {}
             parts = page.get("Parts") or []
-            given += len(parts)
+            count += len(parts)
             yield from parts
             following = page.get("NextPartNumberMarker")
             if not parts or not page.get("IsTruncated") or not following or following <= marker:
                 return
             marker = following
 
-    def _reason(self, error: Exception, bucket: str, wanted: Mapping[str, str]) -> Exception:
-        """Find out why a HEAD was refused; its answer has no body, so only that of a GET says it."""
+    def _reason(self, error: Exception, bucket: str, target: Mapping[str, str]) -> Exception:
+        """Request the reason why a HEAD was refused: only the answer of a GET has a body that names it."""
         if not hasattr(error, "response") or error_code(error) is not None:
             return error
         try:
-            self._client.call("get_object", bucket, Range="bytes=0-0", **wanted)
+            self._client.call("get_object", bucket, Range="bytes=0-0", **target)
         except Exception as reason:
             return error if error_code(reason) in (None, "InvalidRange") else reason
         return error
 
 
 def _check_bucket(bucket: str, uri: str) -> None:
-    """Refuse what botocore would refuse later, with the whole name, and so with a password in it, in its message."""
+    """Refuse names that botocore would refuse later with a message that repeats them, and so a password in them."""
     if not bucket:
         raise UsageError("The URL names no bucket", uri=redact(uri), hint="Expected s3://bucket/key")
     if "@" in bucket or (":" in bucket and not bucket.startswith("arn:")):

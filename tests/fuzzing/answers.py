@@ -16,8 +16,8 @@ import botocore.session
 from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 
+from streamer.backends.client.answer_values import parse_document, parse_word
 from streamer.backends.client.redirects import Hop, next_hop, origin_of
-from streamer.backends.client.told_values import document_told, word_told
 from streamer.backends.gcs.answers import object_in, page_in
 from streamer.backends.gcs.errors import Answer, Asker
 from streamer.backends.gcs.errors import refusal as gcs_refusal
@@ -26,7 +26,7 @@ from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_p
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.listing import may_be_shard, names_in
 from streamer.backends.http.probe import _check_kind, _size, expiry_of, version_in
-from streamer.backends.s3.answers import entries_on, objects_on
+from streamer.backends.s3.answers import count_of_entries, objects_in
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.digests import digest_in_head
 from streamer.backends.s3.errors import storage_error
@@ -71,7 +71,7 @@ def gcs_listing(data: bytes) -> None:
     """A page of Google's is refused, or gives objects with names and sizes that can be."""
 
     def ask() -> None:
-        document = document_told(data)
+        document = parse_document(data)
         if isinstance(document, dict):
             entries, token = page_in(document, "gs://x")
             assert token is None or token
@@ -89,8 +89,8 @@ def s3_listing(data: bytes) -> None:
         return
 
     def ask() -> None:
-        assert entries_on(page) >= 0
-        for found in objects_on(page, "s3://x"):
+        assert count_of_entries(page) >= 0
+        for found in objects_in(page, "s3://x"):
             _check_object(found.key, found.size_bytes)
 
     _refuse_or_answer(ask)
@@ -118,8 +118,8 @@ def error_body(data: bytes) -> None:
     for status in (400, 401, 403, 404, 429, 500):
         _check(http_errors.refusal(status, headers, body, "https://x"))
         _check(hf_errors.refusal(status, headers, body, "hf://x", has_token=False))
-        document = document_told(body)
-        request_id = word_told(headers.get("x-guploader-uploadid"))  # as the client of GCS does
+        document = parse_document(body)
+        request_id = parse_word(headers.get("x-guploader-uploadid"))  # as the client of GCS does
         answer = Answer(status, document if isinstance(document, dict) else None, request_id)
         _check(gcs_refusal(answer, Asker(None, None), "gs://x"))
         parsed = _parsed_by_botocore("GetObject", status, headers, body)

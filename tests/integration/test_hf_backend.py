@@ -19,7 +19,7 @@ from servers.scripted_http import ScriptedServer
 
 import streamer
 from streamer.backends.hf.store import HfStore
-from streamer.core.store.sources import FileSource, HttpSource, PythonSource, Store
+from streamer.core.store.sources import FileSource, HttpSource, PythonSource
 
 pytestmark = pytest.mark.server
 
@@ -61,10 +61,6 @@ def go_offline(hub, monkeypatch):
 
 
 # --- whole loads ------------------------------------------------------------------------------------------------------
-
-
-def test_a_repository_is_a_store(hub):
-    assert isinstance(HfStore("hf://ada/model", {}), Store)
 
 
 def test_it_loads_a_repository(hub, name, checkpoint, reference):

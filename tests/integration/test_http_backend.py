@@ -28,7 +28,7 @@ from streamer.backends.http.client import HttpClient
 from streamer.backends.http.store import HttpStore
 from streamer.backends.http.stream import OneStream
 from streamer.core.options.limits import Limits
-from streamer.core.store.sources import HttpSource, PythonSource, Store
+from streamer.core.store.sources import HttpSource, PythonSource
 from streamer.plugins import open_store
 
 pytestmark = pytest.mark.server
@@ -71,10 +71,6 @@ def shown(error: BaseException) -> str:
 
 
 # --- whole loads ------------------------------------------------------------------------------------------------------
-
-
-def test_an_http_store_is_a_store(http_server):
-    assert isinstance(opened(f"{http_server.http_url}/open"), Store)
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,8 @@ def test_loads_with_the_same_options_share_one_file_system(
 @pytest.fixture
 def users() -> Callable[[], list[int]]:
     """How many loads need each file system that was made since; others of this process have their own."""
-    before = set(INSTANCES._known)
-    return lambda: [made.users for key, made in INSTANCES._known.items() if key not in before]
+    before = set(INSTANCES._shared)
+    return lambda: [made.users for key, made in INSTANCES._shared.items() if key not in before]
 
 
 @pytest.mark.usefixtures("without_collector")

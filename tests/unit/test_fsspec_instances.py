@@ -14,8 +14,8 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from streamer.backends.fsspec.instances import IDLE_KEPT, INSTANCES, close_idle, give_up, shared
-from streamer.backends.fsspec.leftovers import Leftovers
+from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
+from streamer.backends.fsspec.instances import IDLE_KEPT, INSTANCES, close_idle, shared, stop_sharing
 
 PATIENCE_S = 10.0
 
@@ -121,7 +121,7 @@ def test_one_that_is_needed_is_never_closed() -> None:
 def test_one_that_was_given_up_is_not_shared_any_more_and_closed_after_its_last_user() -> None:
     user = User()
     given_up = of(user, number="given up")
-    give_up(given_up)
+    stop_sharing(given_up)
     assert used_and_left(number="given up") is not given_up
     assert not given_up.closed.is_set()
     del user
@@ -213,9 +213,9 @@ def kept(cls: Any = Remote) -> list[Any]:
 
 
 def opened(user: User, **options: Any) -> Any:
-    leftovers = Leftovers()
+    snapshot = InstanceSnapshot()
     fs = Remote(**options)
-    leftovers.forget_after(user, fs)
+    snapshot.forget_new(user, fs)
     return fs
 
 
@@ -265,11 +265,11 @@ def test_what_holds_an_object_of_the_callers_stays() -> None:
 def test_every_part_of_a_chain_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec.register_implementation("remote", Remote, clobber=True)
     before = kept(fsspec.get_filesystem_class("simplecache"))
-    leftovers, user = Leftovers(), User()
+    snapshot, user = InstanceSnapshot(), User()
     fs, _ = fsspec.url_to_fs("simplecache::remote://a", remote={"number": 1})
-    leftovers.forget_after(user, fs)
+    snapshot.forget_new(user, fs)
     assert len(kept()) == 1
-    del user, leftovers
+    del user, snapshot
     close_idle()
     assert kept() == []
     assert kept(fsspec.get_filesystem_class("simplecache")) == before

@@ -11,7 +11,7 @@ from streamer.backends.nfs.store import NfsStore, streamer_open_store, streamer_
 from streamer.backends.nfs.url import NfsUrl
 from streamer.core.errors import OptionError, UnknownSchemeError, UsageError
 from streamer.core.options.limits import Limits
-from streamer.core.store.sources import NfsSource, ObjectInfo, Store
+from streamer.core.store.sources import NfsSource, ObjectInfo
 
 needs_client = pytest.mark.skipif(not _native.has_nfs, reason="this build has no NFS client")
 SECRET = "hunter2-secret"
@@ -68,13 +68,6 @@ def test_the_source_of_a_file_names_it_for_the_engine() -> None:
     assert store.root == "/models"
     info = ObjectInfo("/models/what?.bin", "nfs://host/models/what?.bin", size_bytes=1)
     assert store.source(info) == NfsSource("nfs://host/models/what?.bin?version=4&nfsport=2050")
-
-
-@needs_client
-def test_a_store_of_nfs_files_is_a_store() -> None:
-    assert isinstance(streamer_open_store(scheme="nfs", uri="nfs://host/a", storage_options={}, limits=Limits()), Store)
-    assert streamer_open_store(scheme="s3", uri="s3://bucket/a", storage_options={}, limits=Limits()) is None
-    assert streamer_source_kind(scheme="nfs") is NfsSource
 
 
 def test_a_build_without_a_client_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:

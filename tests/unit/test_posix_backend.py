@@ -11,16 +11,12 @@ import pytest
 import streamer
 from streamer.backends.posix.store import PosixStore, streamer_open_store
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
-from streamer.core.store.sources import FileSource, ObjectInfo, Store
+from streamer.core.store.sources import FileSource, ObjectInfo
 
 
 def write(path: Path, data: bytes = b"data") -> Path:
     path.write_bytes(data)
     return path
-
-
-def test_a_store_of_files_is_a_store(tmp_path: Path) -> None:
-    assert isinstance(streamer_open_store(scheme="file", uri=str(tmp_path), storage_options={}), Store)
 
 
 def test_other_schemes_are_left_to_others() -> None:
@@ -95,11 +91,6 @@ def test_the_version_changes_when_the_bytes_do_even_under_the_old_modification_t
     assert store.info(store.root).version != before
 
 
-def test_the_version_of_an_untouched_file_stays(tmp_path: Path) -> None:
-    store = PosixStore(str(write(tmp_path / "a")))
-    assert store.info(store.root).version == store.info(store.root).version
-
-
 @pytest.mark.parametrize("name", ["absent", "file/below", "dangling", "folder"])
 def test_what_is_no_file_is_not_found(tmp_path: Path, name: str) -> None:
     write(tmp_path / "file")
@@ -168,10 +159,9 @@ def test_find_and_info_agree_about_a_file(tmp_path: Path) -> None:
     assert store.find(str(tmp_path)) == [store.info(str(path))]
 
 
-@pytest.mark.parametrize("name", ["absent", "file"])
-def test_what_is_no_folder_holds_no_files(tmp_path: Path, name: str) -> None:
+def test_a_file_holds_no_files(tmp_path: Path) -> None:
     write(tmp_path / "file")
-    assert PosixStore(str(tmp_path)).find(str(tmp_path / name)) == []
+    assert PosixStore(str(tmp_path)).find(str(tmp_path / "file")) == []
 
 
 @pytest.mark.parametrize(

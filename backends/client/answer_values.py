@@ -1,0 +1,110 @@
+"""Values in a server's answers, parsed and checked: JSON documents, names, sizes, words. Pure.
+
+Guarantees: whatever bytes a server sends, the result is a value of the expected kind, or a `StorageError` that blames
+the server. Names are text that can be sent back; words (codes, request ids) hold only characters that any terminal and
+log can show.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+from streamer.core.errors import StorageError
+from streamer.core.store.sources import MAX_SIZE_BYTES
+
+__all__ = ["is_directly_in", "parse_document", "parse_name", "parse_size", "parse_word"]
+
+MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is that of Git
+
+_NUMBER = re.compile(r"[0-9]{1,19}")  # Python itself may refuse to read longer ones
+_WORD = re.compile(r"[\w.:=/-]{1,128}", re.ASCII)
+
+
+def parse_document(body: bytes) -> Any | None:
+    """Parse a JSON document; None where it is malformed, holds infinite numbers or is nested a thousand times.
+
+    Example:
+        >>> [parse_document(body) for body in (b'{"a": 1}', b"[Infinity]", b"[" * 100_000)]
+        [{'a': 1}, None, None]
+    """
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+def parse_name(value: object, uri: str) -> str:
+    """Return the name of a listed object.
+
+    Args:
+        value: As it stands in the listing.
+        uri: URL of the folder, without secrets.
+
+    Raises:
+        StorageError: it is not text, longer than any storage allows, or holds lone surrogates, which no URL can.
+    """
+    if not isinstance(value, str) or not value or not _has_whole_characters(value):
+        raise StorageError("The server lists an object whose name is not text", uri=uri)
+    if len(value) > MOST_CHARACTERS:
+        raise StorageError(f"The server lists an object whose name has {len(value)} characters", uri=uri)
+    return value
+
+
+def is_directly_in(folder: str, name: str, uri: str) -> bool:
+    """Say whether a listed object is a file directly in a folder: not in a sub-folder, and not the folder itself.
+
+    Args:
+        folder: Its name with the slash at the end, or empty.
+        name: Name of the object.
+        uri: URL of the folder, without secrets.
+
+    Raises:
+        StorageError: the object is outside of the folder.
+    """
+    if not name.startswith(folder):
+        raise StorageError("The server lists objects that are not in the folder", uri=uri, hint="Check the endpoint")
+    return len(name) > len(folder) and "/" not in name[len(folder) :]
+
+
+def parse_size(value: object, uri: str) -> int:
+    """Return the size of an object.
+
+    Args:
+        value: A number, or its decimal digits.
+        uri: URL of the object, without secrets.
+
+    Raises:
+        StorageError: it is not a whole number, or no file can have it.
+
+    Example:
+        >>> parse_size("12", uri="s3://bucket/key")
+        12
+    """
+    size_bytes = -1
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        size_bytes = int(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        size_bytes = value
+    if 0 <= size_bytes <= MAX_SIZE_BYTES:
+        return size_bytes
+    raise StorageError("The server reports a size that no file can have", uri=uri)
+
+
+def parse_word(value: object) -> str | None:
+    r"""Return a word, such as an error code or a request id; None for anything else.
+
+    Example:
+        >>> [parse_word(value) for value in ("tx0000-1", "a b", "caf\xe9", 1)]
+        ['tx0000-1', None, None, None]
+    """
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else None
+
+
+def _has_whole_characters(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
