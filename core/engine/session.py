@@ -68,7 +68,7 @@ class ReadSession:
         in_item_order: Hand items out in plan order instead of completion order.
         keep_alive: Owners of the plan's target addresses; referenced until the last reader has ended.
         lock: Of their memory; released when nothing writes to it any more.
-        on_progress: Called with the bytes landed so far, on the consumer's thread.
+        on_progress: Called often, on the consumer's thread, with a function that counts the bytes landed so far.
         on_wait: Called with a line to show while a server is waited for, and with "" afterwards.
         digests: Digests to compute of the items, and their expected values.
         name_of: Gives the name of an item, for messages.
@@ -88,7 +88,7 @@ class ReadSession:
         in_item_order: bool = False,
         keep_alive: object = None,
         lock: ResizeLock | None = None,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Callable[[Callable[[], int]], None] | None = None,
         on_wait: Callable[[str], None] | None = None,
         digests: _native.DigestPlan | None = None,
         name_of: Callable[[int], str] | None = None,
@@ -186,7 +186,7 @@ class ReadSession:
         while True:
             delivery = self._engine.wait(WAIT_S)
             if self._on_progress:
-                self._on_progress(self._engine.stats()["bytes_landed"])
+                self._on_progress(self._landed_bytes)
             self._news.look()
             if delivery.error is not None:
                 raise self._error(delivery.error)
@@ -197,6 +197,9 @@ class ReadSession:
             self._check_deadline()
             if delivery.is_finished:
                 raise LoadCancelledError("the stream was closed while it was read")
+
+    def _landed_bytes(self) -> int:
+        return int(self._engine.stats()["bytes_landed"])
 
     def _provide(self, items: list[int]) -> None:
         if not items:

@@ -57,9 +57,10 @@ def load(
             and a list gives each URI of a list its own.
         fs: An fsspec file system to read from; `uri` is then a path or URL of it.
         options: How to read; see `streamer.Options`.
-        progress: None shows a bar on a terminal when the load takes longer than half a second; True and False
-            always and never do; a callable gets ``(bytes done, bytes in all)``. ``STREAMER_PROGRESS=0`` turns
-            the automatic bar off.
+        progress: None shows a bar on a terminal or in a notebook when the load takes longer than half a second, and
+            elsewhere logs a line every ten seconds (level INFO); True and False always and never show a bar; a callable
+            gets ``(bytes done, bytes in all)``, and may raise `LoadCancelledError` to end the load: whatever else it
+            raises is logged. ``STREAMER_PROGRESS=0`` turns the automatic ones off.
         dtype: A ``torch.dtype`` or its name, to which tensors of F64, F32, F16 and BF16 are cast on their device. None
             leaves them as they are stored; all other dtypes always stay.
         verify: Compare the bytes with digests: ``"auto"`` with what the storage keeps of each object, where it

@@ -1,56 +1,89 @@
-"""Shows the progress of a load: by a bar on a terminal, a callable, or not at all."""
+"""Shows the progress of a load: by a bar, a function of the caller's, or lines of the log.
+
+Guarantees: nothing that goes wrong here ends a load. A bar whose terminal is closed or full is given up, and so is a
+function that raises, with a warning in the log. Only what a caller raises on purpose passes: errors of this package
+(`LoadCancelledError` ends the load) and what is no `Exception`, such as `KeyboardInterrupt`.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import time
+import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from streamer.core.errors import StreamerError
 from streamer.core.quoting import printable
 
 __all__ = ["Progress", "ProgressOption"]
 
-# None: a bar on a terminal; a bool: always or never; a callable: called with (bytes done, bytes in all).
+# None: a bar on a terminal or in a notebook, else the log; a bool: a bar, or nothing; a callable: called with
+# (bytes done, bytes in all).
 ProgressOption: TypeAlias = bool | Callable[[int, int], None] | None
 
 SHOWN_AFTER_S = 0.5  # a load that is over sooner needs no bar
+LOGGED_EVERY_S = 10.0
 ENVIRONMENT = "STREAMER_PROGRESS"
+
+_log = logging.getLogger("streamer")
+
+
+class _View(Protocol):
+    """One way to show progress."""
+
+    def is_due(self) -> bool:
+        """Whether `update` would show anything now."""
+
+    def update(self, done_bytes: int) -> None:
+        """Show that so many bytes are in place."""
+
+    def note(self, text: str) -> None:
+        """Show a text in place of the label; an empty one restores the label."""
+
+    def close(self) -> None:
+        """Leave what is shown as it is."""
 
 
 class Progress:
-    """One bar, one callable, or nothing; `update` takes the bytes done so far and may be called often."""
+    """Shows one load.
+
+    Args:
+        option: What the caller asked for.
+        total_bytes: Of the load.
+        label: What is loaded.
+    """
 
     def __init__(self, option: ProgressOption, total_bytes: int, label: str) -> None:
-        self._total_bytes, self._label = total_bytes, printable(label)
-        self._call = option if callable(option) else None
-        self._shown_bytes = 0
-        self._bar = _make_bar(total_bytes, self._label) if _wants_bar(option) else None
+        self._total_bytes, self._shown_bytes = total_bytes, 0
+        self._view = _view_of(option, total_bytes, printable(label))
 
     @property
     def is_shown(self) -> bool:
-        """Whether `update` shows anything."""
-        return self._call is not None or self._bar is not None
+        """Whether `update` ever shows anything."""
+        return self._view is not None
 
-    def update(self, done_bytes: int) -> None:
-        """Show that `done_bytes` of the total are in place."""
-        done_bytes = min(done_bytes, self._total_bytes)
-        if self._call is not None and done_bytes != self._shown_bytes:
-            self._call(done_bytes, self._total_bytes)
-        if self._bar is not None:
-            self._bar.update(done_bytes - self._shown_bytes)
-        self._shown_bytes = done_bytes
+    def update(self, count_done: Callable[[], int]) -> None:
+        """Show how many bytes are in place; they are only counted where they are shown now."""
+        if self._view is None or not self._view.is_due():
+            return
+        done_bytes = min(count_done(), self._total_bytes)
+        if done_bytes != self._shown_bytes:
+            self._shown_bytes = done_bytes
+            self._show(self._view.update, done_bytes)
 
     def note(self, text: str) -> None:
         """Show what a load waits for in place of its label; an empty text restores the label."""
-        if self._bar is not None:
-            self._bar.set_description_str(printable(text) or self._label)
+        if self._view is not None:
+            self._show(self._view.note, printable(text))
 
     def close(self) -> None:
-        """Leave the bar as it is and end its line."""
-        if self._bar is not None:
-            self._bar.close()
+        """Leave what is shown as it is."""
+        if self._view is not None:
+            self._show(self._view.close)
 
     def __enter__(self) -> Progress:
         return self
@@ -58,25 +91,110 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _show(self, step: Callable[..., None], *arguments: Any) -> None:
+        try:
+            step(*arguments)
+        except StreamerError:
+            raise
+        except Exception as error:
+            self._view = None
+            _log.warning("the progress of this load is shown no more: %s", printable(repr(error)))
 
-def _wants_bar(option: ProgressOption) -> bool:
-    if isinstance(option, bool):
-        return option
-    if option is not None or os.environ.get(ENVIRONMENT) == "0":
-        return False
-    return sys.stderr is not None and sys.stderr.isatty()
+
+def _view_of(option: ProgressOption, total_bytes: int, label: str) -> _View | None:
+    if callable(option):
+        return _Function(option, total_bytes)
+    if option is False or (option is None and os.environ.get(ENVIRONMENT) == "0"):
+        return None
+    if option or _is_watched():
+        try:
+            return _Bar(total_bytes, label)
+        except Exception as error:  # a notebook without widgets, a terminal that is gone
+            _log.warning("no progress bar can be shown: %s", printable(repr(error)))
+    return _LogLines(total_bytes, label)
 
 
-def _make_bar(total_bytes: int, label: str) -> Any:
-    from tqdm import tqdm  # noqa: PLC0415  only when a bar is shown
+def _is_watched() -> bool:
+    """Whether somebody sees a bar: on a terminal, or in a notebook, where tqdm chooses a widget."""
+    try:
+        if sys.stderr.isatty():
+            return True
+    except (AttributeError, ValueError):  # None, an object of the program's own, a closed file
+        pass
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
 
-    return tqdm(
-        total=total_bytes,
-        desc=label,
-        unit="B",
-        unit_scale=True,
-        delay=SHOWN_AFTER_S,
-        miniters=1,
-        dynamic_ncols=True,
-        file=sys.stderr,
-    )
+
+class _Function:
+    """The caller's own."""
+
+    def __init__(self, call: Callable[[int, int], None], total_bytes: int) -> None:
+        self._call, self._total_bytes = call, total_bytes
+
+    def is_due(self) -> bool:
+        return True
+
+    def update(self, done_bytes: int) -> None:
+        self._call(done_bytes, self._total_bytes)
+
+    def note(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Bar:
+    """One of tqdm's."""
+
+    def __init__(self, total_bytes: int, label: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tqdm warns of a notebook without widgets, and shows text there
+            from tqdm.auto import tqdm  # noqa: PLC0415  only when a bar is shown
+
+        self._label, self._shown_bytes = label, 0
+        self._bar = tqdm(
+            total=total_bytes,
+            desc=label,
+            unit="B",
+            unit_scale=True,
+            delay=SHOWN_AFTER_S,
+            miniters=1,
+            dynamic_ncols=True,
+            file=sys.stderr,
+        )
+
+    def is_due(self) -> bool:
+        return True
+
+    def update(self, done_bytes: int) -> None:
+        self._bar.update(done_bytes - self._shown_bytes)
+        self._shown_bytes = done_bytes
+
+    def note(self, text: str) -> None:
+        self._bar.set_description_str(text or self._label)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class _LogLines:
+    """A line of the log now and then, where nobody watches: a load of minutes must not look like one that hangs."""
+
+    def __init__(self, total_bytes: int, label: str) -> None:
+        self._total_bytes, self._label = total_bytes, label
+        self._began = self._last = time.monotonic()
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._last + LOGGED_EVERY_S
+
+    def update(self, done_bytes: int) -> None:
+        self._last = time.monotonic()
+        elapsed_s = self._last - self._began
+        _log.info("%s: %.1f of %.1f GB in %.0f s", self._label, done_bytes / 1e9, self._total_bytes / 1e9, elapsed_s)
+
+    def note(self, text: str) -> None:
+        pass  # outages have lines of their own
+
+    def close(self) -> None:
+        pass

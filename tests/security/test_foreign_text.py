@@ -160,10 +160,9 @@ def test_the_log_of_an_outage(caplog):
 def test_the_progress_bar(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("streamer._progress.SHOWN_AFTER_S", 0)
     with Progress(True, 100, f"{EVIL}a label") as bar:
-        bar._bar.delay = 0
-        bar.update(50)
-        bar._bar.refresh()
+        bar.update(lambda: 50)
         bar.note(f"{EVIL}a note")
         bar.note("")
     assert "a label" in screen.getvalue()

@@ -1,0 +1,106 @@
+"""Whatever shows the progress of a load, or fails to, the load goes on."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import streamer
+from streamer import _progress
+
+
+class WithoutIsatty:
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+class Full(io.StringIO):
+    """A terminal that takes nothing."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    path = tmp_path / "a.safetensors"
+    save_file({"a": np.arange(8), "b": np.arange(4)}, path)
+    return path
+
+
+def load(path: Path, progress: Any = None) -> None:
+    tensors = streamer.load(path, framework="np", progress=progress)
+    assert tensors["a"].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("option", [None, True])
+@pytest.mark.parametrize("stderr", [None, WithoutIsatty(), closed(), Full()], ids=["none", "plain", "closed", "full"])
+def test_no_state_of_stderr_ends_a_load(
+    checkpoint: Path, option: Any, stderr: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_progress, "SHOWN_AFTER_S", 0)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    load(checkpoint, option)
+
+
+def test_a_function_that_raises_is_told_in_the_log_and_called_no_more(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = []
+
+    def fail(done: int, total: int) -> None:
+        calls.append((done, total))
+        raise ValueError("no such widget")
+
+    load(checkpoint, fail)
+    assert len(calls) == 1
+    assert "shown no more: ValueError('no such widget')" in caplog.text
+
+
+@pytest.mark.parametrize("error", [streamer.LoadCancelledError("enough"), KeyboardInterrupt()], ids=["ours", "Ctrl-C"])
+def test_a_function_can_end_the_load_on_purpose(checkpoint: Path, error: BaseException) -> None:
+    def stop(_done: int, _total: int) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        load(checkpoint, stop)
+
+
+def test_where_nobody_watches_the_log_says_now_and_then_how_far_it_is(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="streamer")
+    load(checkpoint)
+    assert " GB in 0 s" not in caplog.text  # it took no ten seconds
+    monkeypatch.setattr(_progress, "LOGGED_EVERY_S", 0)
+    load(checkpoint)
+    assert f"{checkpoint}: 0.0 of 0.0 GB in 0 s" in caplog.text
+
+
+def test_a_notebook_gets_a_bar_although_it_is_no_terminal(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = type("ZMQInteractiveShell", (), {})()
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = lambda: shell  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setattr(_progress, "SHOWN_AFTER_S", 0)
+    load(checkpoint)
+    assert "100%" in capsys.readouterr().err
