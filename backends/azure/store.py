@@ -51,9 +51,8 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 
 @hookimpl
-def streamer_source_kind(scheme: str) -> type[HttpSource]:
+def streamer_source_kind() -> type[HttpSource]:
     """Say that these objects are read over HTTP."""
-    del scheme
     return HttpSource
 
 

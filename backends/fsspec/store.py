@@ -55,9 +55,8 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 
 @hookimpl
-def streamer_source_kind(scheme: str) -> type[PythonSource]:
+def streamer_source_kind() -> type[PythonSource]:
     """Say that these files are read through Python."""
-    del scheme
     return PythonSource
 
 

@@ -48,9 +48,8 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 
 @hookimpl
-def streamer_source_kind(scheme: str) -> type[HttpSource]:
+def streamer_source_kind() -> type[HttpSource]:
     """Say that files are read over HTTP; those in the cache are read as files."""
-    del scheme
     return HttpSource
 
 

@@ -40,13 +40,12 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 
 @hookimpl
-def streamer_source_kind(scheme: str) -> type[NfsSource]:
+def streamer_source_kind() -> type[NfsSource]:
     """Return the kind of source: these files are read natively.
 
     Raises:
         UnknownSchemeError: this build has no NFS client.
     """
-    del scheme
     _require_client()
     return NfsSource
 

@@ -64,9 +64,8 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 
 @hookimpl
-def streamer_source_kind(scheme: str) -> type[FileSource]:
+def streamer_source_kind() -> type[FileSource]:
     """Say that these files are read natively."""
-    del scheme
     return FileSource
 
 

@@ -75,4 +75,4 @@ def test_a_build_without_a_client_says_how_to_get_one(monkeypatch: pytest.Monkey
     with pytest.raises(UnknownSchemeError, match="libnfs-dev"):
         streamer_open_store(scheme="nfs", uri="nfs://host/a", storage_options={}, limits=Limits())
     with pytest.raises(UnknownSchemeError, match="Mount the export"):
-        streamer_source_kind(scheme="nfs")
+        streamer_source_kind()
