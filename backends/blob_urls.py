@@ -1,4 +1,4 @@
-"""Which hosts and URLs are Azure's. Pure, and needs no library of Azure: the HTTP backend asks it, too."""
+"""Recognises hosts and URLs of Azure. Pure, and needs no library of Azure, so that the HTTP backend can use it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 __all__ = ["CREDENTIAL_OPTIONS", "has_sas", "is_azure_host", "is_blob_url"]
 
-# Arguments of adlfs that say as whom to read.
+# Arguments of adlfs that name credentials.
 CREDENTIAL_OPTIONS = ("account_key", "anon", "client_id", "connection_string", "credential", "sas_token")
 
 # Accounts of the public cloud, China, the US government, and the retired German one; accounts with an endpoint in one
-# of a hundred DNS zones; in front of each, what private links and secondary places add; and Fabric's OneLake.
+# of a hundred DNS zones; each with the prefixes of private links and secondary endpoints; and Fabric's OneLake.
 # https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-endpoints
 # https://learn.microsoft.com/azure/private-link/private-endpoint-dns
 # https://learn.microsoft.com/fabric/onelake/onelake-access-api

@@ -1,8 +1,8 @@
-"""The Azure control plane: one adlfs instance, its service client called on its own event loop.
+"""The Azure control plane: the service client of one adlfs instance, called on the event loop of that.
 
 Guarantees: a request ends within three attempts and the time of `answer_times`, a login within 30 s; no redirect is
-followed. Refuses to work without verified TLS, and to read from another account than the URL names. adlfs's own methods
-are not called: its listing cache may be stale; nor are the service client's own retries, which wait 15 s and more.
+followed. Refuses unverified TLS, and another account than the URL names. The methods of adlfs are not called, as its
+listing cache may be stale; and the service client's own retries are not used, as they wait 15 s and more.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from streamer.core.store.trust import trust_in
 
 __all__ = ["AzureClient", "Grant"]
 
-# Long enough for requests under way while it is renewed, short enough for a leaked URL to be worth little.
+# Long enough for the requests in flight while it is renewed, short enough to make a leaked URL worth little.
 SIGNATURE_LIFETIME_S = 600
 CLOCK_SKEW_S = 300  # a server whose clock is behind would refuse a signature that begins now
 
 DEFAULT_LIMITS = Limits()
 # `DefaultAzureCredential` tries a dozen places, among them an address that answers on Azure's own machines only.
 LOGIN_TIMEOUT_S = 30
-TOKEN_RESERVE_S = 300  # as in azure-identity, some of whose credentials run a program of a second for each token
+TOKEN_RESERVE_S = 300  # as in azure-identity; some of its credentials run a program for a second to get a token
 TOKEN_SCOPE = "https://storage.azure.com/.default"  # noqa: S105  (a name, the same in all clouds)
 
 _Answer = TypeVar("_Answer")
-_Ask = Callable[[Any, Mapping[str, Any]], Awaitable[_Answer]]
+_Send = Callable[[Any, Mapping[str, Any]], Awaitable[_Answer]]
 
 
 @dataclass(frozen=True)
 class Grant:
-    """Leave to read one blob.
+    """A URL and headers that read one blob.
 
     Attributes:
         url: The blob's URL; its query may be a SAS.
-        headers: To be sent with every request.
-        expires_at_s: Unix time at which it ends, where asking again gives a later one; else None.
+        headers: Headers of every request.
+        expires_at_s: Unix time at which URL or headers expire, where they can be renewed; otherwise None.
     """
 
     url: str = field(repr=False)
@@ -67,7 +67,7 @@ class Grant:
 
 
 class _FailedError(Exception):
-    """Carries an error past `fsspec.asyn.sync`, which would replace any that is a `TimeoutError`."""
+    """Carries an error through `fsspec.asyn.sync`, which replaces any `TimeoutError`."""
 
     def __init__(self, error: Exception, attempts: int) -> None:
         super().__init__()
@@ -75,13 +75,13 @@ class _FailedError(Exception):
 
 
 class AzureClient:
-    """Answers requests about blobs, and grants reading them, with the credentials of one adlfs instance.
+    """Sends requests about blobs, and gives the URLs and headers that read them, with one adlfs instance.
 
     Args:
-        url: The URL to be opened; its account, host and SAS count.
+        url: The URL to open, with account, host and SAS.
         storage_options: Arguments of `adlfs.AzureBlobFileSystem`, and ``connection_verify``, ``proxies`` and
             ``retry_total`` of Azure's own clients.
-        limits: The most to take of Azure's answers.
+        limits: Bounds of Azure's answers.
 
     Attributes:
         ca_file: The certificates that the options name, or None.
@@ -99,12 +99,12 @@ class AzureClient:
             raise OptionError(
                 f"adlfs refuses the storage options: {type(error).__name__}",
                 hint="Check connection_string, or account_name and one of account_key, sas_token and credential",
-            ) from None  # its text may repeat them
+            ) from None  # its text may repeat the options
         self._service: Any = self._fs.service_client
-        self.endpoint = str(self._service.url).partition("?")[0].rstrip("/")  # behind it the SAS, where there is one
+        self.endpoint = str(self._service.url).partition("?")[0].rstrip("/")  # the query may be a SAS
         if options.get("credential") is None and hasattr(self._service.credential, "get_token"):
             ask_azure_directly(self._service.credential)
-        self._known_token: Any = None
+        self._last_token: Any = None
         self._one_login = asyncio.Lock()
         _check_account(url, self._service.account_name)
         verify = options.get("connection_verify")
@@ -116,27 +116,27 @@ class AzureClient:
         ca_file = self.ca_file or os.environ.get("SSL_CERT_FILE")
         self._request_options = _request_options(options, ca_file, self._times)
 
-    def call(self, ask: _Ask[_Answer], uri: str, container: str) -> _Answer:
-        """Await ``ask(service_client, request_options)``, and again where that may help.
+    def call(self, send: _Send[_Answer], uri: str, container: str) -> _Answer:
+        """Await ``send(service_client, request_options)``, and again after a transient failure.
 
         Raises:
-            StorageError: and its kinds, as Azure, the network or the login had it.
+            StorageError: and its subclasses, for failures of Azure, the network or the login.
         """
         try:
-            answer: _Answer = sync(self._fs.loop, self._ask, ask)
+            answer: _Answer = sync(self._fs.loop, self._retried, send)
         except _FailedError as failed:
             raise_storage_error(failed.error, self._asked(uri, container), failed.attempts)
         return answer
 
     def grant(self, container: str, name: str, uri: str) -> Grant:
-        """Sign a URL for one blob with the account key, or pass on the user's SAS or a token of this moment.
+        """Return a URL of one blob that is signed with the account key, or one with the user's SAS or a current token.
 
         Raises:
             CredentialsError: the account key is malformed, or there is no token.
         """
         credential = self._service.credential
         url: str = self._service.get_blob_client(container, name).url
-        # Without it Azure answers an anonymous request as in 2009, with ETags that lack their quotes.
+        # Without it Azure answers an anonymous request as in 2009, with ETags without quotes.
         headers = {"x-ms-version": str(self._service.api_version)}
         if hasattr(credential, "account_key"):
             ends_at_s = int(time.time()) + SIGNATURE_LIFETIME_S
@@ -144,13 +144,13 @@ class AzureClient:
         if hasattr(credential, "get_token"):
             token = self._token(uri, container)
             return Grant(url, {**headers, "Authorization": f"Bearer {token.token}"}, float(token.expires_on))
-        if hasattr(credential, "signature"):  # an `AzureSasCredential`, which its owner may update
+        if hasattr(credential, "signature"):  # an `AzureSasCredential`, whose owner may update it
             sas = str(credential.signature).lstrip("?")
             return Grant(f"{url}?{sas}", headers, _expiry_of(sas))
         return Grant(url, headers)
 
     def proxy(self, url: str) -> str | None:
-        """Return the proxy that the options name for this URL; a longer beginning of it counts more."""
+        """Return the proxy that the options name for this URL; the longest prefix wins."""
         return next((self._proxies[key] for key in sorted(self._proxies, reverse=True) if url.startswith(key)), None)
 
     def _signed(self, container: str, name: str, uri: str, ends_at_s: int) -> str:
@@ -177,9 +177,9 @@ class AzureClient:
         except _FailedError as failed:
             raise_storage_error(failed.error, self._asked(uri, container), failed.attempts)
 
-    async def _ask(self, ask: _Ask[_Answer]) -> _Answer:
+    async def _retried(self, send: _Send[_Answer]) -> _Answer:
         if hasattr(self._service.credential, "get_token"):
-            await self._get_token()  # before the service client does, whose wait for it is not bounded
+            await self._get_token()  # the service client would wait for it without a time-out
         transport = transport_of_service(self._service)
         await transport.open()
         bind(transport.session)
@@ -187,18 +187,18 @@ class AzureClient:
         while True:
             with allowing(self._limits.answer_bytes, self._times, attempts.began_s) as allowance:
                 try:
-                    return await asyncio.wait_for(ask(self._service, self._request_options), self._times.request_s)
+                    return await asyncio.wait_for(send(self._service, self._request_options), self._times.request_s)
                 except Exception as error:
                     if attempts.are_over or not is_transient(error):
-                        told = about_answer(error) if allowance.has_answer else error
-                        raise _FailedError(told, attempts.number) from None
+                        failure = about_answer(error) if allowance.has_answer else error
+                        raise _FailedError(failure, attempts.number) from None
             await attempts.pause()
 
     async def _get_token(self) -> Any:
         async with self._one_login:
-            if self._known_token is None or self._known_token.expires_on < time.time() + TOKEN_RESERVE_S:
-                self._known_token = await self._new_token()
-            return self._known_token
+            if self._last_token is None or self._last_token.expires_on < time.time() + TOKEN_RESERVE_S:
+                self._last_token = await self._new_token()
+            return self._last_token
 
     async def _new_token(self) -> Any:
         try:
@@ -234,7 +234,7 @@ async def _close(fs: AzureBlobFileSystem) -> None:
 
 def _check_account(url: AzureUrl, account: str | None) -> None:
     named = (url.account or "").removesuffix("-secondary")
-    # The SDK takes all before `.blob.` for the account, `privatelink` and the DNS zone too.
+    # The SDK takes everything before `.blob.` for the account, also `privatelink` and the DNS zone.
     if named and account and named != account.partition(".")[0]:
         raise OptionError(
             f"The URL names account {named!r}, the connection string another one",
@@ -244,16 +244,16 @@ def _check_account(url: AzureUrl, account: str | None) -> None:
 
 
 def _request_options(options: Mapping[str, Any], ca_file: str | None, times: AnswerTimes) -> dict[str, Any]:
-    """Give what is passed with each request, because adlfs passes on nothing when it makes the client."""
+    """Return the options of each request; adlfs passes none of them when it makes the client."""
     chosen: dict[str, Any] = {
         "retry_total": 0,
-        "permit_redirects": False,  # the client would sign again for whatever host a redirect names
+        "permit_redirects": False,  # the client would sign requests for any host that a redirect names
         "connection_timeout": options.get("connection_timeout") or times.connect_s,
         "read_timeout": options.get("read_timeout") or times.silence_s,
     }
     if ca_file:
         try:
-            # As aiohttp's own argument: `connection_verify` would make a context, and so a connection, per request.
+            # An argument of aiohttp: `connection_verify` would make a context, and so a connection, for each request.
             chosen["ssl"] = trust_in(ca_file)
         except OSError as error:
             raise OptionError(f"The CA file {ca_file} cannot be read", hint="It must be a PEM file") from error
@@ -263,10 +263,10 @@ def _request_options(options: Mapping[str, Any], ca_file: str | None, times: Ans
 
 
 def _expiry_of(sas: str) -> float | None:
-    """Return the Unix time at which a SAS ends; one with a stored access policy does not say it."""
-    ends = parse_qs(sas.lstrip("?")).get("se", [""])[0]
+    """Return the Unix time at which a SAS expires; None where a stored access policy has the time."""
+    expiry = parse_qs(sas.lstrip("?")).get("se", [""])[0]
     try:
-        parsed = datetime.fromisoformat(ends.replace("Z", "+00:00"))
+        parsed = datetime.fromisoformat(expiry.replace("Z", "+00:00"))
     except ValueError:
         return None
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()

@@ -1,8 +1,9 @@
-"""Which hosts may be shown credentials of Azure: its own, and those that the caller named beside the URL. Pure.
+"""Decides which hosts may receive credentials of Azure: its own, and those that the caller names beside the URL. Pure.
 
-A URL may come from an index, a configuration or a paste, while a SAS or a login of the environment opens everything its
-owner has. So a host in a URL counts only where it is Azure's, in any cloud, or where ``account_host`` or a connection
-string says the same. For any other nothing is looked up, connected to or signed, with credentials or without.
+A URL may come from an index, a configuration file or a paste, while a SAS or a login of the environment gives access to
+everything of its owner. So the host of a URL is used only where it is Azure's, in any cloud, or where ``account_host``
+or a connection string names it, too. For any other host nothing is looked up, connected to or signed, with or without
+credentials.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SETTING = re.compile(r"\s*([A-Za-z]+)\s*=(.*)", re.DOTALL)
 
 
 def check_host(url: AzureUrl, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """Refuse a URL on a host that is neither Azure's nor named by the caller.
+    """Refuse a URL with a host that is neither Azure's nor named by the caller.
 
     Args:
         url: The URL.
@@ -30,12 +31,12 @@ def check_host(url: AzureUrl, options: Mapping[str, Any], environment: Mapping[s
         environment: Variables, among them ``AZURE_STORAGE_CONNECTION_STRING``.
 
     Raises:
-        UsageError: on such a host.
+        UsageError: the URL has such a host.
     """
     if url.host is None or is_azure_host(url.host) or url.host in set(_named(options, environment)):
         return
     raise UsageError(
-        f"The host {url.host} is none of Azure's, and is asked for nothing",
+        f"The host {url.host} is none of Azure's, and gets no request",
         uri=url.uri_of(url.name),
         hint=f"If your credentials are meant for it, name it: storage_options={{'account_host': '{url.host}'}}",
     )
@@ -44,9 +45,9 @@ def check_host(url: AzureUrl, options: Mapping[str, Any], environment: Mapping[s
 def _named(options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[str]:
     if options.get("account_host"):
         yield str(options["account_host"]).partition("/")[0].lower()
-        return  # it is where the requests go, whatever a connection string of the environment says
-    given = options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING") or ""
-    pairs = (_SETTING.fullmatch(part) for part in str(given).split(";"))
+        return  # requests go there, whatever host a connection string of the environment names
+    text = options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING") or ""
+    pairs = (_SETTING.fullmatch(part) for part in str(text).split(";"))
     settings = {pair[1].lower(): pair[2].strip() for pair in pairs if pair}
     if "blobendpoint" in settings:
         yield urlsplit(settings["blobendpoint"]).netloc.lower()

@@ -1,8 +1,7 @@
-"""The arguments of adlfs, completed from the URL where the user left them open. Pure.
+"""Completes the arguments of adlfs from the URL, fsspec's configuration and the environment. Pure.
 
-Guarantees: fsspec's configuration is merged first, and nothing the user said is overridden; what the URL and the
-arguments say wins over ``AZURE_STORAGE_*``, where adlfs lets a connection string of the environment win. Refuses
-unverified TLS, and two answers to the same question.
+Guarantees: no option of the user is overridden; URL and arguments win over ``AZURE_STORAGE_*``, where adlfs lets a
+connection string of the environment win. Refuses unverified TLS, and contradictions between URL and options.
 """
 
 from __future__ import annotations
@@ -37,48 +36,48 @@ _KINDS: Kinds = {
 }
 
 
-def filled_options(url: AzureUrl, given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     """Complete the arguments of `AzureBlobFileSystem`.
 
-    A plain ``https://`` URL without any credentials is read as anyone may read it; ``anon=False`` logs in instead.
+    A plain ``https://`` URL without any credentials is read anonymously; ``anon=False`` logs in instead.
 
     Raises:
         UsageError: the URL's host is not Azure's, and nobody named it beside the URL.
         OptionError: a value of the wrong type, ``connection_verify=False``, an ``asynchronous`` instance, no account,
             or two of them.
     """
-    options = configured_options(AzureBlobFileSystem, given)
+    options = configured_options(AzureBlobFileSystem, storage_options)
     check_types(options, _KINDS)
     _refuse(options)
     check_host(url, options, environment)
     _fill_account(options, url)
     if url.is_https and not _has_credentials(options, environment):
         options["anon"] = True
-    says = _endpoint_options(options, url, environment)
-    if says is not None:
-        options["connection_string"] = says
+    connection = _connection_string(options, url, environment)
+    if connection is not None:
+        options["connection_string"] = connection
     return options
 
 
-def _endpoint_options(options: Mapping[str, Any], url: AzureUrl, environment: Mapping[str, str]) -> str | None:
-    """Say host and credential in one connection string; None leaves the choice to adlfs."""
+def _connection_string(options: Mapping[str, Any], url: AzureUrl, environment: Mapping[str, str]) -> str | None:
+    """Write host and credential into a connection string; None leaves them to adlfs."""
     if url.sas and options.get("connection_string"):
         raise OptionError("The URL holds a SAS, the options a connection string", hint="Give one of them")
     is_elsewhere = bool(options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING"))
     account = options.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME")
-    says = SecretOptions({"credential": _secret(options, url, environment, account)})
-    if options.get("connection_string") or (says["credential"] is None and is_elsewhere):
+    settings = SecretOptions({"credential": _secret(options, url, environment, account)})
+    if options.get("connection_string") or (settings["credential"] is None and is_elsewhere):
         return None
     host = options.get("account_host") or (f"{account}.{PUBLIC_CLOUD}" if account else None)
     if host is None:
         raise OptionError("No storage account is named", hint=ACCOUNT_HINT)
-    return None if says["credential"] is None else f"BlobEndpoint=https://{host}{says['credential']}"
+    return None if settings["credential"] is None else f"BlobEndpoint=https://{host}{settings['credential']}"
 
 
 def _secret(
     options: Mapping[str, Any], url: AzureUrl, environment: Mapping[str, str], account: str | None
 ) -> str | None:
-    """Return what the connection string says of the credential: empty for nobody's, None for a token's or unknown."""
+    """Return the credential's part of a connection string: empty for anonymous use, None for a token or none at all."""
     key, sas = options.get("account_key"), options.get("sas_token")
     if url.sas:
         return f";SharedAccessSignature={url.sas}"
@@ -87,7 +86,7 @@ def _secret(
     if not key and not sas and not environment.get("AZURE_STORAGE_CONNECTION_STRING"):
         key = environment.get("AZURE_STORAGE_ACCOUNT_KEY")
     if key:
-        return f";AccountName={account};AccountKey={key}"  # as it is, it would serve no host but `*.blob.core.*`
+        return f";AccountName={account};AccountKey={key}"  # adlfs itself uses a key for hosts `*.blob.core.*` alone
     if sas:
         return f";SharedAccessSignature={str(sas).lstrip('?')}"
     return "" if options.get("anon") and not environment.get("AZURE_STORAGE_SAS_TOKEN") else None

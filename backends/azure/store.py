@@ -1,7 +1,7 @@
-"""Blobs in Azure Storage; adlfs finds the credentials, the Azure SDK asks, the native reactors read.
+"""Blobs in Azure Storage; adlfs finds credentials, the Azure SDK lists, the native reactors read.
 
-Guarantees: every answer is asked of Azure now, never of a listing cache; a listing is complete; folders that a
-hierarchical namespace stores as empty blobs are left out; a blob's ETag is pinned from the first answer on. An
+Guarantees: every answer is requested from Azure, never taken from a listing cache; a listing is complete, without the
+empty blobs that stand for folders in a hierarchical namespace; a blob's ETag is pinned from the first answer on. An
 account key never leaves this process: it signs a URL that reads one blob for ten minutes.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["AzureStore", "streamer_open_store", "streamer_source_kind"]
 DEFAULT_LIMITS = Limits()
 LIST_PAGE_BLOBS = 5000  # Azure's own limit
 
-# Computed by Azure of the bytes it sends, from service version 2019-02-02 on, in ranges of at most 4 MiB.
+# Azure computes it of the bytes that it sends, from service version 2019-02-02 on, for ranges of at most 4 MiB.
 # https://learn.microsoft.com/rest/api/storageservices/get-blob
 CRC64 = AnswerChecksum(
     request_header=("x-ms-range-get-content-crc64", "true"),
@@ -43,7 +43,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     """Open the container of `uri` with the options of `adlfs.AzureBlobFileSystem`.
 
     Raises:
-        UsageError: the URL names no container, or holds what is not a SAS.
+        UsageError: the URL names no container, or has a query that is not a SAS.
         OptionError: an option that is refused, such as ``connection_verify=False``.
     """
     is_ours = scheme in ("az", "abfs", "abfss") or (scheme == "https" and is_blob_url(uri))
@@ -52,7 +52,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind() -> type[HttpSource]:
-    """Say that these objects are read over HTTP."""
+    """Return the kind of source: these objects are read over HTTP."""
     return HttpSource
 
 
@@ -63,7 +63,7 @@ class AzureStore:
         uri: ``az://container/name``, ``abfss://container@account.dfs.core.windows.net/name`` or
             ``https://account.blob.core.windows.net/container/name``; each may end with ``?`` and a SAS.
         storage_options: Arguments of `adlfs.AzureBlobFileSystem`; copied, never changed.
-        limits: The most to take of Azure's answers.
+        limits: Bounds of Azure's answers.
 
     Attributes:
         root: ``container/name`` of `uri`, without SAS.
@@ -81,23 +81,19 @@ class AzureStore:
         self.server = self._client.endpoint
 
     def info(self, path: str) -> ObjectInfo:
-        """Ask for size and ETag with one HEAD, whose header tells the reason of a refusal.
+        """Request size and ETag by one HEAD; a header of its answer has the reason of a refusal.
 
         Raises:
             ObjectNotFoundError: there is no such blob or container; the message says which. A folder is no blob.
             AccessDeniedError: the credentials do not suffice; `CredentialsError` when they are wrong.
-            StorageError: anything else Azure, the network or TLS has to say.
+            StorageError: any other error of Azure, the network or TLS.
         """
         container, _, name = path.partition("/")
         uri = self._url.uri_of(name)
         if not name:
             raise ObjectNotFoundError("This is a container, not a blob", uri=uri)
 
-        async def ask(service: Any, options: Mapping[str, Any]) -> BlobProperties:
-            found: BlobProperties = await service.get_blob_client(container, name).get_blob_properties(**options)
-            return found
-
-        blob = self._client.call(ask, uri, container)
+        blob = self._client.call(partial(_properties, container, name), uri, container)
         if _is_folder(blob):
             raise ObjectNotFoundError("This is a folder, not a blob", uri=uri)
         return _info(path, uri, blob)
@@ -115,11 +111,11 @@ class AzureStore:
         entries = [entry for page in self._pages(container, folder, uri) for entry in page]
         files = [entry for entry in entries if isinstance(entry, BlobProperties) and not _is_folder(entry)]
         blobs = [blob for blob in files if is_directly_in(folder, parse_name(blob.name, uri), uri)]
-        found = [_info(f"{container}/{blob.name}", self._url.uri_of(blob.name), blob) for blob in blobs]
-        return sorted(found, key=lambda info: info.path)
+        infos = [_info(f"{container}/{blob.name}", self._url.uri_of(blob.name), blob) for blob in blobs]
+        return sorted(infos, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> HttpSource:
-        """Grant reading one blob; `HttpSource.refresh` does it again, with the credentials of that moment.
+        """Return a URL and headers that read one blob; `HttpSource.refresh` renews them.
 
         Raises:
             CredentialsError: there are no credentials, or they could not be renewed.
@@ -138,18 +134,14 @@ class AzureStore:
         )
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Ask for the Content-MD5 that whoever uploaded the blob may have stored, with one HEAD.
+        """Request the Content-MD5 of the blob by one HEAD; whoever uploaded the blob may have stored one.
 
         Raises:
             StorageError: as for `info`.
         """
         container, _, name = info.path.partition("/")
 
-        async def ask(service: Any, options: Mapping[str, Any]) -> BlobProperties:
-            found: BlobProperties = await service.get_blob_client(container, name).get_blob_properties(**options)
-            return found
-
-        blob = self._client.call(ask, info.uri, container)
+        blob = self._client.call(partial(_properties, container, name), info.uri, container)
         if _info(info.path, info.uri, blob) != info:
             return NoDigest("it was replaced meanwhile")  # and reading it fails
         value = bytes(blob.content_settings.content_md5 or b"")
@@ -166,16 +158,16 @@ class AzureStore:
         """
         container, _, name = path.partition("/")
 
-        async def ask(service: Any, options: Mapping[str, Any]) -> None:
+        async def upload(service: Any, options: Mapping[str, Any]) -> None:
             await service.get_blob_client(container, name).upload_blob(data, overwrite=True, **options)
 
-        self._client.call(ask, self._url.uri_of(name), container)
+        self._client.call(upload, self._url.uri_of(name), container)
 
     def close(self) -> None:
-        """Do nothing: connections are shared, and end with the last source that may need them."""
+        """Do nothing: connections are shared, and closed after the last source that may need them."""
 
     def _pages(self, container: str, folder: str, uri: str) -> Iterator[list[Any]]:
-        """Ask for page after page, each of which is a question with attempts and a time of its own."""
+        """Request page after page, each with attempts and a time of its own."""
         count = ListingCount(self._limits, uri)
         seen: set[str | None] = set()
         marker: str | None = None
@@ -187,6 +179,11 @@ class AzureStore:
             if not marker:
                 return
         raise StorageError("Azure lists the same page again", uri=uri, hint="Check account_host")
+
+
+async def _properties(container: str, name: str, service: Any, options: Mapping[str, Any]) -> BlobProperties:
+    properties: BlobProperties = await service.get_blob_client(container, name).get_blob_properties(**options)
+    return properties
 
 
 async def _page(
@@ -208,11 +205,11 @@ async def _page(
 
 
 def _info(path: str, uri: str, blob: BlobProperties) -> ObjectInfo:
-    # Listings give the ETag without its quotes.
+    # A listing has the ETag without its quotes.
     version = '"{}"'.format(blob.etag.strip('"')) if blob.etag else None
     return ObjectInfo(path, uri, size_bytes=blob.size, version=version)
 
 
 def _is_folder(blob: BlobProperties) -> bool:
-    """Tell the empty blobs that stand for folders: those of a hierarchical namespace, and those consoles make."""
+    """Recognise empty blobs that stand for folders: those of a hierarchical namespace, and those of consoles."""
     return str((blob.metadata or {}).get("hdi_isfolder")).lower() == "true" or str(blob.name).endswith("/")

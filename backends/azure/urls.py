@@ -1,7 +1,7 @@
-"""The URLs under which blobs of Azure are named, taken apart. Pure, and imports nothing of Azure.
+"""Parses the URLs of Azure blobs. Pure, and imports nothing of Azure.
 
-Guarantees: a SAS in a URL's query is kept apart from the name, and is in no `repr` and no URL that is shown. Refuses a
-URL without a container, a user or password in it, and a query that is not a SAS, since a version or snapshot that was
+Guarantees: the SAS in a URL's query is separated from the name, and is in no `repr` and no URL that is shown. Refuses a
+URL without a container, with a user or password, or with a query that is not a SAS: a version or snapshot that was
 silently ignored would give other bytes.
 """
 
@@ -30,11 +30,11 @@ class AzureUrl:
 
     Attributes:
         container: Container.
-        name: Name of the blob or folder in it, decoded, without a slash at its end; may be empty.
+        name: Name of the blob or folder, decoded, without a slash at its end; may be empty.
         account: The storage account that the URL names, or None.
-        host: The account's host for blobs (not that for Data Lake), or None.
-        sas: The SAS of its query, without ``?``, or None.
-        prefix: What stands before the name, as the user wrote it, without secrets.
+        host: The account's host for blobs (not for Data Lake), or None.
+        sas: The SAS in the query, without ``?``, or None.
+        prefix: The URL before the name, as the user wrote it, without secrets.
     """
 
     container: str
@@ -50,12 +50,12 @@ class AzureUrl:
         return self.prefix.startswith("https:")
 
     def uri_of(self, name: str) -> str:
-        """Write the URL of another name in the same container, for messages."""
+        """Return the URL of another name in the same container, for messages."""
         return redact(self.prefix + (quote(name) if self.is_https else name)).rstrip("/")
 
 
 def parse_url(uri: str) -> AzureUrl:
-    """Take a URL apart.
+    """Parse a URL.
 
     Raises:
         UsageError: it names no container, holds a password, or has a query that is not a SAS.
@@ -85,7 +85,7 @@ def _of_host(scheme: str, host: str, path: str, sas: str | None, uri: str) -> Az
 
 
 def _split_sas(rest: str) -> tuple[str, str | None]:
-    """Cut a SAS off; any other `?` is a letter of the name or a wildcard, as the whole URL is in fsspec."""
+    """Split a SAS off; any other ``?`` is part of the name or a wildcard, as in fsspec."""
     path, _, query = rest.rpartition("?")
     if has_sas(query) and path:
         return path, query
@@ -105,9 +105,9 @@ def _sas(query: str, uri: str) -> str | None:
 
 
 def _account_of(host: str, uri: str) -> tuple[str, str | None]:
-    """Return account and host for blobs; a name without dots is an account whose host the options tell."""
+    """Return account and host for blobs; a name without dots is an account whose host is in the options."""
     is_host = re.fullmatch(r"[A-Za-z0-9.-]+(:[0-9]+)?", host)
-    if not is_host or (":" in host and "." not in host):  # a port, but of the name of an account
+    if not is_host or (":" in host and "." not in host):  # the name of an account has no port
         raise UsageError("The URL does not name a storage account", uri=redact(uri), hint=_EXPECTED)
     account = host.partition(".")[0].lower()
     return account, host.lower().replace(".dfs.", ".blob.") if "." in host else None

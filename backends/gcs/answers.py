@@ -1,6 +1,6 @@
-"""What Google Cloud Storage's JSON API says of objects and of pages of them. Pure.
+"""Parses objects and pages of listings of Google Cloud Storage's JSON API. Pure.
 
-Guarantees: what is taken has a name that can be asked for and a size that a file can have; else a `StorageError`.
+Guarantees: each object has a name that can be requested and a size that a file can have; otherwise a `StorageError`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["DescribedObject", "object_in", "page_in"]
 
 
 class DescribedObject(NamedTuple):
-    """An object: its name, its size, and its generation where that is told."""
+    """An object: its name, its size, and its generation where the answer has one."""
 
     name: str
     size_bytes: int
@@ -23,17 +23,17 @@ class DescribedObject(NamedTuple):
 
 
 def page_in(document: Mapping[str, Any], uri: str) -> tuple[list[Any], str | None]:
-    """Take entries and the token of the next page from a page."""
+    """Return the entries of a page, and the token of the next page."""
     entries, token = document.get("items", []), document.get("nextPageToken")
     if not isinstance(entries, list) or not (token is None or isinstance(token, str)):
         raise _malformed(uri)
-    if token and not token.isascii():  # nor can half a character be sent back
+    if token and not token.isascii():  # lone surrogates, for example, cannot be sent back
         raise _malformed(uri)
     return entries, token or None
 
 
 def object_in(entry: object, uri: str) -> DescribedObject:
-    """Read what describes one object."""
+    """Parse the entry of one object."""
     if not isinstance(entry, dict) or "name" not in entry or "size" not in entry:
         raise _malformed(uri)
     generation = parse_word(str(entry.get("generation") or ""))

@@ -1,9 +1,9 @@
 """The control plane of Google Cloud Storage: its JSON API, asked through the session of one gcsfs instance.
 
-Guarantees: what the user said (argument, fsspec configuration, environment) is never overridden, changed in place or
+Guarantees: options of the user (arguments, fsspec configuration, environment) are never overridden, changed in place or
 written back; a request ends within three attempts and the time of `answer_times`; a refused token is renewed once.
-gcsfs's own calls are not used: they answer from a listing cache, lose the status and Google's reason, try six times
-over a minute, and renew tokens on the event loop that every other file system shares.
+gcsfs's own requests are not used: they answer from a listing cache, lose the status and Google's reason, retry six
+times over a minute, and renew tokens on the event loop that all file systems share.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _KINDS: Kinds = {
 
 
 class GcsClient:
-    """Answers requests about objects, and names the URLs and credentials that read them.
+    """Sends requests about objects, and gives the URLs and credentials that read them.
 
     Args:
         storage_options: Arguments of `gcsfs.GCSFileSystem`.
-        limits: The most to take of Google's answers.
+        limits: Bounds of Google's answers.
 
     Attributes:
         asker: Whose requests these are.
 
     Raises:
         OptionError: an option that is refused.
-        Exception: whatever gcsfs or google-auth raise, for `raise_storage_error`.
+        Exception: what gcsfs and google-auth raise, for `raise_storage_error`.
     """
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
@@ -73,29 +73,29 @@ class GcsClient:
         _check_endpoint(self._location)
         self._session_options: Mapping[str, Any] = self._fs.session_kwargs
         self._trust = self._environment_trust()
-        given = timeout_of(self._fs.requests_timeout, "requests_timeout")
-        self._times = answer_times(limits, given.total if given else None)
-        self._timeout = given or aiohttp.ClientTimeout(connect=self._times.connect_s, sock_read=self._times.silence_s)
+        timeout = timeout_of(self._fs.requests_timeout, "requests_timeout")
+        self._times = answer_times(limits, timeout.total if timeout else None)
+        self._timeout = timeout or aiohttp.ClientTimeout(connect=self._times.connect_s, sock_read=self._times.silence_s)
         self.asker = Asker(self._fs.why_anonymous, _user_project(self._fs))
 
     def get(self, bucket: str, key: str | None = None, **parameters: str | None) -> Answer:
-        """Ask for the metadata of an object, or without `key` for a page of the bucket's listing.
+        """Request the metadata of an object, or without `key` a page of the bucket's listing.
 
         Exceptions of aiohttp and google-auth pass through; an answer of any status is returned.
         """
         url = self._url("storage/v1", bucket, key, parameters)
         bearer = self.bearer()
-        answer = self._asked(url, bearer)
+        answer = self._answer_to(url, bearer)
         if answer.status == 401 and bearer.token is not None:
             other = self._renewed(bearer)
             if other.token != bearer.token:
-                answer = self._asked(url, other)
+                answer = self._answer_to(url, other)
         return answer
 
     def put(self, bucket: str, key: str, data: bytes) -> Answer:
         """Upload one small object in one request; exceptions and answers as those of `get`."""
         url = self._url("upload/storage/v1", bucket, None, {"uploadType": "media", "name": key})
-        return self._asked(url, self.bearer(), data)
+        return self._answer_to(url, self.bearer(), data)
 
     def media_url(self, bucket: str, key: str, **parameters: str | None) -> str:
         """Return the URL of the bytes of an object."""
@@ -116,29 +116,29 @@ class GcsClient:
 
     def _url(self, service: str, bucket: str, key: str | None, parameters: Mapping[str, str | None]) -> str:
         path = f"b/{quote(bucket, safe='')}/o" + (f"/{quote(key, safe='')}" if key is not None else "")
-        wanted = {**parameters, "userProject": self.asker.user_project}
-        query = urlencode({name: value for name, value in wanted.items() if value is not None}, quote_via=quote)
+        named = {**parameters, "userProject": self.asker.user_project}
+        query = urlencode({name: value for name, value in named.items() if value is not None}, quote_via=quote)
         return f"{self._location}/{service}/{path}" + (f"?{query}" if query else "")
 
     def _renewed(self, bearer: Bearer) -> Bearer:
         try:
             return self.bearer(refused=bearer.token)
-        except Exception:  # what the server said of the old token tells more
+        except Exception:  # the answer to the old token is the better error
             return bearer
 
-    def _asked(self, url: str, bearer: Bearer, sent: bytes | None = None) -> Answer:
-        answer: Answer = sync(self._fs.loop, self._bounded_get, url, bearer, sent)
+    def _answer_to(self, url: str, bearer: Bearer, data: bytes | None = None) -> Answer:
+        answer: Answer = sync(self._fs.loop, self._bounded_request, url, bearer, data)
         return answer
 
-    async def _bounded_get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
+    async def _bounded_request(self, url: str, bearer: Bearer, data: bytes | None) -> Answer:
         with allowing(self._limits.answer_bytes, self._times):
-            return await asyncio.wait_for(self._get(url, bearer, sent), self._times.request_s)
+            return await asyncio.wait_for(self._retried(url, bearer, data), self._times.request_s)
 
-    async def _get(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
+    async def _retried(self, url: str, bearer: Bearer, data: bytes | None) -> Answer:
         attempts = Attempts(self._times)
         while True:
             try:
-                answer = await self._send(url, bearer, sent)
+                answer = await self._send(url, bearer, data)
             except Exception as error:
                 if attempts.are_over or not is_transient(error):
                     raise
@@ -147,12 +147,12 @@ class GcsClient:
                     return replace(answer, attempts=attempts.number, elapsed_s=attempts.elapsed_s)
             await attempts.pause()
 
-    async def _send(self, url: str, bearer: Bearer, sent: bytes | None) -> Answer:
+    async def _send(self, url: str, bearer: Bearer, data: bytes | None) -> Answer:
         session = await open_session(self._fs)
         async with session.request(
-            "GET" if sent is None else "POST",
+            "GET" if data is None else "POST",
             URL(url, encoded=True),
-            data=sent,
+            data=data,
             headers=bearer.headers,
             timeout=self._timeout,
             allow_redirects=False,
@@ -163,10 +163,10 @@ class GcsClient:
             return Answer(response.status, document, parse_word(response.headers.get("X-GUploader-UploadID")))
 
     def _environment_trust(self) -> dict[str, ssl.SSLContext]:
-        """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp looks at it only when it is imported."""
-        named = os.environ.get("SSL_CERT_FILE")
+        """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp reads it only when it is imported."""
+        ca_file = os.environ.get("SSL_CERT_FILE")
         has_own = "connector" in self._session_options or shows_certificate(self._fs)
-        return {"ssl": trust_in(named)} if named and not has_own else {}
+        return {"ssl": trust_in(ca_file)} if ca_file and not has_own else {}
 
     def _environment_proxy(self) -> dict[str, str]:
         """Obey ``HTTPS_PROXY``, where the user's session names no proxy itself."""
@@ -181,22 +181,22 @@ async def _close(fs: GcsFileSystem) -> None:
     if session is None:
         return
     if "connector" in fs.session_kwargs:
-        session.detach()  # the connector is the user's
+        session.detach()  # the user owns the connector
     else:
         await session.close()
 
 
-def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     """Complete the arguments of `GCSFileSystem` from fsspec's configuration and the environment.
 
-    What the environment says becomes an argument, because fsspec would otherwise give the instance of an environment
-    that has changed since. No credentials are looked for on behalf of an emulator, as in Google's own library.
+    Variables of the environment become arguments, as fsspec would otherwise return the instance of an environment that
+    has changed since. For an emulator no credentials are looked for, as in Google's own library.
 
     Raises:
         OptionError: a value of the wrong type, an ``asynchronous`` instance, a key file that does not exist, or TLS
             that is not verified.
     """
-    options = configured_options(GcsFileSystem, given)
+    options = configured_options(GcsFileSystem, storage_options)
     check_types(options, _KINDS)
     if options.get("project", "") is None:
         del options["project"]  # gcsfs would warn
@@ -218,7 +218,7 @@ def filled_options(given: Mapping[str, Any], environment: Mapping[str, str]) -> 
 
 
 def _looks_like_a_path(token: Any) -> bool:
-    """A token that is no file would be sent to the server as it stands, so a mistyped name must not pass for one."""
+    """Say whether a token names a file: a mistyped name would be sent to the server as a token."""
     return isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
 
 
@@ -237,7 +237,7 @@ def _user_project(fs: GcsFileSystem) -> str | None:
     quota_project = getattr(fs.credentials.credentials, "quota_project_id", None)
     if not (fs.project or quota_project):
         raise OptionError(
-            "requester_pays=True needs a project to be billed, and none is known",
+            "requester_pays=True needs a project to be billed, and none is named",
             hint="Name it: requester_pays='my-project'",
         )
     return fs.project or quota_project

@@ -1,8 +1,8 @@
-"""A gcsfs file system that knows how it came by its credentials, and renews their tokens within bounded time.
+"""A gcsfs file system that records the origin of its credentials, and renews their tokens within bounded time.
 
-Guarantees: what the user named is what is used. gcsfs alone becomes anonymous, without a word, where it finds nothing;
-asks Google about a raw token (with the token in the URL); and refuses default credentials of another project than
-`project`, to become anonymous again. A wait for a token ends: each request to a token server within `TOKEN_TIMEOUT_S`.
+Guarantees: the credentials that the user names are used. gcsfs itself becomes anonymous without a warning where it
+finds none, and where default credentials are of another project than `project`; and it sends a raw token to Google, in
+a URL, to check it. Each request to a token server ends within `TOKEN_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from streamer.core.secrets.options import SecretOptions, plain
 
 __all__ = ["EMULATOR", "Bearer", "GcsFileSystem", "bearer_of"]
 
-TOKEN_TIMEOUT_S = 15  # google-auth itself would wait 120 s, and asks three times
-METHODS = ("anon", "browser", "cache", "cloud", "google_default")  # the words that gcsfs takes for `token`
-EMULATOR = "emulator"  # and one of ours: anonymous, because an emulator is asked, not because the user said so
+TOKEN_TIMEOUT_S = 15  # google-auth itself waits 120 s, three times
+METHODS = ("anon", "browser", "cache", "cloud", "google_default")  # values of gcsfs's option `token`
+EMULATOR = "emulator"  # and one of ours: anonymous because requests go to an emulator, not because the user said so
 SCOPE = "https://www.googleapis.com/auth/devstorage."
 
 
 @dataclass(frozen=True)
 class Bearer:
-    """What is sent to prove who asks; nothing for anonymous use.
+    """Credentials that are sent with a request; empty for anonymous use.
 
     Attributes:
         headers: ``Authorization`` and, where the credentials name a project for quota, ``X-Goog-User-Project``.
-        token: The token in them, or None.
-        expires_at_s: Unix time when it ends, or None where it does not say.
+        token: The token in these headers, or None.
+        expires_at_s: Unix time at which the token expires, or None where that is unknown.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -52,15 +52,14 @@ class Bearer:
 
 
 class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
-    """gcsfs's plain class: the other one asks for a bucket's kind by gRPC, which stalls where only HTTP is served.
+    """gcsfs's plain class: its other one requests a bucket's type by gRPC, which stalls where only HTTP is served.
 
     Args:
-        token: As gcsfs takes it, or `EMULATOR`. None looks for Google's default credentials, then for those gcsfs
-            has cached.
-        access: The scope to ask for; nothing is written here, so reading will do.
-        key_file: The file that the environment names, so that fsspec, which keeps an instance for every set of
-            options, keeps another for another file.
-        options: All else that gcsfs takes.
+        token: As for gcsfs, or `EMULATOR`. None looks for Google's default credentials, then for those that gcsfs has
+            cached.
+        access: The scope of the token.
+        key_file: The file that the environment names. It is an argument so that instances for different files differ.
+        options: All other arguments of gcsfs.
 
     Attributes:
         why_anonymous: ``"asked"``, ``"emulator"`` or ``"none found"``, or None with credentials.
@@ -75,59 +74,59 @@ class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
     ) -> None:
         self.why_anonymous: str | None = None
         self.renewal = threading.Lock()
-        given = SecretOptions({**options, "token": token})
-        token, options = None, {}  # a traceback shows what names stand for
-        self._fill_credentials(given, access, key_file)
-        super().__init__(access=access, **plain(given))
+        own = SecretOptions({**options, "token": token})
+        token, options = None, {}  # a traceback shows the values of local names
+        self._fill_credentials(own, access, key_file)
+        super().__init__(access=access, **plain(own))
         if self.credentials.credentials is None and self.why_anonymous is None:
             self.why_anonymous = "asked"
 
-    def _fill_credentials(self, given: SecretOptions, access: str, key_file: str | None) -> None:
-        token = given["token"]
+    def _fill_credentials(self, options: SecretOptions, access: str, key_file: str | None) -> None:
+        token = options["token"]
         if token == EMULATOR:
-            given["token"], self.why_anonymous = "anon", EMULATOR
+            options["token"], self.why_anonymous = "anon", EMULATOR
         elif token is None or token == "google_default":  # noqa: S105 (the name of a method)
-            given["token"], project = self._default_credentials(token or key_file, access, given)
+            options["token"], project = self._default_credentials(token or key_file, access, options)
             if project is not None:
-                given["project"] = project
-        elif token == "cloud":  # noqa: S105 (another one)
-            given["token"] = google.auth.compute_engine.Credentials()  # type: ignore[no-untyped-call]
+                options["project"] = project
+        elif token == "cloud":  # noqa: S105 (as above)
+            options["token"] = google.auth.compute_engine.Credentials()  # type: ignore[no-untyped-call]
         elif isinstance(token, str) and token not in METHODS and not os.path.exists(token):
-            given["token"] = google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call]
+            options["token"] = google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call]
 
     def _default_credentials(
         self, named: str | None, access: str, options: Mapping[str, Any]
     ) -> tuple[Any, str | None]:
         try:
-            found, project = google.auth.default(scopes=[SCOPE + access], request=_token_request())
+            credentials, project = google.auth.default(scopes=[SCOPE + access], request=_token_request())
         except DefaultCredentialsError:
-            # What was named and is unusable is a mistake to tell, not a reason to go on without credentials.
+            # Named credentials that cannot be used are an error; without them the load would go on anonymously.
             if named:
                 raise
         else:
-            return found, options.get("project") or project or ""
+            return credentials, options.get("project") or project or ""
         cached = _cached_credentials(options, access)
         self.why_anonymous = "none found" if cached is None else None
         return cached or "anon", None
 
 
 def bearer_of(fs: GcsFileSystem, refused: str | None = None) -> Bearer:
-    """Return the credentials of this moment, with a new token where the old one is about to end.
+    """Return the current credentials, with a new token where the old one is about to expire.
 
     Args:
         fs: The file system.
-        refused: A token that will not do any more; another is got, unless another thread has it already.
+        refused: A token that the server refused; it is renewed, unless another thread has done so.
 
     Raises:
-        GoogleAuthError: the token could not be renewed, and its time is over or unknown.
+        GoogleAuthError: the token could not be renewed, and has expired or has no expiry.
     """
     credentials = fs.credentials.credentials
     if credentials is None:
         return Bearer()
-    seen = credentials.token
-    if not credentials.valid or (seen is not None and seen == refused):
+    before = credentials.token
+    if not credentials.valid or (before is not None and before == refused):
         with fs.renewal:
-            if credentials.token == seen:  # nobody renewed it while we waited
+            if credentials.token == before:  # no other thread has renewed it meanwhile
                 _renew(credentials)
     headers: dict[str, str] = {}
     credentials.apply(headers)
@@ -140,7 +139,7 @@ def _renew(credentials: Any) -> None:
         credentials.refresh(_token_request())
     except GoogleAuthError:
         expires_at_s = _expiry_s(credentials)
-        # google-auth calls a token old four minutes early: what is left of it may carry over a token server's failure.
+        # google-auth renews a token four minutes early: the old one may last until the token server works again.
         if credentials.token is None or expires_at_s is None or expires_at_s <= time():
             raise
 
@@ -164,7 +163,7 @@ def _token_request() -> Any:
 
 
 def _cached_credentials(options: Mapping[str, Any], access: str) -> Any:
-    """Look where gcsfs keeps what it got from a browser, under the access it got it for."""
+    """Return the credentials that gcsfs has cached after a login in a browser, for this access or full control."""
     project = options.get("project") or os.environ.get("GCSFS_DEFAULT_PROJECT", "")
     tokens = GoogleCredentials.tokens
     return tokens.get((project, access)) or tokens.get((project, "full_control"))

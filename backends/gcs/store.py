@@ -1,8 +1,8 @@
-"""Objects in Google Cloud Storage; gcsfs finds the credentials, its JSON API tells, the native reactors read.
+"""Objects in Google Cloud Storage; gcsfs finds credentials, the JSON API lists, the native reactors read.
 
-Guarantees: every answer is asked of Google now, never of a listing cache; every object is read under the generation
-it had when it was found, or under the one that ``#1234`` or ``?generation=1234`` in the URL pins. Refuses to guess: a
-listing that Google leaves incomplete is an error.
+Guarantees: every answer is requested from Google, never taken from a listing cache; every object is read in the
+generation that it was listed with, or in the one that ``#1234`` or ``?generation=1234`` in the URL pins. A listing that
+Google leaves incomplete is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamer.core.store.sources import HttpSource, ObjectInfo, Source, Store, h
 
 __all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
 
-# What GCS puts into every answer with bytes; emulators may not, and then the URL's condition alone tells.
+# GCS sends it with every range; an emulator may not, and then only the condition in the URL pins the generation.
 VERSION_HEADER = "x-goog-generation"
 
 DEFAULT_LIMITS = Limits()
@@ -46,7 +46,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind(scheme: str) -> type[Source] | None:
-    """Say that objects are read over HTTP."""
+    """Return the kind of source: objects are read over HTTP."""
     return HttpSource if scheme in ("gs", "gcs") else None
 
 
@@ -56,7 +56,7 @@ class GcsStore:
     Args:
         uri: ``gs://bucket/key``, with ``#1234`` or ``?generation=1234`` to pin the generation of one object.
         storage_options: Arguments of `gcsfs.GCSFileSystem`; copied, never changed.
-        limits: The most to take of Google's answers.
+        limits: Bounds of Google's answers.
 
     Attributes:
         root: ``bucket/key`` of `uri`, without generation.
@@ -82,22 +82,22 @@ class GcsStore:
         self.server = self._client.endpoint
 
     def info(self, path: str) -> ObjectInfo:
-        """Ask for size and generation with one request, and on a 404 with a second whether there is a bucket.
+        """Request size and generation, and after a 404 whether the bucket exists.
 
         Raises:
             ObjectNotFoundError: there is no such object, generation or bucket; the message says which.
             AccessDeniedError: the credentials do not suffice; `CredentialsError` when there are none, or wrong ones.
-            StorageError: anything else Google, the network or TLS has to say.
+            StorageError: any other error of Google, the network or TLS.
         """
         bucket, _, key = path.partition("/")
         uri = self._uri(path)
         if not key:
             raise ObjectNotFoundError("This is a bucket, not an object", uri=uri)
         generation = self._generation_of(path)
-        answer = self._ask(uri, bucket, key, generation=generation, fields="name,size,generation")
+        answer = self._get(uri, bucket, key, generation=generation, fields="name,size,generation")
         if answer.status == 404:
             raise self._absence(answer, bucket, uri, generation)
-        return self._described(self._document(answer, uri), bucket, uri)
+        return self._info_of(self._document(answer, uri), bucket, uri)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the objects of one folder with their sizes and generations, a thousand per request.
@@ -109,36 +109,40 @@ class GcsStore:
         bucket, _, key = prefix.partition("/")
         folder = f"{key.rstrip('/')}/" if key else ""
         uri = self._uri(f"{bucket}/{folder}")
-        described = (
-            self._described(entry, bucket, uri)
+        listed = (
+            self._info_of(entry, bucket, uri)
             for page in self._pages(bucket, folder)
             for entry in page
-            # Consoles make these as stand-ins for folders.
+            # Consoles make empty objects with such names to stand for folders.
             if not (isinstance(entry, dict) and str(entry.get("name")).endswith("/"))
         )
-        found = [info for info in described if is_directly_in(folder, info.path[len(bucket) + 1 :], uri)]
-        return sorted(found, key=lambda info: info.path)
+        infos = [info for info in listed if is_directly_in(folder, info.path[len(bucket) + 1 :], uri)]
+        return sorted(infos, key=lambda info: info.path)
 
     def source(self, info: ObjectInfo) -> HttpSource:
-        """Name the object's media URL and the credentials of this moment; `HttpSource.refresh` gets others.
+        """Return the object's media URL with the current credentials; `HttpSource.refresh` renews them.
 
         Raises:
-            CredentialsError: the access token could not be got or renewed.
+            CredentialsError: the access token could not be fetched or renewed.
         """
         return self._source(info, refused=None)
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Ask for the CRC32C of the object's generation, which every object has.
+        """Request the CRC32C of the object's generation, which every object has.
 
         Raises:
             StorageError: as for `info`.
         """
         bucket, _, key = info.path.partition("/")
-        answer = self._ask(info.uri, bucket, key, generation=info.version, fields="crc32c,generation")
+        answer = self._get(info.uri, bucket, key, generation=info.version, fields="crc32c,generation")
         if answer.status == 404:
             return NoDigest("it was replaced meanwhile")  # and reading it fails
         text = self._document(answer, info.uri).get("crc32c")
-        return digest_of_base64("crc32c", str(text), info.size_bytes or 0) if text else NoDigest("GCS tells no crc32c")
+        return (
+            digest_of_base64("crc32c", str(text), info.size_bytes or 0)
+            if text
+            else NoDigest("the answer of GCS has no crc32c")
+        )
 
     def write(self, path: str, data: bytes) -> None:
         """Upload one small object.
@@ -158,7 +162,7 @@ class GcsStore:
         self._document(answer, uri)
 
     def close(self) -> None:
-        """Do nothing: connections are shared, and end with the last source that may need them."""
+        """Do nothing: connections are shared, and closed after the last source that may need them."""
 
     def _source(self, info: ObjectInfo, refused: str | None) -> HttpSource:
         bearer = self._bearer(info.uri, refused)
@@ -182,7 +186,7 @@ class GcsStore:
         except Exception as error:
             raise_storage_error(error, uri)
 
-    def _ask(self, uri: str, bucket: str, key: str | None = None, **parameters: str | None) -> Answer:
+    def _get(self, uri: str, bucket: str, key: str | None = None, **parameters: str | None) -> Answer:
         try:
             return self._client.get(bucket, key, **parameters)
         except Exception as error:
@@ -201,8 +205,8 @@ class GcsStore:
         token: str | None = None
         while token not in seen:
             seen.add(token)
-            wanted = "items(name,size,generation),nextPageToken"
-            answer = self._ask(uri, bucket, prefix=folder or None, delimiter="/", pageToken=token, fields=wanted)
+            fields = "items(name,size,generation),nextPageToken"
+            answer = self._get(uri, bucket, prefix=folder or None, delimiter="/", pageToken=token, fields=fields)
             if answer.status == 404:
                 raise _missing_bucket(answer, bucket, uri)
             entries, token = page_in(self._document(answer, uri), uri)
@@ -213,16 +217,16 @@ class GcsStore:
         raise StorageError("Google Cloud Storage lists the same page again", uri=uri)
 
     def _absence(self, answer: Answer, bucket: str, uri: str, generation: str | None) -> StorageError:
-        """Find out what is missing; the answer about an object says 404 for its bucket too."""
-        if self._ask(uri, bucket, maxResults="1", fields="nextPageToken").status == 404:
+        """Find out what is missing: the answer about an object is 404 for a missing bucket, too."""
+        if self._get(uri, bucket, maxResults="1", fields="nextPageToken").status == 404:
             return _missing_bucket(answer, bucket, uri)
         what = "object of this name and generation" if generation else "object of this name"
         return _not_found(answer, f"There is no {what} in the bucket", uri, None)
 
-    def _described(self, entry: object, bucket: str, uri: str) -> ObjectInfo:
-        told = object_in(entry, uri)
-        path = f"{bucket}/{told.name}"
-        return ObjectInfo(path, self._uri(path), told.size_bytes, told.generation)
+    def _info_of(self, entry: object, bucket: str, uri: str) -> ObjectInfo:
+        described = object_in(entry, uri)
+        path = f"{bucket}/{described.name}"
+        return ObjectInfo(path, self._uri(path), described.size_bytes, described.generation)
 
     def _generation_of(self, path: str) -> str | None:
         return self._pinned_generation if path == self.root else None
