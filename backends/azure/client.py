@@ -69,9 +69,9 @@ class Grant:
 class _FailedError(Exception):
     """Carries an error past `fsspec.asyn.sync`, which would replace any that is a `TimeoutError`."""
 
-    def __init__(self, error: Exception, attempts: int) -> None:
+    def __init__(self, error: Exception, attempts: int, elapsed_s: float = 0.0) -> None:
         super().__init__()
-        self.error, self.attempts = error, attempts
+        self.error, self.attempts, self.elapsed_s = error, attempts, elapsed_s
 
 
 class AzureClient:
@@ -125,7 +125,7 @@ class AzureClient:
         try:
             answer: _Answer = sync(self._fs.loop, self._ask, ask)
         except _FailedError as failed:
-            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts)
+            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts, failed.elapsed_s)
         return answer
 
     def grant(self, container: str, name: str, uri: str) -> Grant:
@@ -169,13 +169,13 @@ class AzureClient:
                 )
             )
         except Exception as error:
-            raise_storage_error(error, self._asked(uri, container), 1)
+            raise_storage_error(error, self._asked(uri, container))
 
     def _token(self, uri: str, container: str) -> Any:
         try:
             return sync(self._fs.loop, self._get_token)
         except _FailedError as failed:
-            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts)
+            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts, failed.elapsed_s)
 
     async def _ask(self, ask: _Ask[_Answer]) -> _Answer:
         if hasattr(self._service.credential, "get_token"):
@@ -191,7 +191,7 @@ class AzureClient:
                 except Exception as error:
                     if attempts.are_over or not is_transient(error):
                         told = about_answer(error) if allowance.has_answer else error
-                        raise _FailedError(told, attempts.number) from None
+                        raise _FailedError(told, attempts.number, attempts.elapsed_s) from None
             await attempts.pause()
 
     async def _get_token(self) -> Any:

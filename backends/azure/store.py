@@ -92,7 +92,7 @@ class AzureStore:
         container, _, name = path.partition("/")
         uri = self._url.uri_of(name)
         if not name:
-            raise ObjectNotFoundError("This is a container, not a blob", uri=uri)
+            raise ObjectNotFoundError("This is a container, not a blob", uri=uri, hint="Name a blob in it")
 
         async def ask(service: Any, options: Mapping[str, Any]) -> BlobProperties:
             found: BlobProperties = await service.get_blob_client(container, name).get_blob_properties(**options)
@@ -100,7 +100,7 @@ class AzureStore:
 
         blob = self._client.call(ask, uri, container)
         if _is_folder(blob):
-            raise ObjectNotFoundError("This is a folder, not a blob", uri=uri)
+            raise ObjectNotFoundError("This is a folder, not a blob", uri=uri, hint="Name a blob in it")
         return _info(path, uri, blob)
 
     def find(self, prefix: str) -> list[ObjectInfo]:

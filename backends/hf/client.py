@@ -80,7 +80,7 @@ class HubClient:
         count = ListingCount(self._limits, uri)
         while url is not None:
             if url in seen:
-                raise StorageError("The Hub's listing leads astray", uri=uri)
+                raise StorageError("The Hub's listing leads astray", uri=uri, hint="Check the endpoint")
             seen.add(url)
             try:
                 body, link = self._asked(url, uri)

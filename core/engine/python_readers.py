@@ -168,6 +168,7 @@ class PythonReaders:
                 uri=source_object.uri,
                 byte_range=(block.begin, block.end),
                 object_size=source_object.size_bytes,
+                hint="Load again; else the file was cut short, or its file system ends reads early",
             )
         raise PluginError(f"read_into returned {got!r} for a buffer of {wanted} bytes", uri=source_object.uri)
 
