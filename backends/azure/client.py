@@ -33,6 +33,7 @@ from streamer.backends.private_names.azure import transport_of_service
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.texts import note_credential
 from streamer.core.store.trust import trust_in
 
 __all__ = ["AzureClient", "Grant"]
@@ -198,6 +199,7 @@ class AzureClient:
         async with self._one_login:
             if self._known_token is None or self._known_token.expires_on < time.time() + TOKEN_RESERVE_S:
                 self._known_token = await self._new_token()
+            note_credential(self._known_token.token)
             return self._known_token
 
     async def _new_token(self) -> Any:
