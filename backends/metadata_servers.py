@@ -23,6 +23,10 @@ ADDRESSES = (
     ipaddress.ip_address("fd00:ec2::23"),  # and the tasks and pods on them
     ipaddress.ip_address("168.63.129.16"),  # Azure's wire server
     ipaddress.ip_address("100.100.100.200"),  # Alibaba's
+    ipaddress.ip_address("192.0.0.192"),  # Oracle's
+    ipaddress.ip_address("fd00:c1::a9fe:a9fe"),
+    ipaddress.ip_address("fd20:ce::254"),  # Google's
+    ipaddress.ip_address("fd00:42::42"),  # Scaleway's
 )
 GOOGLE_HOSTS = ("metadata.google.internal", "metadata.goog", "metadata")
 

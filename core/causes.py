@@ -1,10 +1,11 @@
-"""An error and every error behind it: causes, contexts, members of a group; each once. Pure."""
+"""An error and every error behind it: causes, contexts, members of a group; each once."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 
-__all__ = ["with_causes"]
+__all__ = ["forget_locals", "with_causes"]
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:
@@ -24,3 +25,12 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(each))
             yield each
             left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+
+
+def forget_locals(error: BaseException) -> None:
+    """Drop the local variables of the frames that an error has left, as `unittest` does.
+
+    A traceback with locals would show them, and they keep alive whatever they refer to.
+    """
+    for each in with_causes(error):
+        traceback.clear_frames(each.__traceback__)

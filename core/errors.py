@@ -196,10 +196,15 @@ class StorageError(StreamerError, OSError):
             f"HTTP {self.status}" if self.status else None,
             self.code,
             f"request id {self.request_id}" if self.request_id else None,
-            f"{self.attempts} attempts in {self.elapsed_s:.1f} s" if self.attempts > 1 else None,
+            self._attempts_text(),
         ]
         details = ", ".join(fact for fact in facts if fact)
         return [where, message, f" ({details})" if details else "", hint]
+
+    def _attempts_text(self) -> str | None:
+        if self.attempts < 2:
+            return None
+        return f"{self.attempts} attempts" + (f" in {max(self.elapsed_s, 0.1):.1f} s" if self.elapsed_s else "")
 
     def _range_text(self) -> str | None:
         if self.byte_range is None:

@@ -33,6 +33,7 @@ from streamer.backends.private_names.azure import transport_of_service
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.texts import note_credential
 from streamer.core.store.trust import trust_in
 
 __all__ = ["AzureClient", "Grant"]
@@ -69,9 +70,9 @@ class Grant:
 class _FailedError(Exception):
     """Carries an error through `fsspec.asyn.sync`, which replaces any `TimeoutError`."""
 
-    def __init__(self, error: Exception, attempts: int) -> None:
+    def __init__(self, error: Exception, attempts: int, elapsed_s: float = 0.0) -> None:
         super().__init__()
-        self.error, self.attempts = error, attempts
+        self.error, self.attempts, self.elapsed_s = error, attempts, elapsed_s
 
 
 class AzureClient:
@@ -125,7 +126,7 @@ class AzureClient:
         try:
             answer: _Answer = sync(self._fs.loop, self._retried, send)
         except _FailedError as failed:
-            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts)
+            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts, failed.elapsed_s)
         return answer
 
     def grant(self, container: str, name: str, uri: str) -> Grant:
@@ -169,13 +170,13 @@ class AzureClient:
                 )
             )
         except Exception as error:
-            raise_storage_error(error, self._asked(uri, container), 1)
+            raise_storage_error(error, self._asked(uri, container))
 
     def _token(self, uri: str, container: str) -> Any:
         try:
             return sync(self._fs.loop, self._get_token)
         except _FailedError as failed:
-            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts)
+            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts, failed.elapsed_s)
 
     async def _retried(self, send: _Send[_Answer]) -> _Answer:
         if hasattr(self._service.credential, "get_token"):
@@ -191,13 +192,14 @@ class AzureClient:
                 except Exception as error:
                     if attempts.are_over or not is_transient(error):
                         failure = about_answer(error) if allowance.has_answer else error
-                        raise _FailedError(failure, attempts.number) from None
+                        raise _FailedError(failure, attempts.number, attempts.elapsed_s) from None
             await attempts.pause()
 
     async def _get_token(self) -> Any:
         async with self._one_login:
             if self._last_token is None or self._last_token.expires_on < time.time() + TOKEN_RESERVE_S:
                 self._last_token = await self._new_token()
+            note_credential(self._last_token.token)
             return self._last_token
 
     async def _new_token(self) -> Any:

@@ -25,16 +25,15 @@ from azure.core.exceptions import (
     ServiceResponseTimeoutError,
 )
 
-from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
 from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
-from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
     CredentialsError,
-    HttpStatusError,
     ObjectNotFoundError,
     RedirectError,
     StorageError,
@@ -53,6 +52,9 @@ _LOGIN_HINT = (
     "Set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING, "
     "log in with `az login` (anon=False), or read a public container with storage_options={'anon': True}"
 )
+_CHECK_NAMES = "Check account, container and name"
+_NEW_SAS = "Get another one"
+_NEEDS = "Reading needs r, a folder also l; of roles, Storage Blob Data Reader suffices, Reader does not"
 _PRIVATE: _Row = ErrorRow(AccessDeniedError, "The container is not public, and no credentials were given", _LOGIN_HINT)
 _REFUSED: _Row = ErrorRow(
     CredentialsError, "Azure does not accept the {means} for account {account!r}", "Check it, and the clock"
@@ -63,10 +65,10 @@ _NO_CONTAINER: _Row = ErrorRow(
 
 # https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes and …/blob-service-error-codes
 _CODES: dict[str, _Row] = {
-    "BlobNotFound": ErrorRow(ObjectNotFoundError, "There is no blob of this name in the container"),
+    "BlobNotFound": ErrorRow(ObjectNotFoundError, "There is no blob of this name in the container", _CHECK_NAMES),
     "ContainerNotFound": _NO_CONTAINER,
     "ContainerBeingDeleted": _NO_CONTAINER,
-    "ResourceNotFound": ErrorRow(ObjectNotFoundError, "There is no such blob or container"),
+    "ResourceNotFound": ErrorRow(ObjectNotFoundError, "There is no such blob or container", _CHECK_NAMES),
     "AuthenticationFailed": _REFUSED,
     "InvalidAuthenticationInfo": _REFUSED,
     "NoAuthenticationInformation": _PRIVATE,
@@ -81,25 +83,31 @@ _CODES: dict[str, _Row] = {
     "AuthorizationPermissionMismatch": ErrorRow(
         AccessDeniedError,
         "The {means} does not give this permission",
-        "Reading needs r, a folder also l; of roles, Storage Blob Data Reader suffices, Reader does not",
+        _NEEDS,
     ),
     "AuthorizationResourceTypeMismatch": ErrorRow(
         AccessDeniedError, "The SAS is not for blobs or containers", "An account SAS needs the resource types c and o"
     ),
-    "AuthorizationServiceMismatch": ErrorRow(AccessDeniedError, "The SAS is not for the blob service"),
-    "AuthorizationProtocolMismatch": ErrorRow(AccessDeniedError, "The SAS is for HTTPS only"),
-    "AuthorizationSourceIPMismatch": ErrorRow(AccessDeniedError, "The SAS is for other IP addresses"),
+    "AuthorizationServiceMismatch": ErrorRow(AccessDeniedError, "The SAS is not for the blob service", _NEW_SAS),
+    "AuthorizationProtocolMismatch": ErrorRow(
+        AccessDeniedError, "The SAS is for HTTPS only", "Check account_host: the connection is not encrypted"
+    ),
+    "AuthorizationSourceIPMismatch": ErrorRow(AccessDeniedError, "The SAS is for other IP addresses", _NEW_SAS),
     "AuthorizationFailure": ErrorRow(
         AccessDeniedError,
         "Account {account!r} refuses this caller",
         "Check the account's firewall, and that it may be reached from this network",
     ),
-    "InsufficientAccountPermissions": ErrorRow(AccessDeniedError, "The {means} does not give this permission"),
-    "AccountIsDisabled": ErrorRow(AccessDeniedError, "Account {account!r} is disabled"),
+    "InsufficientAccountPermissions": ErrorRow(AccessDeniedError, "The {means} does not give this permission", _NEEDS),
+    "AccountIsDisabled": ErrorRow(AccessDeniedError, "Account {account!r} is disabled", "Ask the owner of the account"),
     "BlobArchived": ErrorRow(AccessDeniedError, "The blob is archived", "Rehydrate it to the hot or cool tier first"),
-    "BlobUsesCustomerSpecifiedEncryption": ErrorRow(AccessDeniedError, "The blob is encrypted with a key of its own"),
-    "InvalidResourceName": ErrorRow(UsageError, "This cannot be the name of a container or blob"),
-    "InvalidUri": ErrorRow(UsageError, "This cannot be the name of a container or blob"),
+    "BlobUsesCustomerSpecifiedEncryption": ErrorRow(
+        AccessDeniedError,
+        "The blob is encrypted with a key of its own",
+        "Such blobs are not read: copy it to one without",
+    ),
+    "InvalidResourceName": ErrorRow(UsageError, "This cannot be the name of a container or blob", _CHECK_NAMES),
+    "InvalidUri": ErrorRow(UsageError, "This cannot be the name of a container or blob", _CHECK_NAMES),
 }
 
 _REDIRECTED: _Row = ErrorRow(
@@ -133,11 +141,13 @@ _EXCEPTIONS: ExceptionTable[StorageError] = {
     (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError): ErrorRow(
         ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"
     ),
-    (TooSlowError,): ErrorRow(TransferTimeoutError, "{host} sends its answer too slowly"),
+    (TooSlowError,): ErrorRow(TransferTimeoutError, "{host} sends its answer too slowly", TOO_SLOW),
     (asyncio.TimeoutError, ServiceRequestTimeoutError, ServiceResponseTimeoutError): ErrorRow(
         TransferTimeoutError, "{host} did not answer in time", HOW_TO_WAIT
     ),
-    (IncompleteReadError,): ErrorRow(ConnectError, "{host} broke off its answer"),
+    (IncompleteReadError,): ErrorRow(
+        ConnectError, "{host} broke off its answer", "Check the network, and the proxy on the way to it"
+    ),
 }
 
 
@@ -177,22 +187,25 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, (ServiceRequestError, ServiceResponseError)) and not is_final
 
 
-def raise_storage_error(error: Exception, asked: Asked, attempts: int) -> NoReturn:
+def raise_storage_error(error: Exception, asked: Asked, attempts: int = 1, elapsed_s: float = 0.0) -> NoReturn:
     """Translate an exception of azure-storage-blob, or `LoginFailedError`; one of our own passes."""
+    tried = {"attempts": attempts, "elapsed_s": elapsed_s}
     if isinstance(error, StorageError):
-        error.uri, error.attempts = error.uri or asked.uri, attempts
+        error.uri, error.attempts, error.elapsed_s = error.uri or asked.uri, attempts, elapsed_s
         raise error
     if isinstance(error, LoginFailedError):
         raise_login_error(error.__cause__, asked)
     if isinstance(error, (asyncio.TimeoutError, IncompleteReadError)):
-        raise _from_network(error, asked, attempts) from None
+        raise _from_network(error, asked, tried) from None
     if isinstance(error, HttpResponseError) and error.response is not None:
-        raise _from_answer(error, asked, attempts) from None
+        raise _from_answer(error, asked, tried) from None
     if isinstance(error, (ServiceRequestError, ServiceResponseError)):
-        raise _from_network(error, asked, attempts) from (error if _is_harmless(_reason(error)) else None)
+        raise _from_network(error, asked, tried) from (error if _is_harmless(_reason(error)) else None)
     if isinstance(error, (AzureError, ValueError)):  # signing with a key that is not base64
-        raise CredentialsError(f"The {asked.means or 'request'} is malformed", uri=asked.uri) from None
-    raise StorageError(f"The Azure client failed with {type(error).__name__}", uri=asked.uri) from None
+        hint = "Copy it again; an account key is of base64"
+        raise CredentialsError(f"The {asked.means or 'request'} is malformed", uri=asked.uri, hint=hint) from None
+    hint = "Its cause is not shown, as it may repeat a SAS; logging of the library azure tells more"
+    raise StorageError(f"The Azure client failed with {type(error).__name__}", uri=asked.uri, hint=hint) from None
 
 
 def about_answer(error: Exception) -> Exception:
@@ -208,7 +221,8 @@ def raise_login_error(error: BaseException | None, asked: Asked) -> NoReturn:
     if isinstance(error, asyncio.TimeoutError):
         raise CredentialsError("Azure gave no token in time", uri=asked.uri, hint=_LOGIN_HINT) from None
     if isinstance(error, (ServiceRequestError, ServiceResponseError)):
-        raise ConnectError("No connection to Azure's login service", uri=asked.uri) from error
+        hint = "Check the network and HTTPS_PROXY, or give a key or SAS instead"
+        raise ConnectError("No connection to Azure's login service", uri=asked.uri, hint=hint) from error
     if isinstance(error, AzureError):
         raise CredentialsError(
             "No Azure credentials were found, or none works", uri=asked.uri, hint=_LOGIN_HINT
@@ -220,7 +234,7 @@ def raise_login_error(error: BaseException | None, asked: Asked) -> NoReturn:
     ) from None
 
 
-def _from_answer(error: HttpResponseError, asked: Asked, attempts: int) -> StorageError | UsageError:
+def _from_answer(error: HttpResponseError, asked: Asked, tried: Mapping[str, float]) -> StorageError | UsageError:
     assert error.response is not None
     headers: Mapping[str, str] = error.response.headers  # type: ignore[attr-defined]
     status = error.status_code or 0
@@ -229,7 +243,7 @@ def _from_answer(error: HttpResponseError, asked: Asked, attempts: int) -> Stora
     row = _row(str(code), status, asked)
     named = row.filled(container=asked.container, account=asked.account, means=asked.means or "anonymous caller")
     request_id = parse_word(headers.get("x-ms-request-id"))
-    return named.error(asked.uri, status=status or None, code=code, request_id=request_id, attempts=attempts)
+    return named.error(asked.uri, status=status or None, code=code, request_id=request_id, **tried)
 
 
 def _row(code: str, status: int, asked: Asked) -> _Row:
@@ -237,7 +251,7 @@ def _row(code: str, status: int, asked: Asked) -> _Row:
         expired_at = datetime.fromtimestamp(asked.sas_expires_at_s, timezone.utc)
         if expired_at <= datetime.now(timezone.utc):
             return ErrorRow(CredentialsError, f"The SAS expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC", "Get a new one")
-    row = _CODES.get(code) or _STATUSES.get(status) or ErrorRow(HttpStatusError, "Azure could not answer")
+    row = _CODES.get(code) or _STATUSES.get(status) or row_of_status(status, "Azure could not answer")
     if asked.means is None and row is _REFUSED:
         return _PRIVATE
     if asked.means is None and row is _CODES["ResourceNotFound"]:
@@ -245,12 +259,12 @@ def _row(code: str, status: int, asked: Asked) -> _Row:
     return row
 
 
-def _from_network(error: Exception, asked: Asked, attempts: int) -> StorageError:
+def _from_network(error: Exception, asked: Asked, tried: Mapping[str, float]) -> StorageError:
     reason = error if isinstance(error, asyncio.TimeoutError) else _reason(error)
     if isinstance(reason, NotHttpError):
         return reason.storage_error(asked.uri)
     row = row_for(reason, _EXCEPTIONS) or row_for(error, _EXCEPTIONS) or _unreachable(reason, asked)
-    return row.filled(host=asked.host, account=asked.account).error(asked.uri, attempts=attempts)
+    return row.filled(host=asked.host, account=asked.account).error(asked.uri, **tried)
 
 
 def _unreachable(reason: BaseException | None, asked: Asked) -> ErrorRow[StorageError]:

@@ -6,6 +6,7 @@ connection string of the environment win. Refuses unverified TLS, and contradict
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from streamer.backends.blob_urls import CREDENTIAL_OPTIONS
 from streamer.backends.client.option_types import ANY_NAME, CA_FILE, NUMBER, TEXT, Kinds, check_types
 from streamer.backends.fsspec.options import configured_options
 from streamer.core.errors import OptionError
+from streamer.core.quoting import quoted
 from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["filled_options"]
@@ -26,6 +28,8 @@ ACCOUNT_HINT = (
     "Give storage_options={'account_name': …}, AZURE_STORAGE_ACCOUNT_NAME, a connection string, "
     "or abfss://container@account.dfs.core.windows.net/path"
 )
+
+_ACCOUNT_NAME = re.compile(r"[A-Za-z0-9-]{1,63}")  # one label of a host's name
 
 _KINDS: Kinds = {
     **dict.fromkeys(("account_host", "account_key", "account_name", "connection_string", "sas_token"), TEXT),
@@ -50,6 +54,7 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
     check_types(options, _KINDS)
     _refuse(options)
     check_host(url, options, environment)
+    _check_account_name(options.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME"))
     _fill_account(options, url)
     if url.is_https and not _has_credentials(options, environment):
         options["anon"] = True
@@ -97,6 +102,15 @@ def _refuse(options: Mapping[str, Any]) -> None:
         raise OptionError(
             "connection_verify=False is refused: TLS certificates are always verified",
             hint="Name the CA instead: storage_options={'connection_verify': '/path/ca.pem'}",
+        )
+
+
+def _check_account_name(name: str | None) -> None:
+    """Adlfs writes it into the name of the host, before Azure's own."""
+    if name and not _ACCOUNT_NAME.fullmatch(name):
+        raise OptionError(
+            f"{quoted(name)} is no name of a storage account",
+            hint="It has letters and digits alone; another host than Azure's is named as account_host",
         )
 
 

@@ -91,11 +91,11 @@ class AzureStore:
         container, _, name = path.partition("/")
         uri = self._url.uri_of(name)
         if not name:
-            raise ObjectNotFoundError("This is a container, not a blob", uri=uri)
+            raise ObjectNotFoundError("This is a container, not a blob", uri=uri, hint="Name a blob in it")
 
         blob = self._client.call(partial(_properties, container, name), uri, container)
         if _is_folder(blob):
-            raise ObjectNotFoundError("This is a folder, not a blob", uri=uri)
+            raise ObjectNotFoundError("This is a folder, not a blob", uri=uri, hint="Name a blob in it")
         return _info(path, uri, blob)
 
     def find(self, prefix: str) -> list[ObjectInfo]:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from streamer.core.options.limits import Limits
 
-__all__ = ["ATTEMPTS", "BODY_S", "HOW_TO_WAIT", "AnswerTimes", "answer_times"]
+__all__ = ["ATTEMPTS", "BODY_S", "HOW_TO_WAIT", "TOO_SLOW", "AnswerTimes", "answer_times"]
 
 BODY_S = 30.0  # for a page of a listing or a document; 16 MiB, the largest index page, at half a MiB/s
 SILENCE_S = 15.0  # in the middle of a body, or longer where an answer may begin so late
+TOO_SLOW = "Check the network and the proxy on the way to it; a page or document has 30 s"
 HOW_TO_WAIT = "If it is this slow, raise connect_timeout_s and first_byte_timeout_s in Options"
 ATTEMPTS = 3  # the most that any of the clients makes
 

@@ -17,6 +17,7 @@ from streamer.core.store.sources import MAX_SIZE_BYTES
 __all__ = ["is_directly_in", "parse_document", "parse_name", "parse_size", "parse_word"]
 
 MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is that of Git
+CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")  # Python itself may refuse to read longer ones
 _WORD = re.compile(r"[\w.:=/-]{1,128}", re.ASCII)
@@ -46,9 +47,10 @@ def parse_name(value: object, uri: str) -> str:
         StorageError: it is not text, longer than any storage allows, or holds lone surrogates, which no URL can.
     """
     if not isinstance(value, str) or not value or not _has_whole_characters(value):
-        raise StorageError("The server lists an object whose name is not text", uri=uri)
+        raise StorageError("The server lists an object whose name is not text", uri=uri, hint=CHECK_SERVER)
     if len(value) > MOST_CHARACTERS:
-        raise StorageError(f"The server lists an object whose name has {len(value)} characters", uri=uri)
+        what = f"The server lists an object whose name has {len(value)} characters"
+        raise StorageError(what, uri=uri, hint=CHECK_SERVER)
     return value
 
 
@@ -64,7 +66,7 @@ def is_directly_in(folder: str, name: str, uri: str) -> bool:
         StorageError: the object is outside of the folder.
     """
     if not name.startswith(folder):
-        raise StorageError("The server lists objects that are not in the folder", uri=uri, hint="Check the endpoint")
+        raise StorageError("The server lists objects that are not in the folder", uri=uri, hint=CHECK_SERVER)
     return len(name) > len(folder) and "/" not in name[len(folder) :]
 
 
@@ -89,7 +91,7 @@ def parse_size(value: object, uri: str) -> int:
         size_bytes = value
     if 0 <= size_bytes <= MAX_SIZE_BYTES:
         return size_bytes
-    raise StorageError("The server reports a size that no file can have", uri=uri)
+    raise StorageError("The server reports a size that no file can have", uri=uri, hint=CHECK_SERVER)
 
 
 def parse_word(value: object) -> str | None:

@@ -25,6 +25,7 @@ from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.private_names.aiohttp import is_read, set_body, set_response_class
 from streamer.core.errors import StorageError
 from streamer.core.outages.received import note_bytes
+from streamer.core.secrets.urls import SecretBytes
 
 __all__ = ["Allowance", "BoundedResponse", "TooSlowError", "allowing", "bind", "body_of", "last_status"]
 
@@ -106,7 +107,7 @@ async def body_of(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
         raise
     if is_too_long:
         raise _too_long(response, most_bytes)
-    return bytes(body)
+    return SecretBytes(body)
 
 
 async def _read(response: aiohttp.ClientResponse, body: bytearray, most_bytes: int) -> bool:

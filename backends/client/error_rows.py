@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from streamer.backends.client.tls_mismatch import MAY_BE_PLAIN, is_plain_server
-from streamer.core.errors import StorageError, StreamerError, TlsError
+from streamer.core.errors import HttpStatusError, StorageError, StreamerError, TlsError
 
-__all__ = ["ErrorRow", "ExceptionTable", "row_for"]
+__all__ = ["ErrorRow", "ExceptionTable", "row_for", "row_of_status"]
 
 E = TypeVar("E", bound=StreamerError)
 E_co = TypeVar("E_co", bound=StreamerError, covariant=True)
@@ -30,7 +30,7 @@ class ErrorRow(Generic[E_co]):
 
     cls: type[E_co]
     message: str
-    hint: str | None = None
+    hint: str
 
     def filled(self, **names: object) -> ErrorRow[E_co]:
         """Return the row with the names in its message replaced."""
@@ -44,6 +44,13 @@ class ErrorRow(Generic[E_co]):
         """Make the error; facts (status, code, attempts, …) are kept where its class has them."""
         kept = facts if issubclass(self.cls, StorageError) else {}
         return self.cls(self.message, uri=uri, hint=self.hint, **kept)
+
+
+def row_of_status(status: int, message: str) -> ErrorRow[StorageError]:
+    """Make the row of an HTTP status that no table has."""
+    is_busy = status >= 500 or status in (408, 429)
+    hint = "Try again when the server works, or raise block_deadline_s in Options"
+    return ErrorRow(HttpStatusError, message, hint if is_busy else "Check the URL, the endpoint and the options")
 
 
 # The first row that matches counts: subclasses stand before their bases.

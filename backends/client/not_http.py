@@ -31,10 +31,14 @@ class NotHttpError(aiohttp.ClientError):
             line = ast.literal_eval(quote[1]) if quote else b""
         except (ValueError, SyntaxError):
             line = b""
+        self._has_long_header = "Got more than" in error.message  # aiohttp's LineTooLong
         self._is_tls = line.startswith(_TLS_RECORDS)
         self._quote = f": {quoted_start(line)}" if line and not self._is_tls else ""
 
     def storage_error(self, uri: str | None) -> StorageError:
         """Return the error for the user."""
+        if self._has_long_header:
+            hint = "Check the endpoint and the proxy before it: a storage's headers have a few KB"
+            return StorageError("The server's answer has a header of more than 8 KB", uri=uri, hint=hint)
         hint = MAY_BE_TLS if self._is_tls else "Check host and port: another service may listen there"
         return StorageError(f"The server answers with something that is not HTTP{self._quote}", uri=uri, hint=hint)

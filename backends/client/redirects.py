@@ -25,6 +25,7 @@ __all__ = ["MAX_REDIRECTS", "REDIRECTS", "Hop", "next_hop", "origin_of", "quoted
 MAX_REDIRECTS = 5  # a load balancer, a login, a mirror and a CDN need four
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
+_NAME_IT = "Name the object's own URL"
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback")
 _EMBEDDING = (IPv6Network("::/96"), IPv6Network("64:ff9b::/96"))  # IPv4-compatible, NAT64
 _PORTS = {"http": 80, "https": 443}
@@ -58,20 +59,20 @@ def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = F
         RedirectError: it leads nowhere, to another scheme, from TLS to plain HTTP, or to an address of this machine.
     """
     if not location:
-        raise RedirectError("The server redirects without saying where to", uri=uri)
+        raise RedirectError("The server redirects without saying where to", uri=uri, hint=_NAME_IT)
     try:
         url = hidden_uri(urljoin(hop.url, quoted(location)))
         before, after = origin_of(hop.url), origin_of(url)
     except ValueError:
-        raise RedirectError("The server redirects to something that is not a URL", uri=uri) from None
+        raise RedirectError("The server redirects to something that is not a URL", uri=uri, hint=_NAME_IT) from None
     if after[0] not in _PORTS or not after[1]:
-        raise RedirectError("The server redirects to a scheme that is not HTTP", uri=uri)
+        raise RedirectError("The server redirects to a scheme that is not HTTP", uri=uri, hint=_NAME_IT)
     if before[0] == "https" and after[0] == "http":
         raise RedirectError(
             "The server redirects from TLS to plain HTTP", uri=uri, hint=f"If {after[1]} is to be trusted, name it"
         )
     if "%" in after[1].partition("%25")[0] or ("%" in after[1] and ":" not in after[1]):  # but for an IPv6 zone
-        raise RedirectError("The server redirects to something that is not a URL", uri=uri)
+        raise RedirectError("The server redirects to something that is not a URL", uri=uri, hint=_NAME_IT)
     if not may_be_local:
         _refuse_local(before[1], after[1], uri)
     return Hop(_without_user(url), hop.headers if before == after else {})

@@ -12,13 +12,12 @@ from typing import NoReturn
 import fsspec
 from fsspec.exceptions import FSTimeoutError
 
-from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.extras import install_hint
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
     CredentialsError,
-    HttpStatusError,
     ObjectNotFoundError,
     OptionError,
     RedirectError,
@@ -30,32 +29,39 @@ from streamer.core.errors import (
 
 __all__ = ["raise_opening_error", "raise_storage_error"]
 
+_CHECK_LOGIN = "Check the login in storage_options, and what it may read"
+_CHECK_NAME = "Check the URL, and what lies in the folder or archive"
+_CAUSE = "Its cause says more, where it holds no secret; see the documentation of that file system"
+_CHECK_NETWORK = "Check host, port and network, and that the server runs"
+
 _STATUSES: dict[int, ErrorRow[StorageError]] = {
-    401: ErrorRow(CredentialsError, "The server wants other credentials"),
-    403: ErrorRow(AccessDeniedError, "The server refuses access"),
-    404: ErrorRow(ObjectNotFoundError, "There is no such file"),
+    401: ErrorRow(CredentialsError, "The server wants other credentials", _CHECK_LOGIN),
+    403: ErrorRow(AccessDeniedError, "The server refuses access", _CHECK_LOGIN),
+    404: ErrorRow(ObjectNotFoundError, "There is no such file", _CHECK_NAME),
 }
 
-_LOGIN_REFUSED = ErrorRow(CredentialsError, "The storage does not accept the user, password or key")
+_LOGIN_REFUSED = ErrorRow(CredentialsError, "The storage does not accept the user, password or key", _CHECK_LOGIN)
 
 # By name, as their libraries need not be installed: paramiko's and smbprotocol's, then botocore's.
 _NAMES: dict[str, ErrorRow[StorageError]] = {
     "AuthenticationException": _LOGIN_REFUSED,
     "BadAuthenticationType": _LOGIN_REFUSED,
     "LogonFailure": _LOGIN_REFUSED,
-    "ConnectTimeoutError": ErrorRow(TransferTimeoutError, "The storage did not answer in time"),
-    "ReadTimeoutError": ErrorRow(TransferTimeoutError, "The storage did not answer in time"),
-    "EndpointConnectionError": ErrorRow(ConnectError, "No connection to the storage"),
-    "ConnectionClosedError": ErrorRow(ConnectError, "The storage broke off the connection"),
-    "HTTPClientError": ErrorRow(ConnectError, "No connection to the storage"),
+    "ConnectTimeoutError": ErrorRow(TransferTimeoutError, "The storage did not answer in time", _CHECK_NETWORK),
+    "ReadTimeoutError": ErrorRow(TransferTimeoutError, "The storage did not answer in time", _CHECK_NETWORK),
+    "EndpointConnectionError": ErrorRow(ConnectError, "No connection to the storage", _CHECK_NETWORK),
+    "ConnectionClosedError": ErrorRow(ConnectError, "The storage broke off the connection", _CHECK_NETWORK),
+    "HTTPClientError": ErrorRow(ConnectError, "No connection to the storage", _CHECK_NETWORK),
 }
 
 _EXCEPTIONS: ExceptionTable[StorageError] = {
-    (FileNotFoundError, NotADirectoryError): ErrorRow(ObjectNotFoundError, "There is no such file"),
-    (IsADirectoryError,): ErrorRow(ObjectNotFoundError, "This is a folder, not a file"),
-    (PermissionError,): ErrorRow(AccessDeniedError, "The storage refuses access"),
-    (FSTimeoutError, TimeoutError): ErrorRow(TransferTimeoutError, "The storage did not answer in time"),
-    (ConnectionError,): ErrorRow(ConnectError, "No connection to the storage"),
+    (FileNotFoundError, NotADirectoryError): ErrorRow(ObjectNotFoundError, "There is no such file", _CHECK_NAME),
+    (IsADirectoryError,): ErrorRow(ObjectNotFoundError, "This is a folder, not a file", _CHECK_NAME),
+    (PermissionError,): ErrorRow(AccessDeniedError, "The storage refuses access", _CHECK_LOGIN),
+    (FSTimeoutError, TimeoutError): ErrorRow(
+        TransferTimeoutError, "The storage did not answer in time", _CHECK_NETWORK
+    ),
+    (ConnectionError,): ErrorRow(ConnectError, "No connection to the storage", _CHECK_NETWORK),
 }
 
 
@@ -109,14 +115,14 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
         return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
     status = getattr(error, "status", None)  # aiohttp's
     if isinstance(status, int):
-        row = _STATUSES.get(status) or ErrorRow(HttpStatusError, "The server could not answer")
+        row = _STATUSES.get(status) or row_of_status(status, "The server could not answer")
         return row.error(uri, byte_range=byte_range, status=status)
     number = error.errno if isinstance(error, OSError) else None
     code = errno.errorcode.get(number or 0)
     alike = OSError(number, "") if number else error  # the builtin subclass, where aiohttp has one of its own
     name = type(error).__name__
     known = row_for(error, _EXCEPTIONS) or row_for(alike, _EXCEPTIONS) or _NAMES.get(name)
-    row = known or ErrorRow(StorageError, f"The file system failed with {name}")
+    row = known or ErrorRow(StorageError, f"The file system failed with {name}", _CAUSE)
     return row.error(uri, byte_range=byte_range, code=code)
 
 

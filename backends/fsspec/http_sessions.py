@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fsspec import AbstractFileSystem
-from fsspec.config import apply_config
 
 from streamer.backends.client.redirects import Hop, next_hop, origin_of
+from streamer.backends.fsspec.options import configured_options
 from streamer.core.errors import OptionError, RedirectError
-from streamer.core.secrets.options import SecretOptions, plain
+from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
 
@@ -70,7 +70,7 @@ def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapp
     Raises:
         OptionError: ``client_kwargs`` is no mapping.
     """
-    own = SecretOptions(apply_config(cls, plain(options)))
+    own = configured_options(cls, options)
     may_be_local = own.pop("local_redirects", None) is True
     if isinstance(own.get("get_client"), GuardedSessions):
         return own

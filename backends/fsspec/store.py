@@ -117,7 +117,7 @@ class FsspecStore:
         except Exception as error:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
         if metadata["type"] == "directory":
-            raise ObjectNotFoundError("This is a folder, not a file", uri=uri)
+            raise ObjectNotFoundError("This is a folder, not a file", uri=uri, hint="Name a file in it")
         size_bytes = metadata.get("size")
         if size_bytes is None:
             size_bytes = self._size_in_cache(own_path, uri)

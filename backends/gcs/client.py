@@ -36,6 +36,8 @@ from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.texts import note_credential
+from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.trust import trust_in
 
 __all__ = ["GcsClient", "filled_options"]
@@ -70,7 +72,7 @@ class GcsClient:
         options["session_kwargs"] = {"response_class": BoundedResponse, **(options.get("session_kwargs") or {})}
         self._fs: GcsFileSystem = shared(self, GcsFileSystem, options, _close)
         self.endpoint = self._location = self._fs.base.removesuffix("/storage/v1/").rstrip("/")
-        _check_endpoint(self._location)
+        _check_endpoint(hidden_uri(self._location))
         self._session_options: Mapping[str, Any] = self._fs.session_kwargs
         self._trust = self._environment_trust()
         timeout = timeout_of(self._fs.requests_timeout, "requests_timeout")
@@ -103,7 +105,9 @@ class GcsClient:
 
     def bearer(self, refused: str | None = None) -> Bearer:
         """Return the credentials of this moment; see `bearer_of`."""
-        return bearer_of(self._fs, refused)
+        bearer = bearer_of(self._fs, refused)
+        note_credential(bearer.token)
+        return bearer
 
     def proxy(self) -> str | None:
         """Return the proxy that ``session_kwargs`` names, with its password."""

@@ -18,10 +18,10 @@ import aiohttp
 from google.auth import exceptions as google
 from requests.exceptions import SSLError as RequestsSSLError
 
-from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_requests import remove_request
-from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
 from streamer.core.errors import (
     AccessDeniedError,
@@ -64,7 +64,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
     (ssl.SSLError, aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch): ErrorRow(
         TlsError, "The TLS handshake with Google Cloud Storage failed", HOW_TO_TRUST
     ),
-    (TooSlowError,): ErrorRow(TransferTimeoutError, "Google Cloud Storage sends its answer too slowly"),
+    (TooSlowError,): ErrorRow(TransferTimeoutError, "Google Cloud Storage sends its answer too slowly", TOO_SLOW),
     (asyncio.TimeoutError, TimeoutError): ErrorRow(
         TransferTimeoutError,
         "Google Cloud Storage did not answer in time",
@@ -162,7 +162,7 @@ def _translated(error: Exception, uri: str | None) -> StreamerError:
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
     row = row_for(error, _EXCEPTIONS)
     if row is None:
-        return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri)
+        return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
     located = row.after(_where(error)) if row.cls is ConnectError else row
     return located.error(uri, code=_code_of_token_server(error))
 
@@ -194,7 +194,7 @@ def _meaning(answer: Answer, asker: Asker) -> ErrorRow[StorageError]:
     if answer.status == 400:
         return _bad_request(answer, asker)
     if answer.status == 404:
-        return ErrorRow(ObjectNotFoundError, "There is no such object or bucket")
+        return ErrorRow(ObjectNotFoundError, "There is no such object or bucket", "Check both names")
     if 300 <= answer.status < 400:
         return ErrorRow(
             RedirectError,
@@ -203,7 +203,7 @@ def _meaning(answer: Answer, asker: Asker) -> ErrorRow[StorageError]:
         )
     if 200 <= answer.status < 300:
         return ErrorRow(StorageError, "The answer is none of Google Cloud Storage's JSON API", "Check endpoint_url")
-    return ErrorRow(HttpStatusError, "Google Cloud Storage could not answer")
+    return row_of_status(answer.status, "Google Cloud Storage could not answer")
 
 
 def _denial(status: int, asker: Asker) -> ErrorRow[StorageError]:

@@ -92,7 +92,7 @@ class GcsStore:
         bucket, _, key = path.partition("/")
         uri = self._uri(path)
         if not key:
-            raise ObjectNotFoundError("This is a bucket, not an object", uri=uri)
+            raise ObjectNotFoundError("This is a bucket, not an object", uri=uri, hint="Name an object in it")
         generation = self._generation_of(path)
         answer = self._get(uri, bucket, key, generation=generation, fields="name,size,generation")
         if answer.status == 404:
@@ -214,7 +214,7 @@ class GcsStore:
             yield entries
             if not token:
                 return
-        raise StorageError("Google Cloud Storage lists the same page again", uri=uri)
+        raise StorageError("Google Cloud Storage lists the same page again", uri=uri, hint="Check endpoint_url")
 
     def _absence(self, answer: Answer, bucket: str, uri: str, generation: str | None) -> StorageError:
         """Find out what is missing: the answer about an object is 404 for a missing bucket, too."""

@@ -27,6 +27,8 @@ from streamer.backends.http.probe import Probe, probe
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.texts import note_credential
+from streamer.core.secrets.urls import hidden_uri
 
 __all__ = ["HubClient"]
 
@@ -57,7 +59,7 @@ class HubClient:
         _check_names(storage_options)
         check_types(storage_options, {"endpoint": TEXT})
         self._place = place
-        self.endpoint = _endpoint(storage_options.get("endpoint"))
+        self.endpoint = _endpoint(storage_options)
         http = merged_options({name: storage_options[name] for name in _OF_HTTP if name in storage_options})
         http["headers"] = headers = SecretOptions(_token_headers(storage_options))
         self.access = access_of(self.endpoint, http)
@@ -80,7 +82,7 @@ class HubClient:
         count = ListingCount(self._limits, uri)
         while url is not None:
             if url in seen:
-                raise StorageError("The Hub's listing leads astray", uri=uri)
+                raise StorageError("The Hub's listing leads astray", uri=uri, hint="Check the endpoint")
             seen.add(url)
             try:
                 body, link = self._asked(url, uri)
@@ -131,8 +133,10 @@ def _check_names(storage_options: Mapping[str, Any]) -> None:
         raise OptionError(f"hf:// has no storage option {unknown[0]!r}", hint=f"It has {', '.join(known)}")
 
 
-def _endpoint(given: str | None) -> str:
-    endpoint = (given or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+def _endpoint(options: Mapping[str, Any]) -> str:
+    endpoint: str = hidden_uri(
+        (options.get("endpoint") or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+    )
     try:
         scheme, host, _ = origin_of(endpoint)
     except ValueError:  # half an address, no port
@@ -152,4 +156,5 @@ def _token_headers(options: Mapping[str, Any]) -> dict[str, str]:
     token = wanted if isinstance(wanted, str) else get_token()
     if wanted is True and token is None:
         raise CredentialsError("There is no saved login of the Hub", hint="Set HF_TOKEN, or run `hf auth login`")
+    note_credential(token)
     return {"authorization": f"Bearer {token}"} if token is not None else {}

@@ -15,6 +15,7 @@ __all__ = ["refusal"]
 
 _LOGIN = "HF_TOKEN, or storage_options={'token': …}"
 
+_CHECK_NAME = "Check the names: hf://owner/name@revision/path"
 _CODES: dict[str, ErrorRow[StorageError]] = {
     "GatedRepo": ErrorRow(
         AccessDeniedError,
@@ -26,8 +27,10 @@ _CODES: dict[str, ErrorRow[StorageError]] = {
         "There is no such repository on the Hub, or it is private",
         f"Check its name; a private one needs {_LOGIN}",
     ),
-    "RevisionNotFound": ErrorRow(ObjectNotFoundError, "The repository has no such branch, tag or commit"),
-    "EntryNotFound": ErrorRow(ObjectNotFoundError, "The repository has no such file or folder in this revision"),
+    "RevisionNotFound": ErrorRow(ObjectNotFoundError, "The repository has no such branch, tag or commit", _CHECK_NAME),
+    "EntryNotFound": ErrorRow(
+        ObjectNotFoundError, "The repository has no such file or folder in this revision", _CHECK_NAME
+    ),
 }
 
 _BAD_TOKEN = ErrorRow(CredentialsError, "The Hub does not accept this token", f"Check {_LOGIN}, or run `hf auth login`")
@@ -65,7 +68,7 @@ def refusal(
         # What the Hub says to everybody without a token, so that nobody learns which private repositories there are.
         row = _BAD_TOKEN if has_token else _CODES["RepoNotFound"]
     if row is None and headers.get("X-Error-Message") == "Access to this resource is disabled.":
-        row = ErrorRow(AccessDeniedError, "The Hub has disabled the repository")
+        row = ErrorRow(AccessDeniedError, "The Hub has disabled the repository", "Its page on the Hub says why")
     row = row or _STATUSES.get(status)
     if row is None:
         return told

@@ -91,4 +91,8 @@ def _check(uri: str, owner: str, name: str, revision: str, path: str) -> None:
         )
     segments = [*revision.split("/"), *(path.split("/") if path else [])]
     if any(segment in ("", ".", "..") for segment in segments) or "\0" in uri:
-        raise UsageError("The revision or path is not one of a repository", uri=redact(uri))
+        raise UsageError(
+            "The revision or path is not one of a repository",
+            uri=redact(uri),
+            hint="Expected hf://owner/name[@revision][/path], without empty parts, `.` and `..`",
+        )

@@ -89,7 +89,7 @@ class HfStore:
         """
         uri, inner = self._uri(path), self._inner(path)
         if not inner:
-            raise ObjectNotFoundError("This is a repository, not a file", uri=uri)
+            raise ObjectNotFoundError("This is a repository, not a file", uri=uri, hint="Name a file in it")
         local = cached_file(self._place, self._commit(), inner)
         if local is not None:
             return ObjectInfo(path, uri, os.path.getsize(local), self._commit())
@@ -148,7 +148,7 @@ class HfStore:
     def _source(self, info: ObjectInfo, known: Probe) -> Source:
         if known.size_bytes != info.size_bytes:
             told = f"{known.size_bytes} bytes, and lists {info.size_bytes}"
-            raise ChangedError(f"The Hub gives a file of {told}", uri=info.uri)
+            raise ChangedError(f"The Hub gives a file of {told}", uri=info.uri, hint="Load again")
         return source_of_probe(
             known,
             self._hub.client,
@@ -163,7 +163,7 @@ class HfStore:
     def _refreshed(self, info: ObjectInfo) -> HttpSource:
         source = self._source(info, self._probe(info.path))
         if not isinstance(source, HttpSource):
-            raise RangeResponseError("The server no longer honours byte ranges", uri=info.uri)
+            raise RangeResponseError("The server no longer honours byte ranges", uri=info.uri, hint="Load again")
         return source
 
     def _listed_sha256(self, inner: str) -> str | None:

@@ -25,6 +25,7 @@ from streamer.backends.http.option_kinds import check_options
 from streamer.backends.private_names.aiohttp import verifies_tls
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.texts import note_credential
 
 __all__ = ["Access", "access_of", "foreign_option", "merged_options"]
 
@@ -125,6 +126,9 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
         headers.update(_cookie_headers(source))
         headers.update(_given_headers(source))
     headers.pop("accept-encoding", None)  # always ``identity``, else no range could be told
+    if logins["netrc"]:
+        note_credential(logins["netrc"][1])
+        note_credential(headers.get("authorization"))
     _check_headers(headers)
     return Access(
         headers={name: headers[name] for name in sorted(headers)},

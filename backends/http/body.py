@@ -45,7 +45,9 @@ async def next_piece(response: aiohttp.ClientResponse, wanted_bytes: int, uri: s
         return piece
     if isinstance(error := receiving.exception(), Exception):
         raise_connection_error(error, uri)
-    raise TruncatedError("The server ends the file before its size", uri=uri)
+    raise TruncatedError(
+        "The server ends the file before its size", uri=uri, hint="Load again; else it was cut short there"
+    )
 
 
 async def _receive(response: aiohttp.ClientResponse, wanted_bytes: int, parts: list[bytes]) -> None:

@@ -157,7 +157,11 @@ class HttpClient:
             await _finish(response)
             del response  # its text shows the URL, and no frame may while an error passes
             hop = next_hop(hop, location, uri, may_be_local=self._access.may_redirect_to_local)
-        raise RedirectError(f"The server redirects more than {MAX_REDIRECTS} times", uri=uri)
+        raise RedirectError(
+            f"The server redirects more than {MAX_REDIRECTS} times",
+            uri=uri,
+            hint="It may be a login without cookies: send a token (headers), or name the object's own URL",
+        )
 
     async def _send(self, hop: Hop, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         session: aiohttp.ClientSession = await self._fs.set_session()

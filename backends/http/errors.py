@@ -14,18 +14,17 @@ from typing import NoReturn
 
 import aiohttp
 
-from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
 from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_requests import remove_request
-from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.client.tls_mismatch import MAY_BE_TLS, wants_tls
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
     CredentialsError,
-    HttpStatusError,
     ObjectNotFoundError,
     OptionError,
     RangeResponseError,
@@ -42,17 +41,25 @@ _CODE = re.compile(rb"<Code>\s*([A-Za-z0-9.]{1,60})\s*</Code>")
 
 _LOGIN = "Give storage_options={'auth': (user, password)} or {'headers': {'Authorization': 'Bearer …'}}"
 
+_NAME_IT = (
+    "Check the URL. A folder must have a page of HTML that links to its files; "
+    "else name its index: …/model.safetensors.index.json"
+)
+_UNKNOWN = "Its cause is not shown, as it may repeat the URL; try the URL with curl"
+
 _STATUSES: dict[int, ErrorRow[StorageError]] = {
     401: ErrorRow(CredentialsError, "The server wants other credentials", _LOGIN),
     403: ErrorRow(
         AccessDeniedError, "The server refuses access", "Check the credentials, or whether a signed URL has expired"
     ),
-    404: ErrorRow(ObjectNotFoundError, "There is no such file"),
+    404: ErrorRow(ObjectNotFoundError, "There is no such file", _NAME_IT),
     407: ErrorRow(
         CredentialsError, "The proxy wants credentials", "Put them into HTTPS_PROXY, or into the option proxy_auth"
     ),
-    410: ErrorRow(ObjectNotFoundError, "The file is gone"),
-    416: ErrorRow(RangeResponseError, "The server cannot give the first byte of the file"),
+    410: ErrorRow(ObjectNotFoundError, "The file is gone", _NAME_IT),
+    416: ErrorRow(
+        RangeResponseError, "The server cannot give the first byte of the file", "Check its size there, or download it"
+    ),
 }
 
 _EXCEPTIONS: ExceptionTable[StreamerError] = {
@@ -67,13 +74,13 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
     (aiohttp.ClientConnectorError,): ErrorRow(
         ConnectError, "No connection to the server", "Check host, port and network"
     ),
-    (TooSlowError,): ErrorRow(TransferTimeoutError, "The server sends its answer too slowly"),
+    (TooSlowError,): ErrorRow(TransferTimeoutError, "The server sends its answer too slowly", TOO_SLOW),
     (asyncio.TimeoutError, TimeoutError): ErrorRow(
         TransferTimeoutError, "The server did not answer in time", HOW_TO_WAIT
     ),
     (aiohttp.InvalidURL,): ErrorRow(OptionError, "The URL cannot be requested", "Check it, and that of the proxy"),
     (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError): ErrorRow(
-        ConnectError, "The server broke off the connection"
+        ConnectError, "The server broke off the connection", "Check that it runs, and the proxy on the way to it"
     ),
 }
 
@@ -92,7 +99,8 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
         raise error.storage_error(uri) from None
     if isinstance(error, aiohttp.ClientHttpProxyError):
         raise refusal(error.status, {}, b"", uri, attempts=attempts) from None
-    row = row_for(error, _EXCEPTIONS) or ErrorRow(StorageError, f"The HTTP client failed with {type(error).__name__}")
+    failed = f"The HTTP client failed with {type(error).__name__}"
+    row = row_for(error, _EXCEPTIONS) or ErrorRow(StorageError, failed, _UNKNOWN)
     if _may_want_tls(error, uri):
         row = replace(row, hint=f"Check that it runs. {MAY_BE_TLS}")
     # Only these name a host and a reason; others may repeat the URL.
@@ -118,7 +126,7 @@ def refusal(
         attempts: How often it was asked for.
         elapsed_s: Seconds since the first time.
     """
-    row = _STATUSES.get(status) or ErrorRow(HttpStatusError, "The server could not answer")
+    row = _STATUSES.get(status) or row_of_status(status, "The server could not answer")
     if status in (400, 401, 403) and b"expired" in body.lower():
         row = ErrorRow(CredentialsError, "The signed URL or its token has expired", "Get a new one")
     if wants_tls(body):

@@ -21,6 +21,7 @@ from streamer.core.options.limits import Limits, ListingCount
 __all__ = ["list_folder", "may_be_shard", "names_in"]
 
 MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
+_PAGES = ("text/html", "application/xhtml+xml", "")  # some servers tell no type
 
 
 def list_folder(client: HttpClient, folder: Hop, uri: str, limits: Limits) -> list[str]:
@@ -81,11 +82,19 @@ def may_be_shard(name: str) -> bool:
 
 async def _page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
     answer = await client.opened(folder, uri, {})
+    kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     try:
-        is_page = answer.response.content_type == "text/html"
-        return await body_of(answer.response, MAX_PAGE_BYTES) if is_page else b"", answer.hop.url
+        page = await body_of(answer.response, MAX_PAGE_BYTES) if kind in _PAGES else b""
+        is_page = bool(kind) or page.lstrip()[:1] == b"<"
+        return page if is_page else b"", answer.hop.url
     except StorageError:
-        raise StorageError("The index page of the folder has no end", uri=uri) from None
+        if not kind:  # whatever it is, it is no page
+            return b"", answer.hop.url
+        raise StorageError(
+            "The index page of the folder has no end",
+            uri=uri,
+            hint="Name the file, or the index …/model.safetensors.index.json",
+        ) from None
     except Exception as error:
         raise_connection_error(error, uri)
     finally:

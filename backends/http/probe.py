@@ -29,6 +29,7 @@ _FIRST_BYTE = {"Range": "bytes=0-0"}
 _RANGE = re.compile(r"bytes\s+0-0/([0-9]+)", re.IGNORECASE)
 _WEIGHTS = (".safetensors", ".json")
 _PAGES = (".html", ".htm", ".xhtml")
+_MEND_RANGES = "The server, or a proxy before it, handles ranges wrongly: turn them off there, or download the file"
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,9 @@ async def _probe_of_nothing(client: HttpClient, start: Hop, uri: str) -> Probe:
     answer = await client.opened(start, uri, {})
     answer.response.close()
     if answer.response.content_length != 0:
-        raise RangeResponseError("The server gives the file, but not its first byte", uri=uri, status=416)
+        raise RangeResponseError(
+            "The server gives the file, but not its first byte", uri=uri, status=416, hint=_MEND_RANGES
+        )
     return _described(answer, 0, has_ranges=True)
 
 
@@ -131,7 +134,11 @@ def _described(answer: Opened, size_bytes: int, has_ranges: bool) -> Probe:
 def _check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
     encoding = headers.get("Content-Encoding", "identity")
     if encoding.lower() not in ("", "identity"):
-        raise RangeResponseError("The server compresses the file, though it was asked not to", uri=uri)
+        raise RangeResponseError(
+            "The server compresses the file, though it was asked not to",
+            uri=uri,
+            hint="Turn compression off for these files, there or in the proxy before it",
+        )
     is_page = headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
     if is_page and path.lower().endswith(_WEIGHTS):
         raise CredentialsError(
@@ -140,7 +147,11 @@ def _check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
             hint="It may want a login (storage_options headers or auth), or a proxy puts its own page in the way",
         )
     if is_page and not path.lower().endswith(_PAGES):
-        raise ObjectNotFoundError("This is a folder or a web page, not a file", uri=uri)
+        raise ObjectNotFoundError(
+            "This is a folder or a web page, not a file",
+            uri=uri,
+            hint="Name a .safetensors file, or a folder whose page links to some",
+        )
 
 
 def _size(status: int, headers: Mapping[str, str], uri: str) -> tuple[int, bool]:
@@ -148,10 +159,12 @@ def _size(status: int, headers: Mapping[str, str], uri: str) -> tuple[int, bool]
     told = _RANGE.fullmatch(headers.get("Content-Range", "").strip())
     if status == 206:
         if told is None:
-            raise RangeResponseError("The server sends another range than the one asked for", uri=uri, status=status)
+            raise RangeResponseError(
+                "The server sends another range than the one asked for", uri=uri, status=status, hint=_MEND_RANGES
+            )
         return parse_size(told[1], uri), True
     if status != 200:
-        raise StorageError("The server answers without a file", uri=uri, status=status)
+        raise StorageError("The server answers without a file", uri=uri, status=status, hint="Check the URL")
     length = told[1] if told else headers.get("Content-Length", "")
     if not length:
         raise StorageError(

@@ -181,7 +181,7 @@ class HttpStore:
         self._told(info.path, known)
         source = self.source(info)
         if not isinstance(source, HttpSource):
-            raise RangeResponseError("The server no longer honours byte ranges", uri=info.uri)
+            raise RangeResponseError("The server no longer honours byte ranges", uri=info.uri, hint="Load again")
         return source
 
     def _start(self, path: str) -> Hop:

@@ -178,7 +178,12 @@ class OneStream:
     def _check(self, answer: Opened) -> None:
         uri, headers = self._info.uri, answer.headers
         if answer.response.status != 200 or headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
-            raise RangeResponseError("The server does not answer with the file", uri=uri, status=answer.response.status)
+            raise RangeResponseError(
+                "The server does not answer with the file",
+                uri=uri,
+                status=answer.response.status,
+                hint="Load again; a proxy or load balancer may have answered in its place",
+            )
         version, _ = version_in(headers)
         size_bytes = answer.response.content_length
         if version != self._expected.version or size_bytes not in (None, self._expected.size_bytes):
@@ -188,7 +193,7 @@ class OneStream:
                 hint="Load again, and do not overwrite a checkpoint while it is read",
             )
         if size_bytes is None:
-            raise StorageError("The server no longer tells the size of the file", uri=uri)
+            raise StorageError("The server no longer tells the size of the file", uri=uri, hint="Load again")
 
     def _drop(self) -> None:
         self._position = 0

@@ -22,6 +22,7 @@ from streamer.core.store.sources import NfsSource, ObjectInfo, Store, hookimpl
 __all__ = ["NfsStore", "streamer_open_store", "streamer_source_kind"]
 
 DEFAULT_LIMITS = Limits()
+_NAME_A_FILE = "Name a regular file"
 
 
 @hookimpl
@@ -85,9 +86,9 @@ class NfsStore:
         """
         attributes = self._request(self._client.stat, path)
         if attributes.is_folder:
-            raise ObjectNotFoundError("This is a folder, not a regular file", uri=self._uri(path))
+            raise ObjectNotFoundError("This is a folder, not a regular file", uri=self._uri(path), hint=_NAME_A_FILE)
         if not attributes.is_file:
-            raise StorageError("This is not a regular file", uri=self._uri(path))
+            raise StorageError("This is not a regular file", uri=self._uri(path), hint=_NAME_A_FILE)
         return self._info(path, attributes)
 
     def find(self, prefix: str) -> list[ObjectInfo]:

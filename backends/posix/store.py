@@ -81,7 +81,7 @@ class PosixStore:
         root: The absolute path that `uri` names. ``..`` is left to the kernel, which alone resolves links.
 
     Raises:
-        UsageError: the path has a NUL in it.
+        UsageError: the path has a NUL in it, or the URL a login.
         OptionError: `symlinks` has another value.
     """
 
@@ -163,6 +163,9 @@ def _absolute_path(uri: str) -> str:
         raise UsageError(f"A path cannot hold a NUL: {redact(uri)!r}")
     prefix = next((prefix for prefix in PREFIXES if uri.startswith(prefix)), "")
     path = os.path.expanduser(uri[len(prefix) :])
+    beginning = path.partition("/")[0]
+    if prefix.endswith("//") and "@" in beginning and not os.path.lexists(beginning):
+        raise UsageError("A file:// URL has no user and no host", uri=redact(uri), hint="Expected file:///folder/file")
     if prefix and "%" in path and not os.path.lexists(path) and os.path.lexists(unquote(path)):
         path = unquote(path)
     return str(Path(path).absolute())
@@ -195,13 +198,16 @@ def _info_of_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
 def _not_a_file(status: os.stat_result, path: str) -> StorageError:
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something unknown")
     cls = ObjectNotFoundError if stat.S_ISDIR(status.st_mode) else StorageError
-    return cls(f"This is {kind}, not a regular file", uri=redact(path))
+    return cls(f"This is {kind}, not a regular file", uri=redact(path), hint="Name a regular file")
 
 
 def _storage_error(error: OSError, path: str) -> StorageError:
     code = errno.errorcode.get(error.errno or 0)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return ObjectNotFoundError("No such file or folder", uri=redact(path), code=code)
+        hint = "Check the path, and that its disk is mounted"
+        return ObjectNotFoundError("No such file or folder", uri=redact(path), hint=hint, code=code)
     if error.errno in (errno.EACCES, errno.EPERM):
-        return AccessDeniedError("The file system refuses access", uri=redact(path), code=code)
-    return StorageError(f"The file system failed: {error.strerror}", uri=redact(path), code=code)
+        hint = "Check the permissions of it, and of the folders above it"
+        return AccessDeniedError("The file system refuses access", uri=redact(path), hint=hint, code=code)
+    hint = "Check the path and the disk; the kernel's log (dmesg) may tell more"
+    return StorageError(f"The file system failed: {error.strerror}", uri=redact(path), hint=hint, code=code)

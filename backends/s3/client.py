@@ -35,6 +35,7 @@ from streamer.backends.s3.sessions import new_session
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.texts import note_credential
 
 __all__ = ["S3Client", "filled_options"]
 
@@ -164,6 +165,7 @@ class S3Client:
         client = await self._fs.get_s3(bucket)
         follow_no_redirects(client)
         refuse_foreign_listings(client)
+        client.meta.events.register("before-send.s3", _note_token, unique_id="streamer-note-token")
         if self._clock_offset_s:  # each region has a client, and so a signer, of its own
             sign_at_offset(request_signer(client), self._clock_offset_s)
         return client
@@ -176,6 +178,12 @@ class S3Client:
             return False
         self._clock_offset_s = offset_s
         return True
+
+
+def _note_token(request: Any, **_: Any) -> None:
+    """Of the credentials only this is sent, so that a server may repeat it."""
+    token = request.headers.get("X-Amz-Security-Token")
+    note_credential(token.decode() if isinstance(token, bytes) else token)
 
 
 async def _close(fs: S3FileSystem) -> None:
@@ -202,8 +210,8 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     check_types(options, _KINDS)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
-    endpoints = (options.get("endpoint_url"), options["client_kwargs"].get("endpoint_url"))
-    if any("@" in endpoint for endpoint in endpoints if endpoint):
+    # They get no name: a traceback with locals would show the password.
+    if "@" in (options.get("endpoint_url") or "") + (options["client_kwargs"].get("endpoint_url") or ""):
         raise OptionError("endpoint_url cannot hold a user or password: botocore would show it in its messages")
     return options
 

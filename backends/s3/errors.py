@@ -14,17 +14,16 @@ from urllib.parse import urlsplit
 
 from botocore import exceptions as boto
 
-from streamer.backends.client.answer_times import HOW_TO_WAIT
+from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
 from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
-from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
     CredentialsError,
-    HttpStatusError,
     ObjectNotFoundError,
     OptionError,
     RedirectError,
@@ -38,6 +37,7 @@ from streamer.core.quoting import quoted
 
 __all__ = ["MalformedAnswerError", "error_code", "storage_error"]
 
+_CHECK_KEY = "Check bucket and key; keys tell upper from lower case, and have no slash before them"
 _CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
 _REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
 _WEB_PAGE = "The answer is a web page and none of S3's: check endpoint_url, and the proxy on the way to it"
@@ -45,11 +45,11 @@ _REGION = re.compile(r"[a-z0-9-]{2,40}")
 
 # By S3's codes. https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _CODES: dict[str, ErrorRow[StorageError]] = {
-    "NoSuchKey": ErrorRow(ObjectNotFoundError, "There is no object of this name in the bucket"),
+    "NoSuchKey": ErrorRow(ObjectNotFoundError, "There is no object of this name in the bucket", _CHECK_KEY),
     "NoSuchBucket": ErrorRow(
         ObjectNotFoundError, "There is no bucket {bucket!r}", "Check its name, endpoint_url and region"
     ),
-    "NoSuchVersion": ErrorRow(ObjectNotFoundError, "The object has no such version"),
+    "NoSuchVersion": ErrorRow(ObjectNotFoundError, "The object has no such version", "Check versionId in the URL"),
     "InvalidAccessKeyId": ErrorRow(
         CredentialsError,
         "S3 does not know this access key",
@@ -60,7 +60,7 @@ _CODES: dict[str, ErrorRow[StorageError]] = {
         "The secret key does not belong to the access key",
         "Copy it again, with every slash and plus sign",
     ),
-    "AuthorizationHeaderMalformed": ErrorRow(CredentialsError, "The access key or region is malformed"),
+    "AuthorizationHeaderMalformed": ErrorRow(CredentialsError, "The access key or region is malformed", "Check both"),
     "ExpiredToken": ErrorRow(CredentialsError, "The session token has expired", "Get new temporary credentials"),
     "InvalidToken": ErrorRow(CredentialsError, "The session token is not valid", "Get new temporary credentials"),
     "TokenRefreshRequired": ErrorRow(
@@ -78,7 +78,7 @@ _CODES: dict[str, ErrorRow[StorageError]] = {
 _STATUSES: dict[int, ErrorRow[StorageError]] = {
     401: _CODES["AccessDenied"],
     403: _CODES["AccessDenied"],
-    404: ErrorRow(ObjectNotFoundError, "There is no such object or bucket"),
+    404: ErrorRow(ObjectNotFoundError, "There is no such object or bucket", _CHECK_KEY),
 }
 
 _EXCEPTIONS: ExceptionTable[StreamerError] = {
@@ -111,7 +111,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         ConnectError, "No connection to S3", "Check endpoint_url, region and network"
     ),
     (boto.ParamValidationError,): ErrorRow(UsageError, "The bucket or key is not valid", "Expected s3://bucket/key"),
-    (boto.BaseEndpointResolverError, TypeError, ValueError): ErrorRow(
+    (boto.BaseEndpointResolverError, AttributeError, TypeError, ValueError): ErrorRow(
         OptionError,
         "The S3 client cannot be made of these storage options",
         "See the cause; endpoint_url, region_name, client_kwargs and config_kwargs are looked at first",
@@ -135,7 +135,7 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return _from_answer(error.response, uri, bucket)
     inner = getattr(error, "kwargs", {}).get("error")  # what was raised while the answer was read
     if isinstance(inner or error.__cause__, TooSlowError):
-        return TransferTimeoutError("S3 sends its answer too slowly", uri=uri)
+        return TransferTimeoutError("S3 sends its answer too slowly", uri=uri, hint=TOO_SLOW)
     if isinstance(inner, StorageError):
         return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
     if isinstance(foreign := inner or error, (ForeignAnswerError, NotHttpError)):
@@ -149,7 +149,7 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return StorageError("S3's answer is malformed", uri=uri, hint=_CHECK_SERVER)
     row = row_for(error, _EXCEPTIONS)
     if row is None:
-        return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri)
+        return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
     return row.after(_where(error)).error(uri) if row.cls is ConnectError else row.error(uri)
 
 
@@ -178,7 +178,7 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
     if code in _REDIRECTS or region is not None:
         row = _redirect(region)
     else:
-        row = _CODES.get(code) or _STATUSES.get(status) or ErrorRow(HttpStatusError, "S3 could not answer")
+        row = _CODES.get(code) or _STATUSES.get(status) or row_of_status(status, "S3 could not answer")
         if not code and str(metadata.get("HTTPHeaders", {}).get("content-type")).startswith("text/html"):
             row = replace(row, hint=_WEB_PAGE)
     return row.filled(bucket=bucket).error(

@@ -86,7 +86,7 @@ class S3Store:
         bucket, key = self._client.split(path)
         uri = self._uri(path)
         if not key:
-            raise ObjectNotFoundError("This is a bucket, not an object", uri=uri)
+            raise ObjectNotFoundError("This is a bucket, not an object", uri=uri, hint="Name an object in it")
         target = {"Key": key, **self._version_of(path)}
         try:
             answer = self._client.call("head_object", bucket, **target)
@@ -209,7 +209,7 @@ class S3Store:
                 return
             following = page.get("NextContinuationToken")
             if not following or following in seen:
-                raise StorageError("S3 broke off its listing", uri=uri)
+                raise StorageError("S3 broke off its listing", uri=uri, hint="Check endpoint_url")
             seen.add(following)
             token = {"ContinuationToken": following}
 

@@ -68,7 +68,11 @@ def manifests_of_shards(
     """
     info = _find(store, infos, index_path)
     if info.size_bytes is None or not 0 <= info.size_bytes <= MAX_MANIFEST_BYTES:
-        raise ManifestError(f"a manifest of {info.size_bytes} bytes is not read", uri=info.uri)
+        raise ManifestError(
+            f"a manifest of {info.size_bytes} bytes is not read",
+            uri=info.uri,
+            hint="It is none of ours, or damaged: write it anew: python -m streamer manifest URI",
+        )
     manifest_object = SourceObject(info.uri, store.source(info), info.size_bytes)
     content, _ = read_ranges([manifest_object], [(0, 0, info.size_bytes)], settings, what="manifests")
     manifest = parse_manifest(bytes(content[0]), uri=info.uri)

@@ -105,7 +105,11 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         _check_whole(shards, label)
         return _from_infos(store, label, shards, "folder")
     if infos:
-        raise ObjectNotFoundError("the folder holds no *.safetensors file", uri=label)
+        raise ObjectNotFoundError(
+            "the folder holds no *.safetensors file",
+            uri=label,
+            hint="Check its name; weights in another format (*.bin, *.gguf) must be converted first",
+        )
     return _from_infos(store, label, [store.info(root)])  # a file without the suffix, or an error that says so
 
 
@@ -185,9 +189,13 @@ def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
 
 def _object(store: Store, info: ObjectInfo) -> SourceObject:
     if info.size_bytes is None:
-        raise StorageError("the storage does not tell the size of this object", uri=info.uri)
+        raise StorageError(
+            "the storage does not tell the size of this object", uri=info.uri, hint="Download it and load the copy"
+        )
     if not 0 <= info.size_bytes <= MAX_SIZE_BYTES:
-        raise StorageError("the storage tells a size that no file can have", uri=info.uri)
+        raise StorageError(
+            "the storage tells a size that no file can have", uri=info.uri, hint="Check the storage's endpoint"
+        )
     return SourceObject(info.uri, store.source(info), info.size_bytes)
 
 

@@ -16,7 +16,7 @@ __all__ = ["checksum_error", "error_from_native"]
 
 class _Row(NamedTuple):
     error: type[errors.StorageError]
-    hint: str | None
+    hint: str
 
 
 _TABLE: dict[str, _Row] = {
@@ -32,7 +32,7 @@ _TABLE: dict[str, _Row] = {
         errors.RangeResponseError, "Check the endpoint and the proxy before it: a storage's headers have a few KB"
     ),
     "redirect": _Row(errors.RedirectError, "Give the final endpoint or the bucket's own region"),
-    "http_status": _Row(errors.HttpStatusError, None),
+    "http_status": _Row(errors.HttpStatusError, "Check the URL, the endpoint and the proxy before it"),
     "connect": _Row(errors.ConnectError, "Check the endpoint, the proxy settings and that the server runs"),
     "unknown_host": _Row(errors.ConnectError, "Check the host's name in the URL or endpoint"),
     "tls": _Row(errors.TlsError, "Give the server's CA: SSL_CERT_FILE, AWS_CA_BUNDLE or the store's verify option"),
@@ -40,8 +40,8 @@ _TABLE: dict[str, _Row] = {
     "leaves_folder": _Row(
         errors.AccessDeniedError, "storage_options={'symlinks': 'follow'} allows it; 'inside' was asked for"
     ),
-    "io": _Row(errors.StorageError, None),
-    "source": _Row(errors.StorageError, None),
+    "io": _Row(errors.StorageError, "Check the path and the disk; the kernel's log (dmesg) may tell more"),
+    "source": _Row(errors.StorageError, "Its cause says more"),
 }
 
 _HINTS = {

@@ -97,7 +97,11 @@ def _add(engine: _native.Session, source_object: SourceObject, files: FileReadin
         try:
             engine.add_nfs(source.url, source_object.size_bytes, source_object.version)
         except ValueError as error:  # our backend checks its URLs; a plug-in's may be malformed
-            raise ConnectError(f"no connection to the NFS server: {error}", uri=source_object.uri) from None
+            raise ConnectError(
+                f"no connection to the NFS server: {error}",
+                uri=source_object.uri,
+                hint="Expected nfs://server/export/path",
+            ) from None
     else:
         assert isinstance(source, PythonSource)
         engine.add_python(source_object.uri)

@@ -12,12 +12,11 @@ import gc
 import sys
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from streamer.core.causes import with_causes
+from streamer.core.causes import forget_locals
 from streamer.core.errors import PluginError, StorageError, StreamerError, TruncatedError
 from streamer.core.outages.transient import is_transient
 from streamer.core.store.sources import PythonSource
@@ -89,7 +88,7 @@ class PythonReaders:
             try:
                 self._read(block)
             except BaseException as error:  # no memory, or an exception that was sent to this thread
-                _forget_locals(error)
+                forget_locals(error)
                 self._fail(block, error, is_kept=True)
 
     def _read(self, block: _native.PythonBlock) -> None:
@@ -102,7 +101,7 @@ class PythonReaders:
 
         error = _caught(self._fill, block, view)
         if error is not None:
-            _forget_locals(error)  # they would keep the load's memory as long as somebody keeps the error
+            forget_locals(error)  # they would keep the load's memory as long as somebody keeps the error
         # A slice of the view holds the block, not the view. An error that the source handled may hold a slice in a
         # reference cycle, as those of futures do, until garbage is collected.
         is_kept = is_shared()
@@ -168,6 +167,7 @@ class PythonReaders:
                 uri=source_object.uri,
                 byte_range=(block.begin, block.end),
                 object_size=source_object.size_bytes,
+                hint="Load again; else the file was cut short, or its file system ends reads early",
             )
         raise PluginError(f"read_into returned {got!r} for a buffer of {wanted} bytes", uri=source_object.uri)
 
@@ -193,12 +193,6 @@ def _caught(function: Callable[..., None], *arguments: object) -> BaseException 
     except BaseException as error:
         return error
     return None
-
-
-def _forget_locals(error: BaseException) -> None:
-    """Clear the frames of an error, which may hold slices of the buffer, as `unittest` does."""
-    for each in with_causes(error):
-        traceback.clear_frames(each.__traceback__)
 
 
 def _is_released(view: memoryview) -> bool:

@@ -28,6 +28,8 @@ __all__ = ["Header", "TensorEntry", "header_size_bytes", "parse_header"]
 LENGTH_BYTES = 8
 MAX_JSON_BYTES = 100_000_000  # the reference's own limit
 
+_HINT = "It is damaged, or no safetensors file: download it, or save it, again"
+
 
 @dataclass(frozen=True)
 class Header:
@@ -75,7 +77,7 @@ def header_size_bytes(prefix: bytes, object_size: int, *, uri: str) -> int:
         raise HeaderError(
             f"the first 8 bytes give a header of {json_bytes} bytes, allowed are 1 to {MAX_JSON_BYTES}",
             uri=uri,
-            hint=_hint_from_text(prefix[:LENGTH_BYTES]),
+            hint=_hint_from_text(prefix[:LENGTH_BYTES]) or _HINT,
         )
     if json_bytes > object_size - LENGTH_BYTES:
         raise HeaderError(
@@ -109,11 +111,13 @@ def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_ra
         _check_names(rows)
         _check_end(rows, data_begin, object_size)
     except UnicodeDecodeError as error:
-        raise HeaderError(f"the header is not UTF-8: {error.reason} at byte {error.start}", uri=uri) from error
+        told = f"the header is not UTF-8: {error.reason} at byte {error.start}"
+        raise HeaderError(told, uri=uri, hint=_HINT) from error
     except MemoryError as error:
-        raise HeaderError("the header needs more memory than there is", uri=uri) from error
+        hint = "Give the process more memory"
+        raise HeaderError("the header needs more memory than there is", uri=uri, hint=hint) from error
     except (HeaderError, TruncatedError) as error:
-        error.uri = uri
+        error.uri, error.hint = uri, error.hint or _HINT
         raise
     return Header(Entries(rows), document.metadata, data_begin)
 
@@ -125,6 +129,7 @@ def _check_read(data: bytes | memoryview, needed_bytes: int, object_size: int, u
             uri=uri,
             byte_range=(0, needed_bytes),
             object_size=object_size,
+            hint="Load again",
         )
 
 

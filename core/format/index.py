@@ -24,6 +24,8 @@ MAX_INDEX_BYTES = 100_000_000  # as for a header; the index of a model with 90 0
 MOST_SHARDS = 10_000  # a model with 700 GB has some two hundred
 MOST_CHARACTERS = 1 << 16  # of each member but weight_map; `metadata` usually holds one number
 
+_HINT = "It is damaged, or no index: download it, or save the checkpoint, again"
+
 
 @dataclass(frozen=True)
 class ShardIndex:
@@ -64,7 +66,7 @@ def parse_index(data: bytes | memoryview, *, uri: str) -> ShardIndex:
         metadata = document.others.get("metadata")
         return ShardIndex(weight_map, shards, {} if metadata is None else _object(metadata, "metadata"))
     except ShardIndexError as error:
-        error.uri = uri
+        error.uri, error.hint = uri, error.hint or _HINT
         raise
 
 

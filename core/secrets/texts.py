@@ -1,5 +1,7 @@
 """Which texts are secret in a URL, its storage options and the environment, and how they are kept out of an error.
 
+Credentials that a client finds elsewhere (files, metadata servers, logins) are added when it finds them.
+
 Every option is secret, however deeply nested, unless `OPEN_NAMES` lists its name: passwords in a chain of URLs, signed
 URLs, logins. Texts shorter than `SHORTEST` are not masked: "anon" and "default" are words of our own messages.
 """
@@ -9,15 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from streamer import _native
-from streamer.core.causes import with_causes
+from streamer.core.causes import forget_locals, with_causes
 from streamer.core.errors import ConnectError, StorageError, StreamerError
 from streamer.core.outages.transient import is_transient
 from streamer.core.secrets.environment import secrets_of_environment
 
-__all__ = ["SecretTexts"]
+__all__ = ["SecretTexts", "note_credential"]
 
 SHORTEST = 8  # characters
 # They tell where and how an object is read, which the reader of a message needs.
@@ -61,6 +64,20 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|::)")
 _OPEN_PARTS = re.compile(r"\s*(?:\w*Endpoint|\w*Name|\w*Protocol|EndpointSuffix)\s*=", re.IGNORECASE)
 
 
+_asked: ContextVar[SecretTexts | None] = ContextVar("asked", default=None)
+
+
+def note_credential(text: str | None) -> None:
+    """Keep a credential that a client has found out of the errors of the question it is asked just now.
+
+    Args:
+        text: A token, key or header; None and the empty text are none.
+    """
+    texts = _asked.get()
+    if texts is not None and text:
+        texts.add(text)
+
+
 class SecretTexts:
     """The secrets of one URL, its options, and those that the environment holds for clients of storages.
 
@@ -77,6 +94,10 @@ class SecretTexts:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
+    def add(self, text: str) -> None:
+        """Keep out another one."""
+        self._texts += [piece for piece in _pieces_of(_sendable(text)) if piece not in self._texts]
+
     def masked(self, text: str) -> str:
         """Replace each by ``***``; native/http/secrets.h says which spellings are recognized."""
         # Lone surrogates, of file names that are not UTF-8, cannot be encoded.
@@ -90,22 +111,29 @@ class SecretTexts:
     def kept_out(self) -> Iterator[None]:
         """Mask them in an error that leaves the block, and drop its causes where these show one.
 
+        A traceback with locals shows nothing of the frames it comes from, where answers of servers lie about.
+
         Raises:
             StorageError: in place of an error that is not of this package and shows one; `ConnectError` where it is
                 transient.
         """
+        token = _asked.set(self)
         try:
             yield
         except StreamerError as error:
             self._clean(error)
+            forget_locals(error)
             raise
         except Exception as error:
+            forget_locals(error)
             if not self.are_shown_by(error):
                 raise
             raise (ConnectError if is_transient(error) else StorageError)(
                 f"the storage failed with {type(error).__name__}",
                 hint="Its text is not shown, as it holds a secret of the URL, of storage_options or of the environment",
             ) from None
+        finally:
+            _asked.reset(token)
 
     def _clean(self, error: StreamerError) -> None:
         for name in ("message", "hint", "code", "request_id"):

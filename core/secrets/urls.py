@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 from streamer.core.secrets.redact import redact
 
-__all__ = ["SecretText", "hidden_part", "hidden_uri", "hidden_uris"]
+__all__ = ["SecretBytes", "SecretText", "hidden_part", "hidden_uri", "hidden_uris"]
 
 
 class SecretText(str):
@@ -55,7 +55,9 @@ class _SecretUrl(SecretText):
         return repr(self._shown)
 
 
-class _SecretBytes(bytes):
+class SecretBytes(bytes):
+    """Bytes that a traceback with locals does not show: of an answer, which may repeat what the server was told."""
+
     def __repr__(self) -> str:
         return "b'…'"
 
@@ -70,7 +72,7 @@ def hidden_uris(uri: Any) -> Any:
 def hidden_uri(uri: Any) -> Any:
     """Wrap a URL that `redact` would change, and bytes, which will be refused."""
     if isinstance(uri, bytes):
-        return _SecretBytes(uri)
+        return SecretBytes(uri)
     if not isinstance(uri, str) or isinstance(uri, SecretText):
         return uri
     shown = redact(uri)

@@ -459,6 +459,7 @@ def test_an_emulator_that_does_not_run_is_a_refused_connection() -> None:
         error = refused(AzureStore("az://container/a", {"connection_string": connection}))
     assert isinstance(error, ConnectError)
     assert error.attempts == answer_times.ATTEMPTS
+    assert error.elapsed_s > 0
     assert host in str(error)
     assert "account_host" in str(error)
 

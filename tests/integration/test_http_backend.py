@@ -719,3 +719,37 @@ def test_a_proxy_of_the_environment_is_obeyed(two_servers, monkeypatch):
 def test_an_open_store_serves_both_schemes(http_server, https_server):
     assert isinstance(open_store(f"{http_server.http_url}/open"), HttpStore)
     assert isinstance(open_store(f"{https_server.https_url}/open"), HttpStore)
+
+
+@pytest.mark.parametrize("kind", [None, "application/xhtml+xml"])
+def test_a_page_of_links_needs_no_content_type_regression(kind):
+    """The folder was one without files, and then a file that is not there."""
+
+    def script(request, answer):
+        if request.path == "/folder/":
+            answer.become(200, b'\n<html><a href="a.safetensors">a</a>', **({"Content_Type": kind} if kind else {}))
+        elif request.path == "/folder":
+            answer.become(404)
+
+    shard = (2).to_bytes(8, "little") + b"{}"
+    with ScriptedServer(shard, script) as server:
+        url = server.url.replace("/object", "/folder")
+        assert [info.path for info in opened(url).find(url)] == [f"{url}/a.safetensors"]
+
+
+def test_what_has_no_type_and_is_no_page_is_none():
+    def script(request, answer):
+        if request.path == "/folder/":
+            answer.become(200, bytes(17 << 20))
+
+    with ScriptedServer(b"x", script) as server:
+        url = server.url.replace("/object", "/folder")
+        assert opened(url).find(url) == []
+
+
+def test_a_header_that_is_too_long_is_no_other_service_regression():
+    def script(request, answer):
+        answer.headers["X-Long"] = "a" * 9000
+
+    with ScriptedServer(b"x", script) as server, pytest.raises(streamer.StorageError, match="header of more than 8 KB"):
+        opened(server.url).info(server.url)

@@ -100,6 +100,9 @@ def test_options_of_fsspecs_configuration_count(monkeypatch: pytest.MonkeyPatch)
         ("az://c/a", {"account_name": "a", "connection_verify": False}, "always verified"),
         ("az://c/a", {"account_name": "a", "asynchronous": True}, "asynchronous"),
         (ABFS, {"account_name": "other"}, "names account 'account'"),
+        ("az://c/a", {"account_name": "evil.com/x"}, "no name of a storage account"),
+        ("az://c/a", {"account_name": "evil.com#"}, "no name of a storage account"),
+        ("az://c/a", {"account_name": "user@evil"}, "no name of a storage account"),
         (f"{HTTPS}?sig=CANARY", {"connection_string": "AccountKey=CANARY"}, "Give one"),
     ],
 )
@@ -107,6 +110,12 @@ def test_some_options_are_refused(uri: str, given: dict[str, Any], told: str) ->
     with pytest.raises(OptionError, match=told) as caught:
         filled(uri, given)
     assert "CANARY" not in str(caught.value)
+
+
+def test_an_account_of_the_environment_that_is_a_host_is_refused_regression() -> None:
+    """adlfs writes it before `.blob.core.windows.net`, so that a slash in it named another host."""
+    with pytest.raises(OptionError, match="is no name of a storage account"):
+        filled("az://c/a", {"account_key": "CANARY"}, account_name="evil.com/x")
 
 
 def test_a_missing_adlfs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,8 @@ def test_what_was_written_is_told_to_programs(tmp_path: Path) -> None:
 def test_an_error_is_a_line_and_a_status(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["manifest", str(tmp_path / "none.safetensors")])
     assert result.exit_code == 1
-    assert result.output == f"Error: {tmp_path}/none.safetensors: No such file or folder (ENOENT)\n"
+    hint = "Check the path, and that its disk is mounted"
+    assert result.output == f"Error: {tmp_path}/none.safetensors: No such file or folder (ENOENT). {hint}\n"
 
 
 @pytest.mark.parametrize("options", ["{", "[]", "7"])

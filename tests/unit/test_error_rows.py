@@ -8,13 +8,13 @@ from streamer.backends.client.error_rows import ErrorRow, row_for
 from streamer.core.errors import ConnectError, StorageError, TlsError, UsageError
 
 TABLE = {
-    (FileNotFoundError,): ErrorRow(StorageError, "first"),
+    (FileNotFoundError,): ErrorRow(StorageError, "first", "look"),
     (OSError, KeyError): ErrorRow(ConnectError, "second", "hint"),
 }
 
 
 def test_the_first_row_that_matches_counts():
-    assert row_for(FileNotFoundError(), TABLE) == ErrorRow(StorageError, "first")
+    assert row_for(FileNotFoundError(), TABLE) == ErrorRow(StorageError, "first", "look")
     assert row_for(KeyError(), TABLE) == row_for(PermissionError(), TABLE) == ErrorRow(ConnectError, "second", "hint")
     assert row_for(ValueError(), TABLE) is None
     assert row_for(None, TABLE) is None
@@ -32,9 +32,9 @@ def test_a_handshake_with_a_server_without_tls_has_a_hint_of_its_own():
 def test_an_error_keeps_the_facts_that_its_class_has():
     error = ErrorRow(StorageError, "no {what}", "look").filled(what="bucket").error("s3://b", status=404, attempts=3)
     assert (error.message, error.hint, error.uri, error.status) == ("no bucket", "look", "s3://b", 404)
-    assert ErrorRow(UsageError, "bad name").error("s3://b", status=400).uri == "s3://b"
+    assert ErrorRow(UsageError, "bad name", "look").error("s3://b", status=400).uri == "s3://b"
 
 
 def test_names_of_a_message_are_filled_with_any_text():
-    row = ErrorRow(StorageError, "no {bucket!r}").filled(bucket="{x}")
+    row = ErrorRow(StorageError, "no {bucket!r}", "look").filled(bucket="{x}")
     assert row.after(" at {h}").message == "no '{x}' at {h}"

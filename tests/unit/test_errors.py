@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import re
 
+import house
 import pytest
 
 from streamer.core import errors
@@ -62,7 +64,32 @@ def test_a_message_says_range_size_status_code_request_and_attempts():
     )
 
 
+@pytest.mark.parametrize(
+    ("elapsed_s", "told"), [(0.0, "3 attempts)"), (0.01, "3 attempts in 0.1 s)"), (7, "in 7.0 s)")]
+)
+def test_attempts_never_took_no_time_regression(elapsed_s, told):
+    """Azure's were "3 attempts in 0.0 s"."""
+    assert str(errors.ConnectError("gone", attempts=3, elapsed_s=elapsed_s)).endswith(told)
+
+
 def test_an_error_survives_pickling_as_worker_processes_need():
     error = errors.ObjectNotFoundError("gone", uri="s3://b/k", status=404, hint="Look")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.status) == (type(error), str(error), 404)
+
+
+FAILURES = {name for name in errors.__all__ if issubclass(getattr(errors, name), errors.StorageError)}
+
+
+def calls_without_a_hint(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", getattr(node.func, "id", "")) not in FAILURES:
+            continue
+        if not any(keyword.arg in ("hint", None) for keyword in node.keywords):
+            yield node.lineno
+
+
+@pytest.mark.parametrize("module", house.python_files())
+def test_every_failure_of_a_storage_says_what_to_do_regression(module):
+    """Most answers of 404, and folders in the place of files, left the reader alone."""
+    assert list(calls_without_a_hint(house.python_files()[module])) == []

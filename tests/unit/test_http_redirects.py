@@ -73,6 +73,7 @@ LOCAL = [
     "[::ffff:169.254.169.254]", "[::127.0.0.1]", "[64:ff9b::a9fe:a9fe]", "[2002:7f00:1::]", "ip6-localhost",
     "[fd00:ec2::254]", "[FD00:EC2:0::23]", "metadata.google.internal", "Metadata.Google.Internal.", "metadata",
     "metadata.goog", "168.63.129.16", "100.100.100.200", "[::ffff:100.100.100.200]", "[64:ff9b::a83f:8110]",
+    "192.0.0.192", "[fd00:c1::a9fe:a9fe]", "[fd20:ce::254]", "[fd00:42::42]",
 ]  # fmt: skip
 
 

@@ -33,6 +33,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     *(("s3", {"client_kwargs": {name: 5}}) for name in ("endpoint_url", "region_name", "verify")),
     *(("s3", {"config_kwargs": {name: "x"}}) for name in ("read_timeout", "retries", "proxies", "s3")),
     ("s3", {"s3_additional_kwargs": 5}),
+    ("s3", {"config_kwargs": {"signature_version": 5}}),
     *(("gs", {"endpoint_url": each}) for each in (5, [])),
     *(("gs", {"session_kwargs": each}) for each in (5, "x", [], {"proxy": 5})),
     *(("gs", {"requests_timeout": each}) for each in ("x", [])),

@@ -69,6 +69,18 @@ def test_a_path_with_a_nul_is_the_callers_mistake() -> None:
         PosixStore("/models/a\0b")
 
 
+def test_a_login_in_a_url_of_a_file_is_refused_and_not_shown_regression(tmp_path: Path, monkeypatch) -> None:
+    """It was taken for a folder, and shown."""
+    monkeypatch.chdir(tmp_path)
+    for uri in ("file://user:S3CR3T@host/x.safetensors", "local://user:S3CR3T@host", "file://u:S3CR3T@host/*"):
+        with pytest.raises(UsageError, match="no user and no host") as caught:
+            PosixStore(uri)
+        assert "S3CR3T" not in str(caught.value)
+    (tmp_path / "user@here").mkdir()
+    assert PosixStore("file://user@here/a.safetensors").root == str(tmp_path / "user@here/a.safetensors")
+    assert PosixStore("file:///models/user@here/a").root == "/models/user@here/a"
+
+
 def test_info_tells_the_size_and_follows_links(tmp_path: Path) -> None:
     write(tmp_path / "blob", b"12345")
     link = tmp_path / "model.safetensors"
