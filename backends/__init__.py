@@ -1,1 +1,1 @@
-"""One module per storage: where the bytes of an object live, and which version of it. None is imported before use."""
+"""One folder per storage: it finds where the bytes of an object are, and in which version. Imported on first use."""

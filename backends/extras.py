@@ -1,4 +1,4 @@
-"""The schemes of this package's own backends, and which extra brings the library that one needs. Imports nothing."""
+"""The schemes of this package's own backends, and the extras that install their libraries. Imports nothing."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ BUILTIN_SCHEMES = frozenset({"file", *EXTRAS})
 
 
 def install_hint(scheme: str) -> str | None:
-    """Return the command that installs what `scheme` needs, or None for a scheme that is not ours."""
+    """Return the command that installs the library of a scheme, or None for a scheme that is not ours."""
     return f'pip install "streamer[{EXTRAS[scheme]}]"' if scheme in EXTRAS else None

@@ -1,7 +1,7 @@
-"""Metadata servers, which give a cloud's machines their credentials, are never asked through a proxy.
+"""Keeps requests to metadata servers, which give a cloud's machines their credentials, away from proxies.
 
-Their addresses mean another machine to a proxy: it cannot answer, or answers with credentials of its own. The libraries
-that ask obey ``HTTP_PROXY`` all the same, unless ``NO_PROXY`` names each address.
+At a proxy their addresses lead to another machine: it does not answer, or answers with credentials of its own. The
+libraries of the clouds use ``HTTP_PROXY`` all the same, unless ``NO_PROXY`` names each address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamer.backends.private_names.botocore import use_no_proxy
 
 __all__ = ["ask_aws_directly", "ask_azure_directly", "is_metadata_host", "is_metadata_url"]
 
-# Link-local, but for these.
+# Most metadata servers have link-local addresses; these have others.
 ADDRESSES = (
     ipaddress.ip_address("fd00:ec2::254"),  # Amazon's machines
     ipaddress.ip_address("fd00:ec2::23"),  # and the tasks and pods on them
@@ -32,7 +32,7 @@ GOOGLE_HOSTS = ("metadata.google.internal", "metadata.goog", "metadata")
 
 
 def is_metadata_url(url: str) -> bool:
-    """Tell whether a URL is of a metadata server.
+    """Say whether a URL is one of a metadata server.
 
     Example:
         >>> [is_metadata_url(url) for url in ("http://169.254.169.254/x", "https://oauth2.googleapis.com/token")]
@@ -45,7 +45,7 @@ def is_metadata_url(url: str) -> bool:
 
 
 def is_metadata_host(host: str) -> bool:
-    """Tell whether a host is one of a metadata server's that is not link-local; of names, as they are written.
+    """Say whether a host is a metadata server without a link-local address; names are compared, not looked up.
 
     Example:
         >>> [is_metadata_host(host) for host in ("metadata.google.internal", "fd00:ec2::254", "example.com")]
@@ -62,18 +62,18 @@ def is_metadata_host(host: str) -> bool:
 
 
 def ask_aws_directly(session: Any) -> None:
-    """Let a session of botocore, before it makes a client, ask EC2's metadata server itself.
+    """Make a session of botocore, before it makes a client, send requests to EC2's metadata server without a proxy.
 
-    Those of containers it always asks itself.
+    Those to the metadata servers of containers never take one.
     """
-    from botocore.exceptions import UnknownCredentialError  # noqa: PLC0415  only who reads S3 has it
+    from botocore.exceptions import UnknownCredentialError  # noqa: PLC0415  only S3 needs it
 
     with suppress(UnknownCredentialError):
         use_no_proxy(session.get_component("credential_provider").get_provider("iam-role"))
 
 
 def ask_azure_directly(credential: Any) -> None:
-    """Let azure-identity's chain ask for a managed identity itself; all else of it may need a proxy."""
+    """Make azure-identity's chain request managed identities without a proxy; its other requests may need one."""
     from azure.identity.aio import ManagedIdentityCredential, WorkloadIdentityCredential  # noqa: PLC0415  see above
 
     for each in getattr(credential, "credentials", ()):

@@ -21,7 +21,13 @@ from adlfs import AzureBlobFileSystem
 from azure.storage.blob import BlobSasPermissions, generate_blob_sas
 from fsspec.asyn import sync
 
-from streamer.backends.azure.errors import Asked, LoginFailedError, about_answer, is_transient, raise_storage_error
+from streamer.backends.azure.errors import (
+    LoginFailedError,
+    Request,
+    after_answer,
+    is_transient,
+    raise_storage_error,
+)
 from streamer.backends.azure.options import filled_options
 from streamer.backends.azure.urls import AzureUrl
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes, answer_times
@@ -126,7 +132,7 @@ class AzureClient:
         try:
             answer: _Answer = sync(self._fs.loop, self._retried, send)
         except _FailedError as failed:
-            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts, failed.elapsed_s)
+            raise_storage_error(failed.error, self._request(uri, container), failed.attempts, failed.elapsed_s)
         return answer
 
     def grant(self, container: str, name: str, uri: str) -> Grant:
@@ -170,13 +176,13 @@ class AzureClient:
                 )
             )
         except Exception as error:
-            raise_storage_error(error, self._asked(uri, container))
+            raise_storage_error(error, self._request(uri, container))
 
     def _token(self, uri: str, container: str) -> Any:
         try:
             return sync(self._fs.loop, self._get_token)
         except _FailedError as failed:
-            raise_storage_error(failed.error, self._asked(uri, container), failed.attempts, failed.elapsed_s)
+            raise_storage_error(failed.error, self._request(uri, container), failed.attempts, failed.elapsed_s)
 
     async def _retried(self, send: _Send[_Answer]) -> _Answer:
         if hasattr(self._service.credential, "get_token"):
@@ -191,7 +197,7 @@ class AzureClient:
                     return await asyncio.wait_for(send(self._service, self._request_options), self._times.request_s)
                 except Exception as error:
                     if attempts.are_over or not is_transient(error):
-                        failure = about_answer(error) if allowance.has_answer else error
+                        failure = after_answer(error) if allowance.has_answer else error
                         raise _FailedError(failure, attempts.number, attempts.elapsed_s) from None
             await attempts.pause()
 
@@ -213,16 +219,16 @@ class AzureClient:
             failed.__cause__ = error
             raise _FailedError(failed, 1) from None
 
-    def _asked(self, uri: str, container: str) -> Asked:
+    def _request(self, uri: str, container: str) -> Request:
         credential = self._service.credential
         sas = urlsplit(self._service.url).query or str(getattr(credential, "signature", ""))
-        means = "account key" if hasattr(credential, "account_key") else "SAS" if sas else None
-        return Asked(
+        named = "account key" if hasattr(credential, "account_key") else "SAS" if sas else None
+        return Request(
             uri=uri,
             container=container,
             account=self._service.account_name,
             host=self._service.primary_hostname.partition("/")[0],
-            means="token" if hasattr(credential, "get_token") else means,
+            credential="token" if hasattr(credential, "get_token") else named,
             sas_expires_at_s=_expiry_of(sas),
         )
 

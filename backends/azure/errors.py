@@ -1,8 +1,8 @@
-"""What went wrong with Azure Blob Storage, told in this package's errors: one table, from Azure's codes and exceptions.
+"""Translates errors of Azure Blob Storage and exceptions of its libraries into this package's errors.
 
-Guarantees: status, code, request id and attempts are carried where Azure gave them; no text of the server enters a
-message or a chained exception, because Azure repeats signatures in it. What the network or a login had to say is
-chained, unless it may hold a URL.
+Guarantees: an error has the status, code, request id and attempts where there are any; no text of the server enters a
+message or a chained exception, because Azure repeats signatures in it. Exceptions of the network and of logins are
+chained, unless they may hold a URL.
 """
 
 from __future__ import annotations
@@ -44,7 +44,14 @@ from streamer.core.errors import (
 )
 from streamer.core.outages.transient import STATUSES
 
-__all__ = ["Asked", "LoginFailedError", "about_answer", "is_transient", "raise_login_error", "raise_storage_error"]
+__all__ = [
+    "Request",
+    "LoginFailedError",
+    "after_answer",
+    "is_transient",
+    "raise_login_error",
+    "raise_storage_error",
+]
 
 _Row: TypeAlias = ErrorRow[StorageError] | ErrorRow[UsageError]
 
@@ -57,7 +64,7 @@ _NEW_SAS = "Get another one"
 _NEEDS = "Reading needs r, a folder also l; of roles, Storage Blob Data Reader suffices, Reader does not"
 _PRIVATE: _Row = ErrorRow(AccessDeniedError, "The container is not public, and no credentials were given", _LOGIN_HINT)
 _REFUSED: _Row = ErrorRow(
-    CredentialsError, "Azure does not accept the {means} for account {account!r}", "Check it, and the clock"
+    CredentialsError, "Azure does not accept the {credential} for account {account!r}", "Check it, and the clock"
 )
 _NO_CONTAINER: _Row = ErrorRow(
     ObjectNotFoundError, "There is no container {container!r} in account {account!r}", "Check both names"
@@ -82,7 +89,7 @@ _CODES: dict[str, _Row] = {
     ),
     "AuthorizationPermissionMismatch": ErrorRow(
         AccessDeniedError,
-        "The {means} does not give this permission",
+        "The {credential} does not give this permission",
         _NEEDS,
     ),
     "AuthorizationResourceTypeMismatch": ErrorRow(
@@ -98,7 +105,9 @@ _CODES: dict[str, _Row] = {
         "Account {account!r} refuses this caller",
         "Check the account's firewall, and that it may be reached from this network",
     ),
-    "InsufficientAccountPermissions": ErrorRow(AccessDeniedError, "The {means} does not give this permission", _NEEDS),
+    "InsufficientAccountPermissions": ErrorRow(
+        AccessDeniedError, "The {credential} does not give this permission", _NEEDS
+    ),
     "AccountIsDisabled": ErrorRow(AccessDeniedError, "Account {account!r} is disabled", "Ask the owner of the account"),
     "BlobArchived": ErrorRow(AccessDeniedError, "The blob is archived", "Rehydrate it to the hot or cool tier first"),
     "BlobUsesCustomerSpecifiedEncryption": ErrorRow(
@@ -131,7 +140,7 @@ _NOT_OF_TEXT = (
 )
 _TLS_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 
-# Of azure-core, and of aiohttp, which is asked first.
+# Of azure-core, and of aiohttp, which is request first.
 _EXCEPTIONS: ExceptionTable[StorageError] = {
     _TLS_ERRORS: ErrorRow(
         TlsError,
@@ -152,32 +161,32 @@ _EXCEPTIONS: ExceptionTable[StorageError] = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was asked for, and as whom.
+class Request:
+    """The target of a request and its credential, for errors.
 
     Attributes:
-        uri: It, without secrets.
+        uri: URL of the blob or folder, without secrets.
         container: Its container.
-        account: The storage account, or None where the host does not tell.
-        host: Where it was asked.
-        means: ``"account key"``, ``"SAS"`` or ``"token"``; None for an anonymous caller.
-        sas_expires_at_s: Unix time at which the SAS expires, where there is one and it says so.
+        account: The storage account, or None where the host does not name it.
+        host: The server.
+        credential: ``"account key"``, ``"SAS"`` or ``"token"``; None for anonymous requests.
+        sas_expires_at_s: Unix time at which the SAS expires, where there is one with a time.
     """
 
     uri: str
     container: str
     account: str | None
     host: str
-    means: str | None
+    credential: str | None
     sas_expires_at_s: float | None = None
 
 
 class LoginFailedError(Exception):
-    """No token could be got; the cause says why."""
+    """No token could be fetched; the cause is the reason."""
 
 
 def is_transient(error: Exception) -> bool:
-    """Say whether asking again may help."""
+    """Say whether a retry may help."""
     if isinstance(error, IncompleteReadError):
         return True
     if isinstance(error, HttpResponseError):
@@ -187,89 +196,93 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, (ServiceRequestError, ServiceResponseError)) and not is_final
 
 
-def raise_storage_error(error: Exception, asked: Asked, attempts: int = 1, elapsed_s: float = 0.0) -> NoReturn:
-    """Translate an exception of azure-storage-blob, or `LoginFailedError`; one of our own passes."""
-    tried = {"attempts": attempts, "elapsed_s": elapsed_s}
+def raise_storage_error(error: Exception, request: Request, attempts: int = 1, elapsed_s: float = 0.0) -> NoReturn:
+    """Raise an exception of azure-storage-blob, or `LoginFailedError`, as one of this package."""
+    facts = {"attempts": attempts, "elapsed_s": elapsed_s}
     if isinstance(error, StorageError):
-        error.uri, error.attempts, error.elapsed_s = error.uri or asked.uri, attempts, elapsed_s
+        error.uri, error.attempts, error.elapsed_s = error.uri or request.uri, attempts, elapsed_s
         raise error
     if isinstance(error, LoginFailedError):
-        raise_login_error(error.__cause__, asked)
+        raise_login_error(error.__cause__, request)
     if isinstance(error, (asyncio.TimeoutError, IncompleteReadError)):
-        raise _from_network(error, asked, tried) from None
+        raise _from_network(error, request, facts) from None
     if isinstance(error, HttpResponseError) and error.response is not None:
-        raise _from_answer(error, asked, tried) from None
+        raise _from_answer(error, request, facts) from None
     if isinstance(error, (ServiceRequestError, ServiceResponseError)):
-        raise _from_network(error, asked, tried) from (error if _is_harmless(_reason(error)) else None)
+        raise _from_network(error, request, facts) from (error if _is_harmless(_reason(error)) else None)
     if isinstance(error, (AzureError, ValueError)):  # signing with a key that is not base64
-        hint = "Copy it again; an account key is of base64"
-        raise CredentialsError(f"The {asked.means or 'request'} is malformed", uri=asked.uri, hint=hint) from None
+        hint = "Copy it again; an account key is base64"
+        raise CredentialsError(
+            f"The {request.credential or 'request'} is malformed", uri=request.uri, hint=hint
+        ) from None
     hint = "Its cause is not shown, as it may repeat a SAS; logging of the library azure tells more"
-    raise StorageError(f"The Azure client failed with {type(error).__name__}", uri=asked.uri, hint=hint) from None
+    raise StorageError(f"The Azure client failed with {type(error).__name__}", uri=request.uri, hint=hint) from None
 
 
-def about_answer(error: Exception) -> Exception:
-    """Name an exception anew that came after an answer, where it is about what that says and not of the network."""
-    is_told = isinstance(error, HttpResponseError) and (error.status_code or 0) >= 300
-    if is_told or isinstance(error, _NOT_OF_TEXT):
+def after_answer(error: Exception) -> Exception:
+    """Return an error of the network or of Azure as it is, and any other failure after an answer as a malformed one."""
+    is_error_answer = isinstance(error, HttpResponseError) and (error.status_code or 0) >= 300
+    if is_error_answer or isinstance(error, _NOT_OF_TEXT):
         return error
     return StorageError("Azure's answer is malformed", hint="Check account_host, and the proxy on the way to it")
 
 
-def raise_login_error(error: BaseException | None, asked: Asked) -> NoReturn:
-    """Say why there is no token; azure-identity's own report lists what it tried, and is chained."""
+def raise_login_error(error: BaseException | None, request: Request) -> NoReturn:
+    """Raise the error for a missing token; azure-identity's exception, chained, lists the logins that it tried."""
     if isinstance(error, asyncio.TimeoutError):
-        raise CredentialsError("Azure gave no token in time", uri=asked.uri, hint=_LOGIN_HINT) from None
+        raise CredentialsError("Azure gave no token in time", uri=request.uri, hint=_LOGIN_HINT) from None
     if isinstance(error, (ServiceRequestError, ServiceResponseError)):
         hint = "Check the network and HTTPS_PROXY, or give a key or SAS instead"
-        raise ConnectError("No connection to Azure's login service", uri=asked.uri, hint=hint) from error
+        raise ConnectError("No connection to Azure's login service", uri=request.uri, hint=hint) from error
     if isinstance(error, AzureError):
         raise CredentialsError(
-            "No Azure credentials were found, or none works", uri=asked.uri, hint=_LOGIN_HINT
+            "No Azure credentials were found, or none works", uri=request.uri, hint=_LOGIN_HINT
         ) from error
     raise CredentialsError(
         f"The credential object gave no token: {type(error).__name__}",
-        uri=asked.uri,
+        uri=request.uri,
         hint="adlfs needs one of azure.identity.aio",
     ) from None
 
 
-def _from_answer(error: HttpResponseError, asked: Asked, tried: Mapping[str, float]) -> StorageError | UsageError:
+def _from_answer(error: HttpResponseError, request: Request, facts: Mapping[str, float]) -> StorageError | UsageError:
     assert error.response is not None
     headers: Mapping[str, str] = error.response.headers  # type: ignore[attr-defined]
     status = error.status_code or 0
-    told = getattr(error, "error_code", None)
-    code = parse_word(headers.get("x-ms-error-code") or getattr(told, "value", told))
-    row = _row(str(code), status, asked)
-    named = row.filled(container=asked.container, account=asked.account, means=asked.means or "anonymous caller")
+    of_body = getattr(error, "error_code", None)
+    code = parse_word(headers.get("x-ms-error-code") or getattr(of_body, "value", of_body))
+    row = _row(str(code), status, request)
+    named = row.filled(
+        container=request.container, account=request.account, credential=request.credential or "anonymous caller"
+    )
     request_id = parse_word(headers.get("x-ms-request-id"))
-    return named.error(asked.uri, status=status or None, code=code, request_id=request_id, **tried)
+    return named.error(request.uri, status=status or None, code=code, request_id=request_id, **facts)
 
 
-def _row(code: str, status: int, asked: Asked) -> _Row:
-    if status in (401, 403) and asked.sas_expires_at_s is not None:
-        expired_at = datetime.fromtimestamp(asked.sas_expires_at_s, timezone.utc)
+def _row(code: str, status: int, request: Request) -> _Row:
+    if status in (401, 403) and request.sas_expires_at_s is not None:
+        expired_at = datetime.fromtimestamp(request.sas_expires_at_s, timezone.utc)
         if expired_at <= datetime.now(timezone.utc):
             return ErrorRow(CredentialsError, f"The SAS expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC", "Get a new one")
     row = _CODES.get(code) or _STATUSES.get(status) or row_of_status(status, "Azure could not answer")
-    if asked.means is None and row is _REFUSED:
+    if request.credential is None and row is _REFUSED:
         return _PRIVATE
-    if asked.means is None and row is _CODES["ResourceNotFound"]:
+    if request.credential is None and row is _CODES["ResourceNotFound"]:
         return ErrorRow(ObjectNotFoundError, "There is no such blob or container, or it is not public", _LOGIN_HINT)
     return row
 
 
-def _from_network(error: Exception, asked: Asked, tried: Mapping[str, float]) -> StorageError:
+def _from_network(error: Exception, request: Request, facts: Mapping[str, float]) -> StorageError:
     reason = error if isinstance(error, asyncio.TimeoutError) else _reason(error)
     if isinstance(reason, NotHttpError):
-        return reason.storage_error(asked.uri)
-    row = row_for(reason, _EXCEPTIONS) or row_for(error, _EXCEPTIONS) or _unreachable(reason, asked)
-    return row.filled(host=asked.host, account=asked.account).error(asked.uri, **tried)
+        return reason.storage_error(request.uri)
+    row = row_for(reason, _EXCEPTIONS) or row_for(error, _EXCEPTIONS) or _unreachable(reason, request)
+    return row.filled(host=request.host, account=request.account).error(request.uri, **facts)
 
 
-def _unreachable(reason: BaseException | None, asked: Asked) -> ErrorRow[StorageError]:
+def _unreachable(reason: BaseException | None, request: Request) -> ErrorRow[StorageError]:
     if isinstance(reason, aiohttp.ClientConnectorError) and isinstance(reason.os_error, socket.gaierror):
-        named = "There is no storage account {account!r}, or its" if asked.account else "Its"
+        named = "There is no storage account {account!r}, or its" if request.account else "Its"
         hint = "Check account_name, and account_host outside the public cloud"
         return ErrorRow(ConnectError, f"{named} host {{host}} is unknown to DNS", hint)
     return ErrorRow(ConnectError, "No connection to {host}", "Check account_name, account_host and the network")
@@ -286,5 +299,5 @@ def _is_unknown_host(reason: BaseException | None) -> bool:
 
 
 def _is_harmless(reason: BaseException | None) -> bool:
-    """Other errors of aiohttp repeat the URL, which may hold a SAS or a proxy's password."""
+    """Say whether an error repeats no URL, which may hold a SAS or a proxy's password."""
     return isinstance(reason, (aiohttp.ClientConnectorError, asyncio.TimeoutError, TimeoutError))

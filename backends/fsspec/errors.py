@@ -1,7 +1,7 @@
-"""What an fsspec file system could not do, told in this package's errors.
+"""Translates exceptions of fsspec file systems into this package's errors.
 
-Guarantees: no text of the exception enters a message, because file systems put whole URLs into theirs; only fsspec's
-"please install" does. The cause is chained, unless the user's URL holds a secret that the cause would repeat.
+Guarantees: no text of the exception enters a message, because file systems put whole URLs into theirs, but for
+fsspec's "please install". The cause is chained, unless the user's URL holds a secret that the cause would repeat.
 """
 
 from __future__ import annotations
@@ -66,35 +66,35 @@ _EXCEPTIONS: ExceptionTable[StorageError] = {
 
 
 def raise_opening_error(error: Exception, scheme: str, uri: str, *, hides_cause: bool) -> NoReturn:
-    """Say why no file system could be made for a URL."""
-    told, cause = _opening_error(error, scheme, uri), None if hides_cause else error
+    """Raise the error for a URL whose file system could not be made."""
+    translated, cause = _opening_error(error, scheme, uri), None if hides_cause else error
     del error
-    _raise(told, cause)
+    _raise(translated, cause)
 
 
 def raise_storage_error(
     error: Exception, uri: str, *, hides_cause: bool, byte_range: tuple[int, int] | None = None
 ) -> NoReturn:
-    """Translate whatever a file system raised.
+    """Raise an exception of a file system as one of this package.
 
     Args:
         error: The exception.
-        uri: What was being read, without secrets.
-        hides_cause: The URL the user gave holds a secret, so `error` may.
-        byte_range: Half-open range that was asked for, if it was a read.
+        uri: URL of the file, without secrets.
+        hides_cause: The user's URL holds a secret, so `error` may.
+        byte_range: Half-open range that was read, or None.
     """
-    told, cause = _storage_error(error, uri, byte_range), None if hides_cause else error
+    translated, cause = _storage_error(error, uri, byte_range), None if hides_cause else error
     del error
-    _raise(told, cause)
+    _raise(translated, cause)
 
 
-def _raise(told: StreamerError, cause: Exception | None) -> NoReturn:
-    """Without a cause, nothing is left of the frames that met the other error: their locals may hold its URL."""
+def _raise(error: StreamerError, cause: Exception | None) -> NoReturn:
+    """Raise without a context where there is no cause: the frames of the other error may hold its URL."""
     try:
-        raise told from cause
+        raise error from cause
     finally:
         if cause is None:
-            told.__context__ = None
+            error.__context__ = None
 
 
 def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:
@@ -111,7 +111,7 @@ def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:
 
 def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | None) -> StorageError:
     error = _reason(error)
-    if isinstance(error, RedirectError):  # ours, from inside fsspec's own client
+    if isinstance(error, RedirectError):  # one of ours, raised inside of fsspec's client
         return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
     status = getattr(error, "status", None)  # aiohttp's
     if isinstance(status, int):
@@ -119,22 +119,22 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
         return row.error(uri, byte_range=byte_range, status=status)
     number = error.errno if isinstance(error, OSError) else None
     code = errno.errorcode.get(number or 0)
-    alike = OSError(number, "") if number else error  # the builtin subclass, where aiohttp has one of its own
+    builtin = OSError(number, "") if number else error  # of the builtin class, where aiohttp has its own
     name = type(error).__name__
-    known = row_for(error, _EXCEPTIONS) or row_for(alike, _EXCEPTIONS) or _NAMES.get(name)
-    row = known or ErrorRow(StorageError, f"The file system failed with {name}", _CAUSE)
+    of_table = row_for(error, _EXCEPTIONS) or row_for(builtin, _EXCEPTIONS) or _NAMES.get(name)
+    row = of_table or ErrorRow(StorageError, f"The file system failed with {name}", _CAUSE)
     return row.error(uri, byte_range=byte_range, code=code)
 
 
 def _reason(error: Exception) -> Exception:
-    """Look behind a "not found": fsspec's HTTP says it of a file that it was refused, or could not even ask for."""
+    """Return the cause of a "not found" where that says more: fsspec's HTTP raises it for any failure."""
     cause = error.__cause__
-    is_telling = isinstance(cause, OSError) or isinstance(getattr(cause, "status", None), int)
-    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and is_telling else error
+    is_clearer = isinstance(cause, OSError) or isinstance(getattr(cause, "status", None), int)
+    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and is_clearer else error
 
 
 def _unknown_scheme(error: Exception, uri: str) -> str | None:
-    """Find the part of a chain that fsspec does not know."""
+    """Return the scheme in a chain that fsspec does not know."""
     if isinstance(error, ImportError):
         return None
     schemes = (part.partition("://")[0] for part in uri.split("::"))
@@ -142,9 +142,9 @@ def _unknown_scheme(error: Exception, uri: str) -> str | None:
 
 
 def _install_hint(error: Exception, scheme: str) -> str:
-    ours = install_hint(scheme)
-    if ours is not None:
-        return ours
-    if isinstance(error, ImportError):  # fsspec's own hint, which names the package
+    hint = install_hint(scheme)
+    if hint is not None:
+        return hint
+    if isinstance(error, ImportError):  # its text is fsspec's hint, which names the package
         return str(error)
     return "Install a package that registers the scheme with fsspec, or with the entry points streamer.backends"

@@ -29,7 +29,7 @@ from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.fsspec.instances import shared, stop_sharing
 from streamer.backends.fsspec.options import configured_options
 from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
-from streamer.backends.gcs.errors import Answer, Asker
+from streamer.backends.gcs.errors import Answer, Caller
 from streamer.backends.private_names.aiohttp import verifies_tls
 from streamer.backends.private_names.gcsfs import open_session, shows_certificate
 from streamer.core.errors import OptionError
@@ -59,7 +59,7 @@ class GcsClient:
         limits: Bounds of Google's answers.
 
     Attributes:
-        asker: Whose requests these are.
+        caller: The sender of the requests, for errors.
 
     Raises:
         OptionError: an option that is refused.
@@ -78,7 +78,7 @@ class GcsClient:
         timeout = timeout_of(self._fs.requests_timeout, "requests_timeout")
         self._times = answer_times(limits, timeout.total if timeout else None)
         self._timeout = timeout or aiohttp.ClientTimeout(connect=self._times.connect_s, sock_read=self._times.silence_s)
-        self.asker = Asker(self._fs.why_anonymous, _user_project(self._fs))
+        self.caller = Caller(self._fs.why_anonymous, _user_project(self._fs))
 
     def get(self, bucket: str, key: str | None = None, **parameters: str | None) -> Answer:
         """Request the metadata of an object, or without `key` a page of the bucket's listing.
@@ -115,12 +115,12 @@ class GcsClient:
 
     def forget_absent_credentials(self) -> None:
         """Let the next client look for credentials again, where this one found none."""
-        if self.asker.why_anonymous == "none found":
+        if self.caller.why_anonymous == "none found":
             stop_sharing(self._fs)
 
     def _url(self, service: str, bucket: str, key: str | None, parameters: Mapping[str, str | None]) -> str:
         path = f"b/{quote(bucket, safe='')}/o" + (f"/{quote(key, safe='')}" if key is not None else "")
-        named = {**parameters, "userProject": self.asker.user_project}
+        named = {**parameters, "userProject": self.caller.user_project}
         query = urlencode({name: value for name, value in named.items() if value is not None}, quote_via=quote)
         return f"{self._location}/{service}/{path}" + (f"?{query}" if query else "")
 

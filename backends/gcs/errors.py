@@ -1,8 +1,8 @@
-"""What went wrong with Google Cloud Storage, told in this package's errors: one table of exceptions, one of statuses.
+"""Translates errors of Google Cloud Storage and exceptions of its libraries into this package's errors.
 
-Guarantees: status, code, request id and attempts are carried where there are any; no text of the server, of google-auth
-or of the user's options enters a message, so no secret can. What a token server said is not chained either: google-auth
-puts its whole answer into the exception.
+Guarantees: an error has the status, code, request id and attempts where there are any; no text of the server, of
+google-auth or of the user's options enters a message, so no secret can. Answers of a token server are not chained
+either: google-auth puts the whole answer into its exception.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 
-__all__ = ["Answer", "Asker", "raise_storage_error", "refusal"]
+__all__ = ["Answer", "Caller", "raise_storage_error", "refusal"]
 
 HOW_TO_LOG_IN = (
     "Set GOOGLE_APPLICATION_CREDENTIALS to a key file, run `gcloud auth application-default login`, or give "
@@ -91,14 +91,14 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What the JSON API answered in the end.
+    """The last answer of the JSON API to a request.
 
     Attributes:
         status: HTTP status.
-        document: The JSON object of the body, or None where it holds none.
+        document: The JSON object of the body, or None where it has none.
         request_id: Google's id of the request.
-        attempts: How many times it was asked.
-        elapsed_s: Seconds that all of them took.
+        attempts: Number of attempts.
+        elapsed_s: Seconds that all attempts took.
     """
 
     status: int
@@ -109,7 +109,7 @@ class Answer:
 
     @property
     def reason(self) -> str | None:
-        """Google's word for the error, such as ``forbidden``."""
+        """Google's name of the error, such as ``forbidden``."""
         try:
             reason = (self.document or {})["error"]["errors"][0]["reason"]
         except (KeyError, IndexError, TypeError):
@@ -118,8 +118,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Asker:
-    """Who asked, as far as it explains a refusal.
+class Caller:
+    """The sender of a request, as far as that explains a refusal.
 
     Attributes:
         why_anonymous: See `GcsFileSystem`; None with credentials.
@@ -131,25 +131,25 @@ class Asker:
 
 
 def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
-    """Translate an exception of aiohttp, google-auth or gcsfs; one of our own passes."""
+    """Raise an exception of aiohttp, google-auth or gcsfs as one of this package."""
     if isinstance(error, StreamerError):
         error.uri = error.uri or uri
         raise error
     remove_request(error)
     if isinstance(error, NotHttpError):
         raise error.storage_error(uri) from None
-    if isinstance(error.__cause__, TooSlowError):  # fsspec replaces whatever is a `TimeoutError`
+    if isinstance(error.__cause__, TooSlowError):  # fsspec has replaced it, as it does any `TimeoutError`
         error = error.__cause__
     raise _translated(error, uri) from (None if _may_repeat_a_secret(error) else error)
 
 
-def refusal(answer: Answer, asker: Asker, uri: str) -> StorageError:
-    """Say what an answer that is not a success means; a 404 is the caller's to explain."""
+def refusal(answer: Answer, caller: Caller, uri: str) -> StorageError:
+    """Return the error for an answer that is no success; for a 404 the store finds out what is missing."""
     is_unpaid = answer.status == 400 and answer.reason == "required"
-    return _meaning(answer, asker).error(
+    return _meaning(answer, caller).error(
         uri,
         status=answer.status,
-        code="UserProjectMissing" if is_unpaid else answer.reason,  # the XML API's name says what "required" is about
+        code="UserProjectMissing" if is_unpaid else answer.reason,  # the name in the XML API is clearer than "required"
         request_id=answer.request_id,
         attempts=answer.attempts,
         elapsed_s=answer.elapsed_s,
@@ -176,23 +176,23 @@ def _where(error: Exception) -> str:
 
 
 def _may_repeat_a_secret(error: Exception) -> bool:
-    # Exactly these two: what is derived from them quotes key files.
+    # Exactly these two: their subclasses quote key files.
     is_harmless = type(error) in (google.TransportError, google.DefaultCredentialsError)
     return isinstance(error, google.GoogleAuthError) and not is_harmless
 
 
 def _code_of_token_server(error: Exception) -> str | None:
-    """Find the word of RFC 6749, such as ``invalid_grant``."""
+    """Return the error code of RFC 6749, such as ``invalid_grant``."""
     answer = error.args[1] if isinstance(error, google.RefreshError) and len(error.args) > 1 else None
     code = answer.get("error") if isinstance(answer, Mapping) else None
     return code if isinstance(code, str) and _CODE.fullmatch(code) else None
 
 
-def _meaning(answer: Answer, asker: Asker) -> ErrorRow[StorageError]:
+def _meaning(answer: Answer, caller: Caller) -> ErrorRow[StorageError]:
     if answer.status in (401, 403):
-        return _denial(answer.status, asker)
+        return _denial(answer.status, caller)
     if answer.status == 400:
-        return _bad_request(answer, asker)
+        return _bad_request(answer, caller)
     if answer.status == 404:
         return ErrorRow(ObjectNotFoundError, "There is no such object or bucket", "Check both names")
     if 300 <= answer.status < 400:
@@ -206,32 +206,30 @@ def _meaning(answer: Answer, asker: Asker) -> ErrorRow[StorageError]:
     return row_of_status(answer.status, "Google Cloud Storage could not answer")
 
 
-def _denial(status: int, asker: Asker) -> ErrorRow[StorageError]:
-    if asker.why_anonymous == "none found":
+def _denial(status: int, caller: Caller) -> ErrorRow[StorageError]:
+    if caller.why_anonymous == "none found":
         return ErrorRow(
-            CredentialsError, "No Google credentials were found, and without any the bucket is closed", HOW_TO_LOG_IN
+            CredentialsError, "No Google credentials were found, and the bucket is not public", HOW_TO_LOG_IN
         )
-    if asker.why_anonymous == "emulator":
-        message = (
-            "STORAGE_EMULATOR_HOST is set, so no credentials were looked for, and without any the bucket is closed"
-        )
+    if caller.why_anonymous == "emulator":
+        message = "STORAGE_EMULATOR_HOST is set, so no credentials were looked for, and the bucket is not public"
         return ErrorRow(CredentialsError, message, "Give storage_options={'token': …}, or unset STORAGE_EMULATOR_HOST")
-    if asker.why_anonymous is not None:
+    if caller.why_anonymous is not None:
         hint = "Leave out token='anon' to use Google's default credentials, or give others: token='/path/key.json'"
-        return ErrorRow(AccessDeniedError, "The bucket is closed to anonymous requests", hint)
+        return ErrorRow(AccessDeniedError, "The bucket is not public", hint)
     if status == 401:
-        message = "Google Cloud Storage does not accept the access token: it is wrong, or its time is over"
+        message = "Google Cloud Storage does not accept the access token: it is wrong, or has expired"
         return ErrorRow(
             CredentialsError, message, "Log in again, or give other credentials: storage_options={'token': …}"
         )
     grant = "Grant storage.objects.get and storage.objects.list (roles/storage.objectViewer), or check the name"
-    billed = f"; also serviceusage.services.use on the project {asker.user_project!r}" if asker.user_project else ""
+    billed = f"; also serviceusage.services.use on the project {caller.user_project!r}" if caller.user_project else ""
     return ErrorRow(AccessDeniedError, "These credentials may not read the object or bucket", grant + billed)
 
 
-def _bad_request(answer: Answer, asker: Asker) -> ErrorRow[StorageError]:
-    if asker.user_project:
-        message = f"The project to be billed, {asker.user_project!r}, or the bucket's name is not valid"
+def _bad_request(answer: Answer, caller: Caller) -> ErrorRow[StorageError]:
+    if caller.user_project:
+        message = f"The project to be billed, {caller.user_project!r}, or the bucket's name is not valid"
         return ErrorRow(AccessDeniedError, message, "Check requester_pays and project")
     if answer.reason == "required":
         hint = "Name one of yours: storage_options={'requester_pays': 'my-project'}"

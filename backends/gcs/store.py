@@ -196,7 +196,7 @@ class GcsStore:
         if answer.status == 200 and answer.document is not None:
             return answer.document
         self._client.forget_absent_credentials()
-        raise refusal(answer, self._client.asker, uri)
+        raise refusal(answer, self._client.caller, uri)
 
     def _pages(self, bucket: str, folder: str) -> Iterator[list[Any]]:
         uri = self._uri(f"{bucket}/{folder}")

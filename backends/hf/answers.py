@@ -1,7 +1,7 @@
-"""What the Hub's answers say: a commit, the files of a folder, the next page. Pure.
+"""Parses the Hub's answers: a commit, the files of a folder, the next page. Pure.
 
-Guarantees: an answer is what was asked for, or a `StorageError` that names the endpoint as the thing to check; the next
-page is of the same origin.
+Guarantees: the result is a value of the expected kind, or a `StorageError` with a hint to check the endpoint; the next
+page has the same origin.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
 
 
 class HubFile(NamedTuple):
-    """A file of a commit: its name in its folder, its size, and its SHA-256 where the Hub knows it."""
+    """A file of a commit: its name in its folder, its size, and its SHA-256 where the Hub has one."""
 
     name: str
     size_bytes: int
@@ -30,16 +30,16 @@ class HubFile(NamedTuple):
 
 
 def commit_in(body: bytes, uri: str) -> str:
-    """Read the answer about a revision."""
-    told = _document(body, uri)
-    commit = told.get("sha") if isinstance(told, dict) else None
+    """Parse the answer to a request for a revision."""
+    document = _document(body, uri)
+    commit = document.get("sha") if isinstance(document, dict) else None
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
         raise StorageError("The answer names no commit", uri=uri, hint="Check the endpoint")
     return commit
 
 
 def entries_in(body: bytes, uri: str) -> list[Any]:
-    """Read a page of the listing of a folder, as far as it is one."""
+    """Parse a page of the listing of a folder into its entries."""
     entries = _document(body, uri)
     if not isinstance(entries, list):
         raise _no_listing(uri)
@@ -47,36 +47,36 @@ def entries_in(body: bytes, uri: str) -> list[Any]:
 
 
 def files_in(entries: list[Any], folder: str, uri: str) -> list[HubFile]:
-    """Take the files directly in a folder from a page."""
+    """Return the files directly in a folder from the entries of a page."""
     try:
         files = [entry for entry in entries if entry["type"] == "file"]
         places = [parse_name(entry["path"], uri).rpartition("/") for entry in files]
-        told = [(parse_size(entry["size"], uri), _sha256(entry)) for entry in files]
+        values = [(parse_size(entry["size"], uri), _sha256(entry)) for entry in files]
     except (AttributeError, KeyError, TypeError):
         raise _no_listing(uri) from None
-    return [HubFile(name, *each) for (parent, _, name), each in zip(places, told, strict=True) if parent == folder]
+    return [HubFile(name, *each) for (parent, _, name), each in zip(places, values, strict=True) if parent == folder]
 
 
 def next_page(link: str, url: str, uri: str) -> str | None:
-    """Read where the page after the one at `url` is, from the ``Link`` of its answer."""
+    """Return the URL of the page after the one at `url`, from the ``Link`` of its answer; None for the last page."""
     following = _NEXT.search(link)
     if following is None:
         return None
     try:
-        found = urljoin(url, str(following[1]))
-        is_same = origin_of(found) == origin_of(url)
-    except ValueError:  # no port, half an address
+        next_url = urljoin(url, str(following[1]))
+        is_same = origin_of(next_url) == origin_of(url)
+    except ValueError:  # a malformed port or address
         is_same = False
     if not is_same:
-        raise StorageError("The Hub's listing leads astray", uri=uri, hint="Check the endpoint")
-    return found
+        raise StorageError("The Hub's listing leads to another server", uri=uri, hint="Check the endpoint")
+    return next_url
 
 
 def _document(body: bytes, uri: str) -> Any:
-    found = parse_document(body)
-    if found is None:
+    document = parse_document(body)
+    if document is None:
         raise StorageError("The answer is not one of the Hub's", uri=uri, hint="Check the endpoint")
-    return found
+    return document
 
 
 def _no_listing(uri: str) -> StorageError:
@@ -84,6 +84,6 @@ def _no_listing(uri: str) -> StorageError:
 
 
 def _sha256(entry: dict[str, Any]) -> str | None:
-    """Files in LFS or Xet are named by their hash; small ones in Git itself have only Git's own."""
-    told = (entry.get("lfs") or {}).get("oid")
-    return str(told) if isinstance(told, str) and _SHA256.fullmatch(told) else None
+    """Return the hash of a file in LFS or Xet; a small one in Git itself has only Git's own hash."""
+    value = (entry.get("lfs") or {}).get("oid")
+    return value if isinstance(value, str) and _SHA256.fullmatch(value) else None

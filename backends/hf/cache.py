@@ -1,6 +1,6 @@
-"""The user's own cache of the Hugging Face Hub, as huggingface_hub fills it: read, never written.
+"""Reads the user's cache of the Hugging Face Hub, which huggingface_hub fills; never writes to it.
 
-A file is only taken for the very commit that is wanted, so an old one is never taken for a new one.
+A file is used only where it is of the requested commit, never one of an older commit.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ __all__ = ["cached_commit", "cached_file", "cached_files", "cached_sha256", "is_
 
 
 def is_offline() -> bool:
-    """Whether ``HF_HUB_OFFLINE`` forbids asking the Hub."""
+    """Whether ``HF_HUB_OFFLINE`` forbids requests to the Hub."""
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def cached_file(place: HfPath, commit: str, path: str) -> str | None:
-    """Return where a file of a commit lies, or None."""
-    found = huggingface_hub.try_to_load_from_cache(place.repository, path, revision=commit, repo_type=place.kind)
-    return found if isinstance(found, str) and os.path.isfile(found) else None
+    """Return the path of a file of a commit, or None where it is not cached."""
+    cached = huggingface_hub.try_to_load_from_cache(place.repository, path, revision=commit, repo_type=place.kind)
+    return cached if isinstance(cached, str) and os.path.isfile(cached) else None
 
 
 def cached_sha256(path: str) -> str | None:
-    """Return the SHA-256 that names the blob behind a cached file; None for a small one, named by Git's own hash."""
+    """Return the SHA-256 that names the blob of a cached file; None for a small one, which has Git's own hash."""
     name = os.path.basename(os.path.realpath(path))
     return name if re.fullmatch(r"[0-9a-f]{64}", name) else None
 
 
 def cached_commit(place: HfPath) -> str | None:
-    """Return the commit that the revision named when the Hub was last asked, or None."""
+    """Return the commit of the revision at the last download, or None."""
     if COMMIT.fullmatch(place.revision):
         return place.revision
     try:
-        told = (_folder(place) / "refs" / place.revision).read_text(encoding="ascii").strip()
+        commit = (_folder(place) / "refs" / place.revision).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return None
-    return told if COMMIT.fullmatch(told) else None
+    return commit if COMMIT.fullmatch(commit) else None
 
 
 def cached_files(place: HfPath, commit: str, folder: str) -> Iterator[tuple[str, int]]:

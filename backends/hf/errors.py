@@ -1,6 +1,6 @@
-"""What the Hugging Face Hub had to say, told in this package's errors: one table of its ``X-Error-Code``.
+"""Translates errors of the Hugging Face Hub into this package's errors, by its ``X-Error-Code``.
 
-Guarantees: status, code and request id are carried; no text of the Hub, and no token, enters a message.
+Guarantees: an error has the status, code and request id; no text of the Hub, and no token, enters a message.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ def refusal(
     attempts: int = 1,
     elapsed_s: float = 0.0,
 ) -> StorageError:
-    """Say what an error of the Hub, or of a store behind it, means; arguments as for `refusal` of the HTTP backend.
+    """Return the error for an answer of the Hub, or of a store behind it, that is no success.
 
     Args:
-        status: Anything that is no success.
-        headers: Of the answer.
+        status: Its status.
+        headers: Its headers.
         body: The start of its body.
-        uri: What was asked for.
+        uri: URL of the request.
         has_token: A token was sent.
-        attempts: How often it was asked for.
-        elapsed_s: Seconds since the first time.
+        attempts: Number of attempts.
+        elapsed_s: Seconds that all attempts took.
     """
-    told = http_errors.refusal(status, headers, body, uri, attempts=attempts, elapsed_s=elapsed_s)
+    of_http = http_errors.refusal(status, headers, body, uri, attempts=attempts, elapsed_s=elapsed_s)
     code = headers.get("X-Error-Code", "")
     row = _CODES.get(code)
     if row is None and status == 401:
-        # What the Hub says to everybody without a token, so that nobody learns which private repositories there are.
+        # Without a token the Hub gives the same answer for private and absent repositories.
         row = _BAD_TOKEN if has_token else _CODES["RepoNotFound"]
     if row is None and headers.get("X-Error-Message") == "Access to this resource is disabled.":
         row = ErrorRow(AccessDeniedError, "The Hub has disabled the repository", "Its page on the Hub says why")
     row = row or _STATUSES.get(status)
     if row is None:
-        return told
+        return of_http
     return row.error(
         uri,
         status=status,
-        code=code if code in _CODES else told.code,
-        request_id=told.request_id,
+        code=code if code in _CODES else of_http.code,
+        request_id=of_http.request_id,
         attempts=attempts,
         elapsed_s=elapsed_s,
     )

@@ -1,8 +1,8 @@
-"""How an HTTP server may be reached: the options of fsspec's HTTP file system as plain headers, CA file and proxy.
+"""Turns the options of fsspec's HTTP file system into plain headers, CA file and proxy for the engine.
 
-Guarantees: the user's options are copied, never changed; what the native engine cannot honour is named, so that the
-objects are read through fsspec instead. Refuses unverified TLS, headers that would break reading by ranges, and line
-ends in headers.
+Guarantees: the user's options are copied, never changed; an option that the engine does not support is reported, so
+that the objects are read through fsspec instead. Refuses unverified TLS, headers that would break reading by ranges,
+and line ends in headers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 
-__all__ = ["Access", "access_of", "foreign_option", "merged_options"]
+__all__ = ["Access", "access_of", "fsspec_option", "merged_options"]
 
-# What fsspec does with them concerns its own reading, caching and listing alone.
+# They matter only to fsspec's own reading, caching and listing.
 _IRRELEVANT = frozenset(
     {
         "asynchronous",
@@ -55,15 +55,15 @@ _FORBIDDEN = _CONDITIONS | {"host", "range"}
 
 @dataclass(frozen=True)
 class Access:
-    """What the requests to one server carry.
+    """Options of the requests to one server.
 
     Attributes:
-        headers: For the server that the user named, and no other.
+        headers: Headers for the server that the user named, and for no other.
         ca_file: PEM bundle to trust instead of the system's.
-        proxy: With its password; None leaves it to the environment.
-        timeout: Of requests about objects; None leaves it to `Options`.
-        is_encoded: The user says that URLs are quoted already.
-        may_redirect_to_local: The user says that redirects may lead to loopback and link-local addresses.
+        proxy: URL of the proxy with its password; None uses that of the environment.
+        timeout: Time-out of requests about objects; None uses those of `Options`.
+        is_encoded: URLs of the user are quoted already.
+        may_redirect_to_local: Redirects may lead to loopback and link-local addresses.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -74,14 +74,14 @@ class Access:
     may_redirect_to_local: bool = False
 
 
-def merged_options(given: Mapping[str, Any]) -> SecretOptions:
+def merged_options(storage_options: Mapping[str, Any]) -> SecretOptions:
     """Merge fsspec's configuration into the arguments of `HTTPFileSystem`.
 
     Raises:
         OptionError: an unknown option, a value of the wrong type, TLS that would not be verified, or an
             ``asynchronous`` instance.
     """
-    options = configured_options(HTTPFileSystem, given)
+    options = configured_options(HTTPFileSystem, storage_options)
     check_options(options, _OWN, _IRRELEVANT)
     client = options.get("client_kwargs") or {}
     connector = client.get("connector")
@@ -94,8 +94,8 @@ def merged_options(given: Mapping[str, Any]) -> SecretOptions:
     return options
 
 
-def foreign_option(options: Mapping[str, Any]) -> str | None:
-    """Name an option that only fsspec's own client can honour, or None."""
+def fsspec_option(options: Mapping[str, Any]) -> str | None:
+    """Return the name of an option that only fsspec's own client supports, or None."""
     for name, value in options.items():
         if name not in _OWN | _IRRELEVANT or (name == "ssl" and value not in (None, True)):
             return name
@@ -106,12 +106,12 @@ def foreign_option(options: Mapping[str, Any]) -> str | None:
 def access_of(url: str, options: Mapping[str, Any]) -> Access:
     """Turn the arguments of `HTTPFileSystem` into an `Access`.
 
-    The closer to the request, the stronger: its headers, its ``auth``, those of ``client_kwargs``, a user in the URL,
-    and last, where ``trust_env`` allows it, a netrc file.
+    Logins win in this order: ``headers``, ``auth``, those of ``client_kwargs``, a user in the URL, and, where
+    ``trust_env`` allows it, a netrc file.
 
     Args:
         url: The user's URL, with its user and password.
-        options: As `merged_options` gives them.
+        options: From `merged_options`.
 
     Raises:
         OptionError: a value of the wrong kind, or a header that is refused.
@@ -124,8 +124,8 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
     for source in (client, options):
         headers.update(_login_headers(source, "auth"))
         headers.update(_cookie_headers(source))
-        headers.update(_given_headers(source))
-    headers.pop("accept-encoding", None)  # always ``identity``, else no range could be told
+        headers.update(_own_headers(source))
+    headers.pop("accept-encoding", None)  # always ``identity``: ranges of a compressed body would be others
     if logins["netrc"]:
         note_credential(logins["netrc"][1])
         note_credential(headers.get("authorization"))
@@ -140,10 +140,10 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
     )
 
 
-# These look into `source` themselves: what they refuse shall be the value of no name in a traceback.
+# These take values from `source` in expressions: a traceback shows the values of local names.
 
 
-def _given_headers(source: Mapping[str, Any]) -> dict[str, str]:
+def _own_headers(source: Mapping[str, Any]) -> dict[str, str]:
     try:
         return {str(name).lower(): str(value) for name, value in dict(source.get("headers") or {}).items()}
     except (TypeError, ValueError):
@@ -178,10 +178,10 @@ def _login_in(url: str) -> tuple[str, str] | None:
 
 def _netrc_login(url: str) -> tuple[str, str] | None:
     try:
-        found = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).hostname or "")
+        entry = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).hostname or "")
     except (OSError, netrc.NetrcParseError):
         return None
-    return (found[0], found[2] or "") if found else None
+    return (entry[0], entry[2] or "") if entry else None
 
 
 def _cookie_headers(source: Mapping[str, Any]) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""What an HTTP server or the way to it had to say, told in this package's errors.
+"""Translates error statuses of HTTP servers and exceptions of aiohttp into this package's errors.
 
-Guarantees: status, request id and the storage's own code are carried where given; no other text of the server, of
-aiohttp or of the user's URL enters a message. Causes are chained only where their text is known to hold no URL.
+Guarantees: an error has the status, request id and the storage's error code where there are any; no other text of the
+server, of aiohttp or of the user's URL enters a message. Only causes whose text holds no URL are chained.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CODE = re.compile(rb"<Code>\s*([A-Za-z0-9.]{1,60})\s*</Code>")
 _LOGIN = "Give storage_options={'auth': (user, password)} or {'headers': {'Authorization': 'Bearer …'}}"
 
 _NAME_IT = (
-    "Check the URL. A folder must have a page of HTML that links to its files; "
-    "else name its index: …/model.safetensors.index.json"
+    "Check the URL. A folder needs an HTML page that links to its files; "
+    "otherwise name its index: …/model.safetensors.index.json"
 )
 _UNKNOWN = "Its cause is not shown, as it may repeat the URL; try the URL with curl"
 
@@ -86,21 +86,21 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
 
 
 def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapsed_s: float = 0.0) -> NoReturn:
-    """Translate what aiohttp raised instead of an answer.
+    """Raise an exception of aiohttp as one of this package.
 
     Args:
         error: The exception.
-        uri: What was asked for, without secrets.
-        attempts: How often.
-        elapsed_s: Seconds since the first.
+        uri: URL of the request, without secrets.
+        attempts: Number of attempts.
+        elapsed_s: Seconds that all attempts took.
     """
     remove_request(error)
     if isinstance(error, NotHttpError):
         raise error.storage_error(uri) from None
     if isinstance(error, aiohttp.ClientHttpProxyError):
         raise refusal(error.status, {}, b"", uri, attempts=attempts) from None
-    failed = f"The HTTP client failed with {type(error).__name__}"
-    row = row_for(error, _EXCEPTIONS) or ErrorRow(StorageError, failed, _UNKNOWN)
+    message = f"The HTTP client failed with {type(error).__name__}"
+    row = row_for(error, _EXCEPTIONS) or ErrorRow(StorageError, message, _UNKNOWN)
     if _may_want_tls(error, uri):
         row = replace(row, hint=f"Check that it runs. {MAY_BE_TLS}")
     # Only these name a host and a reason; others may repeat the URL.
@@ -116,15 +116,15 @@ def _may_want_tls(error: Exception, uri: str) -> bool:
 def refusal(
     status: int, headers: Mapping[str, str], body: bytes, uri: str, *, attempts: int = 1, elapsed_s: float = 0.0
 ) -> StorageError:
-    """Say what a status means.
+    """Return the error for an answer that is no success.
 
     Args:
-        status: Anything that is no success.
-        headers: Of the answer, whatever their case.
-        body: The start of the answer's body, for an object store's own code.
-        uri: What was asked for, without secrets.
-        attempts: How often it was asked for.
-        elapsed_s: Seconds since the first time.
+        status: Its status.
+        headers: Its headers, in any case.
+        body: The start of its body, which may hold an object store's error code.
+        uri: URL of the request, without secrets.
+        attempts: Number of attempts.
+        elapsed_s: Seconds that all attempts took.
     """
     row = _STATUSES.get(status) or row_of_status(status, "The server could not answer")
     if status in (400, 401, 403) and b"expired" in body.lower():

@@ -1,7 +1,7 @@
-"""HTTP objects under options that only fsspec's own client can honour: a session, a connector, an SSL context.
+"""Reads HTTP objects through fsspec where the options demand it: a session, a connector, an SSL context.
 
-Guarantees: the user's options reach fsspec as they are, and the load's report says why Python reads the bytes. Its
-sessions keep to our rules of redirects (`backends/fsspec/http_sessions.py`).
+Guarantees: fsspec gets the user's options unchanged, and a remark in the load's report says why Python reads the bytes.
+Sessions follow our rules of redirects (`backends/fsspec/http_sessions.py`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from streamer.core.store.trust import trust_in
 __all__ = ["open_through_fsspec"]
 
 
-def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> FsspecStore:
+def open_through_fsspec(uri: str, options: Mapping[str, Any], reason: str) -> FsspecStore:
     """Open the server of `uri` with fsspec's `HTTPFileSystem`.
 
     Args:
         uri: The URL.
         options: Its arguments, as `merged_options` gives them.
-        foreign: The option that asks for it.
+        reason: The option that only fsspec supports.
 
     Raises:
         OptionError: ``verify`` names no CA file, or fsspec refuses the options.
@@ -45,7 +45,7 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], foreign: str) -> F
         fs = HTTPFileSystem(**plain(own))
     except (TypeError, ValueError) as error:
         raise OptionError(f"fsspec refuses the storage options: {type(error).__name__}") from None
-    store = _ThroughFsspec(fs, uri, f"the option {foreign} is one that only fsspec can honour: read through it")
+    store = _ThroughFsspec(fs, uri, f"only fsspec supports the option {reason}: read through it")
     snapshot.forget_new(store, fs)
     return store
 
@@ -56,12 +56,12 @@ class _ThroughFsspec(FsspecStore):
         self._remark = remark
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List as fsspec does, and ask for the sizes of shards, which an index page does not tell."""
+        """List as fsspec does, and request the sizes of shards, which an index page does not have."""
         return [
             self.info(info.path) if info.size_bytes is None and may_be_shard(info.path) else info
             for info in super().find(prefix)
         ]
 
     def source(self, info: ObjectInfo) -> PythonSource:
-        """Return the file's reader, and why it is this one."""
+        """Return the source of a file, with the remark."""
         return replace(super().source(info), remark=self._remark)

@@ -1,7 +1,7 @@
-"""Names and types of the options of a web server: fsspec and aiohttp take any, and fail at each request.
+"""Checks names and types of the options of a web server: fsspec and aiohttp accept any, and fail at each request.
 
-Guarantees: an error names the option, and what there is instead. What a session of the caller's own maker
-(``get_client``) is made with is his affair.
+Guarantees: an error names the option, and the options that exist. Arguments of a session that the caller's own function
+makes (``get_client``) are not checked.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ _KINDS: Kinds = {
 
 
 def check_options(options: Mapping[str, Any], own: Collection[str], others: Collection[str]) -> None:
-    """Look at the arguments of fsspec's `HTTPFileSystem`.
+    """Check the arguments of fsspec's `HTTPFileSystem`.
 
     Args:
         options: The arguments.
-        own: Names that this backend obeys itself.
-        others: Names that mean something to fsspec.
+        own: Names of the options that this backend supports.
+        others: Names of options that matter to fsspec alone.
 
     Raises:
         OptionError: one is unknown, or of the wrong type.
@@ -82,7 +82,7 @@ def check_options(options: Mapping[str, Any], own: Collection[str], others: Coll
         names = ", ".join(sorted({*own, "get_client"}))
         raise OptionError(f"http:// has no storage option {unknown!r}", hint=f"It has {names}")
     check_types(options, _KINDS)
-    known = inspect.signature(aiohttp.ClientSession).parameters
-    unknown = next((name for name in options.get("client_kwargs") or () if name not in known), None)
+    arguments = inspect.signature(aiohttp.ClientSession).parameters
+    unknown = next((name for name in options.get("client_kwargs") or () if name not in arguments), None)
     if unknown is not None and not options.get("get_client"):
         raise OptionError(f"client_kwargs has no {unknown!r}", hint="It has the arguments of aiohttp.ClientSession")

@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from streamer.backends.client.redirects import Hop, origin_of, quoted
-from streamer.backends.http.access import access_of, foreign_option, merged_options
-from streamer.backends.http.blob import is_for_azure, open_azure
+from streamer.backends.http.access import access_of, fsspec_option, merged_options
+from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.fallback import open_through_fsspec
 from streamer.backends.http.listing import list_folder, may_be_shard
@@ -57,8 +57,8 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     if is_for_azure(uri, storage_options):
         return open_azure(uri, storage_options, limits)
     options = merged_options(storage_options)
-    foreign = foreign_option(options)
-    return HttpStore(uri, options, limits) if foreign is None else open_through_fsspec(uri, options, foreign)
+    reason = fsspec_option(options)
+    return HttpStore(uri, options, limits) if reason is None else open_through_fsspec(uri, options, reason)
 
 
 @hookimpl

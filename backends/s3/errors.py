@@ -1,7 +1,7 @@
-"""What went wrong with S3, told in this package's errors: one table, from botocore's exceptions and S3's codes.
+"""Translates errors of S3 and exceptions of botocore into this package's errors.
 
-Guarantees: status, code, request id and attempts are carried where S3 gave them; no text of the server, of botocore
-or of the user's options enters a message, so no secret can. The cause is chained by the caller.
+Guarantees: an error has the status, code, request id and attempts where there are any; no text of the server, of
+botocore or of the user's options enters a message, so no secret can. The caller chains the cause.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from streamer.core.quoting import quoted
 
 __all__ = ["MalformedAnswerError", "error_code", "storage_error"]
 
-_CHECK_KEY = "Check bucket and key; keys tell upper from lower case, and have no slash before them"
+_CHECK_KEY = "Check bucket and key; keys are case-sensitive, and have no slash at the start"
 _CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
 _REDIRECTS = frozenset({"PermanentRedirect", "TemporaryRedirect", "Redirect", "IllegalLocationConstraintException"})
 _WEB_PAGE = "The answer is a web page and none of S3's: check endpoint_url, and the proxy on the way to it"
@@ -120,7 +120,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
 
 
 class MalformedAnswerError(Exception):
-    """botocore could not read an answer; the cause says why."""
+    """botocore could not parse an answer; the cause is its exception."""
 
 
 def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
@@ -128,12 +128,12 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
 
     Args:
         error: The exception, to be chained as the cause.
-        uri: What was asked for, without secrets.
+        uri: URL of the request's object or folder, without secrets.
         bucket: Its bucket.
     """
     if isinstance(error, boto.ClientError):
         return _from_answer(error.response, uri, bucket)
-    inner = getattr(error, "kwargs", {}).get("error")  # what was raised while the answer was read
+    inner = getattr(error, "kwargs", {}).get("error")  # an exception from inside of its HTTP library
     if isinstance(inner or error.__cause__, TooSlowError):
         return TransferTimeoutError("S3 sends its answer too slowly", uri=uri, hint=TOO_SLOW)
     if isinstance(inner, StorageError):
@@ -154,27 +154,27 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
 
 
 def _where(error: Exception) -> str:
-    """Name the server that could not be reached: with AWS's own endpoints, only that shows which region was meant."""
-    asked = getattr(error, "kwargs", {}).get("endpoint_url")
+    """Name the server that could not be reached; of AWS's own endpoints only the name shows the region."""
+    endpoint = getattr(error, "kwargs", {}).get("endpoint_url")
     try:
-        parts = urlsplit(str(asked or ""))
+        parts = urlsplit(str(endpoint or ""))
         host, port = parts.hostname, parts.port
-    except ValueError:  # half an IPv6 address
+    except ValueError:  # a malformed address
         return ""
     return f" at {host}{f':{port}' if port else ''}" if host else ""
 
 
 def error_code(error: Exception) -> str | None:
-    """Return S3's own code, or None where it gave none: the answer to a HEAD has no body to put it in."""
+    """Return S3's error code; None where the answer has none, as it is in the body, and a HEAD has no body."""
     code = _code_in(error.response) if isinstance(error, boto.ClientError) else ""
     return None if not code or code == "Unknown" else code
 
 
 def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageError:
-    told, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
+    document, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
     status: int = metadata.get("HTTPStatusCode", 0)
     code = _code_in(response)
-    region = _other_region(told, metadata, status)
+    region = _other_region(document, metadata, status)
     if code in _REDIRECTS or region is not None:
         row = _redirect(region)
     else:
@@ -191,18 +191,19 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
 
 
 def _code_in(response: dict[str, Any]) -> str:
-    """Read the code of an error document; empty where that has a status for one, elements, or what is no word."""
+    """Return the code of an error document; empty where it is a status, has elements, or is no word."""
     code = parse_word(response.get("Error", {}).get("Code")) or ""
     return "" if code.isdigit() else code
 
 
-def _other_region(told: dict[str, Any], metadata: dict[str, Any], status: int) -> str | None:
-    """Return the region S3 sends the caller to, or None when this is not about regions."""
-    redirected = status in (301, 302, 303, 307, 308)
-    named = told.get("Region") or (metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") if redirected else None)
-    if named is None:
-        return "" if redirected else None
-    return named if isinstance(named, str) and _REGION.fullmatch(named) else ""
+def _other_region(document: dict[str, Any], metadata: dict[str, Any], status: int) -> str | None:
+    """Return the region of a redirect, empty where it names none; None where the answer is no redirect."""
+    is_redirect = status in (301, 302, 303, 307, 308)
+    of_header = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") if is_redirect else None
+    region = document.get("Region") or of_header
+    if region is None:
+        return "" if is_redirect else None
+    return region if isinstance(region, str) and _REGION.fullmatch(region) else ""
 
 
 def _redirect(region: str | None) -> ErrorRow[StorageError]:
@@ -210,5 +211,5 @@ def _redirect(region: str | None) -> ErrorRow[StorageError]:
         return ErrorRow(
             RedirectError, "The bucket is in another region or at another endpoint", "Check region and endpoint_url"
         )
-    how = f"storage_options={{'client_kwargs': {{'region_name': '{region}'}}}}, or AWS_REGION={region}"
-    return ErrorRow(RedirectError, f"The bucket is in region {region}", how)
+    hint = f"storage_options={{'client_kwargs': {{'region_name': '{region}'}}}}, or AWS_REGION={region}"
+    return ErrorRow(RedirectError, f"The bucket is in region {region}", hint)

@@ -19,7 +19,7 @@ from botocore.parsers import create_parser
 from streamer.backends.client.answer_values import parse_document, parse_word
 from streamer.backends.client.redirects import Hop, next_hop, origin_of
 from streamer.backends.gcs.answers import object_in, page_in
-from streamer.backends.gcs.errors import Answer, Asker
+from streamer.backends.gcs.errors import Answer, Caller
 from streamer.backends.gcs.errors import refusal as gcs_refusal
 from streamer.backends.hf import errors as hf_errors
 from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_page
@@ -121,7 +121,7 @@ def error_body(data: bytes) -> None:
         document = parse_document(body)
         request_id = parse_word(headers.get("x-guploader-uploadid"))  # as the client of GCS does
         answer = Answer(status, document if isinstance(document, dict) else None, request_id)
-        _check(gcs_refusal(answer, Asker(None, None), "gs://x"))
+        _check(gcs_refusal(answer, Caller(None, None), "gs://x"))
         parsed = _parsed_by_botocore("GetObject", status, headers, body)
         if parsed is not None:
             _check(storage_error(ClientError(parsed, "GetObject"), "s3://x", "bucket"))

@@ -281,7 +281,7 @@ GCS = [
         ("no object of this name", "gcs_server", lambda server: gcs(server, "private/nix.safetensors")),
         ("There is no bucket", "gcs_server", lambda server: gcs(server, "nosuchbucket/llama.safetensors")),
         ("No Google credentials", "gcs_server", lambda server: gcs(server, token=None)),
-        ("closed to anonymous", "gcs_server", lambda server: gcs(server, token="anon")),
+        ("The bucket is not public", "gcs_server", lambda server: gcs(server, token="anon")),
         ("does not accept the access token", "gcs_server", lambda server: gcs(server, token="ya29.another")),
         ("may not read", "gcs_server", gcs_as("reader", "private/folder")),
         ("the reader pays", "gcs_server", gcs_paying),

@@ -424,7 +424,7 @@ def test_a_private_bucket_refuses_who_asks_to_be_anonymous(gcs_server: GcsServer
     gcs_server.put("private", "a.bin", DATA)
     for error in refused("gs://private/a.bin", gcs_server.anonymous_options()):
         assert type(error) is AccessDeniedError
-        assert "anonymous" in str(error)
+        assert "not public" in str(error)
 
 
 def test_an_emulator_that_wants_credentials_is_explained(

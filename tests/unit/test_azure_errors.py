@@ -22,7 +22,7 @@ from azure.core.exceptions import (
 )
 from yarl import URL
 
-from streamer.backends.azure.errors import Asked, LoginFailedError, is_transient, raise_storage_error
+from streamer.backends.azure.errors import LoginFailedError, Request, is_transient, raise_storage_error
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -36,8 +36,8 @@ from streamer.core.errors import (
     UsageError,
 )
 
-ASKED = Asked("az://c/a", "c", "acct", "acct.blob.core.windows.net", "account key")
-NOBODY = replace(ASKED, means=None)
+ASKED = Request("az://c/a", "c", "acct", "acct.blob.core.windows.net", "account key")
+NOBODY = replace(ASKED, credential=None)
 KEY = ConnectionKey("acct.blob.core.windows.net", 443, True, True, None, None, None)
 SECRET_URL = "https://acct.blob.core.windows.net/c/a?sig=CANARY"
 
@@ -68,9 +68,9 @@ def login(reason: Exception) -> Exception:
     return error
 
 
-def told(error: Exception, asked: Asked = ASKED, attempts: int = 2) -> StreamerError:
+def told(error: Exception, request: Request = ASKED, attempts: int = 2) -> StreamerError:
     with pytest.raises(StreamerError) as caught:
-        raise_storage_error(error, asked, attempts)
+        raise_storage_error(error, request, attempts)
     assert "CANARY" not in "".join(traceback.format_exception(caught.value))
     return caught.value
 
@@ -123,8 +123,8 @@ def test_a_refused_anonymous_caller_is_told_to_log_in() -> None:
 
 @pytest.mark.parametrize(("expires_at_s", "says_expired"), [(86_400.0, True), (4e9, False), (None, False)])
 def test_an_expired_sas_is_told_by_its_own_date(expires_at_s: float | None, says_expired: bool) -> None:
-    asked = replace(ASKED, means="SAS", sas_expires_at_s=expires_at_s)
-    error = told(answer(403, "AuthenticationFailed"), asked)
+    request = replace(ASKED, credential="SAS", sas_expires_at_s=expires_at_s)
+    error = told(answer(403, "AuthenticationFailed"), request)
     assert type(error) is CredentialsError
     assert ("expired at 1970-01-02 00:00:00 UTC" in str(error)) is says_expired
 

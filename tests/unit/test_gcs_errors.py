@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from google.auth import exceptions as google
 
-from streamer.backends.gcs.errors import Answer, Asker, raise_storage_error, refusal
+from streamer.backends.gcs.errors import Answer, Caller, raise_storage_error, refusal
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -25,7 +25,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 
-KNOWN = Asker(why_anonymous=None, user_project=None)
+KNOWN = Caller(why_anonymous=None, user_project=None)
 
 
 def document(reason: Any) -> dict[str, Any]:
@@ -33,16 +33,16 @@ def document(reason: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("status", "asker", "cls"),
+    ("status", "caller", "cls"),
     [
         (400, KNOWN, HttpStatusError),
-        (400, Asker(None, "project"), AccessDeniedError),
+        (400, Caller(None, "project"), AccessDeniedError),
         (401, KNOWN, CredentialsError),
         (403, KNOWN, AccessDeniedError),
-        (401, Asker("none found", None), CredentialsError),
-        (403, Asker("none found", None), CredentialsError),
-        (401, Asker("emulator", None), CredentialsError),
-        (401, Asker("asked", None), AccessDeniedError),
+        (401, Caller("none found", None), CredentialsError),
+        (403, Caller("none found", None), CredentialsError),
+        (401, Caller("emulator", None), CredentialsError),
+        (401, Caller("asked", None), AccessDeniedError),
         (404, KNOWN, ObjectNotFoundError),
         (302, KNOWN, RedirectError),
         (429, KNOWN, HttpStatusError),
@@ -50,9 +50,9 @@ def document(reason: Any) -> dict[str, Any]:
         (200, KNOWN, StorageError),
     ],
 )
-def test_each_status_has_its_class_and_keeps_what_was_told(status: int, asker: Asker, cls: type[StorageError]) -> None:
+def test_each_status_has_its_class_and_facts(status: int, caller: Caller, cls: type[StorageError]) -> None:
     answer = Answer(status, document("someReason"), request_id="ID7", attempts=3, elapsed_s=1.5)
-    error = refusal(answer, asker, "gs://bucket/key")
+    error = refusal(answer, caller, "gs://bucket/key")
     assert type(error) is cls
     assert (error.status, error.code, error.request_id, error.attempts) == (status, "someReason", "ID7", 3)
     assert "gs://bucket/key" in str(error)

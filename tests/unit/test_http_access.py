@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamer.backends.client.proxy import environment_proxy
-from streamer.backends.http.access import access_of, foreign_option, merged_options
+from streamer.backends.http.access import access_of, fsspec_option, merged_options
 from streamer.core.errors import OptionError
 
 
@@ -86,7 +86,7 @@ def test_unverified_tls_and_foreign_loops_are_refused(options):
     ],
 )
 def test_what_the_engine_cannot_honour_is_named(options, expected):
-    assert foreign_option(options) == expected
+    assert fsspec_option(options) == expected
 
 
 def test_a_proxy_gets_its_password_and_shows_it_nowhere():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from streamer.backends.http.blob import is_for_azure, open_azure
+from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.core.errors import UnknownSchemeError
 from streamer.core.options.limits import Limits
 

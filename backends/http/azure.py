@@ -1,7 +1,7 @@
-"""Which ``https://`` URLs are better served by the Azure backend. Decided from the URL and the options alone.
+"""Decides which ``https://`` URLs the Azure backend reads, from the URL, the options and the environment.
 
-A public file and one with a SAS are plain HTTP and need no Azure library; a folder must be listed, and credentials
-must sign, in Azure's way.
+A public file, and one with a SAS, is plain HTTP and needs no library of Azure. A folder is listed by Azure's API, and
+credentials need its signatures.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FILES = (".safetensors", ".json")
 
 
 def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> bool:
-    """Say whether a URL is that of an Azure blob which plain HTTP would not serve.
+    """Say whether a URL is one of Azure's that plain HTTP cannot read.
 
     Args:
         uri: The URL.
         options: The user's options.
-        environment: Instead of this process's.
+        environment: Instead of that of the process.
     """
     if not is_blob_url(uri):
         return False
@@ -39,7 +39,9 @@ def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str,
     parts = urlsplit(uri)
     if not parts.path.endswith(_FILES) or any(letter in parts.path for letter in "*["):
         return True  # a folder, or a pattern in one
-    names = list(os.environ if environment is None else environment)  # and no value in a frame of ours
+    names = list(
+        os.environ if environment is None else environment
+    )  # values would be in a frame, which a traceback shows
     has_credentials = any(name.startswith("AZURE_STORAGE_") or name == "AZURE_CLIENT_ID" for name in names)
     return has_credentials and not has_sas(parts.query)
 
