@@ -44,14 +44,7 @@ from streamer.core.errors import (
 )
 from streamer.core.outages.transient import STATUSES
 
-__all__ = [
-    "Request",
-    "LoginFailedError",
-    "after_answer",
-    "is_transient",
-    "raise_login_error",
-    "raise_storage_error",
-]
+__all__ = ["LoginFailedError", "Request", "after_answer", "is_transient", "raise_login_error", "raise_storage_error"]
 
 _Row: TypeAlias = ErrorRow[StorageError] | ErrorRow[UsageError]
 

@@ -77,7 +77,9 @@ class Destinations:
         if self.device_tensors and self.is_on_accelerator(item):
             return self._framework.cast(self.device_tensors.take(item))
         tensor = self._framework.tensor(memory, entry)
-        return self._framework.cast(self._framework.devices.moved(tensor, entry.name))
+        if self._targets is None or entry.name in self._targets.fresh:
+            tensor = self._framework.devices.moved(tensor, entry.name)
+        return self._framework.cast(tensor)
 
     def device_paths(self) -> set[str]:
         """List the planned paths of the tensors to their devices, as `Devices.path`."""

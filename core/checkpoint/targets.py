@@ -15,6 +15,7 @@ from typing import Any
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.near_names import prefix_hint
 from streamer.core.errors import TargetError
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import Framework
@@ -26,6 +27,7 @@ from streamer.core.tensors.target_states import TargetStates
 __all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
 
 NAMED = 5  # names shown in a message
+_NONE: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Targets:
         copies: Name to tensor, for those that are copied into when they arrive.
         device_paths: How they get to their devices, as `Devices.path`.
         tied: Name to the other name under which the same memory is filled, and the tensor; compared at the end.
+        fresh: Name to tensor on the meta device, for those that are replaced by loaded ones.
+        fresh_ties: Of these, name to the other name of the same tensor; compared at the end.
         lock: Keeps the memory of all targets where it is; the caller releases it.
         states: Of the caller's own tensors, when the load began.
     """
@@ -52,6 +56,8 @@ class Targets:
     copies: dict[str, Any] = field(default_factory=dict)
     device_paths: set[str] = field(default_factory=set)
     tied: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    fresh: dict[str, Any] = field(default_factory=dict)
+    fresh_ties: dict[str, str] = field(default_factory=dict)
 
 
 def tensors_of(target: Any) -> Mapping[str, Any]:
@@ -70,21 +76,39 @@ def tensors_of(target: Any) -> Mapping[str, Any]:
 
 
 def match_targets(
-    wanted: list[ShardTensor], tensors: Mapping[str, Any], framework: Framework, *, strict: bool
+    wanted: list[ShardTensor],
+    tensors: Mapping[str, Any],
+    framework: Framework,
+    *,
+    strict: bool,
+    fresh: Mapping[str, Any] = _NONE,
 ) -> tuple[list[ShardTensor], Targets]:
     """Pair wanted tensors with targets.
+
+    Args:
+        wanted: What is to be read.
+        tensors: The targets by name.
+        framework: Their library; its devices are those of `fresh`.
+        strict: Each has a partner.
+        fresh: Those of the targets that have no memory, and are replaced by loaded tensors.
 
     Returns:
         The tensors to read, and where they go.
 
     Raises:
-        TargetError: names do not match (`strict`), a shape or dtype differs, or two targets share a part of
-            their memory.
+        TargetError: names do not match (`strict`), or none does; a shape or dtype differs; or two targets share a part
+            of their memory.
     """
     names = {each.entry.name for each in wanted}
     if strict:
         _check_names(names, tensors)
-    kept = [each for each in wanted if each.entry.name in tensors]
+    matched = [each for each in wanted if each.entry.name in tensors]
+    if wanted and not matched:
+        raise TargetError(
+            f"the checkpoint holds no tensor of the target's: it holds {_some(sorted(names))}",
+            hint=_prefix_hint(names, tensors) or f"The target has {_some(sorted(map(str, tensors)))}",
+        )
+    kept = [each for each in matched if each.entry.name not in fresh]
     checked = [_checked(tensors[each.entry.name], each, framework) for each in kept]
     lock = ResizeLock(checked)  # before an address is taken
     try:
@@ -92,7 +116,8 @@ def match_targets(
         targets = _placed(kept, checked, framework, lock, ties)
         for each, filled in zip(kept, checked, strict=True):
             targets.states.add(each.entry.name, tensors[each.entry.name], filled)
-        return kept, targets
+        _add_fresh(targets, [each for each in matched if each.entry.name in fresh], fresh, framework)
+        return matched, targets
     except BaseException:
         lock.release()
         raise
@@ -116,25 +141,29 @@ def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
     if missing:
         raise TargetError(
             f"the checkpoint lacks {len(missing)} of the target's tensors: {_some(missing)}",
-            hint="Pass strict=False to leave them as they are",
+            hint=_prefix_hint(names, tensors) or "Pass strict=False to leave them as they are",
         )
     if unexpected:
         raise TargetError(
             f"the target lacks {len(unexpected)} of the checkpoint's tensors: {_some(unexpected)}",
-            hint="Pass strict=False to skip them, or choose with names=",
+            hint=_prefix_hint(names, tensors) or "Pass strict=False to skip them, or choose with names=",
         )
 
 
 def _checked(tensor: Any, shard_tensor: ShardTensor, framework: Framework) -> Any:
-    entry = shard_tensor.entry
-    check_kind(entry.name, tensor)
+    check_kind(shard_tensor.entry.name, tensor)
     tensor = tensor.data if hasattr(tensor, "data_ptr") else tensor  # past autograd
+    _check_alike(tensor, shard_tensor, framework)
+    return tensor
+
+
+def _check_alike(tensor: Any, shard_tensor: ShardTensor, framework: Framework) -> None:
+    entry = shard_tensor.entry
     shape, dtype = framework.shape(entry), framework.final_dtype(entry)
     if tensor.shape != shape:
         raise TargetError(f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(tensor.shape)}")
     if tensor.dtype != dtype:
         raise TargetError(f"tensor {entry.name[:80]!r} is {dtype}, its target {tensor.dtype}", hint="Cast the target")
-    return tensor
 
 
 def _placed(
@@ -159,6 +188,19 @@ def _placed(
     return targets
 
 
+def _add_fresh(targets: Targets, wanted: list[ShardTensor], fresh: Mapping[str, Any], framework: Framework) -> None:
+    first_names: dict[int, str] = {}
+    for each in wanted:
+        name = each.entry.name
+        targets.fresh[name] = tensor = fresh[name]
+        _check_alike(tensor, each, framework)
+        targets.devices[name] = framework.devices.engine_device(name)
+        targets.device_paths.add(framework.devices.path(name))
+        first = first_names.setdefault(id(tensor), name)
+        if first != name:
+            targets.fresh_ties[name] = first
+
+
 def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
     """Address of a tensor whose bytes the engine may write in place; None for any other."""
     if hasattr(tensor, "data_ptr"):
@@ -171,10 +213,14 @@ def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
 def _storage(tensor: Any) -> object:
     """Identify the memory that two tied tensors have in common."""
     with suppress(Exception):  # a target that is no plain tensor is refused later, where it would be filled
-        if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided":
+        if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided" and not tensor.is_meta:
             storage = tensor.untyped_storage().data_ptr()
             return (str(tensor.device), storage, tensor.storage_offset(), tuple(tensor.shape))
     return id(tensor)
+
+
+def _prefix_hint(names: set[str], tensors: Mapping[str, Any]) -> str | None:
+    return prefix_hint(names, [name for name in tensors if isinstance(name, str)])
 
 
 def _some(names: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamer._locate import StorageOptions, UriOption
@@ -15,12 +16,13 @@ from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.targets import Targets, match_targets, tensors_of
-from streamer.core.errors import TargetError
+from streamer.core.errors import TargetError, UsageError
 from streamer.core.options.arguments import check_progress, check_switch
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
 from streamer.core.tensors.frameworks import framework_of
+from streamer.core.tensors.meta_module import MetaModule
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -97,6 +99,7 @@ def load_into(
     target: Any,
     *,
     strict: bool = True,
+    device: Any = None,
     names: NamesOption = None,
     framework: str = "pt",
     storage_options: StorageOptions = None,
@@ -115,9 +118,10 @@ def load_into(
     Args:
         uri: As for `load`.
         target: An ``nn.Module`` (parameters and buffers) or a mapping of name to tensor or array; each stays
-            on its device.
+            on its device. Parameters and buffers of a module on the meta device are replaced by loaded ones.
         strict: Every tensor of the checkpoint has a target and every target a tensor; of tied tensors one is
             enough. False fills what matches.
+        device: Where tensors that replace those on the meta device are made, as for `load`; None: ``"cpu"``.
         names: As for `load`.
         framework: ``"pt"`` or ``"np"``, the library of the targets.
         storage_options: As for `load`.
@@ -128,9 +132,10 @@ def load_into(
         verify: As for `load`.
 
     Returns:
-        What was done.
+        What was done; a remark names what stays on the meta device, because the checkpoint does not hold it.
 
     Raises:
+        UsageError: `device` is given, and nothing is on the meta device.
         TargetError: a target is missing, has another shape or dtype, is no plain tensor, shares a part of its memory
             with another or with itself, or got other memory while it was filled; or two targets are the same memory
             (tied), and the checkpoint holds different bytes for them.
@@ -140,17 +145,23 @@ def load_into(
     names, own = checked_names(names), tensors_of(target)
     check_progress(progress)
     check_switch("strict", strict)
-    library = framework_of(framework, "cpu", dtype)
+    meta = MetaModule(target)
+    fresh = meta.replaceable(own)
+    if device is not None and not fresh:
+        raise UsageError("device= is for targets on the meta device, and these have memory", hint="Leave it out")
+    library = framework_of(framework, "cpu" if device is None else device, dtype)
     checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
-    wanted, targets = match_targets(wanted_tensors(checkpoint, names), own, library, strict=strict)
+    wanted, targets = match_targets(wanted_tensors(checkpoint, names), own, library, strict=strict, fresh=fresh)
     try:
         with WholeRead(checkpoint, wanted, library, targets=targets, progress=progress) as tensors:
-            tied = _fill(tensors, targets)
+            loaded = _fill(tensors, targets)
         targets.states.check_unchanged()
-        _check_ties(tied, targets)
+        _check_ties(loaded, targets)
+        meta.assign({name: loaded[name] for name in targets.fresh})
     finally:
         targets.lock.release()
-    return tensors.report
+    report = tensors.report
+    return replace(report, remarks=(*report.remarks, *meta.remarks()))
 
 
 def load_file(
@@ -170,21 +181,22 @@ def load_file(
 
 
 def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
-    """Fill the targets that the engine does not fill; return the tensors that are tied to another target."""
-    tied: dict[str, Any] = {}
+    """Fill the targets that the engine does not fill; return new tensors, and those tied to another target."""
+    loaded: dict[str, Any] = {}
     for name, tensor in tensors:
         if name in targets.copies:
             _copy(name, tensor, targets.copies[name])
-        elif name in targets.tied:
-            tied[name] = tensor
-    return tied
+        elif name in targets.tied or name in targets.fresh:
+            loaded[name] = tensor
+    return loaded
 
 
-def _check_ties(tied: Mapping[str, Any], targets: Targets) -> None:
+def _check_ties(loaded: Mapping[str, Any], targets: Targets) -> None:
     """Check that the checkpoint has equal bytes under two names of the same memory."""
-    for name, tensor in tied.items():
-        first, destination = targets.tied[name]
-        if not _are_equal(tensor, destination):
+    ties = [(first, name, memory) for name, (first, memory) in targets.tied.items()]
+    ties += [(first, name, loaded[first]) for name, first in targets.fresh_ties.items()]
+    for first, name, memory in ties:
+        if not _are_equal(loaded[name], memory):
             raise TargetError(
                 f"the targets {first[:80]!r} and {name[:80]!r} are the same memory, the checkpoint's tensors differ",
                 hint="Give each name a tensor of its own, or leave one of them out with names=",
