@@ -1,6 +1,6 @@
-"""Storage options of the wrong type, named before a library stumbles over them. Pure.
+"""Checks the types of storage options, before a library fails because of them. Pure.
 
-Guarantees: an error names the option and the type it has, and no frame holds its value, which may be a secret.
+Guarantees: an error names the option and its type, and no frame holds its value, which may be a secret.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Kind(NamedTuple):
-    """What an option may be, in words and as types; None is always allowed."""
+    """The allowed values of an option, in words and as types; None is always allowed."""
 
     words: str
     types: tuple[type, ...]
@@ -47,15 +47,15 @@ Kinds: TypeAlias = Mapping[str, "Kind | Kinds"]
 
 
 def check_types(options: Mapping[str, Any], kinds: Kinds, within: str = "") -> None:
-    """Look at the options that `kinds` names, and into those that are mappings there.
+    """Check the options that `kinds` names, also inside of mappings.
 
     Args:
         options: The options.
-        kinds: What each may be.
-        within: The option whose value `options` is.
+        kinds: The allowed values of each.
+        within: Name of the option whose value `options` is.
 
     Raises:
-        OptionError: one is something else.
+        OptionError: one has another type.
 
     Example:
         >>> check_types({"endpoint_url": 5}, {"endpoint_url": TEXT})
@@ -77,7 +77,7 @@ def check_types(options: Mapping[str, Any], kinds: Kinds, within: str = "") -> N
 
 
 def is_sendable(text: str) -> bool:
-    """Tell whether a text has bytes: half of a surrogate pair has none."""
+    """Say whether a text can be encoded; one with lone surrogates cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -85,16 +85,16 @@ def is_sendable(text: str) -> bool:
     return True
 
 
-def timeout_of(given: Any, name: str) -> aiohttp.ClientTimeout | None:
-    """Read a time-out in seconds, or as aiohttp has it; None where none is given.
+def timeout_of(value: Any, name: str) -> aiohttp.ClientTimeout | None:
+    """Return a time-out of seconds, or one of aiohttp's; None for None.
 
     Raises:
         OptionError: it is neither.
     """
-    if given is None or isinstance(given, aiohttp.ClientTimeout):
-        return given
+    if value is None or isinstance(value, aiohttp.ClientTimeout):
+        return value
     try:
-        return aiohttp.ClientTimeout(total=float(given))
+        return aiohttp.ClientTimeout(total=float(value))
     except (TypeError, ValueError):
         raise OptionError(f"The option {name} must be seconds or aiohttp.ClientTimeout") from None
 

@@ -1,10 +1,10 @@
-"""Where an HTTP redirect may lead, and what may be sent there. Pure, but for the environment's metadata server.
+"""Decides where an HTTP redirect may lead, and with which headers. Pure, but for ``GCE_METADATA_HOST`` and its like.
 
-Guarantees: headers that the user gave go to no other origin (scheme, host and port) than the one they were given for,
-and stay dropped behind it; TLS is never left. Refuses other schemes than ``http`` and ``https``, a sixth redirect, and,
-unless that was allowed, a way from elsewhere to loopback and link-local addresses and to a cloud's metadata server:
-only we can reach those of this machine, and a strange server must not make us. A host name is taken for what it says:
-where it leads is not looked up. One with percent signs is refused: libcurl would read ``%6cocalhost`` as ``localhost``.
+Guarantees: headers of the user are sent only to the origin (scheme, host and port) that the user named, and not again
+after a redirect to another; no redirect leads from TLS to plain HTTP. Refused are other schemes than ``http`` and
+``https``, a sixth redirect, and, unless allowed, redirects from elsewhere to loopback and link-local addresses and to
+metadata servers: another server must not make this machine send requests to its own services. Host names are compared,
+not looked up. One with percent signs is refused: libcurl would read ``%6cocalhost`` as ``localhost``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Hop:
 
     Attributes:
         url: Complete and quoted URL; never shown.
-        headers: The user's headers, as far as they may be sent there.
+        headers: Those of the user's headers that may be sent there.
     """
 
     url: str = field(repr=False)
@@ -47,16 +47,16 @@ class Hop:
 
 
 def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = False) -> Hop:
-    """Follow a redirect.
+    """Return the request that a redirect demands.
 
     Args:
-        hop: The request that was answered with it.
-        location: The answer's ``Location``.
-        uri: What is being read, without secrets.
-        may_be_local: It may lead from anywhere to loopback and link-local addresses and to metadata servers.
+        hop: The request that was redirected.
+        location: The ``Location`` of the answer.
+        uri: The URL for messages, without secrets.
+        may_be_local: Redirects from elsewhere to loopback and link-local addresses and metadata servers are allowed.
 
     Raises:
-        RedirectError: it leads nowhere, to another scheme, from TLS to plain HTTP, or to an address of this machine.
+        RedirectError: it has no valid URL, or leads to another scheme, to plain HTTP, or to an address of this machine.
     """
     if not location:
         raise RedirectError("The server redirects without saying where to", uri=uri, hint=_NAME_IT)
@@ -79,29 +79,29 @@ def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = F
 
 
 def origin_of(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port; ValueError for a port that is none."""
+    """Return scheme, host and port; raises ValueError for a malformed port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
 
 
 def quoted(text: str, reserved: str = _RESERVED) -> str:
-    """Quote what may not stand in a URL, and nothing else: a signature may cover every letter of it."""
+    """Quote the characters that a URL cannot hold, and no others: a signature may cover the text of the URL."""
     return quote(_STRAY_PERCENT.sub("%25", text), safe=reserved, errors="surrogateescape")
 
 
 def _refuse_local(before: str, after: str, uri: str) -> None:
-    """Refuse a way to an address of this machine, unless the server lies there itself."""
-    there = _locality(after)
-    if there and there != _locality(before):
+    """Refuse a redirect to an address of this machine, unless the server has such an address itself."""
+    locality = _locality(after)
+    if locality and locality != _locality(before):
         raise RedirectError(
-            f"The server redirects to a {there} address",
+            f"The server redirects to a {locality} address",
             uri=uri,
-            hint="If it may, say storage_options={'local_redirects': True}",
+            hint="To allow it: storage_options={'local_redirects': True}",
         )
 
 
 def _locality(host: str) -> str:
-    """Name the kind of a host of this machine by its address, in any form the resolver takes; else ""."""
+    """Return the kind of an address of this machine, in any notation of the resolver; empty for other hosts."""
     host = host.lower().rstrip(".").partition("%")[0]
     if host in _LOOPBACK_NAMES or host.endswith(".localhost"):
         return "loopback"
@@ -121,7 +121,7 @@ def _locality(host: str) -> str:
 
 
 def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | None:
-    """Take the IPv4 address out of an IPv6 one that leads to it."""
+    """Return the IPv4 address to which an IPv6 address leads, or None."""
     if isinstance(address, IPv4Address) or int(address) <= 1:  # ``::`` and ``::1`` are their own
         return None
     is_low = any(address in network for network in _EMBEDDING)
@@ -129,6 +129,6 @@ def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | None:
 
 
 def _without_user(url: str) -> str:
-    """A server must not choose the credentials that we show to another."""
+    """Remove user and password: a server must not choose the credentials for another."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()

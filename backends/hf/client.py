@@ -1,7 +1,7 @@
-"""What is asked of a Hub: which commit a revision is, what a folder of it holds, and where a file lies.
+"""The Hub's control plane: requests the commit of a revision, the files of a folder, and the place of a file.
 
-Guarantees: the token is sent to the Hub's own host only; a listing is complete, and its pages lead nowhere else.
-huggingface_hub finds token and endpoint; its requests are not used, as several wait for ever on a silent server.
+Guarantees: the token is sent to the Hub's own host only; a listing is complete, with all pages from that host.
+huggingface_hub finds token and endpoint; its requests are not used, as some have no time-out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamer.backends.hf.paths import HfPath
 from streamer.backends.http.access import access_of, merged_options
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import raise_connection_error
-from streamer.backends.http.probe import Probe, probe
+from streamer.backends.http.probe import Probe, probe_object
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.options import SecretOptions
@@ -37,12 +37,12 @@ DEFAULT_LIMITS = Limits()
 
 
 class HubClient:
-    """Asks one Hub, under one token, about one repository.
+    """Sends requests about one repository to one Hub, with one token.
 
     Args:
         place: The repository and revision.
         storage_options: ``token``, ``endpoint``, and of the HTTP backend's ``verify``, ``proxy`` and ``timeout``.
-        limits: The most to take of the Hub's answers.
+        limits: Bounds of the Hub's answers.
 
     Attributes:
         access: Certificates and proxy.
@@ -50,7 +50,7 @@ class HubClient:
         endpoint: URL of the Hub.
 
     Raises:
-        OptionError: a value of the wrong kind, or one that is refused.
+        OptionError: a value of the wrong type, or one that is refused.
         CredentialsError: ``token=True`` without a saved login.
     """
 
@@ -66,26 +66,26 @@ class HubClient:
         self.client = HttpClient(self.access, partial(refusal, has_token=bool(headers)), limits)
 
     def commit(self, uri: str) -> str:
-        """Ask which commit the revision is now."""
-        body, _ = self._asked(self._api(f"revision/{quote(self._place.revision, safe='')}"), uri)
+        """Request the current commit of the revision."""
+        body, _ = self._answer_to(self._api(f"revision/{quote(self._place.revision, safe='')}"), uri)
         return commit_in(body, uri)
 
-    def listed(self, commit: str, folder: str, uri: str) -> Iterator[HubFile]:
-        """Describe the files directly in a folder; none when there is no such folder.
+    def files(self, commit: str, folder: str, uri: str) -> Iterator[HubFile]:
+        """Request the files directly in a folder; none where there is no such folder.
 
         Raises:
             ObjectNotFoundError: there is no such repository or commit.
-            StorageError: anything else the Hub or the network has to say.
+            StorageError: any other error of the Hub or the network.
         """
         url: str | None = self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))
         seen: set[str] = set()
         count = ListingCount(self._limits, uri)
         while url is not None:
             if url in seen:
-                raise StorageError("The Hub's listing leads astray", uri=uri, hint="Check the endpoint")
+                raise StorageError("The Hub lists the same page again", uri=uri, hint="Check the endpoint")
             seen.add(url)
             try:
-                body, link = self._asked(url, uri)
+                body, link = self._answer_to(url, uri)
             except ObjectNotFoundError as error:
                 if error.code == "EntryNotFound":
                     return
@@ -96,21 +96,21 @@ class HubClient:
             url = next_page(link, url, uri)
 
     def start(self, commit: str, path: str) -> Hop:
-        """Name the URL under which the Hub tells where a file lies."""
+        """Return the URL that the Hub redirects to the place of a file, with headers."""
         place = self._place
         url = f"{self.endpoint}/{place.resolve_prefix}{place.repository}/resolve/{commit}/{quote(path)}"
         return Hop(url, self.access.headers)
 
     def probe(self, commit: str, path: str, uri: str) -> Probe:
-        """Ask where a file lies, and for its first byte there; raises as `streamer.backends.http.probe.probe`."""
-        return self.client.run(probe, self.client, self.start(commit, path), uri)
+        """Request the first byte of a file at its place; raises as `probe_object`."""
+        return self.client.run(probe_object, self.client, self.start(commit, path), uri)
 
-    def _asked(self, url: str, uri: str) -> tuple[bytes, str]:
-        """Return what stands behind a URL of the API, and the ``Link`` to its next page."""
+    def _answer_to(self, url: str, uri: str) -> tuple[bytes, str]:
+        """Return the body of the answer of the API, and the ``Link`` to its next page."""
         return self.client.run(self._body, url, uri)
 
     async def _body(self, url: str, uri: str) -> tuple[bytes, str]:
-        answer = await self.client.opened(Hop(url, self.access.headers), uri, {})
+        answer = await self.client.open(Hop(url, self.access.headers), uri, {})
         try:
             return await body_of(answer.response, self._limits.answer_bytes), answer.headers.get("Link", "")
         except StorageError as error:
@@ -126,11 +126,11 @@ class HubClient:
 
 
 def _check_names(storage_options: Mapping[str, Any]) -> None:
-    """A mistyped ``token`` would silently mean another login."""
-    known = ("token", "endpoint", *_OF_HTTP)
-    unknown = [name for name in storage_options if name not in known]
+    """Refuse unknown options: a mistyped ``token`` would silently mean another login."""
+    names = ("token", "endpoint", *_OF_HTTP)
+    unknown = [name for name in storage_options if name not in names]
     if unknown:
-        raise OptionError(f"hf:// has no storage option {unknown[0]!r}", hint=f"It has {', '.join(known)}")
+        raise OptionError(f"hf:// has no storage option {unknown[0]!r}", hint=f"It has {', '.join(names)}")
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:
@@ -139,7 +139,7 @@ def _endpoint(options: Mapping[str, Any]) -> str:
     )
     try:
         scheme, host, _ = origin_of(endpoint)
-    except ValueError:  # half an address, no port
+    except ValueError:  # a malformed address or port
         scheme = host = ""
     if scheme not in ("http", "https") or not host or "@" in endpoint or "?" in endpoint:
         raise OptionError("endpoint must be the http:// or https:// URL of a Hub, without user and query")
@@ -147,14 +147,14 @@ def _endpoint(options: Mapping[str, Any]) -> str:
 
 
 def _token_headers(options: Mapping[str, Any]) -> dict[str, str]:
-    # Not `build_hf_headers`: for its user agent it asks huggingface.co, which the caller may not have named.
+    # Not `build_hf_headers`: for its user agent it sends a request to huggingface.co, which may not be the named Hub.
     if not isinstance(options.get("token"), (str, bool, type(None))) or not is_sendable(str(options.get("token"))):
         raise OptionError("token must be text, True for the saved login, or False for none")
-    wanted = options.get("token")
-    if wanted is False or (wanted is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN):
+    option = options.get("token")
+    if option is False or (option is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN):
         return {}
-    token = wanted if isinstance(wanted, str) else get_token()
-    if wanted is True and token is None:
+    token = option if isinstance(option, str) else get_token()
+    if option is True and token is None:
         raise CredentialsError("There is no saved login of the Hub", hint="Set HF_TOKEN, or run `hf auth login`")
     note_credential(token)
     return {"authorization": f"Bearer {token}"} if token is not None else {}

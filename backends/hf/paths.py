@@ -1,7 +1,7 @@
-"""What an ``hf://`` URL names: a kind of repository, its name, a revision and a path in it. Pure.
+"""Parses ``hf://`` URLs: a kind of repository, its name, a revision and a path in it. Pure.
 
-The rules are those of huggingface_hub's own file system and names of repositories. Refuses a path that leaves its
-repository, and a repository without its owner.
+The rules are those of huggingface_hub for URLs and names of repositories. Refuses a path that leaves its repository,
+and a repository without an owner.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 DEFAULT_REVISION = "main"
 
 _KINDS = {"models": "model", "datasets": "dataset", "spaces": "space"}
-_SPECIAL = re.compile(r"refs/(?:convert/[\w-]+|pr/[0-9]+)(?=/|$)")  # these hold a slash themselves
-# Its cache, too, is of such names alone: `..` would leave it, and `--` stands for the slash there.
+_SPECIAL = re.compile(r"refs/(?:convert/[\w-]+|pr/[0-9]+)(?=/|$)")  # these contain a slash
+# The cache relies on it, too: `..` would leave the cache, and `--` replaces the slash there.
 _PART = re.compile(r"(?!.*(?:--|\.\.))\w(?:[\w.-]{0,94}\w)?(?<!\.git)", re.ASCII)
 
 
@@ -33,7 +33,7 @@ class HfPath:
         repository: ``owner/name``.
         revision: A branch, tag, pull request or commit.
         prefix: The repository and revision as the user wrote them.
-        path: In the repository, without slashes at its ends; empty for all of it.
+        path: Path in the repository, without slashes at its ends; empty for the whole repository.
     """
 
     kind: str
@@ -49,15 +49,15 @@ class HfPath:
 
     @property
     def resolve_prefix(self) -> str:
-        """What stands before the repository in the URLs of its files."""
+        """The part before the repository in the URLs of its files."""
         return "" if self.kind == "model" else f"{self.kind}s/"
 
 
 def parse_uri(uri: str) -> HfPath:
-    """Take ``hf://[models/|datasets/|spaces/]owner/name[@revision][/path]`` apart.
+    """Parse ``hf://[models/|datasets/|spaces/]owner/name[@revision][/path]``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is malformed.
 
     Example:
         >>> parse_uri("hf://datasets/ada/texts@refs/pr/1/sub/a.json").revision

@@ -30,7 +30,7 @@ DEFAULT_LIMITS = Limits()
 _OTHER_KINDS = (
     "buckets/",
     "kernels/",
-)  # no repositories with commits of files; huggingface_hub's own file system reads them
+)  # no repositories with commits; huggingface_hub's own file system reads them
 
 
 @hookimpl
@@ -39,7 +39,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
     Raises:
         UsageError: the URL names no repository.
-        OptionError: an option of the wrong kind, or one that is refused.
+        OptionError: an option of the wrong type, or one that is refused.
         CredentialsError: ``token=True`` without a saved login.
     """
     if scheme != "hf" or uri.partition("://")[2].startswith(_OTHER_KINDS):
@@ -49,7 +49,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind() -> type[HttpSource]:
-    """Say that files are read over HTTP; those in the cache are read as files."""
+    """Return the kind of source: files are read over HTTP; those in the cache are read as files."""
     return HttpSource
 
 
@@ -59,7 +59,7 @@ class HfStore:
     Args:
         uri: The URL.
         storage_options: ``token``, ``endpoint``, and of the HTTP backend's ``verify``, ``proxy`` and ``timeout``.
-        limits: The most to take of the Hub's answers.
+        limits: Bounds of the Hub's answers.
 
     Attributes:
         root: `uri` without its scheme.
@@ -75,28 +75,28 @@ class HfStore:
         self._hub = HubClient(self._place, storage_options, limits)
         self.server = self._hub.endpoint
         self._guard = threading.Lock()
-        self._known_commit: str | None = None
+        self._pinned_commit: str | None = None
         self._probes: dict[str, Probe] = {}
         self._digests: dict[str, dict[str, str | None]] = {}  # by folder of the commit
 
     def info(self, path: str) -> ObjectInfo:
-        """Find the size of one file, in the cache or with one request.
+        """Return the size of one file, from the cache or by one request.
 
         Raises:
-            ObjectNotFoundError: there is no such file, revision or repository, or none that this token may see.
+            ObjectNotFoundError: there is no such file, revision or repository, or this token may not see it.
             AccessDeniedError: the repository is gated.
-            StorageError: anything else the Hub or the network has to say.
+            StorageError: any other error of the Hub or the network.
         """
         uri, inner = self._uri(path), self._inner(path)
         if not inner:
             raise ObjectNotFoundError("This is a repository, not a file", uri=uri, hint="Name a file in it")
-        local = cached_file(self._place, self._commit(), inner)
-        if local is not None:
-            return ObjectInfo(path, uri, os.path.getsize(local), self._commit())
-        known = self._probe(path)
+        cached = cached_file(self._place, self._commit(), inner)
+        if cached is not None:
+            return ObjectInfo(path, uri, os.path.getsize(cached), self._commit())
+        probe = self._probe(path)
         with self._guard:
-            self._probes[path] = known
-        return ObjectInfo(path, uri, known.size_bytes, self._commit())
+            self._probes[path] = probe
+        return ObjectInfo(path, uri, probe.size_bytes, self._commit())
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files of one folder of the commit with their sizes.
@@ -109,48 +109,48 @@ class HfStore:
         if is_offline():
             sizes = cached_files(self._place, commit, folder)
         else:
-            sizes = ((file.name, file.size_bytes) for file in self._hub.listed(commit, folder, self._uri(prefix)))
-        found = sorted((f"{prefix.rstrip('/')}/{name}", size) for name, size in sizes)
-        return [ObjectInfo(path, self._uri(path), size, commit) for path, size in found]
+            sizes = ((file.name, file.size_bytes) for file in self._hub.files(commit, folder, self._uri(prefix)))
+        files = sorted((f"{prefix.rstrip('/')}/{name}", size) for name, size in sizes)
+        return [ObjectInfo(path, self._uri(path), size, commit) for path, size in files]
 
     def source(self, info: ObjectInfo) -> Source:
-        """Name the file in the cache, else ask the Hub where it is; `HttpSource.refresh` asks again.
+        """Return the file in the cache, or its place from the Hub; `HttpSource.refresh` requests that again.
 
         Raises:
-            ChangedError: the Hub gives another size than it listed.
+            ChangedError: the file has another size than in the listing.
             StorageError: as for `info`.
         """
-        local = cached_file(self._place, self._commit(), self._inner(info.path))
-        if local is not None and os.path.getsize(local) == info.size_bytes:
-            return FileSource(local)
+        cached = cached_file(self._place, self._commit(), self._inner(info.path))
+        if cached is not None and os.path.getsize(cached) == info.size_bytes:
+            return FileSource(cached)
         with self._guard:
-            known = self._probes.pop(info.path, None)  # its redirect ages, so it serves once
-        return self._source(info, known or self._probe(info.path))
+            probe = self._probes.pop(info.path, None)  # used once, as its redirect expires
+        return self._source(info, probe or self._probe(info.path))
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Tell the SHA-256 that names the file in LFS or Xet, from the cache or with one listing of its folder.
+        """Return the SHA-256 that names the file in LFS or Xet, from the cache or by one listing of its folder.
 
         Raises:
             StorageError: as for `find`.
         """
         inner = self._inner(info.path)
-        local = cached_file(self._place, self._commit(), inner)
-        known = cached_sha256(local) if local is not None else None
-        if known is None and not is_offline():
-            known = self._listed_sha256(inner)
-        if known is None or info.size_bytes is None:
-            return NoDigest("the Hub keeps a sha256 of files in LFS and Xet only, which it is not")
-        return ObjectDigest("sha256", (PartDigest(info.size_bytes, known),))
+        cached = cached_file(self._place, self._commit(), inner)
+        sha256 = cached_sha256(cached) if cached is not None else None
+        if sha256 is None and not is_offline():
+            sha256 = self._listed_sha256(inner)
+        if sha256 is None or info.size_bytes is None:
+            return NoDigest("it is not in LFS or Xet, and the Hub has a sha256 of files there alone")
+        return ObjectDigest("sha256", (PartDigest(info.size_bytes, sha256),))
 
     def close(self) -> None:
-        """Do nothing: the session is shared, and the sources given out still need it."""
+        """Do nothing: the session is shared, and the sources still need it."""
 
-    def _source(self, info: ObjectInfo, known: Probe) -> Source:
-        if known.size_bytes != info.size_bytes:
-            told = f"{known.size_bytes} bytes, and lists {info.size_bytes}"
-            raise ChangedError(f"The Hub gives a file of {told}", uri=info.uri, hint="Load again")
+    def _source(self, info: ObjectInfo, probe: Probe) -> Source:
+        if probe.size_bytes != info.size_bytes:
+            sizes = f"{probe.size_bytes} bytes, and lists {info.size_bytes}"
+            raise ChangedError(f"The Hub sends a file of {sizes}", uri=info.uri, hint="Load again")
         return source_of_probe(
-            known,
+            probe,
             self._hub.client,
             self._hub.start(self._commit(), self._inner(info.path)),
             info,
@@ -163,14 +163,14 @@ class HfStore:
     def _refreshed(self, info: ObjectInfo) -> HttpSource:
         source = self._source(info, self._probe(info.path))
         if not isinstance(source, HttpSource):
-            raise RangeResponseError("The server no longer honours byte ranges", uri=info.uri, hint="Load again")
+            raise RangeResponseError("The server no longer answers byte ranges", uri=info.uri, hint="Load again")
         return source
 
     def _listed_sha256(self, inner: str) -> str | None:
         folder = inner.rpartition("/")[0]
-        with self._guard:  # so that the shards of a folder wait for one listing
+        with self._guard:  # all shards of a folder wait for one listing
             if folder not in self._digests:
-                files = self._hub.listed(self._known_commit or "", folder, self._uri(self._place.prefix))
+                files = self._hub.files(self._pinned_commit or "", folder, self._uri(self._place.prefix))
                 self._digests[folder] = {file.name: file.sha256 for file in files}
             return self._digests[folder].get(inner.rpartition("/")[2])
 
@@ -181,9 +181,9 @@ class HfStore:
 
     def _commit(self) -> str:
         with self._guard:
-            if self._known_commit is None:
-                self._known_commit = self._resolved_commit()
-            return self._known_commit
+            if self._pinned_commit is None:
+                self._pinned_commit = self._resolved_commit()
+            return self._pinned_commit
 
     def _resolved_commit(self) -> str:
         if COMMIT.fullmatch(self._place.revision):

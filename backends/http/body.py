@@ -1,7 +1,7 @@
-"""The body of an answer with a whole object, received piece by piece at a bounded pace.
+"""Receives the body of an answer with a whole object, piece by piece and at a minimal pace.
 
-Guarantees: a body that is silent, or slower than the pace allows, is given up after `stall_timeout_s`; bytes that came
-are handed on before the error that ended the body is raised.
+Guarantees: a body that stops, or is too slow, fails after `stall_timeout_s`; bytes that arrived are returned before the
+error that ended the body is raised.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from streamer.core.options.limits import Limits
 
 __all__ = ["next_piece"]
 
-# Of what `stall_bytes_per_s` asks of a range: here another attempt starts from the beginning of the object.
+# Of `stall_bytes_per_s`, the pace of a range: here another attempt starts from the beginning of the object.
 STALL_SHARE = 1 / 8
 
 
 async def next_piece(response: aiohttp.ClientResponse, wanted_bytes: int, uri: str, limits: Limits) -> bytes:
-    """Receive the next bytes of the body; fewer than wanted where it ends, breaks off, or is slow.
+    """Receive the next bytes of the body; fewer than wanted where it ends, breaks off or is slow.
 
     Raises:
         TransferTimeoutError: it stalled.
@@ -36,7 +36,7 @@ async def next_piece(response: aiohttp.ClientResponse, wanted_bytes: int, uri: s
         await asyncio.wait({receiving}, timeout=limits.stall_timeout_s)
     finally:
         is_slow = receiving.cancel()
-    # A receiver that is cancelled has left what it did not return in the response's buffer.
+    # The bytes that a cancelled receiver did not return are still in the response's buffer.
     await asyncio.wait({receiving})
     piece = b"".join(parts)
     if is_slow:
@@ -46,7 +46,9 @@ async def next_piece(response: aiohttp.ClientResponse, wanted_bytes: int, uri: s
     if isinstance(error := receiving.exception(), Exception):
         raise_connection_error(error, uri)
     raise TruncatedError(
-        "The server ends the file before its size", uri=uri, hint="Load again; else it was cut short there"
+        "The server ends the file before its size",
+        uri=uri,
+        hint="Load again; if that fails, the file itself is cut short",
     )
 
 
@@ -62,5 +64,5 @@ def _check_pace(received_bytes: int, elapsed_s: float, uri: str, limits: Limits)
         raise TransferTimeoutError(
             f"The transfer stalled: {received_bytes} bytes in {elapsed_s:.1f} s",
             uri=uri,
-            hint="The server gives no parts of the file, so each attempt starts anew; use one that answers ranges",
+            hint="The server has no ranges, so each attempt starts from the beginning; use a server with ranges",
         )

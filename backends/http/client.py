@@ -1,8 +1,8 @@
 """Requests about HTTP objects, on the session and event loop of fsspec's HTTP file system.
 
-Guarantees: redirects are followed by hand, under the rules of `client/redirects`; each wait is bounded (`answer_times`)
-and each request is tried three times at most; no cookie is kept, nothing is decompressed, and TLS is always verified.
-fsspec's own requests are not used: they carry the user's headers to whatever host a redirect names.
+Guarantees: redirects follow the rules of `client/redirects.py`; each wait is bounded (`answer_times`) and each request
+has three attempts at most; no cookie is kept, nothing is decompressed, and TLS is always verified. fsspec's own
+requests are not used: they send the user's headers to any host that a redirect names.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.trust import trust_in
 
-__all__ = ["HttpClient", "Opened"]
+__all__ = ["HttpClient", "OpenResponse"]
 
 T = TypeVar("T")
 
 DEFAULT_LIMITS = Limits()
-ATTEMPTS_IN_SILENCE = 2  # the second may meet another server behind the same address
-LONGEST_PAUSE_S = 1.0  # longer ones are for core/outages/patience.py
+ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address
+LONGEST_PAUSE_S = 1.0  # that a server may demand; core/outages/patience.py waits for longer ones
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
 
 
 @dataclass(frozen=True)
-class Opened:
-    """An answer whose body is not read yet.
+class OpenResponse:
+    """A response whose body is not read yet.
 
     Attributes:
-        response: To be closed by whoever asked.
-        hop: The URL and headers that it answers, behind all redirects.
+        response: The response of aiohttp; its receiver closes it.
+        hop: URL and headers of its request, after all redirects.
     """
 
-    response: aiohttp.ClientResponse = field(repr=False)  # which shows its URL
+    response: aiohttp.ClientResponse = field(repr=False)  # its own `repr` shows the URL
     hop: Hop
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers of the answer, in any case."""
+        """Headers of the response, in any case."""
         return self.response.headers
 
 
 class HttpClient:
-    """Asks for URLs under one `Access`.
+    """Sends GETs with one `Access`.
 
     Args:
-        access: Certificates, proxy and time-outs. Its headers are not sent by themselves: they are part of a `Hop`.
-        refuse: Says what an error status means, as `refusal` does.
-        limits: How long answers may take.
+        access: Certificates, proxy and time-outs. Its headers are not used here: each `Hop` has its own.
+        refuse: Makes the error for an error status, as `refusal` does.
+        limits: Bounds of the answers.
 
     Attributes:
         limits: The same.
@@ -106,30 +106,30 @@ class HttpClient:
             waiting.cancel()
             raise
 
-    async def opened(
+    async def open(
         self, start: Hop, uri: str, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout | None = None
-    ) -> Opened:
-        """Send a GET, follow its redirects and return a successful answer.
+    ) -> OpenResponse:
+        """Send a GET, follow its redirects and return a successful response.
 
         Args:
-            start: Where to begin, and what to send there.
-            uri: The same for messages, without secrets.
+            start: URL and headers of the first request.
+            uri: The URL for messages, without secrets.
             extra: Headers that may be sent to any host.
-            timeout: Instead of the one for requests about objects.
+            timeout: Used in place of the one for requests about objects.
 
         Raises:
-            RedirectError: as `next_hop`, or there are too many redirects.
-            StorageError: the server or the network failed, or the answer is an error.
+            RedirectError: as for `next_hop`, or there are too many redirects.
+            StorageError: the server or the network failed, or the response is an error.
         """
         attempts = Attempts(self._times)
         while True:
             try:
                 with allowing(self.limits.answer_bytes, self._times, attempts.began_s):
-                    found = await self._follow(start, uri, extra, timeout or self._timeout)
-                status = found.response.status
+                    opened = await self._follow(start, uri, extra, timeout or self._timeout)
+                status = opened.response.status
                 if status < 300:
-                    return found
-                body = await _start_of(found.response)
+                    return opened
+                body = await _start_of(opened.response)
             except StorageError:
                 raise
             except Exception as error:
@@ -139,23 +139,25 @@ class HttpClient:
                     raise_connection_error(error, uri, attempts.number, attempts.elapsed_s)
                 pause_s = 0.0
             else:
-                pause_s = _asked_pause_s(found.headers)
+                pause_s = _demanded_pause_s(opened.headers)
                 if attempts.are_over or status not in STATUSES or pause_s > LONGEST_PAUSE_S:
                     facts = {"attempts": attempts.number, "elapsed_s": attempts.elapsed_s}
-                    refused = self._refuse(status, found.headers, body, uri, **facts)
+                    refused = self._refuse(status, opened.headers, body, uri, **facts)
                     refused.retry_after_s = pause_s
-                    del found, body  # a server may repeat secrets in them, and a traceback show them
+                    del opened, body  # they may repeat secrets, and a traceback shows the values of local names
                     raise refused
             await attempts.pause(pause_s)
 
-    async def _follow(self, hop: Hop, uri: str, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout) -> Opened:
+    async def _follow(
+        self, hop: Hop, uri: str, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> OpenResponse:
         for _ in range(MAX_REDIRECTS + 1):
             response = await self._send(hop, extra, timeout)
             if response.status not in REDIRECTS:
-                return Opened(response, hop)
+                return OpenResponse(response, hop)
             location = hidden_uri(response.headers.get("Location"))
             await _finish(response)
-            del response  # its text shows the URL, and no frame may while an error passes
+            del response  # its text shows the URL, and a traceback shows the values of local names
             hop = next_hop(hop, location, uri, may_be_local=self._access.may_redirect_to_local)
         raise RedirectError(
             f"The server redirects more than {MAX_REDIRECTS} times",
@@ -171,15 +173,15 @@ class HttpClient:
             allow_redirects=False,
             timeout=timeout,
             proxy=self._access.proxy or environment_proxy(hop.url),
-            # aiohttp's own context is made when it is imported, and so misses a later SSL_CERT_FILE.
+            # aiohttp makes its own context when it is imported, and so ignores a later SSL_CERT_FILE.
             ssl=trust_in(self._access.ca_file or "") if hop.url.startswith("https:") else True,
         )
 
 
 async def _plain_session(**options: Any) -> aiohttp.ClientSession:
-    """Make a session that adds nothing to a request and takes nothing from an answer.
+    """Make a session that adds nothing to requests, and keeps nothing from answers.
 
-    Its connections are not limited: a file that is read in one stream holds one for as long as it is read.
+    The number of connections is not limited: a file that is read in one stream holds one until its end.
     """
     connector = aiohttp.TCPConnector(limit=0)
     return aiohttp.ClientSession(
@@ -192,7 +194,7 @@ async def _plain_session(**options: Any) -> aiohttp.ClientSession:
 
 
 async def _finish(response: aiohttp.ClientResponse) -> None:
-    """Keep the connection where the rest of the answer is short, and close it where it is not."""
+    """Read the rest of a response where it is short, so that its connection is kept; otherwise close it."""
     if (response.content_length or 0) <= ERROR_BODY_BYTES and response.content_length is not None:
         await response.read()
     else:
@@ -206,6 +208,6 @@ async def _start_of(response: aiohttp.ClientResponse) -> bytes:
         response.close()
 
 
-def _asked_pause_s(headers: Mapping[str, str]) -> float:
-    told = headers.get("Retry-After", "")
-    return float(told[:9]) if told.isascii() and told.isdigit() else 0.0
+def _demanded_pause_s(headers: Mapping[str, str]) -> float:
+    seconds = headers.get("Retry-After", "")
+    return float(seconds[:9]) if seconds.isascii() and seconds.isdigit() else 0.0

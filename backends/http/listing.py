@@ -1,8 +1,9 @@
-"""Which files the index page of a web server names: links to direct children of that very folder, and nothing else.
+"""Lists a folder of a web server by the links of its index page.
 
-Guarantees: a link to another host, another scheme, another folder or a sub-folder, or one with a query (a column to
-sort by), is left out, so that a page can contact no host the user did not name. Refuses a page of more than 16 MiB, one
-with more links than a folder may have entries, and one that Python's parser of HTML gives up.
+Guarantees: only links to files directly in the folder count. One to another host, scheme, folder or sub-folder, or with
+a query (such as a column to sort by), is ignored, so that no page leads to a host which the user did not name. Refuses
+a page of more than 16 MiB, one with more links than a folder may have entries, and one that is no HTML to Python's
+parser.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from streamer.core.options.limits import Limits, ListingCount
 __all__ = ["list_folder", "may_be_shard", "names_in"]
 
 MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
-_PAGES = ("text/html", "application/xhtml+xml", "")  # some servers tell no type
+_PAGES = ("text/html", "application/xhtml+xml", "")  # some servers send no type
 
 
 def list_folder(client: HttpClient, folder: Hop, uri: str, limits: Limits) -> list[str]:
-    """Read the index page of a folder, and return the quoted names of its files; an answer that is no page has none.
+    """Return the quoted names of the files in a folder, from its index page; empty where the answer is no page.
 
     Args:
-        client: Whose session to use.
-        folder: The folder's URL with its last slash, and the headers for its host.
-        uri: The same for messages, without secrets.
-        limits: Of its links.
+        client: Sends the request.
+        folder: URL of the folder with a slash at the end, and the headers for its host.
+        uri: The URL for messages, without secrets.
+        limits: Bounds of the listing.
 
     Raises:
         StorageError: the server or the network failed, or the page is too large.
     """
-    page, url = client.run(_page, client, folder, uri)  # parsed here: the loop serves everybody
+    page, url = client.run(_page, client, folder, uri)  # parsed on this thread: all requests share the loop
     try:
         return names_in(page.decode(errors="replace"), url, limits)
     except StorageError as error:
@@ -49,46 +50,46 @@ def names_in(page: str, url: str, limits: Limits) -> list[str]:
 
     Args:
         page: HTML.
-        url: Where the page is; links are relative to it.
-        limits: Of its links.
+        url: URL of the page, to which links are relative.
+        limits: Bounds of the listing.
 
     Raises:
-        StorageError: it has more links, or is not HTML.
+        StorageError: it has too many links, or is not HTML.
     """
     links = _Links(limits)
     try:
         links.feed(page)
-    except AssertionError:  # by which Python 3.10 to 3.13 refuse some declarations
+    except AssertionError:  # Python 3.10 to 3.13 raise it for some declarations
         raise StorageError("The index page of the folder is not HTML", hint="Name the file or the index") from None
     folder = urlsplit(url).path.rpartition("/")[0] + "/"
-    found = set()
-    for link in links.found:
+    names = set()
+    for link in links.targets:
         try:
             target = urljoin(url, quoted(link))
             parts = urlsplit(target)
-            is_near = origin_of(target) == origin_of(url)
+            is_same_server = origin_of(target) == origin_of(url)
         except ValueError:
             continue
         name = parts.path.removeprefix(folder)
-        if is_near and not parts.query and name and name != parts.path and "/" not in name:
-            found.add(name)
-    return sorted(found)
+        if is_same_server and not parts.query and name and name != parts.path and "/" not in name:
+            names.add(name)
+    return sorted(names)
 
 
 def may_be_shard(name: str) -> bool:
-    """Say whether a quoted name is worth a question about its file: those of shards and their indexes are."""
+    """Say whether a quoted name may be one of a shard or an index."""
     return is_of_checkpoint(unquote(name))
 
 
 async def _page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
-    answer = await client.opened(folder, uri, {})
-    kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    answer = await client.open(folder, uri, {})
+    content_type = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     try:
-        page = await body_of(answer.response, MAX_PAGE_BYTES) if kind in _PAGES else b""
-        is_page = bool(kind) or page.lstrip()[:1] == b"<"
+        page = await body_of(answer.response, MAX_PAGE_BYTES) if content_type in _PAGES else b""
+        is_page = bool(content_type) or page.lstrip()[:1] == b"<"
         return page if is_page else b"", answer.hop.url
     except StorageError:
-        if not kind:  # whatever it is, it is no page
+        if not content_type:  # not a page
             return b"", answer.hop.url
         raise StorageError(
             "The index page of the folder has no end",
@@ -102,15 +103,15 @@ async def _page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
 
 
 class _Links(HTMLParser):
-    """Collects where the anchors of a page lead."""
+    """Collects the targets of the links of a page."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.targets: list[str] = []
         self._count = ListingCount(limits, "")
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take the link of an anchor."""
+        """Note the target of a link."""
         if tag == "a":
             self._count.add(1)
-            self.found += [value.strip() for name, value in attrs if name == "href" and value]
+            self.targets += [value.strip() for name, value in attrs if name == "href" and value]

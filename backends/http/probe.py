@@ -1,7 +1,7 @@
-"""What the first byte of an HTTP object tells: its size, its version, where it is, and whether it is read by ranges.
+"""Requests the first byte of an HTTP object to learn its size, version and final URL, and whether it has ranges.
 
-Guarantees: one GET of one byte, because servers answer a HEAD as they like; an answer whose size is unknown, that is
-compressed, or that is a web page where weights were expected, is an error and never taken for the object.
+Guarantees: one GET of one byte, because the answer of servers to a HEAD may differ; an answer of unknown size, one that
+is compressed, and a web page in place of weights are errors.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import aiohttp
 
 from streamer.backends.client.answer_values import parse_size
 from streamer.backends.client.redirects import Hop
-from streamer.backends.http.client import HttpClient, Opened
+from streamer.backends.http.client import HttpClient, OpenResponse
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
 
-__all__ = ["Probe", "expiry_of", "probe", "version_in"]
+__all__ = ["Probe", "expiry_of", "probe_object", "version_in"]
 
-FIRST_BYTE_WAIT_S = 1.0  # behind its header; a new connection costs less than a longer wait
+FIRST_BYTE_WAIT_S = 1.0  # after the header; a new connection costs less than a longer wait
 
 _FIRST_BYTE = {"Range": "bytes=0-0"}
 _RANGE = re.compile(r"bytes\s+0-0/([0-9]+)", re.IGNORECASE)
@@ -34,14 +34,14 @@ _MEND_RANGES = "The server, or a proxy before it, handles ranges wrongly: turn t
 
 @dataclass(frozen=True)
 class Probe:
-    """One object, as its server describes it now.
+    """The current state of one object.
 
     Attributes:
-        hop: Where it is, behind all redirects, and what may be sent there.
+        hop: Its URL after all redirects, and the headers for that.
         size_bytes: Its size.
-        version: Its ETag, else its modification time, or None where the server tells neither.
-        version_header: The header that says so.
-        has_ranges: The server gives parts of it.
+        version: Its ETag, or its modification time, or None where the server sends neither.
+        version_header: The header with the version.
+        has_ranges: The server answers requests for ranges.
     """
 
     hop: Hop
@@ -51,24 +51,24 @@ class Probe:
     has_ranges: bool
 
 
-async def probe(client: HttpClient, start: Hop, uri: str) -> Probe:
-    """Ask for the first byte of an object.
+async def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
+    """Request the first byte of an object.
 
     Args:
-        client: Whose session to use.
+        client: Sends the request.
         start: The object's URL, and the headers for its host.
-        uri: The same for messages, without secrets.
+        uri: The URL for messages, without secrets.
 
     Raises:
-        ObjectNotFoundError: there is no such object, or a folder.
-        CredentialsError: the server asks for a login, with a status or with a page.
-        StorageError: anything else the server or the network has to say.
+        ObjectNotFoundError: there is no such object, or it is a folder.
+        CredentialsError: the server demands a login, with a status or with a page.
+        StorageError: any other error of the server or the network.
     """
     try:
-        answer = await client.opened(start, uri, _FIRST_BYTE)
+        answer = await client.open(start, uri, _FIRST_BYTE)
     except RangeResponseError as error:  # 416: not even one byte
         if error.status == 416:
-            return await _probe_of_nothing(client, start, uri)
+            return await _probe_empty(client, start, uri)
         raise
     try:
         _check_kind(answer.headers, urlsplit(start.url).path, uri)
@@ -77,13 +77,13 @@ async def probe(client: HttpClient, start: Hop, uri: str) -> Probe:
             await _take_first_byte(answer.response)
     finally:
         answer.response.close()
-    return _described(answer, size_bytes, has_ranges)
+    return _probe_of(answer, size_bytes, has_ranges)
 
 
 def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return the version that an answer tells, and the name of the header that does.
+    """Return the version in the headers of an answer, and the name of its header.
 
-    One that is not of ASCII has no text of its own, and so could not be compared: it does not count.
+    A value that is not ASCII is ignored: libraries decode it in different ways, so that it could not be compared.
     """
     for name in ("ETag", "Last-Modified"):
         if headers.get(name) and headers[name].isascii() and headers[name].isprintable():
@@ -92,10 +92,10 @@ def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
 
 
 def expiry_of(url: str) -> float | None:
-    """Return the Unix time until which a signed URL is good, or None where it does not say.
+    """Return the Unix time at which a signed URL expires, or None where it has none.
 
     Args:
-        url: As AWS (``X-Amz-Date``, ``X-Amz-Expires``) or CloudFront (``Expires``) sign it.
+        url: Signed by AWS (``X-Amz-Date``, ``X-Amz-Expires``) or CloudFront (``Expires``).
     """
     query = {name.lower(): values[0] for name, values in parse_qs(urlsplit(url).query).items()}
     try:
@@ -108,25 +108,25 @@ def expiry_of(url: str) -> float | None:
 
 
 async def _take_first_byte(response: aiohttp.ClientResponse) -> None:
-    """Empty the connection, so that it is kept. All that is wanted stood in the header, whatever comes behind it."""
+    """Read the byte, so that the connection is kept; a failure does not matter, as the headers are enough."""
     if response.content_length not in (1, None):
         return
     with suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
         await asyncio.wait_for(response.content.read(2), FIRST_BYTE_WAIT_S)
 
 
-async def _probe_of_nothing(client: HttpClient, start: Hop, uri: str) -> Probe:
-    """Ask again without a range: an empty object has no first byte."""
-    answer = await client.opened(start, uri, {})
+async def _probe_empty(client: HttpClient, start: Hop, uri: str) -> Probe:
+    """Request the object without a range: an empty one has no first byte."""
+    answer = await client.open(start, uri, {})
     answer.response.close()
     if answer.response.content_length != 0:
         raise RangeResponseError(
             "The server gives the file, but not its first byte", uri=uri, status=416, hint=_MEND_RANGES
         )
-    return _described(answer, 0, has_ranges=True)
+    return _probe_of(answer, 0, has_ranges=True)
 
 
-def _described(answer: Opened, size_bytes: int, has_ranges: bool) -> Probe:
+def _probe_of(answer: OpenResponse, size_bytes: int, has_ranges: bool) -> Probe:
     version, version_header = version_in(answer.headers)
     return Probe(answer.hop, size_bytes, version, version_header, has_ranges)
 
@@ -155,22 +155,22 @@ def _check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
 
 
 def _size(status: int, headers: Mapping[str, str], uri: str) -> tuple[int, bool]:
-    """Return the object's size, and whether its parts can be had."""
-    told = _RANGE.fullmatch(headers.get("Content-Range", "").strip())
+    """Return the object's size, and whether the server answers requests for ranges."""
+    content_range = _RANGE.fullmatch(headers.get("Content-Range", "").strip())
     if status == 206:
-        if told is None:
+        if content_range is None:
             raise RangeResponseError(
-                "The server sends another range than the one asked for", uri=uri, status=status, hint=_MEND_RANGES
+                "The server sends another range than the requested one", uri=uri, status=status, hint=_MEND_RANGES
             )
-        return parse_size(told[1], uri), True
+        return parse_size(content_range[1], uri), True
     if status != 200:
         raise StorageError("The server answers without a file", uri=uri, status=status, hint="Check the URL")
-    length = told[1] if told else headers.get("Content-Length", "")
+    length = content_range[1] if content_range else headers.get("Content-Length", "")
     if not length:
         raise StorageError(
-            "The server does not tell the size of the file, and gives no part of it",
+            "The server sends neither the size of the file nor ranges of it",
             uri=uri,
-            hint="Download it and load the copy: without its size nothing could tell a whole file from a part",
+            hint="Download it and load the copy: without its size a part could not be told from the whole file",
         )
     size_bytes = parse_size(length, uri)
-    return size_bytes, size_bytes <= 1 and told is None
+    return size_bytes, size_bytes <= 1 and content_range is None

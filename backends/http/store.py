@@ -1,8 +1,8 @@
 """Objects of HTTP servers: ``http://`` and ``https://`` URLs, read by ranges by the native reactors.
 
-Guarantees: every answer is asked of the server now; credentials are sent to the host they were given for and to no
-other; a query (a signature, a token) is sent for every object of the URL's folder, and never shown. Without ranges an
-object is read in one stream, and with options only fsspec can honour through fsspec; the load's report says so.
+Guarantees: every answer is requested from the server; credentials are sent only to the host that the user named; the
+query (a signature, a token) is sent for every object of the URL's folder, and never shown. Without ranges an object is
+read in one stream, and with options that only fsspec supports through fsspec; the load's report says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.fallback import open_through_fsspec
 from streamer.backends.http.listing import list_folder, may_be_shard
-from streamer.backends.http.probe import Probe, expiry_of, probe
+from streamer.backends.http.probe import Probe, expiry_of, probe_object
 from streamer.backends.http.stream import OneStream
 from streamer.core.errors import (
     AccessDeniedError,
@@ -39,8 +39,8 @@ from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, St
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
 
 DEFAULT_LIMITS = Limits()
-PROBES_AT_A_TIME = 16  # as many as the engine asks for sources at once
-_IN_PATHS = "!$%&'()*+,/:;=@[]~"  # a `?` or `#` in the name of a shard is a letter of it
+PROBES_AT_A_TIME = 16  # as many as sources are requested at once
+_IN_PATHS = "!$%&'()*+,/:;=@[]~"  # a `?` or `#` in the name of a shard is quoted
 
 
 @hookimpl
@@ -63,7 +63,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind() -> type[HttpSource]:
-    """Say that these objects are read over HTTP."""
+    """Return the kind of source: these objects are read over HTTP."""
     return HttpSource
 
 
@@ -72,8 +72,8 @@ class HttpStore:
 
     Args:
         uri: The URL, which may hold user, password and query.
-        options: Arguments of `HTTPFileSystem`, as `merged_options` gives them.
-        limits: The most to take of the server's answers.
+        options: Arguments of `HTTPFileSystem`, from `merged_options`.
+        limits: Bounds of the server's answers.
 
     Attributes:
         root: `uri` without user, query and fragment.
@@ -95,18 +95,18 @@ class HttpStore:
         self.root = (self._host + parts.path).rstrip("/")
 
     def info(self, path: str) -> ObjectInfo:
-        """Ask for size and version with one GET of one byte.
+        """Request size and version by one GET of one byte.
 
         Raises:
             ObjectNotFoundError: there is no such file.
-            CredentialsError: the server asks for a login.
+            CredentialsError: the server demands a login.
             RedirectError: it redirects to where credentials or privacy would be lost.
-            StorageError: anything else the server, the network or TLS has to say.
+            StorageError: any other error of the server, the network or TLS.
         """
-        return self._told(path, self._client.run(probe, self._client, self._start(path), self._uri(path)))
+        return self._info_of(path, self._client.run(probe_object, self._client, self._start(path), self._uri(path)))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the files that the folder's index page links to, and ask for the first byte of what may be a shard.
+        """List the files that the folder's index page links to, and probe those that may be shards.
 
         Any other file is listed without a size, and so is one that cannot be read.
 
@@ -117,7 +117,7 @@ class HttpStore:
         folder = prefix.rstrip("/")
         try:
             names = list_folder(self._client, self._start(f"{folder}/"), self._uri(folder), self._limits)
-            return self._client.run(self._described, [f"{folder}/{name}" for name in names])
+            return self._client.run(self._infos, [f"{folder}/{name}" for name in names])
         except ObjectNotFoundError:
             return []
         except AccessDeniedError as error:
@@ -126,62 +126,62 @@ class HttpStore:
             raise
 
     def source(self, info: ObjectInfo) -> HttpSource | PythonSource:
-        """Say where the object is; it is only asked for again when `info` is not this store's latest.
+        """Return the object's source; it is probed again where `info` is not this store's latest.
 
         Raises:
-            ChangedError: it is not the object that `info` describes.
+            ChangedError: it was replaced since `info`.
             StorageError: as for `info`.
         """
         with self._guard:
-            known = self._probes.get(info.path)
-        if known is None or not _is_same(known, info):
-            known = self._probed_again(info)
-        again = partial(self._refreshed, info)
+            probe = self._probes.get(info.path)
+        if probe is None or not _is_same(probe, info):
+            probe = self._probe_again(info)
+        refresh = partial(self._refreshed, info)
         ca_file, proxy = self._access.ca_file, self._access.proxy
-        return source_of_probe(known, self._client, self._start(info.path), info, again, ca_file=ca_file, proxy=proxy)
+        return source_of_probe(probe, self._client, self._start(info.path), info, refresh, ca_file=ca_file, proxy=proxy)
 
     def close(self) -> None:
-        """Do nothing: the session is shared, and the sources given out still need it."""
+        """Do nothing: the session is shared, and the sources still need it."""
 
-    async def _described(self, paths: list[str]) -> list[ObjectInfo]:
-        rest, found = iter(paths), []
+    async def _infos(self, paths: list[str]) -> list[ObjectInfo]:
+        rest, infos = iter(paths), []
 
-        async def ask_in_turn() -> None:
-            for path in rest:  # shared, so that a page of many links makes no task for each
+        async def probe_in_turn() -> None:
+            for path in rest:  # tasks share it, so that a page of many links does not make a task for each
                 try:
                     if not may_be_shard(path):
-                        found.append(ObjectInfo(path, self._uri(path), size_bytes=None))
+                        infos.append(ObjectInfo(path, self._uri(path), size_bytes=None))
                         continue
-                    found.append(self._told(path, await probe(self._client, self._start(path), self._uri(path))))
+                    probe = await probe_object(self._client, self._start(path), self._uri(path))
+                    infos.append(self._info_of(path, probe))
                 except ObjectNotFoundError:
                     pass  # a link to a sub-folder without its slash, or to what is gone
                 except StorageError as error:
                     if is_transient(error):
-                        for _ in rest:  # nobody needs the others' answers
+                        for _ in rest:  # the other answers are not needed
                             pass
-                        raise  # whoever asked will ask again: the file is there, and its size is not known
-                    found.append(ObjectInfo(path, self._uri(path), size_bytes=None))
+                        raise  # the caller retries: the file exists, but its size is not known
+                    infos.append(ObjectInfo(path, self._uri(path), size_bytes=None))
 
-        await asyncio.gather(*(ask_in_turn() for _ in range(PROBES_AT_A_TIME)))
-        return sorted(found, key=lambda info: info.path)
+        await asyncio.gather(*(probe_in_turn() for _ in range(PROBES_AT_A_TIME)))
+        return sorted(infos, key=lambda info: info.path)
 
-    def _told(self, path: str, known: Probe) -> ObjectInfo:
+    def _info_of(self, path: str, probe: Probe) -> ObjectInfo:
         with self._guard:
-            self._probes[path] = known
-        return ObjectInfo(path, self._uri(path), known.size_bytes, known.version)
+            self._probes[path] = probe
+        return ObjectInfo(path, self._uri(path), probe.size_bytes, probe.version)
 
-    def _probed_again(self, info: ObjectInfo) -> Probe:
-        known = self._client.run(probe, self._client, self._start(info.path), info.uri)
-        if not _is_same(known, info):
+    def _probe_again(self, info: ObjectInfo) -> Probe:
+        probe = self._client.run(probe_object, self._client, self._start(info.path), info.uri)
+        if not _is_same(probe, info):
             raise ChangedError("The file was replaced since it was found", uri=info.uri, hint="Load again")
-        return known
+        return probe
 
     def _refreshed(self, info: ObjectInfo) -> HttpSource:
-        known = self._probed_again(info)
-        self._told(info.path, known)
+        self._info_of(info.path, self._probe_again(info))
         source = self.source(info)
         if not isinstance(source, HttpSource):
-            raise RangeResponseError("The server no longer honours byte ranges", uri=info.uri, hint="Load again")
+            raise RangeResponseError("The server no longer answers byte ranges", uri=info.uri, hint="Load again")
         return source
 
     def _start(self, path: str) -> Hop:
@@ -196,49 +196,48 @@ class HttpStore:
 
 
 def source_of_probe(
-    known: Probe,
+    probe: Probe,
     client: HttpClient,
     start: Hop,
     info: ObjectInfo,
-    again: Any,
+    refresh: Any,
     *,
     ca_file: str | None,
     proxy: str | None,
     names_version: bool = False,
 ) -> HttpSource | PythonSource:
-    """Turn what a probe told into a source.
+    """Make the source of a probed object.
 
     Args:
-        known: The probe.
-        client: To read in one stream with.
-        start: The object's URL before redirects.
+        probe: The probe.
+        client: Reads an object without ranges.
+        start: The object's URL before redirects, and the headers for its host.
         info: The object.
-        again: Gives the source anew.
+        refresh: As for `HttpSource`.
         ca_file: As for `HttpSource`.
         proxy: As for `HttpSource`.
-        names_version: The URL itself names one version, so that no header need tell it.
+        names_version: The URL itself names one version, so that no header is compared.
     """
-    if not known.has_ranges:
-        scheme, host, port = origin_of(known.hop.url)
+    if not probe.has_ranges:
+        scheme, host, port = origin_of(probe.hop.url)
         remark = f"{scheme}://{host}:{port} does not honour byte ranges: read in one stream"
-        return PythonSource(OneStream(client, start, info, known).read_into, remark=remark)
-    is_redirected = known.hop.url != start.url
+        return PythonSource(OneStream(client, start, info, probe).read_into, remark=remark)
+    is_redirected = probe.hop.url != start.url
     return HttpSource(
-        url=known.hop.url,
-        headers=known.hop.headers,
-        version=None if names_version else known.version,
-        version_header=None if names_version else known.version_header,
-        # A signed URL that the user gave is what it is; one that a redirect gave can be had anew.
-        expires_at_s=expiry_of(known.hop.url) if is_redirected else None,
-        refresh=again,
+        url=probe.hop.url,
+        headers=probe.hop.headers,
+        version=None if names_version else probe.version,
+        version_header=None if names_version else probe.version_header,
+        # A signed URL of the user's cannot be renewed; one of a redirect can.
+        expires_at_s=expiry_of(probe.hop.url) if is_redirected else None,
+        refresh=refresh,
         ca_file=ca_file,
         proxy=proxy,
     )
 
 
-def _is_same(known: Probe, info: ObjectInfo) -> bool:
-    is_untold = info.size_bytes is None
-    return is_untold or (known.size_bytes, known.version) == (info.size_bytes, info.version)
+def _is_same(probe: Probe, info: ObjectInfo) -> bool:
+    return info.size_bytes is None or (probe.size_bytes, probe.version) == (info.size_bytes, info.version)
 
 
 def _split(uri: str) -> Any:

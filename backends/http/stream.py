@@ -1,8 +1,9 @@
-"""An HTTP object whose server gives no parts of it, read front to back through one GET.
+"""Reads an HTTP object from beginning to end through one GET, where its server answers no requests for ranges.
 
-Guarantees: every byte comes from an answer with the size and version that the probe told; each wait is bounded; the
-connection goes back at the end of the object, when many others are read, or when nobody holds the reader. The engine's
-threads may ask for neighbouring blocks in any order: who comes early waits. Going back means reading from the start.
+Guarantees: every byte comes from an answer with the size and version of the probe; each wait is bounded; the connection
+is closed at the end of the object, when many others are read, or when the reader is no longer used. The engine's
+threads may request neighbouring blocks in any order: a later block waits. An earlier block than the last means reading
+from the start.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import aiohttp
 
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.body import next_piece
-from streamer.backends.http.client import HttpClient, Opened
+from streamer.backends.http.client import HttpClient, OpenResponse
 from streamer.backends.http.probe import Probe, version_in
 from streamer.core.errors import (
     ChangedError,
@@ -34,21 +35,21 @@ from streamer.core.store.sources import ObjectInfo
 __all__ = ["OneStream"]
 
 ATTEMPTS = 3  # to read one block; each begins at the start of the object
-CHUNK_BYTES = 1 << 20  # what is copied at a time: waking the loop for less costs more than the copy
-EARLY_WAIT_S = 0.02  # for a thread that holds an earlier block and has not asked yet; several switches of the GIL
+CHUNK_BYTES = 1 << 20  # copied at a time: waking the loop for less costs more than the copy
+EARLY_WAIT_S = 0.02  # for a thread with an earlier block that has not asked yet; several switches of the GIL
 MAX_IDLE = 8  # connections that wait for their next block; servers close them after a minute anyway
 
 _Body = list[aiohttp.ClientResponse]
 
 
 class OneStream:
-    """Reads one object; called by any number of threads, one of which reads at a time.
+    """The reader of one object; any number of threads may call it, and one of them reads at a time.
 
     Args:
-        client: Whose session to use.
+        client: Sends the request.
         start: The object's URL before redirects, and the headers for its host.
         info: The object, with its size.
-        expected: What the probe told.
+        expected: Size and version, from the probe.
 
     Attributes:
         last_used_s: When a block was last read, by `time.monotonic`.
@@ -57,7 +58,7 @@ class OneStream:
     def __init__(self, client: HttpClient, start: Hop, info: ObjectInfo, expected: Probe) -> None:
         self._client, self._start, self._info, self._expected = client, start, info, expected
         self._turn = threading.Condition()
-        self._asked: list[int] = []
+        self._waiting: list[int] = []
         self._is_busy = False
         self._position = 0
         self._body: _Body = []
@@ -68,9 +69,9 @@ class OneStream:
         """Fill the whole buffer from that offset.
 
         Raises:
-            ChangedError: the object is another one than at the probe.
-            TruncatedError: it ends too early, several times.
-            StorageError: anything else the server or the network has to say.
+            ChangedError: the object was replaced since the probe.
+            TruncatedError: it ends too early, in each attempt.
+            StorageError: any other error of the server or the network.
         """
         view = buffer.cast("B")
         self._take_turn(offset)
@@ -85,19 +86,19 @@ class OneStream:
 
     @property
     def is_open(self) -> bool:
-        """It holds a connection."""
+        """Whether it holds a connection."""
         return bool(self._body)
 
     def drop_if_idle(self) -> None:
-        """Give the connection back unless somebody waits for its bytes."""
+        """Close the connection unless a thread waits for its bytes."""
         with self._turn:
-            if not self._is_busy and not self._asked:
+            if not self._is_busy and not self._waiting:
                 self._drop()
 
     def _take_turn(self, offset: int) -> None:
-        """Wait until nobody asks for an earlier block, and a moment longer where this one does not follow."""
+        """Wait until no thread wants an earlier block, and a moment longer where this block is not the next."""
         with self._turn:
-            self._asked.append(offset)
+            self._waiting.append(offset)
             self._turn.notify_all()
             try:
                 while True:
@@ -108,21 +109,21 @@ class OneStream:
                         break
                 self._is_busy = True
             finally:
-                self._asked.remove(offset)
+                self._waiting.remove(offset)
 
     def _is_next(self, offset: int) -> bool:
-        return not self._is_busy and offset == min(self._asked)
+        return not self._is_busy and offset == min(self._waiting)
 
     def _read(self, view: memoryview, offset: int) -> None:
         for attempt in range(1, ATTEMPTS + 1):
-            latest = inf  # what lies before the block is passed over for as long as it keeps coming
+            latest = inf  # the bytes before the block have no deadline while they arrive
             try:
                 self._go_to(offset)
                 latest = monotonic() + self._client.limits.block_deadline_s
                 self._fill(view, latest)
             except (ConnectError, TransferTimeoutError, TruncatedError) as error:
                 self._drop()
-                # A future and its error hold each other, and the error's frames hold the buffer.
+                # A future and its error hold each other, and the frames of the error hold the buffer.
                 error.__traceback__ = None
                 if attempt == ATTEMPTS or monotonic() > latest:
                     error.byte_range, error.object_size = (offset, offset + len(view)), self._info.size_bytes
@@ -157,7 +158,7 @@ class OneStream:
     def _receive(self, count: int, take: Callable[[bytes, int], None]) -> None:
         received = 0
         while received < count:
-            # Copied here and not on the loop, which may hold a finished coroutine, and so the buffer, a moment longer.
+            # Copied here and not on the loop, which may hold a finished coroutine, and so the buffer, for a moment.
             wanted = min(CHUNK_BYTES, count - received)
             piece = self._client.run(next_piece, self._body[0], wanted, self._info.uri, self._client.limits)
             take(piece, received)
@@ -166,8 +167,8 @@ class OneStream:
         if self._position == self._expected.size_bytes:
             self._drop()
 
-    async def _open(self) -> Opened:
-        answer = await self._client.opened(self._start, self._info.uri, {}, self._client.body_timeout)
+    async def _open(self) -> OpenResponse:
+        answer = await self._client.open(self._start, self._info.uri, {}, self._client.body_timeout)
         try:
             self._check(answer)
         except BaseException:
@@ -175,7 +176,7 @@ class OneStream:
             raise
         return answer
 
-    def _check(self, answer: Opened) -> None:
+    def _check(self, answer: OpenResponse) -> None:
         uri, headers = self._info.uri, answer.headers
         if answer.response.status != 200 or headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
             raise RangeResponseError(
@@ -193,7 +194,7 @@ class OneStream:
                 hint="Load again, and do not overwrite a checkpoint while it is read",
             )
         if size_bytes is None:
-            raise StorageError("The server no longer tells the size of the file", uri=uri, hint="Load again")
+            raise StorageError("The server no longer sends the size of the file", uri=uri, hint="Load again")
 
     def _drop(self) -> None:
         self._position = 0
@@ -205,7 +206,7 @@ _open_guard = threading.Lock()
 
 
 def _make_room(stream: OneStream) -> None:
-    """Let only so many readers keep a connection between two blocks, the ones last used; servers close it anyway."""
+    """Close connections of the readers used longest ago, so that at most `MAX_IDLE` wait for their next block."""
     with _open_guard:
         _open.add(stream)
         others = sorted((other for other in _open if other is not stream and other.is_open), key=_last_used_s)
@@ -213,15 +214,13 @@ def _make_room(stream: OneStream) -> None:
         other.drop_if_idle()
 
 
-def _start_anew_in_child() -> None:
-    _open.clear()  # the parent's
+def _reset_in_child() -> None:
+    _open.clear()  # they belong to the parent
     _open_guard.release()
 
 
 # `fork` waits for the guard, so that no child inherits it locked.
-os.register_at_fork(
-    before=_open_guard.acquire, after_in_parent=_open_guard.release, after_in_child=_start_anew_in_child
-)
+os.register_at_fork(before=_open_guard.acquire, after_in_parent=_open_guard.release, after_in_child=_reset_in_child)
 
 
 def _last_used_s(stream: OneStream) -> float:

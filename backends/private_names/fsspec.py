@@ -55,8 +55,8 @@ def forget_instance(fs: AbstractFileSystem) -> None:
 
 def vars_of(fs: AbstractFileSystem) -> dict[str, Any]:
     """Return the attributes of a file system itself: a cache answers ``vars`` with those of its target."""
-    found: dict[str, Any] = object.__getattribute__(fs, "__dict__")
-    return found
+    attributes: dict[str, Any] = object.__getattribute__(fs, "__dict__")
+    return attributes
 
 
 def is_cached(fs: Any, path: str) -> bool:

@@ -401,7 +401,7 @@ HTTP = [
         ("TLS handshake", "https_server", lambda server: load(f"{server.https_url}/open/model")),
         ("Unverified TLS", "http_server", http("/open/model", verify=False)),
         ("No connection", "tmp_path", lambda _: load("http://127.0.0.1:9/model.safetensors")),
-        ("does not tell the size", "http_server", http("/chunked/model/model-00001-of-00004.safetensors")),
+        ("neither the size of the file", "http_server", http("/chunked/model/model-00001-of-00004.safetensors")),
         ("compresses", "tmp_path", compressing),
         ("does not honour", "http_server", lambda server: remark(f"{server.http_url}/whole/model")),
         (

@@ -433,7 +433,7 @@ def test_blocks_asked_for_in_the_wrong_order_come_from_one_request(two_servers, 
     early = threading.Thread(target=lambda: found.update(second=read(reader, 5000, 9000)))
     early.start()
     with reader._turn:
-        assert reader._turn.wait_for(lambda: reader._asked, 60)
+        assert reader._turn.wait_for(lambda: reader._waiting, 60)
     found["first"] = read(reader, 0, 5000)
     early.join()
     assert found == {"first": DATA[:5000], "second": DATA[5000:9000]}
