@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from fsspec import AbstractFileSystem
 
 from streamer.backends.client.redirects import Hop, next_hop, origin_of
+from streamer.backends.client.tls_options import check_tls_is_verified
 from streamer.backends.fsspec.options import configured_options
 from streamer.core.errors import OptionError, RedirectError
 from streamer.core.secrets.options import SecretOptions
@@ -68,9 +69,10 @@ def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapp
         options: The arguments.
 
     Raises:
-        OptionError: ``client_kwargs`` is no mapping.
+        OptionError: ``client_kwargs`` is no mapping, or TLS would not be verified.
     """
     own = configured_options(cls, options)
+    check_tls_is_verified(own)
     may_be_local = own.pop("local_redirects", None) is True
     if isinstance(own.get("get_client"), GuardedSessions):
         return own

@@ -23,7 +23,7 @@ from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
 from streamer.backends.fsspec.reads import source_of
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.discovery.entry_points import refuse_accidental
-from streamer.core.errors import ObjectNotFoundError, UsageError
+from streamer.core.errors import ObjectNotFoundError, OptionError, UsageError
 from streamer.core.secrets.options import plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
@@ -46,6 +46,8 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     snapshot = InstanceSnapshot()
     try:
         fs, path = fsspec.url_to_fs(str(uri), **plain(with_guarded_links(uri, storage_options)))
+    except OptionError:  # one of ours, which says more than fsspec's
+        raise
     except Exception as error:
         raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
     path = hidden_part(path, uri)

@@ -20,9 +20,9 @@ from fsspec.implementations.http import HTTPFileSystem
 
 from streamer.backends.client.option_types import is_sendable, timeout_of
 from streamer.backends.client.proxy import login_of, named_proxy
+from streamer.backends.client.tls_options import check_tls_is_verified
 from streamer.backends.fsspec.options import configured_options
 from streamer.backends.http.option_kinds import check_options
-from streamer.backends.private_names.aiohttp import verifies_tls
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
@@ -83,14 +83,7 @@ def merged_options(storage_options: Mapping[str, Any]) -> SecretOptions:
     """
     options = configured_options(HTTPFileSystem, storage_options)
     check_options(options, _OWN, _IRRELEVANT)
-    client = options.get("client_kwargs") or {}
-    connector = client.get("connector")
-    is_refused = any(options.get(name) is False for name in ("verify", "ssl", "verify_ssl"))
-    if is_refused or not verifies_tls(connector):
-        raise OptionError(
-            "Unverified TLS is refused",
-            hint="Name the CA instead: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
-        )
+    check_tls_is_verified(options)
     return options
 
 

@@ -164,3 +164,13 @@ def test_a_file_system_of_the_callers_own_is_left_as_it_is(foreign: ScriptedServ
         assert streamer.load(named.url, fs=own)["a"].tolist() == [0] * 8
     assert own.fs.get_client.__module__ == "fsspec.implementations.http"
     assert foreign.requests
+
+
+@pytest.mark.parametrize("chain", URLS)
+@pytest.mark.parametrize("name", ["ssl", "verify_ssl"])
+def test_certificates_are_checked_inside_of_a_chain_too_regression(chain: str, name: str, tmp_path: Path) -> None:
+    """``ssl=False`` was obeyed there."""
+    with ScriptedServer(CONTENTS[chain]) as server:
+        with pytest.raises(streamer.OptionError, match="Unverified TLS is refused"):
+            load(chain, server, {name: False}, tmp_path)
+        assert not server.requests

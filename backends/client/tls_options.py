@@ -1,0 +1,28 @@
+"""Options of aiohttp that switch the checks of certificates off: refused, wherever they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamer.backends.private_names.aiohttp import verifies_tls
+from streamer.core.errors import OptionError
+
+__all__ = ["check_tls_is_verified"]
+
+_SWITCHES = ("verify", "ssl", "verify_ssl")
+
+
+def check_tls_is_verified(options: Mapping[str, Any]) -> None:
+    """Look at the arguments of an HTTP file system, and into its ``client_kwargs``.
+
+    Raises:
+        OptionError: TLS would not be verified.
+    """
+    client = options.get("client_kwargs")
+    connector = client.get("connector") if isinstance(client, Mapping) else None
+    if any(options.get(name) is False for name in _SWITCHES) or not verifies_tls(connector):
+        raise OptionError(
+            "Unverified TLS is refused",
+            hint="Name the CA instead: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
+        )
