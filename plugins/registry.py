@@ -116,7 +116,7 @@ def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str
         uris: The URIs that are being loaded: files there are not installed.
     """
     disabled = {normalized(name) for name in os.environ.get(DISABLED, "").split(",")} - {""}
-    points = entry_points_of(GROUP, map(_folder_of, uris)) if entry_points is None else entry_points
+    points = entry_points_of(GROUP, map(folder_of, uris)) if entry_points is None else entry_points
     # The name of a distribution is in its metadata, which takes half a millisecond to read: not for nothing.
     return [point for point in points if not disabled or normalized(distribution_of(point)) not in disabled]
 
@@ -151,7 +151,7 @@ def may_serve(point: EntryPoint) -> bool:
     return is_free or is_builtin(point) or is_allowed(distribution_of(point))
 
 
-def _folder_of(uri: str) -> str:
+def folder_of(uri: str) -> str:
     """Give the folder of a checkpoint on a disk; for any other, the working directory."""
     last = uri.rpartition("::")[2]
     if scheme_of(last) != "file":

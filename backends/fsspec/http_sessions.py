@@ -19,6 +19,7 @@ from streamer.backends.client.redirects import Hop, next_hop, origin_of
 from streamer.backends.client.tls_options import check_tls_is_verified
 from streamer.backends.fsspec.options import configured_options
 from streamer.core.errors import OptionError, RedirectError
+from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     import aiohttp
 
 __all__ = ["GuardedSessions", "with_guarded_sessions"]
+
+LIMITS = Limits()  # the defaults: fsspec keeps a session for many loads, and it cannot have the times of one
+SILENCE_S = max(LIMITS.first_byte_timeout_s, LIMITS.stall_timeout_s)
 
 _SECRETS = frozenset({"auth", "connector", "cookie_jar", "cookies", "get_client", "headers", "ssl"})
 
@@ -52,6 +56,9 @@ class GuardedSessions:
         """Make a session; only a trace sees the redirects of requests that fsspec sends."""
         import aiohttp  # noqa: PLC0415  (only HTTP needs it)
 
+        # aiohttp's own ends a silent download after five minutes, and a large one as well.
+        times = aiohttp.ClientTimeout(total=None, connect=LIMITS.connect_timeout_s, sock_read=SILENCE_S)
+        options.setdefault("timeout", times)
         session = aiohttp.ClientSession(**options) if self.make is None else await self.make(**options)
         trace = aiohttp.TraceConfig()
         trace.on_request_redirect.append(partial(_check_redirect, self))

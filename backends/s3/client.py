@@ -203,7 +203,7 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
 
     Raises:
-        OptionError: a value of the wrong type, ``verify=False``, a password in ``endpoint_url``, or an
+        OptionError: a value of the wrong type, ``verify=False``, a secret in ``endpoint_url``, or an
             ``asynchronous`` instance.
     """
     options = configured_options(S3FileSystem, storage_options)
@@ -211,8 +211,8 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
     # They get no name: a traceback with locals would show the password.
-    if "@" in (options.get("endpoint_url") or "") + (options["client_kwargs"].get("endpoint_url") or ""):
-        raise OptionError("endpoint_url cannot hold a user or password: botocore would show it in its messages")
+    if set("@?#") & set((options.get("endpoint_url") or "") + (options["client_kwargs"].get("endpoint_url") or "")):
+        raise OptionError("endpoint_url cannot hold a user, password or query: botocore would show it in its messages")
     return options
 
 

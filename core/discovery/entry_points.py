@@ -56,22 +56,23 @@ def entry_points_of(group: str, folders: Iterable[str] = ()) -> list[EntryPoint]
     return [point for points in points_by_name.values() for point in points]
 
 
-def refuse_accidental(group: str, library: str) -> None:
+def refuse_accidental(group: str, library: str, folders: Iterable[str] = ()) -> None:
     """Raise where another library would take a distribution in the working directory for an installed one.
 
     Args:
         group: The library's group of entry points.
         library: Its name.
+        folders: Of the checkpoints that are being loaded, where a distribution is as little wanted.
 
     Raises:
         PluginError: such a distribution exists, and ``STREAMER_PLUGINS`` does not name it.
     """
-    _, accidental = split_path()
+    _, accidental = split_path(tuple(folders))
     for distribution, _points in _with_entry_points(accidental, group) if accidental else ():
         if not is_allowed(name_of(distribution)):
             raise PluginError(
                 f"{library} would run code of {quoted(name_of(distribution))}, which nobody installed: it lies in the "
-                "working directory",
+                "working directory or in the checkpoint's folder",
                 hint=f"Start Python in another folder or with -P, or, if it is yours, name it in {ALLOWED}",
             )
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import is_mangled
+from streamer.core.secrets.wrong_types import type_name
 
 __all__ = [
     "check_file_system",
@@ -51,8 +53,14 @@ def check_uri(uri: Any) -> None:
     """
     text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(text, str) or not text:
-        kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type(uri).__name__
+        kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type_name(uri)
         raise UsageError(f"a URI is non-empty text or a path, not {kind}", hint="Give one, or a list of them")
+    if is_mangled(text):
+        raise UsageError(
+            "The URI was a URL before something was done to it",
+            hint="Give it as plain text: without quotes or spaces around it, with its scheme, and not as a Path, which "
+            "takes one of two slashes away",
+        )
     check_letters(text, may_be_bytes=True)
 
 
@@ -98,7 +106,7 @@ def check_storage_options(storage_options: Any) -> None:
     is_several = isinstance(storage_options, Sequence) and not isinstance(storage_options, (str, bytes, bytearray))
     for each in storage_options if is_several else [storage_options]:
         if each is not None and not isinstance(each, Mapping):
-            kind = type(each).__name__
+            kind = type_name(each)
             raise OptionError(
                 f"storage_options is a mapping of names to values, not {kind}",
                 hint="Give one for all URIs, or a list with one, or None, for each",

@@ -7,8 +7,10 @@ instances apart by the text of their arguments, and all wrapped options would lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
+
+from streamer.core.secrets.wrong_types import WrongType
 
 __all__ = ["SecretOptions", "hidden", "plain"]
 
@@ -46,16 +48,21 @@ class SecretOptions(MutableMapping[str, Any]):
 
 
 def hidden(storage_options: Any) -> Any:
-    """Wrap a caller's ``storage_options``: a mapping, or a sequence of them; anything else is returned unchanged."""
-    if isinstance(storage_options, (list, tuple)):
-        return [_hidden(each) for each in storage_options]
-    return _hidden(storage_options)
+    """Wrap a caller's ``storage_options``: a mapping, or a sequence of them; of anything else only its type is kept."""
+    is_text = isinstance(storage_options, (str, bytes, bytearray, memoryview))
+    if isinstance(storage_options, Sequence) and not is_text:
+        return [_hidden_argument(each) for each in storage_options]
+    return _hidden_argument(storage_options)
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:
     """Unwrap a copy, for a call to another library; a frame of this package must not keep it in a variable."""
     values = options._values if isinstance(options, SecretOptions) else options
     return {name: plain(value) if type(value) in (dict, SecretOptions) else value for name, value in values.items()}
+
+
+def _hidden_argument(value: Any) -> Any:
+    return _hidden(value) if value is None or isinstance(value, Mapping) else WrongType(value)
 
 
 def _hidden(value: Any) -> Any:

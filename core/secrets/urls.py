@@ -8,12 +8,20 @@ which tells its instances apart by the `repr` of their arguments. Paths, and URL
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, SupportsIndex
 
 from streamer.core.secrets.redact import redact
+from streamer.core.secrets.wrong_types import WrongType
 
-__all__ = ["SecretBytes", "SecretText", "hidden_part", "hidden_uri", "hidden_uris"]
+__all__ = ["SecretBytes", "SecretText", "hidden_part", "hidden_uri", "hidden_uris", "is_mangled"]
+
+
+# What looks like a path, and would be shown as one, with its password and signature.
+_MANGLED = re.compile(
+    r"""[\s"'<(]+[a-z][a-z0-9+.-]*:/|//[^/]*@|(abfss?|az|gc?s|hf|https?|nfs|s3a?|wasbs?):/(?!/)""", re.IGNORECASE
+)
 
 
 class SecretText(str):
@@ -70,13 +78,21 @@ def hidden_uris(uri: Any) -> Any:
 
 
 def hidden_uri(uri: Any) -> Any:
-    """Wrap a URL that `redact` would change, and bytes, which will be refused."""
+    """Wrap a URL that `redact` would change, and what will be refused."""
     if isinstance(uri, bytes):
         return SecretBytes(uri)
-    if not isinstance(uri, str) or isinstance(uri, SecretText):
-        return uri
-    shown = redact(uri)
-    return uri if shown == uri else _SecretUrl(uri, shown)
+    text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+    if not isinstance(text, str):
+        return uri if isinstance(uri, os.PathLike) else WrongType(uri)
+    if isinstance(text, SecretText):
+        return text
+    shown = "…" if is_mangled(text) else redact(text)
+    return uri if shown == text else _SecretUrl(text, shown)
+
+
+def is_mangled(text: str) -> bool:
+    """Say whether a text was a URL before something was done to it: quotes around it, or a slash that `Path` took."""
+    return _MANGLED.match(text) is not None
 
 
 def hidden_part(text: str, of: str) -> str:

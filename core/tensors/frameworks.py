@@ -6,6 +6,7 @@ torch is imported when the first tensor, device or dtype is asked for, never bef
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,9 +97,9 @@ class Framework(Protocol):
 class TorchFramework:
     """torch tensors on any device torch knows."""
 
-    def __init__(self, device: Any, cast_to: Any) -> None:
+    def __init__(self, device: Any, cast_to: Any, folders: Iterable[str] = ()) -> None:
         if "torch" not in sys.modules:
-            refuse_accidental("torch.backends", "torch")
+            refuse_accidental("torch.backends", "torch", folders)
         import torch  # noqa: PLC0415  costs seconds: only when a tensor is wanted
 
         self._torch = torch
@@ -182,8 +183,14 @@ def _check_addressable(entry: TensorEntry) -> None:
         raise _unsupported(entry, "the other dimensions of this empty tensor are too large for torch and numpy")
 
 
-def framework_of(name: str, device: Any = "cpu", cast_to: Any = None) -> Framework:
+def framework_of(name: str, device: Any = "cpu", cast_to: Any = None, folders: Iterable[str] = ()) -> Framework:
     """Give the framework of this name, on this device, casting to this dtype unless it is None.
+
+    Args:
+        name: As users write it.
+        device: As for `streamer.load`.
+        cast_to: A dtype or None.
+        folders: Of the checkpoints that are being loaded: no code in them is run, when torch is imported or later.
 
     Raises:
         OptionError: unknown framework or dtype, or a cast that is not supported.
@@ -193,7 +200,7 @@ def framework_of(name: str, device: Any = "cpu", cast_to: Any = None) -> Framewo
     if kind is None:
         raise OptionError(f"unknown framework {name!r}", hint=f"Known: {', '.join(sorted(_ALIASES))}")
     if kind == "pt":
-        return TorchFramework(device, cast_to)
+        return TorchFramework(device, cast_to, folders)
     if cast_to is not None:
         raise OptionError("dtype= casts torch tensors only", hint='Use framework="pt", or numpy\'s astype')
     return NumpyFramework(device)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from streamer._locate import StorageOptions, UriOption
+from streamer._locate import StorageOptions, UriOption, folders_of
 from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
@@ -182,5 +182,5 @@ def open(  # noqa: A001  the name users know from files
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
     names = checked_names(names)
     check_progress(progress)
-    library = framework_of(framework, device)
+    library = framework_of(framework, device, None, folders_of(uri))
     return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, library, progress)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamer._locate import StorageOptions, UriOption
+from streamer._locate import StorageOptions, UriOption, folders_of
 from streamer._opened_checkpoint import open_checkpoint, wanted_tensors
 from streamer._progress import ProgressOption
 from streamer._whole_read import WholeRead
@@ -86,7 +86,7 @@ def load(
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
     names = checked_names(names)
     check_progress(progress)
-    library = framework_of(framework, device, dtype)
+    library = framework_of(framework, device, dtype, folders_of(uri))
     checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
     with WholeRead(checkpoint, wanted_tensors(checkpoint, names), library, progress=progress) as tensors:
         loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced, or it raises
@@ -149,7 +149,7 @@ def load_into(
     fresh = meta.replaceable(own)
     if device is not None and not fresh:
         raise UsageError("device= is for targets on the meta device, and these have memory", hint="Leave it out")
-    library = framework_of(framework, "cpu" if device is None else device, dtype)
+    library = framework_of(framework, "cpu" if device is None else device, dtype, folders_of(uri))
     checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted, targets = match_targets(wanted_tensors(checkpoint, names), own, library, strict=strict, fresh=fresh)
     try:

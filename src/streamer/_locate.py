@@ -13,19 +13,21 @@ from streamer import plugins
 from streamer._patient_store import patient
 from streamer.core.checkpoint.shards import Shards, joined, shards_in
 from streamer.core.checkpoint.strategies import Strategy
+from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import OptionError, TransferTimeoutError
+from streamer.core.options.arguments import check_uris
 from streamer.core.options.settings import Settings
 from streamer.core.outages.patience import Patience
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
-from streamer.plugins.registry import enabled
+from streamer.plugins.registry import enabled, folder_of, scheme_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["StorageOptions", "UriOption", "locate"]
+__all__ = ["StorageOptions", "UriOption", "folders_of", "locate"]
 
 UriOption: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
@@ -58,6 +60,8 @@ def locate(
     """
     uris = _as_list(uri)
     options = _options_by_uri(storage_options, len(uris))
+    if any(scheme_of(each) != "file" for each in uris):
+        refuse_accidental("fsspec.specs", "fsspec", map(folder_of, uris))
     lookup = _Lookup(settings, fs, strategy, enabled(uris=uris), Patience(settings.block_deadline_s))
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
@@ -110,6 +114,16 @@ class _Lookup:
             return replace(shards, expected=self.strategy.expected_of(store, shards, self.settings))
         finally:
             store.close()
+
+
+def folders_of(uri: UriOption) -> list[str]:
+    """List the folders of checkpoints on a disk, and the working directory for any other.
+
+    Raises:
+        UsageError: as `check_uris`.
+    """
+    check_uris(uri)
+    return [folder_of(each) for each in _as_list(uri)]
 
 
 def _as_list(uri: UriOption) -> list[str]:

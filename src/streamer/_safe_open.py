@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamer._checkpoint import Checkpoint
+from streamer._locate import folders_of
 from streamer._opened_checkpoint import open_checkpoint
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
@@ -44,7 +45,7 @@ class safe_open(Checkpoint):  # noqa: N801  the name to be migrated from
         options: Options | None = None,
     ) -> None:
         filename, storage_options = hidden_uris(filename), hidden(storage_options)
-        library = framework_of(framework, device)
+        library = framework_of(framework, device, None, folders_of(filename))
         super().__init__(open_checkpoint(filename, storage_options, options), None, library)
 
     def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamer import _native
-from streamer._locate import StorageOptions, UriOption
+from streamer._locate import StorageOptions, UriOption, folders_of
 from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint, wanted_tensors
 from streamer._progress import Progress, ProgressOption
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -244,7 +244,7 @@ def stream(
     check_progress(progress)
     if order not in ("completion", "file"):
         raise OptionError(f'order is "completion" or "file", not {order!r}')
-    library = framework_of(framework, device, dtype)
+    library = framework_of(framework, device, dtype, folders_of(uri))
     checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
     wanted = wanted_tensors(checkpoint, names)
     return Stream(checkpoint, wanted, library, checkpoint.verification(wanted), order=order, progress=progress)

@@ -13,9 +13,10 @@ import fsspec
 import pytest
 from fsspec.implementations.http import HTTPFileSystem
 from servers.places import base
-from servers.scripted_http import Script, ScriptedServer
+from servers.scripted_http import Answer, Request, Script, ScriptedServer
 
 import streamer
+from streamer.backends.fsspec import http_sessions
 from streamer.backends.fsspec.chains import with_guarded_links
 from streamer.backends.fsspec.http_sessions import GuardedSessions
 from streamer.backends.fsspec.instances import close_idle
@@ -174,3 +175,17 @@ def test_certificates_are_checked_inside_of_a_chain_too_regression(chain: str, n
         with pytest.raises(streamer.OptionError, match="Unverified TLS is refused"):
             load(chain, server, {name: False}, tmp_path)
         assert not server.requests
+
+
+@pytest.mark.parametrize("chain", [name for name in URLS if name != "named"])
+def test_a_silent_server_behind_a_chain_is_given_up_regression(
+    chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was waited for for minutes, as aiohttp does by itself."""
+    monkeypatch.setattr(http_sessions, "SILENCE_S", 0.2)
+
+    def silent(request: Request, answer: Answer) -> None:
+        server.stopping.wait(60)
+
+    with ScriptedServer(CONTENTS[chain], silent) as server, pytest.raises(streamer.StorageError):
+        load(chain, server, {}, tmp_path)

@@ -103,6 +103,24 @@ def test_no_other_library_runs_the_folders_code_on_our_behalf(folder: Path, grou
     assert "which nobody installed: it lies in the working directory" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("group", ["fsspec.specs", "torch.backends"])
+@pytest.mark.parametrize(
+    "call", ["load({0!r})", "load([{0!r}, 'evil://x'])", "stream({0!r})", "open({0!r} + '/model.safetensors')"]
+)
+def test_nor_that_of_a_folder_on_the_path_that_is_loaded_from_elsewhere_regression(
+    folder: Path, tmp_path: Path, group: str, call: str
+) -> None:
+    """Only the working directory was looked at before torch was imported, and fsspec asked."""
+    announce(folder, f"[{group}]\nevil = evil:Files\n")
+    loading = call.format(str(folder))
+    code = f"import sys; sys.path.append({str(folder)!r}); import streamer\n"
+    code += f"try: streamer.{loading}\nexcept streamer.StreamerError as error: print(error)\n"
+    done = run(tmp_path, "-c", code)
+    assert "EVIL" not in done.stdout + done.stderr, done.stderr
+    if group == "torch.backends" or "evil://" in call:
+        assert "which nobody installed" in done.stdout, done.stderr
+
+
 # --- who means it keeps it ----------------------------------------------------------------------------------------
 
 
