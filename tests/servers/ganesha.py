@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from servers.kept_ports import KeptPorts
-from servers.server_process import LoopbackServer, ServerProcess, is_open
+from servers.server_process import RestartableServer, ServerProcess, is_open
 from streamer.backends.nfs.store import NfsStore
 from streamer.core.errors import StorageError
 from streamer.core.store.sources import ObjectInfo
@@ -62,7 +62,7 @@ def missing_for_ganesha() -> str | None:
     return None
 
 
-class NfsServer(LoopbackServer):
+class NfsServer(RestartableServer):
     """A context manager around one running server.
 
     Args:
@@ -76,7 +76,6 @@ class NfsServer(LoopbackServer):
 
     def __init__(self, *, grace_s: int = 0) -> None:
         self._grace_s = grace_s
-        self._process: ServerProcess | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -99,16 +98,6 @@ class NfsServer(LoopbackServer):
         except BaseException:
             self.stop()
             raise
-
-    def kill(self) -> None:
-        """End the server as a crash would; the export stays."""
-        assert self._process is not None
-        self._process.crash()
-        self._process = None
-
-    def restart(self) -> None:
-        """Start it again on the same port, after `kill`."""
-        self._launch()
 
     def stop(self) -> None:
         """Kill the server and remove its folder. May be called twice."""

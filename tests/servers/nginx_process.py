@@ -16,7 +16,7 @@ from pathlib import Path
 import trustme
 
 from servers.kept_ports import KeptPorts
-from servers.server_process import LoopbackServer, ServerProcess, is_open
+from servers.server_process import RestartableServer, ServerProcess, is_open
 
 __all__ = ["NginxProcess"]
 
@@ -53,7 +53,7 @@ http {{
 """
 
 
-class NginxProcess(LoopbackServer):
+class NginxProcess(RestartableServer):
     """A context manager around one running server.
 
     Attributes:
@@ -68,7 +68,6 @@ class NginxProcess(LoopbackServer):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).resolve()
-        self._process: ServerProcess | None = None
 
     @property
     def http_url(self) -> str:
@@ -93,7 +92,7 @@ class NginxProcess(LoopbackServer):
             FileNotFoundError: nginx is not installed.
             RuntimeError: it ended, or did not answer in time; the message shows its log.
         """
-        binary = _find_nginx()
+        _find_nginx()  # before anything is made
         self.work = Path(tempfile.mkdtemp(prefix="nginx-"))
         self.work.chmod(0o711)  # its workers may run as another user
         self._ports = KeptPorts(2)
@@ -104,22 +103,16 @@ class NginxProcess(LoopbackServer):
             self._authority.cert_pem.write_to_path(self.ca_file)
             self.renew_certificate()
             (self.work / "nginx.conf").write_text(self._config())
-            self._launch(binary)
+            self._launch()
         except BaseException:
             self.stop()
             raise
 
     def kill(self) -> None:
-        """End it as a crash would; its folder stays."""
-        assert self._process is not None
-        self._process.crash()
-        self._process = None
+        """End it as a crash would; what it serves stays."""
+        super().kill()
         while is_open(self.http_port) or is_open(self.https_port):  # the workers of a dead master die a moment later
             time.sleep(POLL_S)
-
-    def restart(self) -> None:
-        """Start it again on the same ports, after `kill`."""
-        self._launch(_find_nginx())
 
     def renew_certificate(self) -> None:
         """Write another key and certificate of the same authority, which a restart takes."""
@@ -135,8 +128,8 @@ class NginxProcess(LoopbackServer):
         self._ports.close()
         shutil.rmtree(self.work, ignore_errors=True)
 
-    def _launch(self, binary: str) -> None:
-        command = [binary, "-p", str(self.work), "-c", "nginx.conf", "-e", "stderr"]
+    def _launch(self) -> None:
+        command = [_find_nginx(), "-p", str(self.work), "-c", "nginx.conf", "-e", "stderr"]
         self._process = ServerProcess("nginx", command, self.work)
         for port in (self.http_port, self.https_port):
             self._process.wait_for(partial(is_open, port), START_TIMEOUT_S)

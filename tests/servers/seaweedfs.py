@@ -26,7 +26,7 @@ import botocore.session
 import trustme
 from botocore.config import Config
 
-from servers.server_process import LoopbackServer, ServerProcess
+from servers.server_process import RestartableServer, ServerProcess
 
 __all__ = ["Identity", "SeaweedServer", "find_weed"]
 
@@ -54,7 +54,7 @@ def find_weed() -> str:
     return found
 
 
-class SeaweedServer(LoopbackServer):
+class SeaweedServer(RestartableServer):
     """A context manager around one running server.
 
     Args:
@@ -84,7 +84,6 @@ class SeaweedServer(LoopbackServer):
         self._tls = tls
         self._limited_buckets, self._public_buckets = limited_buckets, public_buckets
         self._full_client: Any = None
-        self._process: ServerProcess | None = None
 
     @property
     def access_key(self) -> str:
@@ -103,7 +102,7 @@ class SeaweedServer(LoopbackServer):
             FileNotFoundError: SeaweedFS is not installed.
             RuntimeError: it ended, or did not answer in time; the message shows the end of its log.
         """
-        weed = find_weed()
+        find_weed()  # before anything is made
         self._ports, self._claim = _claim_ports()
         self.folder = Path(tempfile.mkdtemp(prefix="seaweedfs-"))  # mode 0700: it holds the keys
         scheme, self.port = ("https", self._ports["https"]) if self._tls else ("http", self._ports["s3"])
@@ -113,7 +112,7 @@ class SeaweedServer(LoopbackServer):
             self._write_identities()
             if self._tls:
                 self._write_certificates()
-            self._launch(weed)
+            self._launch()
             self._full_client = self.client()  # making one takes a quarter of a second; threads may share it
         except BaseException:
             self.stop()
@@ -129,18 +128,9 @@ class SeaweedServer(LoopbackServer):
         shutil.rmtree(self.folder, ignore_errors=True)
         self._claim.close()
 
-    def kill(self) -> None:
-        """End the server as a crash would; its data stay."""
-        assert self._process is not None
-        self._process.crash()
-        self._process = None
-
-    def restart(self) -> None:
-        """Start it again on the same ports and data, after `kill`; for a moment it may answer 500 yet."""
-        self._launch(find_weed())
-
-    def _launch(self, weed: str) -> None:
-        command = [weed, "-logtostderr", "mini", *self._flags()]
+    def _launch(self) -> None:
+        """For a moment after a restart it may answer 500 yet."""
+        command = [find_weed(), "-logtostderr", "mini", *self._flags()]
         self._process = ServerProcess("SeaweedFS", command, self.folder, leftovers=self._sockets())
         self._process.wait_for(self._is_well, START_TIMEOUT_S)
 

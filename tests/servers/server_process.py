@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-__all__ = ["LoopbackServer", "ServerProcess", "is_open"]
+__all__ = ["LoopbackServer", "RestartableServer", "ServerProcess", "is_open"]
 
 LOG_TAIL_BYTES = 4000
 POLL_S = 0.02
@@ -49,6 +49,26 @@ class LoopbackServer(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End it."""
+
+
+class RestartableServer(LoopbackServer):
+    """A server that can crash, and start again on the same ports and data."""
+
+    _process: ServerProcess | None = None
+
+    def kill(self) -> None:
+        """End it as a crash would; what it serves stays."""
+        assert self._process is not None
+        self._process.crash()
+        self._process = None
+
+    def restart(self) -> None:
+        """Start it again, after `kill`."""
+        self._launch()
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Set `_process`, and wait until it answers."""
 
 
 class ServerProcess:
