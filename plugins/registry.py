@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.extras import BUILTIN_SCHEMES
@@ -119,6 +119,16 @@ def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str
     points = entry_points_of(GROUP, map(folder_of, uris)) if entry_points is None else entry_points
     # The name of a distribution is in its metadata, which takes half a millisecond to read: not for nothing.
     return [point for point in points if not disabled or normalized(distribution_of(point)) not in disabled]
+
+
+def refuse_accidental_file_systems(uris: Sequence[str]) -> None:
+    """Raise where fsspec would take code in the folder of one URI for the file system of another.
+
+    Raises:
+        PluginError: as `refuse_accidental`.
+    """
+    if any(scheme_of(each) not in BUILTIN_SCHEMES for each in uris):  # others may be fsspec's
+        refuse_accidental("fsspec.specs", "fsspec", map(folder_of, uris))
 
 
 def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:

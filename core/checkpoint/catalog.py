@@ -6,14 +6,12 @@ index that names a tensor its shard does not hold.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
-from streamer.core.errors import FormatError, ShardIndexError, TransferTimeoutError
+from streamer.core.errors import FormatError, ShardIndexError
 from streamer.core.format.header import LENGTH_BYTES, Header, TensorEntry, header_size_bytes, parse_header
 from streamer.core.options.settings import Settings
 
@@ -90,17 +88,11 @@ def read_catalog(
 
 def _parsed(prefixes: Sequence[memoryview], shards: Sequence[SourceObject], settings: Settings) -> list[Header]:
     """Parse all headers; the largest that is allowed takes seconds, so the deadline is looked at after each."""
-    headers = []
+    deadline, headers = settings.deadline, []
     for prefix, shard in zip(prefixes, shards, strict=True):
         headers.append(parse_header(prefix, shard.size_bytes, uri=shard.uri, max_rank=settings.max_rank))
-        elapsed_s = time.monotonic() - (settings.began or inf)
-        if settings.deadline_s is not None and elapsed_s > settings.deadline_s:
-            raise TransferTimeoutError(
-                f"{len(headers)} of {len(shards)} headers were read in time",
-                uri=shard.uri,
-                elapsed_s=elapsed_s,
-                hint=f"Raise deadline_s in Options ({settings.deadline_s:g} s)",
-            )
+        if deadline.is_over:
+            raise deadline.error(f"{len(headers)} of {len(shards)} headers were read in time", shard.uri)
     return headers
 
 

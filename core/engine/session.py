@@ -7,7 +7,6 @@ memory that a hanging device or reader may still write is never freed.
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
@@ -25,7 +24,6 @@ from streamer.core.errors import (
     LoadCancelledError,
     StorageError,
     StreamerError,
-    TransferTimeoutError,
 )
 from streamer.core.options.settings import Settings
 from streamer.core.outages.news import OutageNews
@@ -103,8 +101,7 @@ class ReadSession:
         self._name_of = name_of
         self._device_tensors = device_tensors
         self._delivered = 0
-        self._deadline_s = settings.deadline_s
-        self._began = settings.began or time.monotonic()
+        self._deadline = settings.deadline
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
@@ -209,15 +206,12 @@ class ReadSession:
             self._engine.provide(*provision)
 
     def _check_deadline(self) -> None:
-        elapsed_s = time.monotonic() - self._began
-        if self._deadline_s is not None and elapsed_s > self._deadline_s and self._delivered < self._plan.item_count:
+        if self._deadline.is_over and self._delivered < self._plan.item_count:
             missing = self._plan.item_count - self._delivered
             away = [f"; {each.server} has been failing for {each.waited_s:.1f} s" for each in self._engine.outages()]
-            raise TransferTimeoutError(
+            raise self._deadline.error(
                 f"{missing} of {self._plan.item_count} {self._items} were not there in time{''.join(away)}",
-                uri=self._objects[0].uri,
-                elapsed_s=elapsed_s,
-                hint=f"Raise deadline_s in Options ({self._deadline_s:g} s)",
+                self._objects[0].uri,
             )
 
     def _error(self, native: _native.ReadError) -> StreamerError:

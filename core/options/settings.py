@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from streamer.core.options.deadline import Deadline
 from streamer.core.options.limits import Limits
 from streamer.core.options.machine import memory_bytes
 from streamer.core.options.options import GIB, MIB, Options
@@ -53,6 +54,11 @@ class Settings(Options):
     limits: Limits
     began: float | None = None
     meter: OutageMeter = field(default_factory=OutageMeter, compare=False)
+
+    @property
+    def deadline(self) -> Deadline:
+        """The time of the load, or, where it is not known when that began, of what begins now."""
+        return Deadline(self.began or time.monotonic(), self.deadline_s)
 
     def __post_init__(self) -> None:
         """Check nothing: the options were checked when they were made."""

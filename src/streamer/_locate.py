@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,8 +12,7 @@ from streamer import plugins
 from streamer._patient_store import patient
 from streamer.core.checkpoint.shards import Shards, joined, shards_in
 from streamer.core.checkpoint.strategies import Strategy
-from streamer.core.discovery.entry_points import refuse_accidental
-from streamer.core.errors import OptionError, TransferTimeoutError
+from streamer.core.errors import OptionError
 from streamer.core.options.arguments import check_uris
 from streamer.core.options.settings import Settings
 from streamer.core.outages.patience import Patience
@@ -22,7 +20,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
-from streamer.plugins.registry import enabled, folder_of, scheme_of
+from streamer.plugins.registry import enabled, folder_of, refuse_accidental_file_systems
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -60,8 +58,7 @@ def locate(
     """
     uris = _as_list(uri)
     options = _options_by_uri(storage_options, len(uris))
-    if any(scheme_of(each) != "file" for each in uris):
-        refuse_accidental("fsspec.specs", "fsspec", map(folder_of, uris))
+    refuse_accidental_file_systems(uris)
     lookup = _Lookup(settings, fs, strategy, enabled(uris=uris), Patience(settings.block_deadline_s))
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
@@ -86,21 +83,15 @@ class _Lookup:
 
     def find_all(self, wanted: list[tuple[str, Mapping[str, Any] | None]]) -> list[Shards]:
         """Locate all URIs at the same time, until the load's own deadline."""
-        settings, patience = self.settings, self.patience
-        began = settings.began or time.monotonic()
-        give_up_at = None if settings.deadline_s is None else began + settings.deadline_s
+        deadline, patience = self.settings.deadline, self.patience
         try:
-            return in_parallel(self._find, wanted, role="locate", give_up_at=give_up_at)
+            return in_parallel(self._find, wanted, role="locate", give_up_at=deadline.ends_at)
         except AnswerTimeoutError:
-            raise TransferTimeoutError(
-                f"the checkpoint was not found in time{patience.story()}",
-                uri=redact(wanted[0][0]),
-                elapsed_s=time.monotonic() - began,
-                hint=f"Raise deadline_s in Options ({settings.deadline_s:g} s)",
-            ) from None
+            message = f"the checkpoint was not found in time{patience.story()}"
+            raise deadline.error(message, redact(wanted[0][0])) from None
         finally:
             patience.end()
-            settings.meter.add(patience.stats())
+            self.settings.meter.add(patience.stats())
 
     def _find(self, wanted: tuple[str, Mapping[str, Any] | None]) -> Shards:
         uri, options = wanted
@@ -116,14 +107,14 @@ class _Lookup:
             store.close()
 
 
-def folders_of(uri: UriOption) -> list[str]:
-    """List the folders of checkpoints on a disk, and the working directory for any other.
+def folders_of(uri: UriOption) -> Iterator[str]:
+    """Give the folders of checkpoints on a disk, and the working directory for any other; looked up when asked for.
 
     Raises:
         UsageError: as `check_uris`.
     """
     check_uris(uri)
-    return [folder_of(each) for each in _as_list(uri)]
+    yield from map(folder_of, _as_list(uri))
 
 
 def _as_list(uri: UriOption) -> list[str]:
