@@ -56,7 +56,9 @@ class MetaModule:
         """Put tensors in the place of those on the meta device, under all of their names."""
         made: dict[int, Any] = {}
         for name, tensor in loaded.items():
-            made.setdefault(id(self._places[name].tensor), _like(self._places[name].tensor, tensor))
+            old = self._places[name].tensor
+            if id(old) not in made:
+                made[id(old)] = _like(old, tensor)
         for name, place in self._places.items():
             if id(place.tensor) in made:
                 setattr(place.owner, place.attribute, made[id(place.tensor)])
