@@ -139,7 +139,13 @@ class Instances:
 
 INSTANCES = Instances()
 _of_parents: list[object] = []  # kept for ever, so that the garbage collector closes none of them in a child
-os.register_at_fork(after_in_child=INSTANCES.leave_to_parent)
+
+
+def _leave_to_parent() -> None:
+    INSTANCES.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def shared(

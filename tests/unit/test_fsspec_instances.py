@@ -14,8 +14,9 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from streamer.backends.fsspec import instance_snapshot, instances
 from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
-from streamer.backends.fsspec.instances import IDLE_KEPT, INSTANCES, close_idle, shared, stop_sharing
+from streamer.backends.fsspec.instances import IDLE_KEPT, Instances, close_idle, shared, stop_sharing
 
 PATIENCE_S = 10.0
 
@@ -53,8 +54,11 @@ async def close(fs: Counted) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_idle() -> Iterator[None]:
-    close_idle()
+def _own_instances(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Count no file system of another test, whose last user may be collected as garbage during this one."""
+    own = Instances()
+    for module in (instances, instance_snapshot):
+        monkeypatch.setattr(module, "INSTANCES", own)
     yield
     close_idle()
 
@@ -171,7 +175,7 @@ def test_a_user_may_end_in_the_middle_of_anything() -> None:
     """The garbage collector may run a finalizer in a thread that holds the very lock it needs."""
     users = [User() for _ in range(IDLE_KEPT + 1)]
     made = [of(user, number=number) for number, user in enumerate(users)]
-    with INSTANCES._lock:
+    with instances.INSTANCES._lock:
         users.clear()
     used_and_left(number=0)
     close_idle()
