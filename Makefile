@@ -80,6 +80,7 @@ lint: $(INSTALL_STAMP) ## check style and types: ruff, clang-format, mypy
 	$(BIN)/ruff format --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 	$(BIN)/mypy
+	$(BIN)/mypy tests/result_types.py
 
 bench: $(BENCH_STAMP) bench-packages ## compare with the raw limit and with rivals, on this machine (the better part of an hour)
 	$(BIN)/python benchmarks/bench_load.py $(ARGS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["printable", "quoted"]
+__all__ = ["printable", "quoted", "size_text"]
 
 SHOWN_CHARACTERS = 80  # a whole tensor name of any known model, one line of a terminal
 
@@ -38,6 +38,20 @@ def quoted(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     shown = text[:SHOWN_CHARACTERS]
     return (repr(shown) if isinstance(value, str) else shown) + ("…" if len(text) > SHOWN_CHARACTERS else "")
+
+
+def size_text(size_bytes: int) -> str:
+    """Write a size with three digits and a decimal unit.
+
+    Example:
+        >>> size_text(16_060_556_376)
+        '16.1 GB'
+    """
+    from tqdm import tqdm  # noqa: PLC0415 (takes 20 ms)
+
+    text: str = tqdm.format_sizeof(size_bytes)
+    number = text.rstrip("kMGTPEZY")
+    return f"{number} {text[len(number) :]}B"
 
 
 def _shown(character: str) -> str:

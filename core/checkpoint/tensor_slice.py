@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from numbers import Integral
-from typing import Any
+from typing import Any, Generic
 
 from streamer.core.errors import TensorIndexError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import TensorEntry
-from streamer.core.quoting import quoted
+from streamer.core.quoting import printable, quoted, size_text
+from streamer.core.tensors.frameworks import Framework
+from streamer.core.tensors.tensor_types import TensorT
 
 __all__ = ["TensorSlice", "narrow"]
 
@@ -73,19 +75,46 @@ def _check_kind(part: Any) -> None:
         raise TypeError(f"{type(part).__name__} is no index")
 
 
-class TensorSlice:
+class TensorSlice(Generic[TensorT]):
     """One tensor of a checkpoint; ``[...]`` reads it. Thread-safe.
 
     Args:
         entry: What the header says of it.
         read: Gives the tensor of an entry, which may be a part of this one.
+        framework: Of the tensors that `read` gives.
         uri: The checkpoint, for messages.
     """
 
-    def __init__(self, entry: TensorEntry, read: Callable[[TensorEntry], Any], uri: str | None = None) -> None:
+    def __init__(
+        self, entry: TensorEntry, read: Callable[[TensorEntry], Any], framework: Framework, uri: str | None = None
+    ) -> None:
         self._entry = entry
         self._read = read
+        self._framework = framework
         self._uri = uri
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole tensor as it is read: torch packs two F4 values into an element.
+
+        Raises:
+            UnsupportedDtypeError: the framework cannot hold it.
+        """
+        return self._framework.shape(self._entry)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the tensor as it is read, a ``torch.dtype`` or ``numpy.dtype``.
+
+        Raises:
+            UnsupportedDtypeError: the framework has none for it.
+        """
+        return self._framework.final_dtype(self._entry)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor in the checkpoint."""
+        return self._entry.end - self._entry.begin
 
     def get_shape(self) -> list[int]:
         """Give the shape in the checkpoint."""
@@ -95,7 +124,11 @@ class TensorSlice:
         """Give the name of the dtype in the checkpoint, as safetensors spells it (``"BF16"``, ``"F8_E4M3"``)."""
         return self._entry.dtype
 
-    def __getitem__(self, key: Any) -> Any:
+    def __repr__(self) -> str:
+        what = f"{quoted(self._entry.name)} {self._entry.dtype} {self.get_shape()}, {size_text(self.nbytes)}"
+        return f"<TensorSlice {what} in {printable(self._uri or 'a checkpoint')}>"
+
+    def __getitem__(self, key: Any) -> TensorT:
         """Read what the index needs and apply the rest of it, with the framework's own rules.
 
         Raises:
@@ -108,11 +141,12 @@ class TensorSlice:
             entry, rest = narrow(self._entry, key)
         except _NO_INDEX as error:
             raise self._refused(error) from error
-        tensor = self._read(entry)
+        tensor: TensorT = self._read(entry)
         if isinstance(rest, tuple) and all(part is Ellipsis for part in rest[:1]) and len(rest) < 2:
             return tensor
         try:
-            return tensor[rest]
+            indexed: TensorT = tensor[rest]  # type: ignore[index]  # every framework's can be indexed
+            return indexed
         except _NO_INDEX as error:
             raise self._refused(error) from error
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, overload
 
-from streamer._locate import StorageOptions, UriOption, folders_of
-from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
+from streamer._locate import StorageOptions, UriOption
+from streamer._opening import Opening
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
 from streamer._whole_read import WholeRead
@@ -16,39 +15,41 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.selection import NamesOption, checked_names, select
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.tensor_slice import TensorSlice
-from streamer.core.errors import UnknownTensorError, UsageError
-from streamer.core.format.header import TensorEntry
+from streamer.core.errors import ChangedError, UnknownTensorError, UsageError
 from streamer.core.options.arguments import check_name, check_progress
 from streamer.core.options.options import Options
-from streamer.core.outages.meter import OutageMeter
+from streamer.core.quoting import printable, size_text
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
-from streamer.core.tensors.frameworks import Framework, framework_of
+from streamer.core.tensors.frameworks import Framework
+from streamer.core.tensors.tensor_types import TensorT
 
 if TYPE_CHECKING:
+    import torch
     from fsspec import AbstractFileSystem
+    from numpy.typing import NDArray
+    from typing_extensions import Self, Unpack
+
+    from streamer._arguments import LoadArguments
+    from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
 __all__ = ["Checkpoint", "open"]
 
 
-class Checkpoint:
+class Checkpoint(Generic[TensorT]):
     """An open checkpoint; `streamer.open` returns one. Thread-safe.
 
     Every read is pinned to the version whose headers were read: a checkpoint replaced meanwhile raises
-    `ChangedError`.
+    `ChangedError`. A pickle holds the arguments of `streamer.open`, credentials included; it opens the checkpoint
+    again, and raises `ChangedError` where that is not the same one any more.
     """
 
-    def __init__(
-        self, checkpoint: OpenedCheckpoint, names: NamesOption, framework: Framework, progress: ProgressOption = None
-    ) -> None:
-        # Each read has the whole deadline, and a report of its own.
-        checkpoint.settings = replace(checkpoint.settings, began=None, meter=OutageMeter())
-        checkpoint.stages = {}
-        self._checkpoint = checkpoint
-        self._framework = framework
-        self._progress = progress
-        chosen = select(names, list(checkpoint.catalog.tensors))
-        self._shard_tensors = {each.entry.name: each for each in checkpoint.catalog.in_file_order(chosen)}
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._framework = opening.library()
+        self._checkpoint = opening.opened()
+        chosen = select(opening.names, list(self._checkpoint.catalog.tensors))
+        self._shard_tensors = {each.entry.name: each for each in self._checkpoint.catalog.in_file_order(chosen)}
         self._is_closed = False
 
     def keys(self) -> list[str]:
@@ -63,20 +64,29 @@ class Checkpoint:
         """The ``__metadata__`` of the headers, later shards winning."""
         return dict(self._checkpoint.catalog.metadata)
 
-    def get_tensor(self, name: str) -> Any:
+    def get_tensor(self, name: str, *, device: Any = None, dtype: Any = None) -> TensorT:
         """Read one tensor.
+
+        Args:
+            name: The tensor's.
+            device: As for `streamer.load`; None: the one of `streamer.open`.
+            dtype: As for `streamer.load`; None: the one of `streamer.open`.
 
         Raises:
             UnknownTensorError: there is none of this name.
             StorageError: and its kinds.
         """
-        return self.get_slice(name)[...]
+        return self.get_slice(name, device=device, dtype=dtype)[...]
 
-    def get_tensors(self, names: NamesOption = None, *, progress: ProgressOption = None) -> dict[str, Any]:
+    def get_tensors(
+        self, names: NamesOption = None, *, device: Any = None, dtype: Any = None, progress: ProgressOption = None
+    ) -> dict[str, TensorT]:
         """Read many tensors in parallel, all by default, in file order.
 
         Args:
             names: As for `streamer.load`.
+            device: As for `streamer.load`; None: the one of `streamer.open`.
+            dtype: As for `streamer.load`; None: the one of `streamer.open`.
             progress: As for `streamer.load`; None: the one of `streamer.open`.
 
         Raises:
@@ -87,14 +97,19 @@ class Checkpoint:
         check_progress(progress)
         chosen = select(names, list(self._shard_tensors))
         wanted = [each for name, each in self._shard_tensors.items() if chosen is None or name in chosen]
-        progress = self._progress if progress is None else progress
-        with WholeRead(self._checkpoint, wanted, self._framework, progress=progress) as tensors:
+        progress = self._opening.progress if progress is None else progress
+        with WholeRead(self._checkpoint, wanted, self._library(device, dtype), progress=progress) as tensors:
             loaded: dict[str, Any] = dict.fromkeys(tensors.names)
             loaded.update(tensors)
         return loaded
 
-    def get_slice(self, name: str) -> TensorSlice:
+    def get_slice(self, name: str, *, device: Any = None, dtype: Any = None) -> TensorSlice[TensorT]:
         """Return a tensor that is read when it is indexed, and then only the leading rows that the index needs.
+
+        Args:
+            name: The tensor's.
+            device: As for `streamer.load`; None: the one of `streamer.open`.
+            dtype: As for `streamer.load`; None: the one of `streamer.open`.
 
         Raises:
             UnknownTensorError: there is none of this name.
@@ -111,13 +126,25 @@ class Checkpoint:
                 uri=self._checkpoint.label,
                 hint="keys() lists what it holds",
             )
+        library = self._library(device, dtype)
         return TensorSlice(
-            shard_tensor.entry, lambda entry: self._read(shard_tensor.shard, entry), self._checkpoint.label
+            shard_tensor.entry,
+            lambda entry: self._read(ShardTensor(shard_tensor.shard, entry), library),
+            library,
+            self._checkpoint.label,
         )
 
     def close(self) -> None:
         """Refuse further reads through this object. Slices and tensors that were returned stay valid."""
         self._is_closed = True
+
+    def __getitem__(self, name: str) -> TensorSlice[TensorT]:
+        """Return a tensor that is read when it is indexed, as `get_slice` does; it tells shape, dtype and nbytes.
+
+        Example:
+            >>> checkpoint["lm_head.weight"].shape, checkpoint["lm_head.weight"][:10]      # doctest: +SKIP
+        """
+        return self.get_slice(name)
 
     def __len__(self) -> int:
         return len(self._shard_tensors)
@@ -128,25 +155,63 @@ class Checkpoint:
     def __contains__(self, name: object) -> bool:
         return name in self._shard_tensors
 
-    def __enter__(self) -> Checkpoint:
+    def __repr__(self) -> str:
+        if not hasattr(self, "_shard_tensors"):  # in a traceback with locals, of an error while it was opened
+            return f"<{type(self).__name__}, not open>"
+        size_bytes = sum(each.entry.end - each.entry.begin for each in self._shard_tensors.values())
+        shards = len({each.shard for each in self._shard_tensors.values()})
+        what = f"{len(self)} tensors, {size_text(size_bytes)} in {shards} shard{'' if shards == 1 else 's'}"
+        state = ", closed" if self._is_closed else ""
+        return f"<{type(self).__name__} {printable(self._checkpoint.label)}: {what}{state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (type(self), self._opening, self._versions(), self._is_closed)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _read(self, shard: int, entry: TensorEntry) -> Any:
-        wanted = [ShardTensor(shard, entry)]
-        with Stream(
-            self._checkpoint, wanted, self._framework, self._checkpoint.verification(wanted), progress=False
-        ) as tensors:
-            return dict(tensors)[entry.name]
+    def _library(self, device: Any, dtype: Any) -> Framework:
+        return self._framework if device is None and dtype is None else self._opening.library(device, dtype)
+
+    def _read(self, wanted: ShardTensor, library: Framework) -> Any:
+        verification = self._checkpoint.verification([wanted])
+        with Stream(self._checkpoint, [wanted], library, verification, progress=False) as tensors:
+            return dict(tensors)[wanted.entry.name]
+
+    def _versions(self) -> list[tuple[str, int | None, str | None]]:
+        return [(each.uri, each.size_bytes, each.version) for each in self._checkpoint.infos]
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError("the checkpoint is closed", uri=self._checkpoint.label)
 
 
-def open(  # noqa: A001  the name users know from files
+def _reopened(
+    kind: type[Checkpoint[Any]], opening: Opening, versions: list[tuple[str, int | None, str | None]], is_closed: bool
+) -> Checkpoint[Any]:
+    """Open a pickled checkpoint again, in a process of its own."""
+    checkpoint = kind.__new__(kind)
+    Checkpoint.__init__(checkpoint, opening)
+    if checkpoint._versions() != versions:
+        raise ChangedError(
+            "the checkpoint is not the one that was pickled: its files were replaced",
+            uri=checkpoint._checkpoint.label,
+            hint="Open it anew, and pickle that",
+        )
+    checkpoint._is_closed = is_closed
+    return checkpoint
+
+
+@overload
+def open(uri: UriOption, *, framework: TorchName = ..., **how: Unpack[LoadArguments]) -> Checkpoint[torch.Tensor]: ...
+@overload
+def open(uri: UriOption, *, framework: NumpyName, **how: Unpack[LoadArguments]) -> Checkpoint[NDArray[Any]]: ...
+@overload
+def open(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments]) -> Checkpoint[Any]: ...
+def open(
     uri: UriOption,
     *,
     device: Any = "cpu",
@@ -156,8 +221,9 @@ def open(  # noqa: A001  the name users know from files
     fs: AbstractFileSystem | None = None,
     options: Options | None = None,
     progress: ProgressOption = None,
+    dtype: Any = None,
     verify: VerifyOption = None,
-) -> Checkpoint:
+) -> Checkpoint[Any]:
     """Open a checkpoint for random access: its headers are read now, its tensors on demand.
 
     Args:
@@ -169,6 +235,7 @@ def open(  # noqa: A001  the name users know from files
         fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.
         progress: As for `streamer.load`, of each call of `Checkpoint.get_tensors` that has none of its own.
+        dtype: As for `streamer.load`.
         verify: As for `streamer.load`, for each read. Rows of a tensor have no digest, and an object that is read in
             several calls is not compared under ``"auto"``, but for answers that carry a checksum of their own.
 
@@ -182,5 +249,16 @@ def open(  # noqa: A001  the name users know from files
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
     names = checked_names(names)
     check_progress(progress)
-    library = framework_of(framework, device, None, folders_of(uri))
-    return Checkpoint(open_checkpoint(uri, storage_options, options, fs, verify), names, library, progress)
+    opening = Opening(
+        uri=uri,
+        device=device,
+        names=names,
+        framework=framework,
+        storage_options=storage_options,
+        fs=fs,
+        options=options,
+        progress=progress,
+        dtype=dtype,
+        verify=verify,
+    )
+    return Checkpoint(opening)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from streamer._locate import StorageOptions, UriOption, folders_of
 from streamer._opened_checkpoint import open_checkpoint, wanted_tensors
@@ -25,11 +25,23 @@ from streamer.core.tensors.frameworks import framework_of
 from streamer.core.tensors.meta_module import MetaModule
 
 if TYPE_CHECKING:
+    import torch
     from fsspec import AbstractFileSystem
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+    from streamer._arguments import LoadArguments
+    from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
 __all__ = ["load", "load_file", "load_into"]
 
 
+@overload
+def load(uri: UriOption, *, framework: TorchName = ..., **how: Unpack[LoadArguments]) -> dict[str, torch.Tensor]: ...
+@overload
+def load(uri: UriOption, *, framework: NumpyName, **how: Unpack[LoadArguments]) -> dict[str, NDArray[Any]]: ...
+@overload
+def load(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments]) -> dict[str, Any]: ...
 def load(
     uri: UriOption,
     *,
@@ -170,7 +182,7 @@ def load_file(
     *,
     storage_options: Mapping[str, Any] | None = None,
     options: Options | None = None,
-) -> dict[str, Any]:
+) -> dict[str, torch.Tensor]:
     """Load one file as ``safetensors.torch.load_file`` does, from any URL.
 
     Raises:

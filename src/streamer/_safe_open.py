@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamer._checkpoint import Checkpoint
-from streamer._locate import folders_of
-from streamer._opened_checkpoint import open_checkpoint
+from streamer._opening import Opening
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
-from streamer.core.tensors.frameworks import framework_of
 
 __all__ = ["safe_open"]
 
 
-class safe_open(Checkpoint):  # noqa: N801  the name to be migrated from
+class safe_open(Checkpoint[Any]):  # noqa: N801  the name to be migrated from
     """Open a file as ``safetensors.safe_open`` does; the file may be any URL, and may be sharded.
 
     Args:
@@ -45,8 +43,9 @@ class safe_open(Checkpoint):  # noqa: N801  the name to be migrated from
         options: Options | None = None,
     ) -> None:
         filename, storage_options = hidden_uris(filename), hidden(storage_options)
-        library = framework_of(framework, device, None, folders_of(filename))
-        super().__init__(open_checkpoint(filename, storage_options, options), None, library)
+        super().__init__(
+            Opening(uri=filename, framework=framework, device=device, storage_options=storage_options, options=options)
+        )
 
     def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"
         """The ``__metadata__`` of the file, or None where there is none."""

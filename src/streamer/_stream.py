@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from streamer import _native
 from streamer._locate import StorageOptions, UriOption, folders_of
@@ -34,9 +34,16 @@ from streamer.core.quoting import printable
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
 from streamer.core.tensors.frameworks import Framework, framework_of
+from streamer.core.tensors.tensor_types import TensorT
 
 if TYPE_CHECKING:
+    import torch
     from fsspec import AbstractFileSystem
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+    from streamer._arguments import StreamArguments
+    from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
 
 __all__ = ["Stream", "stream"]
@@ -46,7 +53,7 @@ _log = logging.getLogger("streamer")
 Order = Literal["completion", "file"]
 
 
-class Stream:
+class Stream(Generic[TensorT]):
     """An iterator of ``(name, tensor)`` and a context manager; `streamer.stream` returns one.
 
     Reading starts at once, in the background, and runs ahead of the consumer up to the memory limit. One thread at a
@@ -115,10 +122,10 @@ class Stream:
         self._progress.close()
         self._ended = self._ended or time.perf_counter()
 
-    def __iter__(self) -> Stream:
+    def __iter__(self) -> Stream[TensorT]:
         return self
 
-    def __next__(self) -> tuple[str, Any]:
+    def __next__(self) -> tuple[str, TensorT]:
         if not self._reading.acquire(blocking=False):
             raise UsageError(
                 "the stream is read by another thread, or by its own progress callback",
@@ -130,7 +137,7 @@ class Stream:
         finally:
             self._reading.release()
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Stream[TensorT]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -196,6 +203,12 @@ class Stream:
                 _log.info("%s: not verified, %s", printable(check.uri), printable(check.remark or ""))
 
 
+@overload
+def stream(uri: UriOption, *, framework: TorchName = ..., **how: Unpack[StreamArguments]) -> Stream[torch.Tensor]: ...
+@overload
+def stream(uri: UriOption, *, framework: NumpyName, **how: Unpack[StreamArguments]) -> Stream[NDArray[Any]]: ...
+@overload
+def stream(uri: UriOption, *, framework: str, **how: Unpack[StreamArguments]) -> Stream[Any]: ...
 def stream(
     uri: UriOption,
     *,
@@ -209,7 +222,7 @@ def stream(
     order: Order = "completion",
     dtype: Any = None,
     verify: VerifyOption = None,
-) -> Stream:
+) -> Stream[Any]:
     """Stream the tensors of a checkpoint as they arrive.
 
     Args:

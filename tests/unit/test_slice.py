@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from streamer.core.checkpoint.tensor_slice import TensorSlice, narrow
 from streamer.core.errors import TensorIndexError
 from streamer.core.format.header import TensorEntry
+from streamer.core.tensors.frameworks import framework_of
 
 ARRAY = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)
 ENTRY = TensorEntry("t", "I16", (4, 5, 6), 1000, 1000 + ARRAY.nbytes)
+NUMPY = framework_of("np")
 
 
 def read(entry):
@@ -28,7 +30,7 @@ PARTS = st.one_of(INTEGERS, SLICES, st.just(Ellipsis), st.just(None), st.lists(s
 
 @given(st.one_of(PARTS, st.lists(PARTS, max_size=4).map(tuple)))
 def test_any_index_gives_what_the_whole_tensor_would_give(key):
-    sliced = TensorSlice(ENTRY, read)
+    sliced = TensorSlice(ENTRY, read, NUMPY)
     try:
         expected = ARRAY[key]
     except IndexError:
@@ -65,7 +67,7 @@ def test_only_the_rows_of_the_first_dimension_are_read(key, rows):
 def test_what_is_no_index_is_refused_before_anything_is_read_regression(key):
     """Python's, torch's or numpy's own error came out, mostly after the whole tensor was read."""
     with pytest.raises(TensorIndexError, match="cannot be indexed so"):
-        TensorSlice(ENTRY, lambda entry: pytest.fail("read"))[key]
+        TensorSlice(ENTRY, lambda entry: pytest.fail("read"), NUMPY)[key]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_what_is_no_index_is_refused_before_anything_is_read_regression(key):
 @pytest.mark.parametrize("made", [np.array, torch.tensor], ids=["numpy", "torch"])
 def test_what_the_framework_refuses_is_an_error_of_the_tree_regression(key, made):
     with pytest.raises(TensorIndexError) as caught:
-        TensorSlice(ENTRY, lambda entry: made(read(entry)), "s3://bucket/a")[key]
+        TensorSlice(ENTRY, lambda entry: made(read(entry)), NUMPY, "s3://bucket/a")[key]
     assert isinstance(caught.value, IndexError)
     assert str(caught.value).startswith("s3://bucket/a: tensor 't'")
     assert caught.value.__cause__ is not None
@@ -83,7 +85,7 @@ def test_what_the_framework_refuses_is_an_error_of_the_tree_regression(key, made
 @pytest.mark.parametrize("key", [np.int64(1), (np.uint8(1), slice(np.int32(2))), np.array([1, 2]), (np.int64(-1), ...)])
 def test_numpys_integers_are_integers_regression(key):
     """A comparison of arrays stumbled over them."""
-    assert np.array_equal(TensorSlice(ENTRY, read)[key], ARRAY[key])
+    assert np.array_equal(TensorSlice(ENTRY, read, NUMPY)[key], ARRAY[key])
 
 
 def test_leading_integers_narrow_further():
@@ -98,7 +100,7 @@ def test_a_packed_dimension_is_never_cut():
 
 
 def test_shape_and_dtype_are_told_without_reading():
-    sliced = TensorSlice(ENTRY, lambda entry: pytest.fail("read"))
+    sliced = TensorSlice(ENTRY, lambda entry: pytest.fail("read"), NUMPY)
     assert (sliced.get_shape(), sliced.get_dtype()) == ([4, 5, 6], "I16")
 
 

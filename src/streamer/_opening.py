@@ -1,0 +1,58 @@
+"""What the user asked for when he opened a checkpoint, kept so that it can be opened again in another process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from streamer._locate import StorageOptions, UriOption, folders_of
+from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
+from streamer._progress import ProgressOption
+from streamer.core.checkpoint.selection import NamesOption
+from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.options.options import Options
+from streamer.core.outages.meter import OutageMeter
+from streamer.core.tensors.frameworks import Framework, framework_of
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["Opening"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """The arguments of `streamer.open`, with its names; a pickle of it holds the credentials that were given."""
+
+    uri: UriOption = field(repr=False)
+    device: Any = "cpu"
+    names: NamesOption = None
+    framework: str = "pt"
+    storage_options: StorageOptions = field(default=None, repr=False)
+    fs: AbstractFileSystem | None = field(default=None, repr=False)
+    options: Options | None = None
+    progress: ProgressOption = None
+    dtype: Any = None
+    verify: VerifyOption = None
+
+    def library(self, device: Any = None, dtype: Any = None) -> Framework:
+        """Give the framework of the tensors, on another device or with another dtype unless these are None.
+
+        Raises:
+            OptionError: unknown framework or dtype.
+            UnknownDeviceError: torch does not have the device.
+        """
+        return framework_of(
+            self.framework,
+            self.device if device is None else device,
+            self.dtype if dtype is None else dtype,
+            folders_of(self.uri),
+        )
+
+    def opened(self) -> OpenedCheckpoint:
+        """Locate the checkpoint and read its headers; raises as `streamer.load` does."""
+        checkpoint = open_checkpoint(self.uri, self.storage_options, self.options, self.fs, self.verify)
+        # Each read has the whole deadline, and a report of its own.
+        checkpoint.settings = replace(checkpoint.settings, began=None, meter=OutageMeter())
+        checkpoint.stages = {}
+        return checkpoint
