@@ -3,7 +3,8 @@
 A container whose quota allows 4 of 192 processors still sees all of them; 192 threads would only be stopped for the
 rest of each period. Limits are those of the process's control group and of all above it, in either version
 (https://docs.kernel.org/admin-guide/cgroup-v2.html: ``cpu.max``, ``memory.max``; cgroup-v1/: ``cpu.cfs_quota_us``,
-``memory.limit_in_bytes``), read once. Guarantees: a file that cannot be read sets no limit; nothing here raises.
+``memory.limit_in_bytes``), read once; only what is free is looked up each time. Guarantees: a file that cannot be read
+sets no limit; nothing here raises.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["memory_bytes", "processors", "swap_bytes"]
+__all__ = ["free_bytes", "memory_bytes", "processors", "swap_bytes"]
 
 GROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -41,8 +42,37 @@ def memory_bytes() -> int:
 @lru_cache(maxsize=1)
 def swap_bytes() -> int:
     """Give the bytes of swap space; what other processes use of it is not subtracted."""
-    match = re.search(r"^SwapTotal:\s*([0-9]+) kB$", _text(MEMORY), re.MULTILINE)
-    return int(match[1]) << 10 if match else 0
+    return _of_machine("SwapTotal") or 0
+
+
+def free_bytes() -> int:
+    """Give the bytes of memory that this process can still get now, what the kernel caches of files and swap included.
+
+    Never less than that: what a group may take of the swap space is not looked at.
+    """
+    available = _of_machine("MemAvailable")
+    free = [memory_bytes() if available is None else available]
+    for group, is_unified in _groups("memory"):
+        limit, used = _group_memory(group, is_unified)
+        if limit is not None and used is not None:
+            free.append(max(0, limit - used))
+    return min(free) + (_of_machine("SwapFree") or 0)
+
+
+def _group_memory(group: Path, is_unified: bool) -> tuple[int | None, int | None]:
+    """Give the limit of a group, and what it uses without the kernel's cache of files."""
+    names = ("memory.max", "memory.current") if is_unified else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    limit, used = (int(text) if (text := _text(group / name)).isdecimal() else None for name in names)
+    if limit is None or used is None:
+        return limit, None
+    prefix = "" if is_unified else "total_"
+    cached = re.findall(rf"^{prefix}(?:in)?active_file ([0-9]+)$", _text(group / "memory.stat"), re.MULTILINE)
+    return limit, used - sum(map(int, cached))
+
+
+def _of_machine(name: str) -> int | None:
+    match = re.search(rf"^{name}:\s*([0-9]+) kB$", _text(MEMORY), re.MULTILINE)
+    return int(match[1]) << 10 if match else None
 
 
 @lru_cache(maxsize=1)

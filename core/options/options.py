@@ -52,6 +52,8 @@ class Options:
         python_threads: Threads calling ``read_into`` of a `PythonSource`.
         memory_limit_bytes: Most bytes read, or being read, and not yet handed to the consumer. A tensor
             larger than this is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
+        check_memory: Refuse, before a byte is read, to load what does not fit in the memory that this process can still
+            get, a container's limit included; the kernel would end the process. Automatic: yes.
         pinned_bytes: Most page-locked host memory that one load uses on its way to one CUDA device. It stays locked
             for the next load until `streamer.release_pinned_memory`.
         gpudirect: Let NVIDIA's GPUDirect Storage read local files that are not in the page cache straight into a CUDA
@@ -97,6 +99,7 @@ class Options:
     nfs_threads: int | None = _knob(1, 64, "threads", "a server gives one connection a part of what it has")
     python_threads: int | None = _knob(1, 256, "threads", "the file system's own concurrency")
     memory_limit_bytes: int | None = _knob(1, 16 * TIB, "bytes", "what the engine may hold for a slow consumer")
+    check_memory: bool | None = _switch("a caller who frees memory meanwhile knows better")
     pinned_bytes: int = _knob(MIB, 64 * GIB, "bytes", "50 GB/s x 5 ms from a read to the end of its copy", 256 * MIB)
     gpudirect: bool | None = _switch("saves memory's bandwidth, costs a registration of each file")
     coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)

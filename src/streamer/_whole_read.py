@@ -15,6 +15,7 @@ from streamer._opened_checkpoint import OpenedCheckpoint
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.fitting import check_fit
 from streamer.core.checkpoint.report import LoadReport, ObjectCheck, joined_reports
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Pieces, Verification
@@ -37,6 +38,8 @@ class WholeRead:
         progress: ProgressOption = None,
     ) -> None:
         self._checkpoint, self._wanted, self._framework, self._targets = checkpoint, wanted, framework, targets
+        if checkpoint.settings.check_memory is not False:
+            check_fit(wanted, framework, targets, checkpoint.label)
         verification = checkpoint.verification(wanted)
         self._first_verification = _NotingVerification(verification, wanted) if verification else None
         self._first_stream: Stream | None = None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.control_groups import IS_UNIFIED, group_with
 
 from streamer.core.options import machine
 
@@ -94,20 +95,9 @@ def test_a_membership_that_is_nothing_of_the_kind_is_no_limit(groups: Path) -> N
 @pytest.fixture
 def half_a_processor() -> Iterator[Path]:
     """A real group, of the kernel's, with a quota of 50 ms in each 100 ms."""
-    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    group = Path("/sys/fs/cgroup") / ("" if unified else "cpu") / f"streamer-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    try:
-        quota = group / ("cpu.max" if unified else "cpu.cfs_quota_us")
-        if not quota.exists():
-            pytest.skip("the processor controller is not given to groups here")
-        quota.write_text("50000 100000" if unified else "50000")
+    quota = "50000 100000" if IS_UNIFIED else "50000"
+    with group_with("cpu", "cpu.max", "cpu.cfs_quota_us", quota) as group:
         yield group
-    finally:
-        group.rmdir()
 
 
 @pytest.mark.skipif(ALL == 1, reason="one processor is one with a quota and without")
@@ -118,3 +108,52 @@ def test_a_quota_of_the_kernels_is_seen(half_a_processor: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, half_a_processor], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
+
+
+MEMINFO = "MemTotal: 9 kB\nMemAvailable: 8192 kB\nSwapTotal: 2048 kB\nSwapFree: 1024 kB\n"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def meminfo(groups: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    told = groups / "meminfo"
+    told.write_text(MEMINFO)
+    monkeypatch.setattr(machine, "MEMORY", told)
+    return groups
+
+
+def test_what_is_available_and_swap_is_free(meminfo: Path) -> None:
+    assert machine.free_bytes() == 9 * MIB
+
+
+def test_where_the_kernel_does_not_say_what_is_available_all_memory_counts(meminfo: Path) -> None:
+    (meminfo / "meminfo").write_text("nothing of the kind")
+    assert machine.free_bytes() == machine.memory_bytes()
+
+
+@pytest.mark.parametrize("version", ["unified", "first"])
+def test_the_cache_of_files_is_free_in_a_group(meminfo: Path, version: str) -> None:
+    if version == "unified":
+        put(meminfo, {"self": "0::/me", "me/memory.max": str(6 * MIB), "me/memory.current": str(5 * MIB)})
+        put(meminfo, {"me/memory.stat": f"active_file {MIB}\nanon 7\ninactive_file {2 * MIB}\nfile {9 * MIB}"})
+    else:
+        put(meminfo, {"self": "4:memory:/me", "memory/me/memory.limit_in_bytes": str(6 * MIB)})
+        put(meminfo, {"memory/me/memory.usage_in_bytes": str(5 * MIB)})
+        put(meminfo, {"memory/me/memory.stat": f"active_file 9\ntotal_inactive_file {3 * MIB}\ntotal_active_file 0"})
+    assert machine.free_bytes() == (6 - 5 + 3 + 1) * MIB
+
+
+def test_the_fullest_group_on_the_way_up_counts(meminfo: Path) -> None:
+    put(meminfo, {"self": "0::/pod/me", "pod/me/memory.max": str(4 * MIB), "pod/me/memory.current": "0"})
+    put(meminfo, {"pod/memory.max": str(5 * MIB), "pod/memory.current": str(5 * MIB - 4096)})
+    assert machine.free_bytes() == 4096 + MIB
+
+
+def test_a_group_that_holds_more_than_its_limit_has_nothing_free(meminfo: Path) -> None:
+    put(meminfo, {"self": "0::/", "memory.max": str(4 * MIB), "memory.current": str(5 * MIB)})
+    assert machine.free_bytes() == MIB
+
+
+def test_a_group_that_does_not_say_what_it_uses_limits_nothing(meminfo: Path) -> None:
+    put(meminfo, {"self": "0::/", "memory.max": str(4 * MIB)})
+    assert machine.free_bytes() == 9 * MIB  # the machine's: nobody knows more
