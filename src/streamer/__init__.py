@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamer import plugins
+    from streamer._async import AsyncStream, aload, astream
     from streamer._checkpoint import Checkpoint, open  # noqa: A004  streamer.open is the public name
     from streamer._devices import release_pinned_memory
     from streamer._load import load, load_file, load_into
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncStream",
     "Checkpoint",
     "LoadReport",
     "ManifestReport",
@@ -96,6 +98,8 @@ __all__ = [
     "UnknownTensorError",
     "UnsupportedDtypeError",
     "UsageError",
+    "aload",
+    "astream",
     "hookimpl",
     "load",
     "load_file",
@@ -109,6 +113,9 @@ __all__ = [
 ]
 
 _HOME = {
+    "AsyncStream": "streamer._async",
+    "aload": "streamer._async",
+    "astream": "streamer._async",
     "Checkpoint": "streamer._checkpoint",
     "open": "streamer._checkpoint",
     "release_pinned_memory": "streamer._devices",

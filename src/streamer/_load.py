@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from streamer._arguments import LoadArguments
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
-__all__ = ["load", "load_file", "load_into"]
+__all__ = ["collected", "load", "load_file", "load_into", "whole_read"]
 
 
 @overload
@@ -96,11 +96,46 @@ def load(
         >>> tensors = streamer.load("s3://bucket/model", names="model.layers.0.*")     # doctest: +SKIP
     """
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
+    return collected(
+        whole_read(
+            uri,
+            device=device,
+            names=names,
+            framework=framework,
+            storage_options=storage_options,
+            fs=fs,
+            options=options,
+            progress=progress,
+            dtype=dtype,
+            verify=verify,
+        )
+    )
+
+
+def whole_read(
+    uri: UriOption,
+    *,
+    device: Any = "cpu",
+    names: NamesOption = None,
+    framework: str = "pt",
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    dtype: Any = None,
+    verify: VerifyOption = None,
+) -> WholeRead:
+    """Begin what `load` does; arguments and errors are those of `load`."""
     names = checked_names(names)
     check_progress(progress)
     library = framework_of(framework, device, dtype, folders_of(uri))
     checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
-    with WholeRead(checkpoint, wanted_tensors(checkpoint, names), library, progress=progress) as tensors:
+    return WholeRead(checkpoint, wanted_tensors(checkpoint, names), library, progress=progress)
+
+
+def collected(read: WholeRead) -> dict[str, Any]:
+    """Read to the end; give name to tensor, in file order."""
+    with read as tensors:
         loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced, or it raises
         loaded.update(tensors)
     return loaded

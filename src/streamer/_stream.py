@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
@@ -77,7 +77,7 @@ class Stream(Generic[TensorT]):
         self._started = time.perf_counter()
         self._ended: float | None = None
         self._yielded = 0
-        self._batch: Iterator[int] = iter(())
+        self._batch: deque[int] = deque()
         self._is_closing = False
         self._reading = threading.Lock()
         self._progress = Progress(progress, self._plan.span_bytes, checkpoint.label)
@@ -114,6 +114,11 @@ class Stream(Generic[TensorT]):
             device_path=path,
             is_complete=self._yielded == len(self._wanted),
         )
+
+    @property
+    def is_next_ready(self) -> bool:
+        """Whether the next tensor is whole already, so that nothing is waited for; False at the end."""
+        return bool(self._batch)
 
     def close(self) -> None:
         """Stop reading and join every thread. Tensors already yielded stay valid."""
@@ -160,7 +165,8 @@ class Stream(Generic[TensorT]):
         )
 
     def _next(self) -> tuple[str, Any]:
-        for item in self._batch:
+        if self._batch:
+            item = self._batch.popleft()
             name = self._wanted[item].entry.name
             memory = self._session.take(item)
             if self._verification is not None:
@@ -172,7 +178,7 @@ class Stream(Generic[TensorT]):
         if not batch:
             self._finish()
             raise StopIteration
-        self._batch = iter(batch)
+        self._batch = deque(batch)
         return self._next()
 
     def _verify(self, verification: Verification, item: int, memory: _native.Memory | None) -> None:

@@ -58,6 +58,10 @@ class WholeRead:
         last = self._stream.report
         return joined_reports(self._first_stream.report, last, self._wrong_shards) if self._first_stream else last
 
+    def close(self) -> None:
+        """Stop reading and join every thread."""
+        self._stream.close()
+
     def __iter__(self) -> WholeRead:
         return self
 
@@ -75,7 +79,7 @@ class WholeRead:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stream.close()
+        self.close()
 
     @property
     def _wrong_shards(self) -> set[int]:

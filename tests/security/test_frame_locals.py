@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import json
@@ -100,6 +101,7 @@ WAYS = {
     "open": lambda uri, options: streamer.open(uri, storage_options=options, options=HASTY),
     "safe_open": lambda uri, options: streamer.safe_open(uri, "pt", storage_options=options, options=HASTY),
     "a list": lambda uri, options: streamer.load([uri, uri], storage_options=[options, None], options=HASTY),
+    "aload": lambda uri, options: asyncio.run(streamer.aload(uri, storage_options=options, options=HASTY)),
     "write_manifest": lambda uri, options: streamer.write_manifest(uri, storage_options=options, options=HASTY),
 }
 

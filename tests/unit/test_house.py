@@ -17,12 +17,12 @@ import streamer
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = """
-    AccessDeniedError ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError EngineError
-    FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
+    AccessDeniedError AsyncStream ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError
+    EngineError FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
     ObjectNotFoundError OptionError Options OutOfMemoryError PluginError
     RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TensorIndexError
     TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
-    UnsupportedDtypeError UsageError hookimpl load load_file load_into open plugins
+    UnsupportedDtypeError UsageError aload astream hookimpl load load_file load_into open plugins
     release_pinned_memory safe_open stream write_manifest
 """
 

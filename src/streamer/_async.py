@@ -1,0 +1,221 @@
+"""Loads and streams for asyncio: the event loop goes on while they wait and read.
+
+Each step runs in a daemon thread of its own and hands over what is ready. Nobody waits for such a thread: a cancelled
+task closes its stream, and what a thread still returns then is closed by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from streamer._load import collected, whole_read
+from streamer._locate import UriOption
+from streamer._stream import Stream, stream
+from streamer._whole_read import WholeRead
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.errors import UsageError
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uris
+from streamer.core.tensors.tensor_types import TensorT
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from typing_extensions import Self, Unpack
+
+    from streamer._arguments import LoadArguments, StreamArguments
+    from streamer.core.tensors.tensor_types import NumpyName, TorchName
+
+__all__ = ["AsyncStream", "aload", "astream"]
+
+Result = TypeVar("Result")
+
+# A step ends with so many bytes or tensors: fewer wait for the consumer, and more steps cost more than they bring.
+STEP_BYTES = 16 << 20
+STEP_TENSORS = 256
+
+
+class AsyncStream(Generic[TensorT]):
+    """An asynchronous iterator of ``(name, tensor)`` and a context manager; `streamer.astream` returns one.
+
+    Reading starts with the first ``async for`` or ``async with``. One task at a time reads it.
+    """
+
+    def __init__(self, start: Callable[[], Stream[TensorT]]) -> None:
+        self._start = start
+        self._stream: Stream[TensorT] | None = None
+        self._ready: list[tuple[str, TensorT]] = []  # in reverse
+
+    @property
+    def report(self) -> LoadReport:
+        """The report of the load so far; complete once the loop has ended.
+
+        Raises:
+            UsageError: reading has not started.
+        """
+        if self._stream is None:
+            raise UsageError("the stream has not started", hint="Use it in async for or async with first")
+        return self._stream.report
+
+    async def aclose(self) -> None:
+        """Stop reading, and wait until that is done. Tensors already yielded stay valid."""
+        self._ready.clear()
+        if self._stream is not None:
+            await asyncio.shield(asyncio.ensure_future(_in_thread(self._stream.close)))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[str, TensorT]:
+        if not self._ready:
+            started = await self._started()
+            self._ready = await self._closing_if_cancelled(_in_thread(partial(_step, started)))
+            self._ready.reverse()
+        if not self._ready:
+            raise StopAsyncIteration
+        return self._ready.pop()
+
+    async def __aenter__(self) -> Self:
+        await self._started()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _started(self) -> Stream[TensorT]:
+        if self._stream is None:
+            self._stream = await _in_thread(self._start, discard=Stream.close)
+        return self._stream
+
+    async def _closing_if_cancelled(self, step: Awaitable[Result]) -> Result:
+        try:
+            return await step
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+
+
+@overload
+def astream(
+    uri: UriOption, *, framework: TorchName = ..., **how: Unpack[StreamArguments]
+) -> AsyncStream[torch.Tensor]: ...
+@overload
+def astream(uri: UriOption, *, framework: NumpyName, **how: Unpack[StreamArguments]) -> AsyncStream[NDArray[Any]]: ...
+@overload
+def astream(uri: UriOption, *, framework: str, **how: Unpack[StreamArguments]) -> AsyncStream[Any]: ...
+def astream(uri: UriOption, **how: Any) -> AsyncStream[Any]:
+    """Stream the tensors of a checkpoint, as `streamer.stream` does, without blocking the event loop.
+
+    A task that is cancelled ends the stream within a second; while the checkpoint is still looked for, the question in
+    progress ends with its own time-out, in the background.
+
+    Args:
+        uri: As for `streamer.load`.
+        how: The arguments of `streamer.stream`. A progress callable is called in another thread.
+
+    Raises:
+        StreamerError: as for `streamer.stream`, by the loop.
+
+    Example:
+        >>> async with streamer.astream("s3://bucket/model") as tensors:      # doctest: +SKIP
+        ...     async for name, tensor in tensors:
+        ...         await consume(name, tensor)
+    """
+    uri, how = hidden_uris(uri), _with_hidden_options(how)
+    return AsyncStream(partial(stream, uri, **how))
+
+
+@overload
+async def aload(
+    uri: UriOption, *, framework: TorchName = ..., **how: Unpack[LoadArguments]
+) -> dict[str, torch.Tensor]: ...
+@overload
+async def aload(uri: UriOption, *, framework: NumpyName, **how: Unpack[LoadArguments]) -> dict[str, NDArray[Any]]: ...
+@overload
+async def aload(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments]) -> dict[str, Any]: ...
+async def aload(uri: UriOption, **how: Any) -> dict[str, Any]:
+    """Load a checkpoint, as `streamer.load` does, without blocking the event loop.
+
+    A task that is cancelled ends the load as `astream` says.
+
+    Args:
+        uri: As for `streamer.load`.
+        how: The arguments of `streamer.load`. A progress callable is called in another thread.
+
+    Raises:
+        StreamerError: as for `streamer.load`.
+
+    Example:
+        >>> tensors = await streamer.aload("s3://bucket/model")     # doctest: +SKIP
+    """
+    uri, how = hidden_uris(uri), _with_hidden_options(how)
+    tensors = await _in_thread(partial(whole_read, uri, **how), discard=WholeRead.close)
+    try:
+        return await _in_thread(partial(collected, tensors))
+    except asyncio.CancelledError:
+        await asyncio.shield(asyncio.ensure_future(_in_thread(tensors.close)))
+        raise
+
+
+def _with_hidden_options(how: dict[str, Any]) -> dict[str, Any]:
+    return {**how, "storage_options": hidden(how.get("storage_options"))}
+
+
+def _step(tensors: Stream[TensorT]) -> list[tuple[str, TensorT]]:
+    """Take the next tensor, and what is ready behind it; nothing at the end of the stream."""
+    taken: list[tuple[str, TensorT]] = []
+    size_bytes = 0
+    for name, tensor in tensors:
+        taken.append((name, tensor))
+        size_bytes += tensor.nbytes  # type: ignore[attr-defined]  # torch's and numpy's have it
+        if not tensors.is_next_ready or size_bytes >= STEP_BYTES or len(taken) == STEP_TENSORS:
+            break
+    return taken
+
+
+async def _in_thread(call: Callable[[], Result], discard: Callable[[Result], object] | None = None) -> Result:
+    """Wait for a call in a daemon thread.
+
+    Args:
+        call: In the context of the caller.
+        discard: Called with its result, in a thread, if nobody waits for it any more.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Result] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            result = context.run(call)
+        except BaseException as error:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(_fail, answer, error)
+            return
+        try:
+            loop.call_soon_threadsafe(deliver, result)
+        except RuntimeError:
+            if discard is not None:
+                discard(result)
+
+    def deliver(result: Result) -> None:
+        if not answer.done():
+            answer.set_result(result)
+        elif discard is not None:
+            threading.Thread(target=discard, args=(result,), name="streamer-async", daemon=True).start()
+
+    threading.Thread(target=run, name="streamer-async", daemon=True).start()
+    return await answer
+
+
+def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error)
