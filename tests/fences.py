@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import house
+
 FENCES = ("backends.private_names.", "core.tensors.torch_private_names")
 
 # What a named tuple offers to everybody, with underscores only to leave the names of its fields alone.
@@ -21,11 +23,12 @@ def is_fence(module: str) -> bool:
 def private_names(path: Path) -> Iterator[tuple[int, str]]:
     """Give the private names of others in a file, each with its line.
 
-    Those that the file defines are its own; so are those of ``self`` that a base class beside it defines.
+    Those that the file defines are its own; so are those of ``self`` that a base class may define, beside it or in a
+    file that it imports from.
     """
     tree = ast.parse(path.read_text())
     own = NAMED_TUPLE.union(*map(_defined, ast.walk(tree)))
-    inherited = set().union(*map(_defined, _nodes_beside(path)))
+    inherited = set().union(*map(_defined, _nodes_of_bases(path, tree)))
     for node in ast.walk(tree):
         ours = own | inherited if _is_of_self(node) else own
         for name in _used(node):
@@ -33,8 +36,11 @@ def private_names(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-def _nodes_beside(path: Path) -> Iterator[ast.AST]:
-    for other in path.parent.glob("*.py"):
+def _nodes_of_bases(path: Path, tree: ast.AST) -> Iterator[ast.AST]:
+    files = house.python_files()
+    imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    named = {name if name in files else name.removeprefix("streamer.") for name in imported if "streamer" in name}
+    for other in {*path.parent.glob("*.py"), *(files[name] for name in named if name in files)}:
         yield from ast.walk(ast.parse(other.read_text()))
 
 

@@ -1,0 +1,1 @@
+"""Other libraries' names, for programs that shall not change: a module for each library."""

@@ -1,0 +1,32 @@
+"""Errors that are of this package's tree and of safetensors' at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from safetensors import SafetensorError
+
+from streamer.core.errors import StreamerError
+
+__all__ = ["raised_as_safetensors"]
+
+
+@contextmanager
+def raised_as_safetensors() -> Iterator[None]:
+    """Let every error of this package be caught as `SafetensorError`, too."""
+    try:
+        yield
+    except StreamerError as error:
+        if not isinstance(error, SafetensorError):
+            error.__class__ = _both(type(error))
+        raise
+
+
+_BOTH: dict[type[StreamerError], type[StreamerError]] = {}
+
+
+def _both(kind: type[StreamerError]) -> type[StreamerError]:
+    if kind not in _BOTH:
+        _BOTH[kind] = type(kind.__name__, (kind, SafetensorError), {"__module__": kind.__module__})
+    return _BOTH[kind]

@@ -1,0 +1,226 @@
+"""``safe_open`` with safetensors' signature, methods and messages, for any URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import safetensors
+from safetensors import SafetensorError
+
+from streamer._checkpoint import Checkpoint
+from streamer._opening import Opening
+from streamer._stream import Stream
+from streamer.compat.safetensors._errors import raised_as_safetensors
+from streamer.compat.safetensors._numpy_index import check_numpy_index
+from streamer.compat.safetensors._prefetch import PrefetchLoader, planned
+from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.errors import ObjectNotFoundError
+from streamer.core.options.options import Options
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uri
+from streamer.plugins.registry import scheme_of
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+    from typing_extensions import Self
+
+__all__ = ["EngineHandle", "TensorMeta", "safe_open", "safe_open_handle"]
+
+BACKENDS = ("mmap", "pread")
+
+
+class safe_open:  # noqa: N801  safetensors' name
+    """Open a file as ``safetensors.safe_open`` does; it may be any URL, and may be sharded.
+
+    Args:
+        filename: A path, or any URL of `streamer.load`.
+        framework: As safetensors names them; a URL is read for ``"pt"`` and ``"np"``.
+        device: As for `streamer.load`.
+        backend: How safetensors reads a local file: ``"mmap"`` or ``"pread"``.
+        storage_options: Passed to fsspec unchanged.
+        options: How the engine reads; see `streamer.Options`.
+
+    Returns:
+        Safetensors' own handle of a local file whose tensors stay on the CPU, else one with the same methods.
+
+    Raises:
+        SafetensorError: and a class of `streamer.StreamerError`, as for `streamer.load`.
+        FileNotFoundError: there is no such file.
+    """
+
+    def __new__(
+        cls,
+        filename: str | os.PathLike[str],
+        framework: str,
+        device: Any = "cpu",
+        *,
+        backend: str = "mmap",
+        storage_options: Mapping[str, Any] | None = None,
+        options: Options | None = None,
+    ) -> Any:
+        """Open with safetensors, or with the engine."""
+        filename, storage_options = hidden_uri(filename), hidden(storage_options)
+        if _is_for_safetensors(filename, device, storage_options, options):
+            return safetensors.safe_open(filename, framework, device, backend=backend)
+        return EngineHandle(
+            filename, framework, device, backend=backend, storage_options=storage_options, options=options
+        )
+
+
+def safe_open_handle(file: Any, framework: str, device: Any = "cpu") -> Any:
+    """Open what an open file belongs to: of this machine, or of an fsspec file system.
+
+    Args:
+        file: With a ``name``; or of fsspec, with a ``path`` and an ``fs``.
+        framework: As for `safe_open`.
+        device: As for `safe_open`.
+    """
+    fs = getattr(file, "fs", None)
+    if fs is None or "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
+        return safe_open(file.name, framework, device)
+    return EngineHandle(file.path, framework, device, fs=fs)
+
+
+class TensorMeta(NamedTuple):
+    """A tensor's entry in its header: dtype as safetensors names it, shape, and its bytes in the data of its file."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+class EngineHandle(Checkpoint[Any]):
+    """The handle of a checkpoint that the engine reads.
+
+    The arguments are those of `safe_open`, and `fs` of `streamer.load`.
+    """
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str],
+        framework: str,
+        device: Any = "cpu",
+        *,
+        backend: str = "mmap",
+        storage_options: Mapping[str, Any] | None = None,
+        fs: AbstractFileSystem | None = None,
+        options: Options | None = None,
+    ) -> None:
+        filename, storage_options = hidden_uri(filename), hidden(storage_options)
+        if backend not in BACKENDS:
+            raise SafetensorError(f"backend {backend!r} is invalid, it is one of {', '.join(map(repr, BACKENDS))}")
+        opening = Opening(
+            uri=filename,
+            framework=framework,
+            device=device,
+            storage_options=storage_options,
+            fs=fs,
+            options=options,
+            progress=False,
+        )
+        with raised_as_safetensors():
+            try:
+                super().__init__(opening)
+            except ObjectNotFoundError as error:
+                if scheme_of(os.fspath(filename)) != "file" or fs is not None:
+                    raise
+                raise FileNotFoundError(f"No such file or directory: {os.fspath(filename)}") from error
+
+    def keys(self) -> list[str]:
+        """Names of the tensors, sorted."""
+        self._check_open()
+        return super().keys()
+
+    def offset_keys(self) -> list[str]:
+        """Names of the tensors in the order their bytes lie in the file."""
+        self._check_open()
+        return super().offset_keys()
+
+    def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"
+        """The ``__metadata__`` of the file, or None where there is none."""
+        self._check_open()
+        return super().metadata() or None
+
+    def get_tensors(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+        """Read all tensors, or those of `Checkpoint.get_tensors`, in parallel."""
+        with raised_as_safetensors():
+            return super().get_tensors(*arguments, **named)
+
+    def get_tensor(self, name: str, **named: Any) -> Any:
+        """Read one tensor."""
+        self._check_holds(name)
+        with raised_as_safetensors():
+            return super().get_tensor(name, **named)
+
+    def get_slice(self, name: str, **named: Any) -> TensorSlice[Any]:
+        """Return a tensor that is read when it is indexed."""
+        self._check_holds(name)
+        part = super().get_slice(name, **named)
+        return _Slice(part, is_numpy=self._opening.framework in ("np", "numpy"))
+
+    def get_tensor_meta(self, name: str) -> TensorMeta:
+        """Tell what the header says of a tensor, as safetensors 0.9 does."""
+        self._check_holds(name)
+        shard, entry = self._shard_tensors[name].shard, self._shard_tensors[name].entry
+        tensors = self._checkpoint.catalog.tensors.values()
+        begin = min(each.entry.begin for each in tensors if each.shard == shard)  # a file has no byte of nobody
+        return TensorMeta(entry.dtype, list(entry.shape), (entry.begin - begin, entry.end - begin))
+
+    def prefetch(
+        self,
+        plan: Mapping[str, slice | None] | None = None,
+        *,
+        device: Any = None,
+        threads: int = 8,  # noqa: ARG002  safetensors has it
+    ) -> PrefetchLoader:
+        """Start to read tensors in the background, to any device.
+
+        Args:
+            plan: Name to the rows that are wanted, None for all of them; None for all tensors.
+            device: Where they go; None: where the others of this handle go.
+            threads: Ignored: the engine chooses.
+        """
+        self._check_open()
+        library = self._opening.library(device)
+        wanted = planned(plan, self._shard_tensors)
+        verification = self._checkpoint.verification(wanted)
+        return PrefetchLoader(partial(Stream, self._checkpoint, wanted, library, verification, progress=False))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SafetensorError("File is closed")
+
+    def _check_holds(self, name: str) -> None:
+        self._check_open()
+        if name not in self._shard_tensors:
+            raise SafetensorError(f"File does not contain tensor {name}")
+
+
+class _Slice(TensorSlice[Any]):
+    def __init__(self, part: TensorSlice[Any], *, is_numpy: bool) -> None:
+        vars(self).update(vars(part))
+        self._is_numpy = is_numpy
+
+    def __getitem__(self, key: Any) -> Any:
+        if self._is_numpy:
+            check_numpy_index(key, self.shape)
+        with raised_as_safetensors():
+            return super().__getitem__(key)
+
+
+def _is_for_safetensors(filename: Any, device: Any, storage_options: Any, options: Options | None) -> bool:
+    """Whether a local file is to stay on the CPU, and nothing is asked for that only the engine does."""
+    if storage_options or options is not None or str(device) != "cpu":
+        return False
+    is_path = isinstance(filename, (str, os.PathLike)) and scheme_of(os.fspath(filename)) == "file"
+    return is_path and "://" not in os.fspath(filename) and not os.path.isdir(filename)

@@ -1,0 +1,82 @@
+"""The names of ``safetensors.torch``; a file to load may be any URL."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import load, save, save_file, save_model
+
+from streamer.compat.safetensors._handle import safe_open
+from streamer.core.options.options import Options
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uri
+
+__all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
+
+
+def load_file(
+    filename: str | os.PathLike[str],
+    device: Any = "cpu",
+    *,
+    backend: str = "mmap",
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+) -> dict[str, torch.Tensor]:
+    """Load all tensors of a file; arguments and errors as for `streamer.compat.safetensors.safe_open`."""
+    filename, storage_options = hidden_uri(filename), hidden(storage_options)
+    with safe_open(filename, "pt", device, backend=backend, storage_options=storage_options, options=options) as handle:
+        tensors: dict[str, torch.Tensor] = handle.get_tensors()
+    return tensors
+
+
+def load_model(
+    model: torch.nn.Module,
+    filename: str | os.PathLike[str],
+    strict: bool = True,
+    device: Any = "cpu",
+    *,
+    backend: str = "mmap",
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+) -> tuple[set[str], list[str]]:
+    """Load a file into a module; of tied parameters the file holds one, as ``save_model`` writes it.
+
+    Returns:
+        The names of the module that were not filled, and those of the file that the module has not.
+
+    Raises:
+        RuntimeError: `strict`, and there are such names; or as ``load_state_dict``.
+        SafetensorError: as for `streamer.compat.safetensors.safe_open`.
+    """
+    filename, storage_options = hidden_uri(filename), hidden(storage_options)
+    tensors = load_file(filename, device, backend=backend, storage_options=storage_options, options=options)
+    ties = _tied_names(model.state_dict(), preferred=tensors)
+    result = model.load_state_dict(tensors, strict=False)
+    missing, unexpected = set(result.missing_keys), list(result.unexpected_keys)
+    unexpected += [name for name in ties if name not in missing]  # the file holds one memory twice
+    missing -= ties
+    if strict and (missing or unexpected):
+        lines = [f"Error(s) in loading state_dict for {type(model).__name__}:"]
+        for what, names in (("Missing", missing), ("Unexpected", unexpected)):
+            if names:
+                quoted = ", ".join(f'"{name}"' for name in sorted(names))
+                lines.append(f"    {what} key(s) in state_dict: {quoted}")
+        raise RuntimeError("\n".join(lines))
+    return missing, unexpected
+
+
+def _tied_names(state: Mapping[str, torch.Tensor], preferred: Mapping[str, Any]) -> set[str]:
+    """Give all names but one of each memory that several have; the one is in `preferred` where one is."""
+    names_of: dict[Any, list[str]] = defaultdict(list)
+    for name, tensor in state.items():
+        if tensor.numel() and not tensor.is_meta:
+            names_of[tensor.device, tensor.data_ptr(), tensor.numel() * tensor.element_size()].append(name)
+    ties: set[str] = set()
+    for names in names_of.values():
+        kept = min(names, key=lambda name: (name not in preferred, name))
+        ties.update(name for name in names if name != kept)
+    return ties

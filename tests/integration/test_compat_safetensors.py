@@ -1,0 +1,205 @@
+"""safetensors' names on any URL: the same calls, the same answers, and errors that are caught as safetensors'."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+import streamer
+from streamer.compat import safetensors as ours
+from streamer.compat.safetensors import numpy as our_numpy
+from streamer.compat.safetensors import torch as our_torch
+
+TENSORS = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(5, dtype=torch.bfloat16), "c": torch.tensor(2.5)}
+URL = "memory://compat/model.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def _stored() -> None:
+    fsspec.filesystem("memory").pipe_file("/compat/model.safetensors", safetensors.torch.save(TENSORS, {"k": "v"}))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    safetensors.torch.save_file(TENSORS, tmp_path / "model.safetensors", {"k": "v"})
+    return tmp_path / "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "name"),
+    [
+        (safetensors, ours, "safe_open"),
+        *((safetensors.torch, our_torch, name) for name in ("load_file", "load_model", "load", "save", "save_file")),
+        *((safetensors.numpy, our_numpy, name) for name in ("load_file", "load", "save", "save_file")),
+    ],
+)
+def test_every_argument_of_theirs_is_one_of_ours(theirs: Any, mine: Any, name: str) -> None:
+    expected = inspect.signature(getattr(theirs, name)).parameters
+    got = {key: each for key, each in inspect.signature(getattr(mine, name)).parameters.items() if key != "cls"}
+    assert list(got)[: len(expected)] == list(expected)
+    for each in expected:
+        assert got[each].kind == expected[each].kind
+        assert (got[each].default is inspect.Parameter.empty) == (expected[each].default is inspect.Parameter.empty)
+
+
+def test_a_url_is_read_as_a_file_is(file: Path) -> None:
+    with safetensors.safe_open(file, "pt") as theirs, ours.safe_open(URL, framework="pt", device="cpu") as mine:
+        assert mine.keys() == list(theirs.keys())
+        assert mine.offset_keys() == list(theirs.offset_keys())
+        assert mine.metadata() == theirs.metadata()
+        assert {name: tensor.tolist() for name, tensor in mine.get_tensors().items()} == {
+            name: tensor.tolist() for name, tensor in theirs.get_tensors().items()
+        }
+        assert mine.get_slice("a")[1:, ::2].tolist() == theirs.get_slice("a")[1:, ::2].tolist()
+        kept = mine.get_slice("a")
+    assert kept[0].tolist() == [0, 1, 2, 3]  # slices outlive their handle
+    assert our_torch.load_file(URL)["c"].item() == 2.5
+    fsspec.filesystem("memory").pipe_file("/compat/n.safetensors", safetensors.numpy.save({"n": np.arange(3)}))
+    assert our_numpy.load_file("memory://compat/n.safetensors")["n"].tolist() == [0, 1, 2]
+
+
+def test_a_local_file_for_the_cpu_is_left_to_safetensors(file: Path) -> None:
+    assert isinstance(ours.safe_open(file, "pt"), safetensors.safe_open)
+    assert isinstance(ours.safe_open(str(file), "np", "cpu", backend="pread"), safetensors.safe_open)
+    for handle in (
+        ours.safe_open(file, "pt", options=streamer.Options()),
+        ours.safe_open(file.parent, "pt"),
+        ours.safe_open(file.as_uri(), "pt"),
+    ):
+        assert handle.get_tensor("c").item() == 2.5
+        assert type(handle).__name__ == "EngineHandle"
+
+
+def test_an_open_file_is_read_by_its_name_or_its_file_system(file: Path) -> None:
+    with file.open("rb") as local:
+        assert isinstance(ours._safe_open_handle(local, "pt"), safetensors.safe_open)
+    with fsspec.open(file.as_uri()) as local:
+        assert isinstance(ours._safe_open_handle(local, "pt"), safetensors.safe_open)
+    with fsspec.open(URL) as remote:
+        assert ours._safe_open_handle(remote, framework="pt", device="cpu").get_tensor("c").item() == 2.5
+
+
+def test_errors_are_caught_as_safetensors_and_as_ours(tmp_path: Path) -> None:
+    fsspec.filesystem("memory").pipe_file("/compat/bad.safetensors", b"\xff" * 40)
+    for call, kind in (
+        (lambda: ours.safe_open("memory://compat/bad.safetensors", "pt"), streamer.HeaderError),
+        (lambda: ours.safe_open(URL, "pt", device="nonsense"), streamer.UnknownDeviceError),
+        (lambda: ours.safe_open(URL, "jax"), streamer.OptionError),
+        (lambda: ours.safe_open(URL, "pt").get_slice("a")["x"], streamer.TensorIndexError),
+        (lambda: our_torch.load_file("memory://compat/absent.safetensors"), streamer.ObjectNotFoundError),
+    ):
+        with pytest.raises(safetensors.SafetensorError) as caught:
+            call()
+        assert isinstance(caught.value, kind)
+        assert type(caught.value).__name__ == kind.__name__
+    with pytest.raises(FileNotFoundError):
+        our_torch.load_file("memory://compat/absent.safetensors")
+    with pytest.raises(FileNotFoundError, match="No such file or directory: "):
+        ours.safe_open(tmp_path / "absent.safetensors", "pt", options=streamer.Options())
+    with pytest.raises(ours.SafetensorError, match="backend 'x' is invalid"):
+        ours.safe_open(URL, "pt", backend="x")
+
+
+def test_what_is_not_there_or_closed_is_told_in_their_words() -> None:
+    with ours.safe_open(URL, "pt") as handle:
+        for read in (handle.get_tensor, handle.get_slice, handle.get_tensor_meta):
+            with pytest.raises(ours.SafetensorError, match="File does not contain tensor nix"):
+                read("nix")
+    for call in (handle.keys, handle.metadata, handle.offset_keys, handle.get_tensors, handle.prefetch):
+        with pytest.raises(ours.SafetensorError, match="File is closed"):
+            call()
+
+
+def test_a_handle_can_be_pickled() -> None:
+    again = pickle.loads(pickle.dumps(ours.safe_open(URL, "pt")))
+    assert again.get_tensor("c").item() == 2.5
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Linear(3, 3, bias=False)
+        self.b = torch.nn.Linear(3, 3, bias=False)
+        self.b.weight = self.a.weight
+        self.c = torch.nn.Parameter(torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    "left_out", [["a.weight"], ["b.weight"], [], ["a.weight", "b.weight"], ["c"], ["a.weight", "c"]], ids=str
+)
+@pytest.mark.parametrize("more", [{}, {"d": torch.ones(1)}], ids=["", "more"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_is_loaded_as_safetensors_loads_it(
+    tmp_path: Path, left_out: list[str], more: dict[str, torch.Tensor], strict: bool
+) -> None:
+    stored = {"a.weight": torch.ones(3, 3), "b.weight": torch.ones(3, 3), "c": torch.full((2,), 7.0)}
+    data = safetensors.torch.save({**{name: each for name, each in stored.items() if name not in left_out}, **more})
+    (tmp_path / "m.safetensors").write_bytes(data)
+    fsspec.filesystem("memory").pipe_file("/compat/m.safetensors", data)
+
+    def outcome(load_model: Any, name: Any) -> Any:
+        model = Tied()
+        torch.nn.init.zeros_(model.a.weight)
+        try:
+            missing, unexpected = load_model(model, name, strict=strict)
+        except RuntimeError as error:
+            return str(error), model.c.tolist()
+        return set(missing), sorted(unexpected), model.a.weight.tolist(), model.c.tolist()
+
+    expected = outcome(safetensors.torch.load_model, tmp_path / "m.safetensors")
+    assert outcome(our_torch.load_model, "memory://compat/m.safetensors") == expected
+
+
+def test_tensors_are_prefetched_in_any_order_each_once() -> None:
+    handle = ours.safe_open(URL, "pt")
+    with handle.prefetch({"a": slice(1, None), "c": None}) as loader:
+        assert isinstance(loader, ours.PrefetchLoader)
+        assert sorted(loader.names()) == ["a", "c"]
+        assert len(loader) == 2
+        assert loader.take("a").tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+        with pytest.raises(ours.SafetensorError, match="was already taken"):
+            loader.take("a")
+        with pytest.raises(ours.SafetensorError, match="not in the prefetch plan"):
+            loader.take("b")
+        assert [(name, tensor.item()) for name, tensor in loader] == [("c", 2.5)]
+        assert list(loader) == []
+    whole = handle.prefetch()
+    assert {name for name, _ in whole} == set(TENSORS)
+    assert handle.get_tensor("c").item() == 2.5
+    left = handle.prefetch(threads=3)
+    left.close()
+    with pytest.raises(ours.SafetensorError, match="already taken"):
+        left.take("a")
+
+
+@pytest.mark.parametrize(
+    ("plan", "match"),
+    [
+        ({}, "selects no tensors"),
+        ({"nope": None}, "does not contain"),
+        ({"a": slice(0, 3, 2)}, "step 1"),
+        ({"c": slice(0, 1)}, "dimension"),
+        ({"a": 3}, "None or a slice, got int"),
+    ],
+)
+def test_a_plan_that_cannot_be_read_is_refused(plan: dict[str, Any], match: str) -> None:
+    with pytest.raises(ours.SafetensorError, match=match):
+        ours.safe_open(URL, "pt").prefetch(plan)
+
+
+def test_a_header_entry_is_told_as_it_is_written() -> None:
+    meta = ours.safe_open(URL, "pt").get_tensor_meta("b")
+    stored = dict(safetensors.deserialize(safetensors.torch.save({"b": TENSORS["b"]})))
+    assert (meta.dtype, meta.shape) == ("BF16", [5]) == (stored["b"]["dtype"], stored["b"]["shape"])
+    assert meta.data_offsets[1] - meta.data_offsets[0] == 10
+    assert min(ours.safe_open(URL, "pt").get_tensor_meta(name).data_offsets[0] for name in TENSORS) == 0

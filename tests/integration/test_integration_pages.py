@@ -1,0 +1,35 @@
+"""The pages of ``docs/integrations``: their code runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import fsspec
+import pytest
+import safetensors.torch
+import torch
+
+PAGES = Path(__file__).resolve().parents[2] / "docs/integrations"
+
+
+def examples(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (PAGES / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_the_index_names_every_page() -> None:
+    listed = set(re.findall(r"\]\(([a-z-]+\.md)\)", (PAGES / "README.md").read_text()))
+    assert listed == {path.name for path in PAGES.glob("*.md")} - {"README.md"}
+
+
+def test_safetensors(capsys: pytest.CaptureFixture[str]) -> None:
+    model = {"weight": torch.ones(3, 4), "bias": torch.zeros(3)}
+    fsspec.filesystem("memory").pipe_file("/page/model.safetensors", safetensors.torch.save(model))
+    names = {"url": "memory://page/model.safetensors", "torch": torch}
+    for example in examples("safetensors.md"):
+        exec(compile(example, "safetensors.md", "exec"), names)
+    told = capsys.readouterr().out
+    assert "weight [3, 4]" in told
+    assert "weight torch.Size([2, 4])" in told
+    assert names["rows"].shape == (2, 4)
+    assert (names["missing"], names["unexpected"]) == (set(), [])
