@@ -7,13 +7,14 @@ fsspec's "please install". The cause is chained, unless the user's URL holds a s
 from __future__ import annotations
 
 import errno
+from difflib import SequenceMatcher
 from typing import NoReturn
 
 import fsspec
 from fsspec.exceptions import FSTimeoutError
 
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
-from streamer.backends.extras import install_hint
+from streamer.backends.extras import BUILTIN_SCHEMES, install_hint
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -28,6 +29,11 @@ from streamer.core.errors import (
 )
 
 __all__ = ["raise_opening_error", "raise_storage_error"]
+
+LEAST_SIMILARITY = 0.5  # of s4 and s3
+LEAST_SIMILARITY_OF_OTHERS = 0.7  # of schemes that begin with another letter
+
+_OTHER_NAMES = {"azure": "az", "gcloud": "gs", "hub": "hf", "huggingface": "hf", "minio": "s3"}
 
 _CHECK_LOGIN = "Check the login in storage_options, and what it may read"
 _CHECK_NAME = "Check the URL, and what lies in the folder or archive"
@@ -147,4 +153,17 @@ def _install_hint(error: Exception, scheme: str) -> str:
         return hint
     if isinstance(error, ImportError):  # its text is fsspec's hint, which names the package
         return str(error)
-    return "Install a package that registers the scheme with fsspec, or with the entry points streamer.backends"
+    install = "nstall a package that registers the scheme with fsspec, or with the entry points streamer.backends"
+    near = _near_scheme(scheme)
+    return f"Did you mean {near}://? Otherwise i{install}" if near else f"I{install}"
+
+
+def _near_scheme(scheme: str) -> str | None:
+    """Return the scheme that was probably meant; of two that are as similar, the one that begins alike."""
+
+    def similarity(known: str) -> tuple[float, bool, str]:
+        return SequenceMatcher(None, scheme.lower(), known).ratio(), scheme[:1].lower() == known[0], known
+
+    ratio, begins_alike, nearest = max(map(similarity, {*BUILTIN_SCHEMES, *fsspec.available_protocols()}))
+    is_near = ratio >= (LEAST_SIMILARITY if begins_alike else LEAST_SIMILARITY_OF_OTHERS)
+    return _OTHER_NAMES.get(scheme.lower()) or (nearest if is_near else None)
