@@ -14,6 +14,7 @@ import fsspec
 from fsspec.exceptions import FSTimeoutError
 
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
+from streamer.backends.client.unreachable import is_unknown_host, unknown_host
 from streamer.backends.extras import BUILTIN_SCHEMES, install_hint
 from streamer.core.errors import (
     AccessDeniedError,
@@ -119,6 +120,8 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
     error = _reason(error)
     if isinstance(error, RedirectError):  # one of ours, raised inside of fsspec's client
         return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
+    if is_unknown_host(error):
+        return unknown_host(error, uri, _CHECK_NETWORK, byte_range=byte_range)
     status = getattr(error, "status", None)  # aiohttp's
     if isinstance(status, int):
         row = _STATUSES.get(status) or row_of_status(status, "The server could not answer")

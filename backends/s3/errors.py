@@ -19,6 +19,7 @@ from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.unreachable import is_unknown_host, refused, unknown_host
 from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.core.errors import (
     AccessDeniedError,
@@ -136,6 +137,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     inner = getattr(error, "kwargs", {}).get("error")  # an exception from inside of its HTTP library
     if isinstance(inner or error.__cause__, TooSlowError):
         return TransferTimeoutError("S3 sends its answer too slowly", uri=uri, hint=TOO_SLOW)
+    if inner is not None and is_unknown_host(inner) and not isinstance(error, boto.ProxyConnectionError):
+        return unknown_host(inner, uri, "Check endpoint_url, region and network")
     if isinstance(inner, StorageError):
         return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
     if isinstance(foreign := inner or error, (ForeignAnswerError, NotHttpError)):
@@ -161,7 +164,8 @@ def _where(error: Exception) -> str:
         host, port = parts.hostname, parts.port
     except ValueError:  # a malformed address
         return ""
-    return f" at {host}{f':{port}' if port else ''}" if host else ""
+    how = refused(getattr(error, "kwargs", {}).get("error"))
+    return f" at {host}{f':{port}' if port else ''}{how}" if host else ""
 
 
 def error_code(error: Exception) -> str | None:
