@@ -49,8 +49,12 @@ _STATUSES: dict[int, ErrorRow[StorageError]] = {
 
 _LOGIN_REFUSED = ErrorRow(CredentialsError, "The storage does not accept the user, password or key", _CHECK_LOGIN)
 
-# By name, as their libraries need not be installed: paramiko's and smbprotocol's, then botocore's.
+_CHECK_ARCHIVE = "Check its name, and download or upload it again"
+
+# By name, as their libraries need not be installed: of archives, paramiko's and smbprotocol's, then botocore's.
 _NAMES: dict[str, ErrorRow[StorageError]] = {
+    "BadZipFile": ErrorRow(StorageError, "This is no zip archive, or was cut short", _CHECK_ARCHIVE),
+    "ReadError": ErrorRow(StorageError, "This is no tar archive, or was cut short", _CHECK_ARCHIVE),
     "AuthenticationException": _LOGIN_REFUSED,
     "BadAuthenticationType": _LOGIN_REFUSED,
     "LogonFailure": _LOGIN_REFUSED,
