@@ -114,6 +114,14 @@ class AzureStore:
         infos = [_info(f"{container}/{blob.name}", self._url.uri_of(blob.name), blob) for blob in blobs]
         return sorted(infos, key=lambda info: info.path)
 
+    def glance(self, prefix: str) -> list[str]:
+        """Name the blobs and folders of the first page of a folder's listing."""
+        container, _, name = prefix.partition("/")
+        folder = f"{name.rstrip('/')}/" if name else ""
+        entries, _ = self._client.call(partial(_page, container, folder, None), self._url.uri_of(folder), container)
+        names = {str(each.name).removeprefix(folder) for each in entries}
+        return sorted(name for name in names if name and f"{name}/" not in names)
+
     def source(self, info: ObjectInfo) -> HttpSource:
         """Return a URL and headers that read one blob; `HttpSource.refresh` renews them.
 

@@ -46,7 +46,8 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     snapshot = InstanceSnapshot()
     options: Mapping[str, Any] = SecretOptions()
     try:
-        fs, path = fsspec.url_to_fs(str(uri), **plain(with_guarded_links(uri, storage_options)))
+        options = with_guarded_links(uri, storage_options)
+        fs, path = fsspec.url_to_fs(str(uri), **plain(options))
     except OptionError:  # one of ours, which says more than fsspec's
         raise
     except Exception as error:
@@ -138,6 +139,14 @@ class FsspecStore:
             raise_storage_error(error, self._uri(prefix), hides_cause=self._hides_causes)
         files = (entry for entry in entries if entry["type"] != "directory" and _is_directly_in(folder, entry))
         return sorted((self._listed(entry) for entry in files), key=lambda info: info.path)
+
+    def glance(self, prefix: str) -> list[str]:
+        """Name the files and folders directly in a folder."""
+        names = []
+        for entry in self._fs.ls(str(self._own_path(prefix)), detail=True):
+            path = str(entry["name"]).partition("?" if "://" in entry["name"] else "\0")[0]  # a query may be a secret
+            names.append(path.rstrip("/").rpartition("/")[2] + "/" * (entry["type"] == "directory"))
+        return sorted(names)
 
     def source(self, info: ObjectInfo) -> PythonSource:
         """Return a source that reads through the file system."""
