@@ -1,8 +1,8 @@
 r"""Other kinds of files that are often found in place of a safetensors file, by how they begin. Pure.
 
 A safetensors file begins with the length of its header, whose upper bytes are zero: none of these beginnings is an
-allowed length, but for a truncated file with a header of some megabytes. So they are looked at only once the length
-was found to be wrong.
+allowed length, but for a few of a header of some megabytes. So they are looked at only once the length was found to be
+wrong, or no JSON follows it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ _DOWNLOAD = "It was saved in place of the file: download that again, with a logi
 _BEGINNINGS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
     (re.compile(beginning, re.DOTALL | re.IGNORECASE), Foreign(what, hint))
     for beginning, what, hint in (
+        (
+            rb"\0{8}",
+            "a file that begins with zeros",
+            "A download or copy that was not finished leaves such a file: fetch it again",
+        ),
         (rb"version ", "a Git LFS pointer", "Fetch the file itself with `git lfs pull`"),
         (rb"\x80[\x02-\x05][\x95}\]c(X\x8a\x8c]", "a Python pickle, as torch.save writes it (*.bin, *.pt)", _CONVERT),
         (rb"PK\x03\x04", "a zip archive, as torch.save writes it (*.bin, *.pt, *.pth)", _CONVERT),

@@ -73,9 +73,8 @@ def header_size_bytes(prefix: bytes, object_size: int, *, uri: str) -> int:
     json_bytes = int.from_bytes(prefix[:LENGTH_BYTES], "little")
     is_possible = 0 < json_bytes <= MAX_JSON_BYTES
     is_too_long = json_bytes > object_size - LENGTH_BYTES
-    foreign = foreign_format(bytes(prefix[:LENGTH_BYTES])) if is_too_long or not is_possible else None
-    if foreign is not None:
-        raise HeaderError(f"this is no safetensors file, but {foreign.what}", uri=uri, hint=foreign.hint)
+    if is_too_long or not is_possible:
+        _refuse_foreign(prefix, uri)
     if not is_possible:
         raise HeaderError(
             f"the first 8 bytes give a header of {json_bytes} bytes, allowed are 1 to {MAX_JSON_BYTES}",
@@ -107,6 +106,8 @@ def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_ra
     view = memoryview(data).cast("B")
     data_begin = header_size_bytes(bytes(view[:LENGTH_BYTES]), object_size, uri=uri)
     _check_read(view, data_begin, object_size, uri)
+    if bytes(view[LENGTH_BYTES : LENGTH_BYTES + 1]).strip() not in (b"{", b""):
+        _refuse_foreign(view, uri)
     try:
         # The text gets no name: with a wide character in it each takes four bytes, which are not kept for the checks.
         document = read_document(decode_utf8(view[LENGTH_BYTES:data_begin]), data_begin=data_begin, max_rank=max_rank)
@@ -134,6 +135,12 @@ def _check_read(data: bytes | memoryview, needed_bytes: int, object_size: int, u
             object_size=object_size,
             hint="Load again",
         )
+
+
+def _refuse_foreign(data: bytes | memoryview, uri: str) -> None:
+    foreign = foreign_format(bytes(data[:LENGTH_BYTES]))
+    if foreign is not None:
+        raise HeaderError(f"this is no safetensors file, but {foreign.what}", uri=uri, hint=foreign.hint)
 
 
 def _in_file_order(rows: list[Row], data_begin: int) -> list[Row]:

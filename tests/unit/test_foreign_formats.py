@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import random
 from struct import pack
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from streamer.core.errors import HeaderError
-from streamer.core.format.header import header_size_bytes
+from streamer.core.format.header import header_size_bytes, parse_header
 
 URI = "s3://bucket/model.safetensors"
 
@@ -23,29 +24,37 @@ def torch_saved(value: Any, **options: Any) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"version https://git-lfs", "a Git LFS pointer. Fetch the file itself with `git lfs pull`"),
-        (b"<!DOCTYPE html><html>", "a web page"),
-        (b"\n <html><head>", "a web page"),
-        (b"<?xml version='1.0'?><Error>", "an XML document"),
-        (pickle.dumps({"a": [1.0]}, protocol=2), "a Python pickle"),
-        (pickle.dumps({"a": b"x" * 70_000}, protocol=4), "a Python pickle"),
-        (torch_saved({"a": torch.zeros(3)}), "a zip archive, as torch.save writes it"),
-        (torch_saved({"a": torch.zeros(3)}, _use_new_zipfile_serialization=False), "a Python pickle"),
-        (b"GGUF\x03\0\0\0", "a GGUF file"),
-        (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
-        (gzip.compress(b"x"), "compressed with gzip"),
-        (b'{"error": "no"}', "JSON text"),
-        (b"Not Found", "text that begins with 'Not Foun'"),
-    ],
-)
+KINDS = [
+    (b"version https://git-lfs", "a Git LFS pointer. Fetch the file itself with `git lfs pull`"),
+    (b"<!DOCTYPE html><html>", "a web page"),
+    (b"\n <html><head>", "a web page"),
+    (b"<?xml version='1.0'?><Error>", "an XML document"),
+    (pickle.dumps({"a": [1.0]}, protocol=2), "a Python pickle"),
+    (pickle.dumps({"a": b"x" * 70_000}, protocol=4), "a Python pickle"),
+    (torch_saved({"a": torch.zeros(3)}), "a zip archive, as torch.save writes it"),
+    (torch_saved({"a": torch.zeros(3)}, _use_new_zipfile_serialization=False), "a Python pickle"),
+    (b"GGUF\x03\0\0\0", "a GGUF file"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
+    (gzip.compress(b"x", mtime=1_700_000_000), "compressed with gzip"),
+    (b'{"error": "no"}', "JSON text"),
+    (bytes(100), "a file that begins with zeros"),
+    (b"Not Found", "text that begins with 'Not Foun'"),
+]
+
+
+@pytest.mark.parametrize(("data", "words"), KINDS, ids=[words[:20] for _, words in KINDS])
 @pytest.mark.parametrize("size", [30, 10**10])
 def test_another_kind_of_file_is_recognised(data: bytes, words: str, size: int) -> None:
     with pytest.raises(HeaderError) as caught:
         header_size_bytes(data, size, uri=URI)
     assert f"this is no safetensors file, but {words}" in str(caught.value)
+
+
+def test_what_begins_with_a_possible_length_is_recognised_by_what_follows_it() -> None:
+    data = gzip.compress(random.Random(1).randbytes(10**6), mtime=0)  # its first eight bytes are a header's of 0.6 MB
+    assert header_size_bytes(data, len(data), uri=URI) < len(data)
+    with pytest.raises(HeaderError, match="no safetensors file, but compressed with gzip"):
+        parse_header(data, len(data), uri=URI)
 
 
 def test_an_empty_file_is_called_that() -> None:
