@@ -100,13 +100,12 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
         raise error.storage_error(uri) from None
     if isinstance(error, aiohttp.ClientHttpProxyError):
         raise refusal(error.status, {}, b"", uri, attempts=attempts) from None
-    is_proxy = isinstance(error, aiohttp.ClientProxyConnectionError)
     if is_unknown_host(error):
-        hint = "Check HTTPS_PROXY, NO_PROXY" if is_proxy else "Check the host's name in the URL or endpoint"
+        hint = "Check the host's name in the URL, the endpoint or HTTPS_PROXY"  # aiohttp has one error for all three
         raise unknown_host(error, uri, hint, attempts=attempts, elapsed_s=elapsed_s) from error
     message = f"The HTTP client failed with {type(error).__name__}"
     row = row_for(error, _EXCEPTIONS) or ErrorRow(StorageError, message, _UNKNOWN)
-    if isinstance(error, aiohttp.ClientConnectorError) and row.cls is ConnectError and not is_proxy:
+    if isinstance(error, aiohttp.ClientConnectorError) and row.cls is ConnectError:
         row = row.after(where(error))
     if _may_want_tls(error, uri):
         row = replace(row, hint=f"Check that it runs. {MAY_BE_TLS}")

@@ -245,7 +245,8 @@ def _split(uri: str) -> Any:
         parts = urlsplit(uri)
         origin_of(uri)
     except ValueError:
-        raise UsageError("This is not a URL", uri=redact(uri)) from None
+        hint = "Expected https://host:port/path, with a port up to 65535"
+        raise UsageError("This is not a URL", uri=redact(uri), hint=hint) from None
     if not parts.hostname:
         raise UsageError("The URL names no host", uri=redact(uri), hint="Expected https://host/path")
     return parts

@@ -218,6 +218,9 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     check_types(options, _KINDS)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
+    for place in (options, options["client_kwargs"]):
+        if place.get("endpoint_url") and not place["endpoint_url"].lower().startswith(("http://", "https://")):
+            raise OptionError("endpoint_url must begin with http:// or https://", hint="As https://host:port")
     # They get no name: a traceback with locals would show the password.
     if set("@?#") & set((options.get("endpoint_url") or "") + (options["client_kwargs"].get("endpoint_url") or "")):
         raise OptionError("endpoint_url cannot hold a user, password or query: botocore would show it in its messages")

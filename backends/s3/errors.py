@@ -92,7 +92,12 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "No complete AWS credentials were found",
         "Set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or storage_options={'anon': True}",
     ),
-    (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError, boto.ProfileNotFound): ErrorRow(
+    (boto.ProfileNotFound,): ErrorRow(
+        CredentialsError,
+        "The AWS configuration has no such profile",
+        "Check the option profile, AWS_PROFILE and ~/.aws/config",
+    ),
+    (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError): ErrorRow(
         CredentialsError,
         "The AWS credentials could not be fetched",
         "Check AWS_PROFILE; log in again if the profile uses single sign-on",
@@ -138,7 +143,7 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     if isinstance(inner or error.__cause__, TooSlowError):
         return TransferTimeoutError("S3 sends its answer too slowly", uri=uri, hint=TOO_SLOW)
     if inner is not None and is_unknown_host(inner) and not isinstance(error, boto.ProxyConnectionError):
-        return unknown_host(inner, uri, "Check endpoint_url, region and network")
+        return unknown_host(inner, uri, "Check endpoint_url, region and HTTPS_PROXY")
     if isinstance(inner, StorageError):
         return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
     if isinstance(foreign := inner or error, (ForeignAnswerError, NotHttpError)):
