@@ -6,20 +6,14 @@ Two more requests at most are made for that, and they may fail: the message then
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from streamer.core.errors import ObjectNotFoundError
-from streamer.core.quoting import printable, quoted
-from streamer.core.store.glances import GlancingStore
+from streamer.core.quoting import printable
+from streamer.core.store.glances import SHOWN_CHARACTERS, GlancingStore, enumerated, near_names
 from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
 
 __all__ = ["is_pattern", "no_match", "no_shard", "nothing_there"]
-
-SHOWN_NAMES = 5
-SHOWN_CHARACTERS = 60
-LONGEST_COMPARED = 300  # characters: difflib is quadratic in the length
-MOST_COMPARED = 1000  # names: an error must not take seconds
 
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".pkl")
 
@@ -43,8 +37,8 @@ def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: st
         error.hint = "Only the last part of a URI may be a pattern: name each folder, in a list of URIs"
     elif folders := [each for each in _glance(store, root) if each.endswith("/")]:
         return _without_shards(label, folders)
-    elif isinstance(store, RemoteStore) and (near := _near(name, _glance(store, folder))):
-        error.hint = f"{error.hint}. Near: {', '.join(map(quoted, near))}"
+    elif isinstance(store, RemoteStore) and (near := near_names(name, _glance(store, folder))):
+        error.hint = f"{error.hint}. {near}"
     return error
 
 
@@ -54,9 +48,9 @@ def no_match(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) 
     names = _glance(store, folder or "/") or list(map(_name, listed))
     hint = "There is no such folder, or it is empty"
     if matching := [name for name in names if name.endswith("/") and fnmatchcase(name[:-1], pattern)]:
-        hint = f"It matches folders ({_enumerated(matching)}), not files: name each, in a list of URIs"
+        hint = f"It matches folders ({enumerated(matching)}), not files: name each, in a list of URIs"
     elif names:
-        hint = f"The folder holds {_enumerated(names)}"
+        hint = f"The folder holds {enumerated(names)}"
     return ObjectNotFoundError("no file matches this pattern", uri=label, hint=hint)
 
 
@@ -67,12 +61,12 @@ def no_shard(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) 
 
 def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
     others = [name for name in names if name.endswith(_OTHER_WEIGHTS)]
-    hint = "Check its name, and that its upload or download is complete"
+    steps = ["Name one of its folders"] if any(name.endswith("/") for name in names) else []
     if others:
-        hint = f"{printable(others[0][:SHOWN_CHARACTERS])} has another format: convert it, or fetch the *.safetensors"
-    elif any(name.endswith("/") for name in names):
-        hint = "Name one of its folders"
-    held = _enumerated(sorted(names, key=lambda name: not name.endswith(("/", *_OTHER_WEIGHTS))))
+        first = printable(others[0][:SHOWN_CHARACTERS])
+        steps.append(f"{first} has another format: convert it, or fetch the *.safetensors")
+    hint = ". ".join(steps) or "Check its name, and that its upload or download is complete"
+    held = enumerated(sorted(names, key=lambda name: not name.endswith(("/", *_OTHER_WEIGHTS))))
     return ObjectNotFoundError(f"the folder holds no *.safetensors file, but {held}", uri=label, hint=hint)
 
 
@@ -83,17 +77,6 @@ def _glance(store: Store, folder: str) -> list[str]:
         return list(store.glance(folder))
     except Exception:  # only the message would have been better
         return []
-
-
-def _near(name: str, names: Sequence[str]) -> list[str]:
-    if len(name) > LONGEST_COMPARED:
-        return []
-    return get_close_matches(name, [each.rstrip("/") for each in names[:MOST_COMPARED]], n=3)
-
-
-def _enumerated(names: Sequence[str]) -> str:
-    shown = [printable(name[:SHOWN_CHARACTERS]) for name in names[:SHOWN_NAMES]]
-    return ", ".join(shown) + (f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else "")
 
 
 def _name(info: ObjectInfo) -> str:

@@ -47,8 +47,33 @@ def test_any_other_path_is_not_taken_for_one(models: Path, path: str) -> None:
     assert "hf://" not in said(path)
 
 
-def test_a_url_without_its_slashes_is_told_of_them(models: Path) -> None:
-    assert said("s3:bucket/model") == "A URL has two slashes after its scheme: s3://…"
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (" llama-8b", "There is a space, a quote or a line end around it: strip that"),
+        ("llama-8b/model.safetensors\n", "There is a space, a quote or a line end around it: strip that"),
+        ("'/models'", "There is a space, a quote or a line end around it: strip that"),
+        ("$HOME/models", "$HOME is not replaced by its value here: os.path.expandvars does that"),
+        ("${MODELS}/llama", "${MODELS} is not replaced by its value here: os.path.expandvars does that"),
+        ("llama-8b/model-{1,2}.safetensors", "Braces are no pattern here: *, ? and [...] are, in the last part"),
+        ("file://models/llama", "A file:// URL has an absolute path: file:///folder/file"),
+        ("s3:bucket/model", "A URL has two slashes after its scheme: s3://…"),
+    ],
+)
+def test_a_mistake_that_shows_in_the_text_is_named(models: Path, text: str, hint: str) -> None:
+    assert said(text).startswith(hint)
+
+
+@pytest.mark.parametrize("name", ["$x", "{a,b}", " a", "a'", "s3:x"])
+def test_a_file_with_such_a_name_is_loaded(models: Path, name: str) -> None:
+    save_file({"b": torch.zeros(2)}, models / name)
+    assert list(streamer.load(name)) == ["b"]
+
+
+def test_a_name_that_is_like_none_is_met_with_the_shards_there_are(models: Path) -> None:
+    (models / "llama-8b" / "notes.txt").touch()
+    assert said("llama-8b/xyz.safetensors").endswith("is mounted. The folder holds model.safetensors")
+    assert said(models / "xyz" / "llama-8b") == "Check the path, and that its disk is mounted"
 
 
 def test_a_link_that_leads_nowhere_is_called_that(models: Path) -> None:
