@@ -30,6 +30,7 @@ from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.unreachable import is_unknown_host, refused
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -42,7 +43,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
-from streamer.core.outages.transient import STATUSES
+from streamer.core.outages.transient import STATUSES, UNKNOWN_HOST
 
 __all__ = ["LoginFailedError", "Request", "after_answer", "is_transient", "raise_login_error", "raise_storage_error"]
 
@@ -185,7 +186,7 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, HttpResponseError):
         return error.response is not None and error.status_code in STATUSES
     reason = _reason(error)
-    is_final = isinstance(reason, (*_TLS_ERRORS, NotHttpError)) or _is_unknown_host(reason)
+    is_final = isinstance(reason, (*_TLS_ERRORS, NotHttpError)) or is_unknown_host(reason)
     return isinstance(error, (ServiceRequestError, ServiceResponseError)) and not is_final
 
 
@@ -270,7 +271,8 @@ def _from_network(error: Exception, request: Request, facts: Mapping[str, float]
     if isinstance(reason, NotHttpError):
         return reason.storage_error(request.uri)
     row = row_for(reason, _EXCEPTIONS) or row_for(error, _EXCEPTIONS) or _unreachable(reason, request)
-    return row.filled(host=request.host, account=request.account).error(request.uri, **facts)
+    code = {"code": UNKNOWN_HOST} if is_unknown_host(reason) else {}
+    return row.filled(host=request.host, account=request.account).error(request.uri, **facts, **code)
 
 
 def _unreachable(reason: BaseException | None, request: Request) -> ErrorRow[StorageError]:
@@ -278,17 +280,14 @@ def _unreachable(reason: BaseException | None, request: Request) -> ErrorRow[Sto
         named = "There is no storage account {account!r}, or its" if request.account else "Its"
         hint = "Check account_name, and account_host outside the public cloud"
         return ErrorRow(ConnectError, f"{named} host {{host}} is unknown to DNS", hint)
-    return ErrorRow(ConnectError, "No connection to {host}", "Check account_name, account_host and the network")
+    return ErrorRow(
+        ConnectError, f"No connection to {{host}}{refused(reason)}", "Check account_name, account_host and the network"
+    )
 
 
 def _reason(error: Exception) -> BaseException | None:
     inner: BaseException | None = getattr(error, "inner_exception", None)
     return inner or error.__cause__
-
-
-def _is_unknown_host(reason: BaseException | None) -> bool:
-    cause = reason.os_error if isinstance(reason, aiohttp.ClientConnectorError) else None
-    return isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME
 
 
 def _is_harmless(reason: BaseException | None) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from azure.storage.blob import BlobProperties
+from azure.storage.blob import BlobProperties, BlobType
 
 from streamer.backends.azure.client import AzureClient
 from streamer.backends.azure.urls import parse_url
@@ -114,6 +114,14 @@ class AzureStore:
         infos = [_info(f"{container}/{blob.name}", self._url.uri_of(blob.name), blob) for blob in blobs]
         return sorted(infos, key=lambda info: info.path)
 
+    def glance(self, prefix: str) -> list[str]:
+        """Name the blobs and folders of the first page of a folder's listing."""
+        container, _, name = prefix.partition("/")
+        folder = f"{name.rstrip('/')}/" if name else ""
+        entries, _ = self._client.call(partial(_page, container, folder, None), self._url.uri_of(folder), container)
+        names = {str(each.name).removeprefix(folder) for each in entries}
+        return sorted(name for name in names if name and f"{name}/" not in names)
+
     def source(self, info: ObjectInfo) -> HttpSource:
         """Return a URL and headers that read one blob; `HttpSource.refresh` renews them.
 
@@ -144,6 +152,8 @@ class AzureStore:
         blob = self._client.call(partial(_properties, container, name), info.uri, container)
         if _info(info.path, info.uri, blob) != info:
             return NoDigest("it was replaced meanwhile")  # and reading it fails
+        if blob.blob_type not in (None, BlobType.BLOCKBLOB):
+            return NoDigest("its Content-MD5 would be of what it was made with: appends and pages do not change it")
         value = bytes(blob.content_settings.content_md5 or b"")
         if len(value) != HASHES["md5"]:
             return NoDigest("it was uploaded without a Content-MD5, and Azure keeps none of a blob in several blocks")

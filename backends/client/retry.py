@@ -15,6 +15,7 @@ import aiohttp
 
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.unreachable import is_unknown_host
 from streamer.core.errors import StreamerError
 
 __all__ = ["Attempts", "is_transient"]
@@ -27,7 +28,7 @@ _LASTING = (aiohttp.ClientSSLError, TooSlowError, StreamerError)  # the last are
 
 def is_transient(error: BaseException) -> bool:
     """Say whether a retry may help after an exception of aiohttp."""
-    return isinstance(error, _TRANSIENT) and not isinstance(error, _LASTING)
+    return isinstance(error, _TRANSIENT) and not isinstance(error, _LASTING) and not is_unknown_host(error)
 
 
 class Attempts:

@@ -14,9 +14,9 @@ import fsspec
 from fsspec import AbstractFileSystem
 
 from streamer.backends.fsspec.http_sessions import with_guarded_sessions
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.options import SecretOptions, plain
 
-__all__ = ["with_guarded_links"]
+__all__ = ["reason_for_missing", "with_guarded_links"]
 
 # The arguments in which a file system over another one has the protocol and the options of that.
 _TARGETS = (("target_protocol", "target_options"), ("remote_protocol", "remote_options"))
@@ -45,6 +45,27 @@ def with_guarded_links(uri: str, options: Mapping[str, Any]) -> SecretOptions:
         of_scheme = own.pop(_scheme_of(first), None) or {}
         return with_guarded_sessions(cls, first, SecretOptions({**of_scheme, **own}))
     return _with_guarded_targets(own)
+
+
+def reason_for_missing(error: Exception, uri: str, options: Mapping[str, Any]) -> Exception:
+    """Return the exception that says more than fsspec's "not found" about the server at the end of a chain.
+
+    In the URL of an archive fsspec takes a ``?`` for a pattern: whatever the server answers, it then matches no file.
+
+    Args:
+        error: The exception of ``fsspec.url_to_fs``.
+        uri: The chained URL.
+        options: From `with_guarded_links`.
+    """
+    link = uri.rpartition("::")[2]
+    cls = _http_class(_scheme_of(link)) if "?" in link and isinstance(error, FileNotFoundError) else None
+    if cls is None:
+        return error
+    try:
+        cls(**plain(options.get(_scheme_of(link)) or {}), skip_instance_cache=True).info(str(link))
+    except Exception as reason:
+        return reason
+    return error
 
 
 def _with_guarded_targets(options: Mapping[str, Any]) -> SecretOptions:

@@ -7,13 +7,15 @@ fsspec's "please install". The cause is chained, unless the user's URL holds a s
 from __future__ import annotations
 
 import errno
+from difflib import SequenceMatcher
 from typing import NoReturn
 
 import fsspec
 from fsspec.exceptions import FSTimeoutError
 
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
-from streamer.backends.extras import install_hint
+from streamer.backends.client.unreachable import is_unknown_host, unknown_host
+from streamer.backends.extras import BUILTIN_SCHEMES, install_hint
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -29,6 +31,11 @@ from streamer.core.errors import (
 
 __all__ = ["raise_opening_error", "raise_storage_error"]
 
+LEAST_SIMILARITY = 0.5  # of s4 and s3
+LEAST_SIMILARITY_OF_OTHERS = 0.7  # of schemes that begin with another letter
+
+_OTHER_NAMES = {"azure": "az", "gcloud": "gs", "hub": "hf", "huggingface": "hf", "minio": "s3"}
+
 _CHECK_LOGIN = "Check the login in storage_options, and what it may read"
 _CHECK_NAME = "Check the URL, and what lies in the folder or archive"
 _CAUSE = "Its cause says more, where it holds no secret; see the documentation of that file system"
@@ -42,8 +49,12 @@ _STATUSES: dict[int, ErrorRow[StorageError]] = {
 
 _LOGIN_REFUSED = ErrorRow(CredentialsError, "The storage does not accept the user, password or key", _CHECK_LOGIN)
 
-# By name, as their libraries need not be installed: paramiko's and smbprotocol's, then botocore's.
+_CHECK_ARCHIVE = "Check its name, and download or upload it again"
+
+# By name, as their libraries need not be installed: of archives, paramiko's and smbprotocol's, then botocore's.
 _NAMES: dict[str, ErrorRow[StorageError]] = {
+    "BadZipFile": ErrorRow(StorageError, "This is no zip archive, or was cut short", _CHECK_ARCHIVE),
+    "ReadError": ErrorRow(StorageError, "This is no tar archive, or was cut short", _CHECK_ARCHIVE),
     "AuthenticationException": _LOGIN_REFUSED,
     "BadAuthenticationType": _LOGIN_REFUSED,
     "LogonFailure": _LOGIN_REFUSED,
@@ -113,6 +124,8 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
     error = _reason(error)
     if isinstance(error, RedirectError):  # one of ours, raised inside of fsspec's client
         return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
+    if is_unknown_host(error):
+        return unknown_host(error, uri, _CHECK_NETWORK, byte_range=byte_range)
     status = getattr(error, "status", None)  # aiohttp's
     if isinstance(status, int):
         row = _STATUSES.get(status) or row_of_status(status, "The server could not answer")
@@ -147,4 +160,17 @@ def _install_hint(error: Exception, scheme: str) -> str:
         return hint
     if isinstance(error, ImportError):  # its text is fsspec's hint, which names the package
         return str(error)
-    return "Install a package that registers the scheme with fsspec, or with the entry points streamer.backends"
+    install = "nstall a package that registers the scheme with fsspec, or with the entry points streamer.backends"
+    near = _near_scheme(scheme)
+    return f"Did you mean {near}://? Otherwise i{install}" if near else f"I{install}"
+
+
+def _near_scheme(scheme: str) -> str | None:
+    """Return the scheme that was probably meant; of two that are as similar, the one that begins alike."""
+
+    def similarity(known: str) -> tuple[float, bool, str]:
+        return SequenceMatcher(None, scheme.lower(), known).ratio(), scheme[:1].lower() == known[0], known
+
+    ratio, begins_alike, nearest = max(map(similarity, {*BUILTIN_SCHEMES, *fsspec.available_protocols()}))
+    is_near = ratio >= (LEAST_SIMILARITY if begins_alike else LEAST_SIMILARITY_OF_OTHERS)
+    return _OTHER_NAMES.get(scheme.lower()) or (nearest if is_near else None)

@@ -16,7 +16,7 @@ from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
 
 from streamer.backends.fsspec.caches import local_size_bytes
-from streamer.backends.fsspec.chains import with_guarded_links
+from streamer.backends.fsspec.chains import reason_for_missing, with_guarded_links
 from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_error
 from streamer.backends.fsspec.info import fresh_info, version_of
 from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
@@ -24,7 +24,7 @@ from streamer.backends.fsspec.reads import source_of
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import ObjectNotFoundError, OptionError, UsageError
-from streamer.core.secrets.options import plain
+from streamer.core.secrets.options import SecretOptions, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.sources import ObjectInfo, PythonSource, Store, hookimpl
@@ -44,12 +44,14 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     refuse_accidental("fsspec.specs", "fsspec")
     shown = redact(uri)
     snapshot = InstanceSnapshot()
+    options: Mapping[str, Any] = SecretOptions()
     try:
-        fs, path = fsspec.url_to_fs(str(uri), **plain(with_guarded_links(uri, storage_options)))
+        options = with_guarded_links(uri, storage_options)
+        fs, path = fsspec.url_to_fs(str(uri), **plain(options))
     except OptionError:  # one of ours, which says more than fsspec's
         raise
     except Exception as error:
-        raise_opening_error(error, scheme, shown, hides_cause=shown != uri)
+        raise_opening_error(reason_for_missing(error, uri, options), scheme, shown, hides_cause=shown != uri)
     path = hidden_part(path, uri)
     store = _class_for(fs)(fs, path, uri)
     snapshot.forget_new(store, fs)
@@ -137,6 +139,14 @@ class FsspecStore:
             raise_storage_error(error, self._uri(prefix), hides_cause=self._hides_causes)
         files = (entry for entry in entries if entry["type"] != "directory" and _is_directly_in(folder, entry))
         return sorted((self._listed(entry) for entry in files), key=lambda info: info.path)
+
+    def glance(self, prefix: str) -> list[str]:
+        """Name the files and folders directly in a folder."""
+        names = []
+        for entry in self._fs.ls(str(self._own_path(prefix)), detail=True):
+            path = str(entry["name"]).partition("?" if "://" in entry["name"] else "\0")[0]  # a query may be a secret
+            names.append(path.rstrip("/").rpartition("/")[2] + "/" * (entry["type"] == "directory"))
+        return sorted(names)
 
     def source(self, info: ObjectInfo) -> PythonSource:
         """Return a source that reads through the file system."""

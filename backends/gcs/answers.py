@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from streamer.backends.client.answer_values import parse_name, parse_size, parse_word
 from streamer.core.errors import StorageError
 
-__all__ = ["DescribedObject", "object_in", "page_in"]
+__all__ = ["DescribedObject", "names_in", "object_in", "page_in"]
 
 
 class DescribedObject(NamedTuple):
@@ -30,6 +30,12 @@ def page_in(document: Mapping[str, Any], uri: str) -> tuple[list[Any], str | Non
     if token and not token.isascii():  # lone surrogates, for example, cannot be sent back
         raise _malformed(uri)
     return entries, token or None
+
+
+def names_in(document: Mapping[str, Any], folder: str) -> list[str]:
+    """Return the names of the objects of a page in their folder, and those of its sub-folders with their slash."""
+    names = [str(each.get("name")) for each in document.get("items", [])]
+    return [name.removeprefix(folder) for name in (*map(str, document.get("prefixes", [])), *names) if name != folder]
 
 
 def object_in(entry: object, uri: str) -> DescribedObject:

@@ -23,6 +23,7 @@ from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.unreachable import is_unknown_host, unknown_host, where
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -160,6 +161,8 @@ def _translated(error: Exception, uri: str | None) -> StreamerError:
     reason = error.args[0] if isinstance(error, google.TransportError) and error.args else None
     if isinstance(reason, RequestsSSLError):
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
+    if is_unknown_host(error):
+        return unknown_host(error, uri, "Check endpoint_url, STORAGE_EMULATOR_HOST and HTTPS_PROXY")
     row = row_for(error, _EXCEPTIONS)
     if row is None:
         return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
@@ -169,10 +172,7 @@ def _translated(error: Exception, uri: str | None) -> StreamerError:
 
 def _where(error: Exception) -> str:
     """Name the server that could not be reached."""
-    is_proxy = isinstance(error, aiohttp.ClientProxyConnectionError)
-    if is_proxy or not isinstance(error, aiohttp.ClientConnectorError):
-        return ""
-    return f" at {error.host}:{error.port}"
+    return where(error) if isinstance(error, aiohttp.ClientConnectorError) else ""
 
 
 def _may_repeat_a_secret(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from streamer.backends.client.answer_values import is_directly_in
-from streamer.backends.gcs.answers import object_in, page_in
+from streamer.backends.gcs.answers import names_in, object_in, page_in
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.credentials import Bearer
 from streamer.backends.gcs.errors import Answer, raise_storage_error, refusal
@@ -118,6 +118,14 @@ class GcsStore:
         )
         infos = [info for info in listed if is_directly_in(folder, info.path[len(bucket) + 1 :], uri)]
         return sorted(infos, key=lambda info: info.path)
+
+    def glance(self, prefix: str) -> list[str]:
+        """Name the objects and folders of the first page of a folder's listing."""
+        bucket, _, key = prefix.partition("/")
+        folder = f"{key.rstrip('/')}/" if key else ""
+        uri = self._uri(f"{bucket}/{folder}")
+        answer = self._get(uri, bucket, prefix=folder or None, delimiter="/", fields="items(name),prefixes")
+        return names_in(self._document(answer, uri), folder)
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Return the object's media URL with the current credentials; `HttpSource.refresh` renews them.

@@ -15,7 +15,7 @@ from streamer.backends.client.redirects import origin_of
 from streamer.backends.hf.paths import COMMIT
 from streamer.core.errors import StorageError
 
-__all__ = ["HubFile", "commit_in", "entries_in", "files_in", "next_page"]
+__all__ = ["HubFile", "commit_in", "entries_in", "files_in", "names_in", "next_page"]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
@@ -55,6 +55,11 @@ def files_in(entries: list[Any], folder: str, uri: str) -> list[HubFile]:
     except (AttributeError, KeyError, TypeError):
         raise _no_listing(uri) from None
     return [HubFile(name, *each) for (parent, _, name), each in zip(places, values, strict=True) if parent == folder]
+
+
+def names_in(entries: list[Any]) -> list[str]:
+    """Return the names of the files and folders of a page; those of folders end in a slash."""
+    return [str(each["path"]).rpartition("/")[2] + "/" * (each["type"] == "directory") for each in entries]
 
 
 def next_page(link: str, url: str, uri: str) -> str | None:

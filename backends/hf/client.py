@@ -17,7 +17,7 @@ from huggingface_hub import constants, get_token
 from streamer.backends.client.bounded_answers import body_of
 from streamer.backends.client.option_types import TEXT, check_types, is_sendable
 from streamer.backends.client.redirects import Hop, origin_of
-from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, next_page
+from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, names_in, next_page
 from streamer.backends.hf.errors import refusal
 from streamer.backends.hf.paths import HfPath
 from streamer.backends.http.access import access_of, merged_options
@@ -77,7 +77,7 @@ class HubClient:
             ObjectNotFoundError: there is no such repository or commit.
             StorageError: any other error of the Hub or the network.
         """
-        url: str | None = self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))
+        url: str | None = self._tree(commit, folder)
         seen: set[str] = set()
         count = ListingCount(self._limits, uri)
         while url is not None:
@@ -94,6 +94,11 @@ class HubClient:
             count.add(len(entries))
             yield from files_in(entries, folder, uri)
             url = next_page(link, url, uri)
+
+    def names(self, commit: str, folder: str, uri: str) -> list[str]:
+        """Request the names of the first files and folders directly in a folder; those of folders end in a slash."""
+        body, _ = self._answer_to(self._tree(commit, folder), uri)
+        return names_in(entries_in(body, uri))
 
     def start(self, commit: str, path: str) -> Hop:
         """Return the URL that the Hub redirects to the place of a file, with headers."""
@@ -120,6 +125,9 @@ class HubClient:
             raise_connection_error(error, uri)
         finally:
             answer.response.close()
+
+    def _tree(self, commit: str, folder: str) -> str:
+        return self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))
 
     def _api(self, rest: str) -> str:
         return f"{self.endpoint}/api/{self._place.kind}s/{self._place.repository}/{rest}"

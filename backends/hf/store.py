@@ -113,6 +113,12 @@ class HfStore:
         files = sorted((f"{prefix.rstrip('/')}/{name}", size) for name, size in sizes)
         return [ObjectInfo(path, self._uri(path), size, commit) for path, size in files]
 
+    def glance(self, prefix: str) -> list[str]:
+        """Name the first files and folders in a folder of the commit; none where the Hub may not be asked."""
+        if is_offline():
+            return []
+        return self._hub.names(self._commit(), self._inner(prefix), self._uri(prefix))
+
     def source(self, info: ObjectInfo) -> Source:
         """Return the file in the cache, or its place from the Hub; `HttpSource.refresh` requests that again.
 

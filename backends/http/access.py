@@ -18,10 +18,11 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
 
-from streamer.backends.client.option_types import is_sendable, timeout_of
+from streamer.backends.client.option_types import timeout_of
 from streamer.backends.client.proxy import login_of, named_proxy
 from streamer.backends.client.tls_options import check_tls_is_verified
 from streamer.backends.fsspec.options import configured_options
+from streamer.backends.http.header_faults import fault_of
 from streamer.backends.http.option_kinds import check_options
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions
@@ -140,16 +141,17 @@ def _own_headers(source: Mapping[str, Any]) -> dict[str, str]:
     try:
         return {str(name).lower(): str(value) for name, value in dict(source.get("headers") or {}).items()}
     except (TypeError, ValueError):
-        raise OptionError("headers must be a mapping of names to values") from None
+        raise OptionError(
+            "headers must be a mapping of names to values", hint="As {'Authorization': 'Bearer …'}"
+        ) from None
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
     for name in headers:
         if name in _FORBIDDEN:
             raise OptionError(f"headers cannot hold {name!r}: reading by ranges sets it itself")
-        has_end = any(letter in name + headers[name] for letter in "\r\n\0")
-        if not name.isascii() or has_end or not name.strip() or not is_sendable(headers[name]):
-            raise OptionError("A name or value in headers cannot be sent")
+        if (fault := fault_of(name, headers[name])) is not None:
+            raise OptionError(fault, hint="Headers are plain text: strip what a file or a shell has put around them")
 
 
 def _login_headers(source: Mapping[str, Any], name: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.client.tls_mismatch import MAY_BE_TLS, wants_tls
+from streamer.backends.client.unreachable import is_unknown_host, unknown_host, where
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -72,7 +73,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, NO_PROXY"
     ),
     (aiohttp.ClientConnectorError,): ErrorRow(
-        ConnectError, "No connection to the server", "Check host, port and network"
+        ConnectError, "No connection to the server", "Check host and port, that the server runs, and the network"
     ),
     (TooSlowError,): ErrorRow(TransferTimeoutError, "The server sends its answer too slowly", TOO_SLOW),
     (asyncio.TimeoutError, TimeoutError): ErrorRow(
@@ -99,8 +100,13 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
         raise error.storage_error(uri) from None
     if isinstance(error, aiohttp.ClientHttpProxyError):
         raise refusal(error.status, {}, b"", uri, attempts=attempts) from None
+    if is_unknown_host(error):
+        hint = "Check the host's name in the URL, the endpoint or HTTPS_PROXY"  # aiohttp has one error for all three
+        raise unknown_host(error, uri, hint, attempts=attempts, elapsed_s=elapsed_s) from error
     message = f"The HTTP client failed with {type(error).__name__}"
     row = row_for(error, _EXCEPTIONS) or ErrorRow(StorageError, message, _UNKNOWN)
+    if isinstance(error, aiohttp.ClientConnectorError) and row.cls is ConnectError:
+        row = row.after(where(error))
     if _may_want_tls(error, uri):
         row = replace(row, hint=f"Check that it runs. {MAY_BE_TLS}")
     # Only these name a host and a reason; others may repeat the URL.

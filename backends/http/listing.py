@@ -25,7 +25,7 @@ MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
 _PAGES = ("text/html", "application/xhtml+xml", "")  # some servers send no type
 
 
-def list_folder(client: HttpClient, folder: Hop, uri: str, limits: Limits) -> list[str]:
+def list_folder(client: HttpClient, folder: Hop, uri: str, limits: Limits, *, has_folders: bool = False) -> list[str]:
     """Return the quoted names of the files in a folder, from its index page; empty where the answer is no page.
 
     Args:
@@ -33,25 +33,27 @@ def list_folder(client: HttpClient, folder: Hop, uri: str, limits: Limits) -> li
         folder: URL of the folder with a slash at the end, and the headers for its host.
         uri: The URL for messages, without secrets.
         limits: Bounds of the listing.
+        has_folders: As for `names_in`.
 
     Raises:
         StorageError: the server or the network failed, or the page is too large.
     """
     page, url = client.run(_page, client, folder, uri)  # parsed on this thread: all requests share the loop
     try:
-        return names_in(page.decode(errors="replace"), url, limits)
+        return names_in(page.decode(errors="replace"), url, limits, has_folders=has_folders)
     except StorageError as error:
         error.uri = uri
         raise
 
 
-def names_in(page: str, url: str, limits: Limits) -> list[str]:
+def names_in(page: str, url: str, limits: Limits, *, has_folders: bool = False) -> list[str]:
     """Return the quoted names of the files directly in a folder that its page links to, sorted.
 
     Args:
         page: HTML.
         url: URL of the page, to which links are relative.
         limits: Bounds of the listing.
+        has_folders: Return those of sub-folders, too, with a slash at their end.
 
     Raises:
         StorageError: it has too many links, or is not HTML.
@@ -71,7 +73,8 @@ def names_in(page: str, url: str, limits: Limits) -> list[str]:
         except ValueError:
             continue
         name = parts.path.removeprefix(folder)
-        if is_same_server and not parts.query and name and name != parts.path and "/" not in name:
+        is_direct = "/" not in (name.removesuffix("/") if has_folders else name)
+        if is_same_server and not parts.query and name and name != parts.path and is_direct:
             names.add(name)
     return sorted(names)
 

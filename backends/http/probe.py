@@ -29,6 +29,8 @@ _FIRST_BYTE = {"Range": "bytes=0-0"}
 _RANGE = re.compile(r"bytes\s+0-0/([0-9]+)", re.IGNORECASE)
 _WEIGHTS = (".safetensors", ".json")
 _PAGES = (".html", ".htm", ".xhtml")
+_OTHER_PAGE = "It may want a login (storage_options headers or auth), or a proxy puts its own page in the way"
+_BLOB_PAGE = "A /blob/ page describes a file: give hf://owner/name/file, or the URL of its download (/resolve/, /raw/)"
 _MEND_RANGES = "The server, or a proxy before it, handles ranges wrongly: turn them off there, or download the file"
 
 
@@ -144,7 +146,7 @@ def _check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
         raise CredentialsError(
             "The server answers with a web page instead of the file",
             uri=uri,
-            hint="It may want a login (storage_options headers or auth), or a proxy puts its own page in the way",
+            hint=_BLOB_PAGE if "/blob/" in path else _OTHER_PAGE,
         )
     if is_page and not path.lower().endswith(_PAGES):
         raise ObjectNotFoundError(

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from streamer.backends.client.redirects import Hop, origin_of, quoted
 from streamer.backends.http.access import access_of, fsspec_option, merged_options
@@ -124,6 +124,12 @@ class HttpStore:
             if error.status == 403 and not isinstance(error, CredentialsError):
                 error.hint = "It may not list its folders: name the file, or the index …/model.safetensors.index.json"
             raise
+
+    def glance(self, prefix: str) -> list[str]:
+        """Name the files and folders to which the folder's index page links."""
+        folder = prefix.rstrip("/")
+        names = list_folder(self._client, self._start(f"{folder}/"), self._uri(folder), self._limits, has_folders=True)
+        return [unquote(name) for name in names]
 
     def source(self, info: ObjectInfo) -> HttpSource | PythonSource:
         """Return the object's source; it is probed again where `info` is not this store's latest.
@@ -245,7 +251,8 @@ def _split(uri: str) -> Any:
         parts = urlsplit(uri)
         origin_of(uri)
     except ValueError:
-        raise UsageError("This is not a URL", uri=redact(uri)) from None
+        hint = "Expected https://host:port/path, with a port up to 65535"
+        raise UsageError("This is not a URL", uri=redact(uri), hint=hint) from None
     if not parts.hostname:
         raise UsageError("The URL names no host", uri=redact(uri), hint="Expected https://host/path")
     return parts

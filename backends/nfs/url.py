@@ -60,9 +60,9 @@ class NfsUrl:
         server = _SERVER.fullmatch(authority)
         if server is None:
             raise UsageError(
-                "The URL names no NFS server",
+                "An NFS URL has no user and no password" if "@" in authority else "The URL names no NFS server",
                 uri=redact(uri),
-                hint="Expected nfs://server[:port]/export/path?version=4; name a user by uid= and gid=",
+                hint="Expected nfs://server[:port]/export/path?version=4; name a user by number, with uid= and gid=",
             )
         if "\0" in path:
             raise UsageError("A path cannot hold a NUL", uri=redact(uri).replace("\0", ""))

@@ -12,12 +12,14 @@ import errno
 import os
 import stat
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from streamer import _native
 from streamer.backends.posix.atomic_write import write_atomically
+from streamer.backends.posix.missing_paths import LOOKED_AT, hint_for_missing
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.secrets.redact import redact
@@ -91,6 +93,7 @@ class PosixStore:
         if symlinks not in ("follow", "inside"):
             raise OptionError(f"symlinks is 'follow' or 'inside', not {symlinks!r}")
         self.root = _absolute_path(uri)
+        self._uri = uri
         self._inside = _folder_of(self.root) if symlinks == "inside" else None
         self._file_systems: dict[str, int | None] = {}
 
@@ -105,7 +108,10 @@ class PosixStore:
         try:
             status = os.stat(path)
         except OSError as error:
-            raise _storage_error(error, path) from error
+            failed = _storage_error(error, path)
+            if isinstance(failed, ObjectNotFoundError):
+                failed.hint = hint_for_missing(path, self._uri if path == self.root else path)
+            raise failed from error
         if not stat.S_ISREG(status.st_mode):
             raise _not_a_file(status, path)
         return _info(path, status)
@@ -124,6 +130,11 @@ class PosixStore:
         except OSError as error:
             raise _storage_error(error, prefix) from error
         return sorted(infos, key=lambda info: info.path)
+
+    def glance(self, prefix: str) -> list[str]:
+        """Name the files and folders directly in a folder."""
+        with os.scandir(prefix) as entries:
+            return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in islice(entries, LOOKED_AT))
 
     def source(self, info: ObjectInfo) -> FileSource:
         """Name the file for the native readers, and say whether it is on another machine."""
@@ -168,6 +179,15 @@ def _absolute_path(uri: str) -> str:
         raise UsageError("A file:// URL has no user and no host", uri=redact(uri), hint="Expected file:///folder/file")
     if prefix and "%" in path and not os.path.lexists(path) and os.path.lexists(unquote(path)):
         path = unquote(path)
+    if not os.path.isabs(path):
+        try:
+            os.getcwd()
+        except OSError:
+            raise UsageError(
+                "The working directory does not exist any more",
+                uri=redact(uri),
+                hint="Change into one that does, or give an absolute path",
+            ) from None
     return str(Path(path).absolute())
 
 
@@ -197,15 +217,28 @@ def _info_of_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
 
 def _not_a_file(status: os.stat_result, path: str) -> StorageError:
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something unknown")
-    cls = ObjectNotFoundError if stat.S_ISDIR(status.st_mode) else StorageError
-    return cls(f"This is {kind}, not a regular file", uri=redact(path), hint="Name a regular file")
+    if not stat.S_ISDIR(status.st_mode):
+        return StorageError(f"This is {kind}, not a regular file", uri=redact(path), hint="Name a regular file")
+    if not is_of_checkpoint(path) and _is_empty(path):
+        hint = "Check its name, that its download is complete, and that its disk is mounted"
+        return ObjectNotFoundError("The folder is empty", uri=redact(path), hint=hint)
+    return ObjectNotFoundError("This is a folder, not a regular file", uri=redact(path), hint="Name a regular file")
+
+
+def _is_empty(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
 
 
 def _storage_error(error: OSError, path: str) -> StorageError:
     code = errno.errorcode.get(error.errno or 0)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        hint = "Check the path, and that its disk is mounted"
-        return ObjectNotFoundError("No such file or folder", uri=redact(path), hint=hint, code=code)
+        return ObjectNotFoundError(
+            "No such file or folder", uri=redact(path), hint="Check the path, and that its disk is mounted", code=code
+        )
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = "Check the permissions of it, and of the folders above it"
         return AccessDeniedError("The file system refuses access", uri=redact(path), hint=hint, code=code)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from streamer.backends.client.answer_values import parse_name, parse_size
 from streamer.core.errors import StorageError
 
-__all__ = ["ListedObject", "count_of_entries", "objects_in"]
+__all__ = ["ListedObject", "count_of_entries", "names_in", "objects_in"]
 
 
 class ListedObject(NamedTuple):
@@ -37,3 +37,10 @@ def objects_in(page: Mapping[str, Any], uri: str) -> list[ListedObject]:
     except KeyError:
         raise StorageError("S3 lists an object without its name or size", uri=uri, hint="Check endpoint_url") from None
     return [each for each in objects if not each.key.endswith("/")]
+
+
+def names_in(page: Mapping[str, Any], folder: str) -> list[str]:
+    """Return the names of the objects of a page in their folder, and those of its sub-folders with their slash."""
+    keys = [each.get("Key") for each in page.get("Contents") or []]
+    folders = [each.get("Prefix") for each in page.get("CommonPrefixes") or []]
+    return [str(each).removeprefix(folder) for each in (*folders, *keys) if each and each != folder]

@@ -21,6 +21,7 @@ from s3fs import S3FileSystem
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.bounded_answers import TooSlowError, allowing
 from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
+from streamer.backends.client.unreachable import is_unknown_host
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.fsspec.options import configured_options
 from streamer.backends.metadata_servers import ask_aws_directly
@@ -165,6 +166,7 @@ class S3Client:
         client = await self._fs.get_s3(bucket)
         follow_no_redirects(client)
         refuse_foreign_listings(client)
+        client.meta.events.register("needs-retry.s3", _give_up_unknown_host, unique_id="streamer-give-up-unknown-host")
         client.meta.events.register("before-send.s3", _note_token, unique_id="streamer-note-token")
         if self._clock_offset_s:  # each region has a client, and so a signer, of its own
             sign_at_offset(request_signer(client), self._clock_offset_s)
@@ -178,6 +180,12 @@ class S3Client:
             return False
         self._clock_offset_s = offset_s
         return True
+
+
+def _give_up_unknown_host(caught_exception: Exception | None = None, **_: Any) -> None:
+    """End botocore's attempts at a host that does not exist; it has asked for the name anew before each."""
+    if caught_exception is not None and is_unknown_host(getattr(caught_exception, "kwargs", {}).get("error")):
+        raise caught_exception
 
 
 def _note_token(request: Any, **_: Any) -> None:
@@ -210,6 +218,9 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     check_types(options, _KINDS)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
+    for place in (options, options["client_kwargs"]):
+        if place.get("endpoint_url") and not place["endpoint_url"].lower().startswith(("http://", "https://")):
+            raise OptionError("endpoint_url must begin with http:// or https://", hint="As https://host:port")
     # They get no name: a traceback with locals would show the password.
     if set("@?#") & set((options.get("endpoint_url") or "") + (options["client_kwargs"].get("endpoint_url") or "")):
         raise OptionError("endpoint_url cannot hold a user, password or query: botocore would show it in its messages")

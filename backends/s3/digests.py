@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from streamer.core.store.digest_doubts import parts_in_etag
 from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartDigest, digest_of_base64
 
 __all__ = ["Composite", "digest_in_head", "digest_of_parts"]
@@ -49,13 +50,31 @@ def digest_in_head(answer: Mapping[str, Any], size_bytes: int) -> ObjectDigest |
     field = next((field for field in _FIELDS if answer.get(field)), None)
     if field is None:
         return NoDigest("it was uploaded without a checksum, and S3 keeps none")
-    text = str(answer[field])
-    value, has_parts, parts = text.partition("-")
+    algorithm, uploaded_parts = _FIELDS[field], parts_in_etag(answer.get("ETag"))
+    value, has_parts, parts = str(answer[field]).partition("-")
     if not has_parts and answer.get("ChecksumType") != "COMPOSITE":
-        return digest_of_base64(_FIELDS[field], value, size_bytes)
-    if _FIELDS[field] not in CHECKSUMS:
-        return NoDigest(f"its {_FIELDS[field]} is one of the parts of a multipart upload")
-    return Composite(field, int(parts)) if _PARTS.fullmatch(parts) else NoDigest("the storage's checksum is malformed")
+        doubt = _doubt_of_whole(algorithm, answer.get("ChecksumType"), uploaded_parts)
+        return digest_of_base64(algorithm, value, size_bytes) if doubt is None else NoDigest(doubt)
+    if algorithm not in CHECKSUMS:
+        return NoDigest(f"its {algorithm} is one of the parts of a multipart upload")
+    if not _PARTS.fullmatch(parts):
+        return NoDigest("the storage's checksum is malformed")
+    if uploaded_parts not in (None, int(parts)):
+        return NoDigest(f"its {algorithm} is of {int(parts)} parts, and its ETag of {uploaded_parts}")
+    return Composite(field, int(parts))
+
+
+def _doubt_of_whole(algorithm: str, kind: str | None, uploaded_parts: int | None) -> str | None:
+    """Say why a checksum that looks like one of the whole object may be another; None where it is one.
+
+    Of an upload in parts S3 itself has hashes of the parts alone, and CRC64NVME of the whole alone; of the others the
+    type decides, which older servers do not send.
+    """
+    if kind not in (None, "FULL_OBJECT"):
+        return f"its {algorithm} is of a kind that is not known"
+    if uploaded_parts is None or algorithm == "crc64nvme" or (algorithm in CHECKSUMS and kind is not None):
+        return None
+    return f"it was uploaded in {uploaded_parts} parts, and its {algorithm} may be of these, not of the whole"
 
 
 def digest_of_parts(

@@ -19,6 +19,7 @@ from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.unreachable import is_unknown_host, refused, unknown_host
 from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.core.errors import (
     AccessDeniedError,
@@ -91,7 +92,12 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "No complete AWS credentials were found",
         "Set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or storage_options={'anon': True}",
     ),
-    (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError, boto.ProfileNotFound): ErrorRow(
+    (boto.ProfileNotFound,): ErrorRow(
+        CredentialsError,
+        "The AWS configuration has no such profile",
+        "Check the option profile, AWS_PROFILE and ~/.aws/config",
+    ),
+    (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError): ErrorRow(
         CredentialsError,
         "The AWS credentials could not be fetched",
         "Check AWS_PROFILE; log in again if the profile uses single sign-on",
@@ -136,6 +142,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     inner = getattr(error, "kwargs", {}).get("error")  # an exception from inside of its HTTP library
     if isinstance(inner or error.__cause__, TooSlowError):
         return TransferTimeoutError("S3 sends its answer too slowly", uri=uri, hint=TOO_SLOW)
+    if inner is not None and is_unknown_host(inner) and not isinstance(error, boto.ProxyConnectionError):
+        return unknown_host(inner, uri, "Check endpoint_url, region and HTTPS_PROXY")
     if isinstance(inner, StorageError):
         return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
     if isinstance(foreign := inner or error, (ForeignAnswerError, NotHttpError)):
@@ -161,7 +169,8 @@ def _where(error: Exception) -> str:
         host, port = parts.hostname, parts.port
     except ValueError:  # a malformed address
         return ""
-    return f" at {host}{f':{port}' if port else ''}" if host else ""
+    how = refused(getattr(error, "kwargs", {}).get("error"))
+    return f" at {host}{f':{port}' if port else ''}{how}" if host else ""
 
 
 def error_code(error: Exception) -> str | None:

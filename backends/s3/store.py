@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from streamer.backends.client.answer_values import is_directly_in, parse_size
-from streamer.backends.s3.answers import ListedObject, count_of_entries, objects_in
+from streamer.backends.s3.answers import ListedObject, count_of_entries, names_in, objects_in
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
 from streamer.backends.s3.errors import error_code, storage_error
@@ -110,6 +110,12 @@ class S3Store:
         objects = [each for page in pages for each in objects_in(page, uri)]
         infos = [self._info_of(bucket, each) for each in objects if is_directly_in(folder, each.key, uri)]
         return sorted(infos, key=lambda info: info.path)
+
+    def glance(self, prefix: str) -> list[str]:
+        """Name the objects and folders of the first page of a folder's listing."""
+        bucket, key = self._client.split(prefix)
+        folder = f"{key.rstrip('/')}/" if key else ""
+        return names_in(next(self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))), folder)
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials of that moment.

@@ -65,8 +65,8 @@ class LoadReport:
             where there were several, ``""`` where all tensors stayed in this machine's memory.
         peak_pinned_bytes: Most page-locked host memory this load used at a time, all devices together.
         readers: Shards by the reader that read them: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
-        remarks: Why a shard was read more slowly than its storage usually is, and which tensors of a target stay on the
-            meta device; usually empty.
+        remarks: Why a shard was read more slowly than its storage usually is, which shards are missing, as
+            ``allow_missing_shards`` permits, and which tensors of a target stay on the meta device; usually empty.
         verified: With ``verify=``, for each shard what was verified or why nothing was; empty without it.
         stages: Seconds spent in ``locate`` (listing), ``headers`` and ``read``.
         is_complete: Every tensor asked for was delivered.

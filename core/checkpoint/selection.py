@@ -16,7 +16,7 @@ from typing import TypeAlias
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.quoting import quoted
 
-__all__ = ["NamesOption", "checked_names", "select"]
+__all__ = ["NamesOption", "checked_names", "select", "unknown_tensor"]
 
 NamesOption: TypeAlias = str | Iterable[str] | Callable[[str], bool] | None
 
@@ -54,7 +54,7 @@ def select(names: NamesOption, available: Sequence[str]) -> set[str] | None:
     for wanted in [names] if isinstance(names, str) else names:
         matched = {wanted} if wanted in existing else _matching(wanted, available)
         if not matched:
-            raise _unknown(wanted, available)
+            raise unknown_tensor(wanted, available)
         chosen |= matched
     return chosen
 
@@ -83,11 +83,29 @@ def _matching(pattern: str, available: Sequence[str]) -> set[str]:
     return {name for name in available if matches(name)}
 
 
-def _unknown(wanted: str, available: Sequence[str]) -> UnknownTensorError:
+def unknown_tensor(wanted: str, available: Sequence[str], uri: str | None = None) -> UnknownTensorError:
+    """Make the error for a name or pattern that matches nothing.
+
+    Args:
+        wanted: The name or pattern.
+        available: The names there are.
+        uri: The checkpoint, without secrets.
+    """
     what = "no tensor matches pattern" if _PATTERN_CHARACTERS.search(wanted) else "there is no tensor"
+    return UnknownTensorError(f"{what} {quoted(wanted)}", uri=uri, hint=_hint(wanted, available))
+
+
+def _hint(wanted: str, available: Sequence[str]) -> str:
+    module = wanted.rstrip(".")
+    below = sum(name.startswith(f"{module}.") for name in available) if module else 0
+    if below:
+        count = f"its {below} tensors" if below > 1 else "its tensor"
+        return f"It is a module: the pattern {quoted(f'{module}.*')} matches {count}"
     near = _near_names(wanted, available)
-    hint = f"Near: {', '.join(map(quoted, near))}" if near else f"The checkpoint holds {len(available)} tensors"
-    return UnknownTensorError(f"{what} {quoted(wanted)}", hint=hint)
+    if near:
+        return f"Near: {', '.join(map(quoted, near))}"
+    first = f", the first is {quoted(available[0])}" if available else ""
+    return f"The checkpoint holds {len(available)} tensor{'s' * (len(available) != 1)}{first}"
 
 
 def _near_names(wanted: str, available: Sequence[str]) -> list[str]:

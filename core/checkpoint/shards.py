@@ -6,19 +6,22 @@ No name in a checkpoint can lead out of its folder.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
+from streamer.core.checkpoint.nothing_found import is_pattern, no_match, no_shard, nothing_there
 from streamer.core.checkpoint.verification import Expected
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError
 from streamer.core.format.index import ShardIndex, check_index_size, parse_index
-from streamer.core.format.shard_names import first_missing
+from streamer.core.format.shard_names import MOST_SHARDS, incomplete_series
 from streamer.core.options.settings import Settings
+from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
@@ -33,6 +36,8 @@ INDEX_SUFFIX = ".index.json"
 USUAL_INDEX = "model.safetensors.index.json"
 USUAL_SHARD = "model.safetensors"
 
+_log = logging.getLogger("streamer")
+
 
 @dataclass(frozen=True)
 class Shards:
@@ -46,6 +51,7 @@ class Shards:
         index_path: The store's own path of the index; None without one, and for a list of URIs.
         kind: What the user's URI names.
         expected: What the bytes of each shard should be, where they are verified.
+        remarks: What the report shall say of them.
     """
 
     label: str
@@ -55,6 +61,7 @@ class Shards:
     index_path: str | None = None
     kind: Kind = "file"
     expected: list[Expected] = field(default_factory=list)
+    remarks: tuple[str, ...] = ()
 
 
 def shards_in(store: Store, uri: str, settings: Settings) -> Shards:
@@ -63,7 +70,7 @@ def shards_in(store: Store, uri: str, settings: Settings) -> Shards:
     Args:
         store: Opened for the URI.
         uri: A file, a folder, an index or a pattern.
-        settings: How to read an index.
+        settings: How to read an index, and whether shards may be missing.
 
     Raises:
         ObjectNotFoundError: nothing there, or a shard that the index names is missing.
@@ -73,16 +80,43 @@ def shards_in(store: Store, uri: str, settings: Settings) -> Shards:
     """
     label = redact(uri)
     root = hidden_part(store.root.rstrip("/") or store.root, uri)
+    if is_pattern(root.rpartition("/")[2]):
+        return _from_pattern(store, label, root, settings)
+    return _from_name(store, label, root, settings)
+
+
+def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Shards:
+    """A name may have the marks of a pattern in it: where nothing matches, it is taken for a name."""
+    folder, _, pattern = root.rpartition("/")
+    listed = store.find(folder or "/")
+    matches = [info for info in listed if fnmatchcase(_name(info), pattern)]
+    if matches:
+        return _from_infos(store, label, matches, "glob")
+    try:
+        return _from_name(store, label, root, settings)
+    except ObjectNotFoundError as error:
+        if is_pattern(folder):  # which the error says
+            raise
+        raise no_match(store, label, root, listed) from error
+
+
+def _from_name(store: Store, label: str, root: str, settings: Settings) -> Shards:
     folder, _, name = root.rpartition("/")
-    if any(mark in name for mark in "*?["):
-        matches = [info for info in store.find(folder or "/") if fnmatchcase(_name(info), name)]
-        if matches:
-            return _from_infos(store, label, matches, "glob")
     if name.endswith(SHARD_SUFFIX):
-        return _from_infos(store, label, [store.info(root)])
+        return _from_infos(store, label, [_info_of(store, label, root)])
     if name.endswith(INDEX_SUFFIX):
-        return _from_index(store, label, store.info(root), _list_or_nothing(store, folder), settings)
+        return _from_index(store, label, _info_of(store, label, root), _list_or_nothing(store, folder), settings)
     return _from_folder(store, label, root, settings)
+
+
+def _info_of(store: Store, label: str, root: str) -> ObjectInfo:
+    try:
+        return store.info(root)
+    except ObjectNotFoundError as error:
+        explained = nothing_there(error, store, label, root)
+        if explained is error:
+            raise
+        raise explained from error
 
 
 def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Shards:
@@ -102,27 +136,25 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         return _from_index(store, label, sized, infos, settings)
     shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX)]
     if shards:
-        _check_whole(shards, label)
-        return _from_infos(store, label, shards, "folder")
+        remarks = _check_whole(shards, label, is_allowed=bool(settings.allow_missing_shards))
+        return replace(_from_infos(store, label, shards, "folder"), remarks=remarks)
     if infos:
-        raise ObjectNotFoundError(
-            "the folder holds no *.safetensors file",
-            uri=label,
-            hint="Check its name; weights in another format (*.bin, *.gguf) must be converted first",
-        )
-    return _from_infos(store, label, [store.info(root)])  # a file without the suffix, or an error that says so
+        raise no_shard(store, label, root, infos)
+    return _from_infos(store, label, [_info_of(store, label, root)])  # a file without the suffix, or an error
 
 
-def _check_whole(shards: list[ObjectInfo], label: str) -> None:
-    """Check that no shard is missing: without an index only their names say so."""
-    missing = first_missing(_name(info) for info in shards)
-    if missing is not None:
-        series, count, total = missing
+def _check_whole(shards: list[ObjectInfo], label: str, *, is_allowed: bool) -> tuple[str, ...]:
+    """Check that no shard is missing: without an index only their names say so. Return a remark for each series."""
+    incomplete = [f"the folder holds {each}" for each in incomplete_series(map(_name, shards))]
+    if incomplete and not is_allowed:
         raise ObjectNotFoundError(
-            f"the folder holds {count} of the {total} shards {series}, and no index",
+            f"{incomplete[0]}, and no index",
             uri=label,
-            hint="Fetch the others; a glob (folder/*.safetensors) loads those that are there",
+            hint="Fetch what is missing, or take the rest with Options(allow_missing_shards=True)",
         )
+    for remark in incomplete:
+        _log.warning("%s: %s, which allow_missing_shards permits", printable(label), printable(remark))
+    return tuple(incomplete)
 
 
 def _listed(store: Store, root: str) -> list[ObjectInfo]:
@@ -163,7 +195,9 @@ def _infos_of_shards(
             return store.info(f"{folder}/{shard}" if folder else shard)
         except ObjectNotFoundError as error:
             raise ObjectNotFoundError(
-                f"the index names shard {shard[:80]!r}, which does not exist", uri=uri, hint="Upload the missing shard"
+                f"the index names shard {shard[:80]!r}, which does not exist",
+                uri=uri,
+                hint="Fetch it; a pattern (folder/*.safetensors) loads those that are there",
             ) from error
 
     return in_parallel(info_of, index.shards, role="info")
@@ -178,6 +212,12 @@ def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
 
 
 def _from_infos(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
+    if len(infos) > MOST_SHARDS:
+        raise FormatError(
+            f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed",
+            uri=label,
+            hint="Name those to load in patterns of fewer, or join them to larger ones",
+        )
     # Some listings have no sizes, or not all.
     sized = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
     return Shards(label, _objects(store, sized), None, sized, kind=kind)
@@ -215,4 +255,5 @@ def joined(parts: list[Shards]) -> Shards:
     infos = [info for part in parts for info in part.infos]
     expected = [each for part in parts for each in part.expected]
     label = f"{parts[0].label} and {len(parts) - 1} more"
-    return Shards(label, objects, shard_of or None, infos, kind="list", expected=expected)
+    remarks = tuple(remark for part in parts for remark in part.remarks)
+    return Shards(label, objects, shard_of or None, infos, kind="list", expected=expected, remarks=remarks)

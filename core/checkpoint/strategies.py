@@ -18,6 +18,7 @@ from streamer.core.checkpoint.verification import Expected, Verification
 from streamer.core.errors import OptionError, PluginError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.environment import variable
+from streamer.core.store.digest_doubts import doubt_of
 from streamer.core.store.digests import NoDigest, ObjectDigest, is_sound
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import DigestingStore, ObjectInfo, Store
@@ -144,6 +145,8 @@ _STRATEGIES: dict[str, Strategy] = {"auto": ByStore(), "manifest": ByManifest(),
 
 def _digest_of(store: DigestingStore, info: ObjectInfo) -> ObjectDigest | NoDigest:
     digest = store.digest(info)
+    if isinstance(digest, ObjectDigest) and (doubt := doubt_of(digest, info.version)) is not None:
+        return NoDigest(doubt)
     if isinstance(digest, NoDigest) or (isinstance(digest, ObjectDigest) and is_sound(digest, info.size_bytes)):
         return digest
     raise PluginError("the store's digest is neither a NoDigest nor a sound ObjectDigest of it", uri=info.uri)

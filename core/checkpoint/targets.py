@@ -163,7 +163,10 @@ def _check_alike(tensor: Any, shard_tensor: ShardTensor, framework: Framework) -
     if tensor.shape != shape:
         raise TargetError(f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(tensor.shape)}")
     if tensor.dtype != dtype:
-        raise TargetError(f"tensor {entry.name[:80]!r} is {dtype}, its target {tensor.dtype}", hint="Cast the target")
+        raise TargetError(
+            f"tensor {entry.name[:80]!r} is {dtype}, its target {tensor.dtype}",
+            hint="Give dtype= to cast on the way, or cast the target",
+        )
 
 
 def _placed(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from streamer.core.errors import HeaderError, TruncatedError
+from streamer.core.format.foreign_formats import foreign_format
 from streamer.core.format.header_entries import Entries, Row, TensorEntry, read_document
 from streamer.core.format.strict_json import decode_utf8
 from streamer.core.quoting import quoted
@@ -66,20 +67,21 @@ def header_size_bytes(prefix: bytes, object_size: int, *, uri: str) -> int:
         10
     """
     if object_size < LENGTH_BYTES:
-        raise HeaderError(
-            f"the object has {object_size} bytes, a safetensors file at least {LENGTH_BYTES}",
-            uri=uri,
-            hint="Upload or download it again",
-        )
+        what = f"has {object_size} bytes, a safetensors file at least {LENGTH_BYTES}" if object_size else "is empty"
+        raise HeaderError(f"the object {what}", uri=uri, hint="Upload or download it again")
     _check_read(prefix, LENGTH_BYTES, object_size, uri)
     json_bytes = int.from_bytes(prefix[:LENGTH_BYTES], "little")
-    if not 0 < json_bytes <= MAX_JSON_BYTES:
+    is_possible = 0 < json_bytes <= MAX_JSON_BYTES
+    is_too_long = json_bytes > object_size - LENGTH_BYTES
+    if is_too_long or not is_possible:
+        _refuse_foreign(prefix, uri)
+    if not is_possible:
         raise HeaderError(
             f"the first 8 bytes give a header of {json_bytes} bytes, allowed are 1 to {MAX_JSON_BYTES}",
             uri=uri,
-            hint=_hint_from_text(prefix[:LENGTH_BYTES]) or _HINT,
+            hint=_HINT,
         )
-    if json_bytes > object_size - LENGTH_BYTES:
+    if is_too_long:
         raise HeaderError(
             f"the header of {json_bytes} bytes does not fit in the {object_size} bytes of the object",
             uri=uri,
@@ -104,6 +106,8 @@ def parse_header(data: bytes | memoryview, object_size: int, *, uri: str, max_ra
     view = memoryview(data).cast("B")
     data_begin = header_size_bytes(bytes(view[:LENGTH_BYTES]), object_size, uri=uri)
     _check_read(view, data_begin, object_size, uri)
+    if bytes(view[LENGTH_BYTES : LENGTH_BYTES + 1]).strip() not in (b"{", b""):
+        _refuse_foreign(view, uri)
     try:
         # The text gets no name: with a wide character in it each takes four bytes, which are not kept for the checks.
         document = read_document(decode_utf8(view[LENGTH_BYTES:data_begin]), data_begin=data_begin, max_rank=max_rank)
@@ -133,12 +137,10 @@ def _check_read(data: bytes | memoryview, needed_bytes: int, object_size: int, u
         )
 
 
-def _hint_from_text(prefix: bytes) -> str | None:
-    if prefix == b"version ":
-        return "This is a Git LFS pointer: fetch the file itself with `git lfs pull`"
-    if prefix.isascii() and prefix.decode().isprintable():
-        return f"It starts with the text {quoted(prefix.decode())}: another format, or an error page saved as a file"
-    return None
+def _refuse_foreign(data: bytes | memoryview, uri: str) -> None:
+    foreign = foreign_format(bytes(data[:LENGTH_BYTES]))
+    if foreign is not None:
+        raise HeaderError(f"this is no safetensors file, but {foreign.what}", uri=uri, hint=foreign.hint)
 
 
 def _in_file_order(rows: list[Row], data_begin: int) -> list[Row]:

@@ -15,13 +15,13 @@ from typing import Any
 
 from streamer.core.errors import ShardIndexError
 from streamer.core.format import strict_json
+from streamer.core.format.shard_names import MOST_SHARDS
 from streamer.core.quoting import quoted
 
 __all__ = ["MAX_INDEX_BYTES", "ShardIndex", "check_index_size", "parse_index"]
 
 SHARD_SUFFIX = ".safetensors"
 MAX_INDEX_BYTES = 100_000_000  # as for a header; the index of a model with 90 000 tensors has 9 million
-MOST_SHARDS = 10_000  # a model with 700 GB has some two hundred
 MOST_CHARACTERS = 1 << 16  # of each member but weight_map; `metadata` usually holds one number
 
 _HINT = "It is damaged, or no index: download it, or save the checkpoint, again"

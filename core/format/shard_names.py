@@ -9,13 +9,41 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
 
-__all__ = ["first_missing", "is_of_checkpoint"]
+__all__ = ["MOST_SHARDS", "IncompleteSeries", "incomplete_series", "is_of_checkpoint"]
+
+# Of one checkpoint, whether an index names them or a folder holds them: a model with 700 GB has some two hundred, and
+# the beginnings of all, with their headers, are in memory at a time (256 KiB of each).
+MOST_SHARDS = 10_000
+SHOWN_NAMES = 3
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})\.safetensors")
 
 
 _OF_CHECKPOINTS = (".safetensors", ".safetensors.index.json")
+
+
+class IncompleteSeries(NamedTuple):
+    """Numbered shards of which some are missing.
+
+    Attributes:
+        pattern: The name of all of them.
+        found: How many there are.
+        total: How many there should be.
+        missing: The first names that are missing.
+    """
+
+    pattern: str
+    found: int
+    total: int
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = self.total - self.found - len(self.missing)
+        names = ", ".join(self.missing) + (f" and {more} more" if more else "")
+        return f"{self.found} of the {self.total} shards {self.pattern} (missing: {names})"
 
 
 def is_of_checkpoint(name: str) -> bool:
@@ -28,24 +56,33 @@ def is_of_checkpoint(name: str) -> bool:
     return name.endswith(_OF_CHECKPOINTS)
 
 
-def first_missing(names: Iterable[str]) -> tuple[str, int, int] | None:
-    """Find a series of numbered shards that is not whole.
+def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:
+    """Find the series of numbered shards that are not whole.
 
     Args:
         names: Of the files of one folder, without it. They may count from 0 or from 1.
 
-    Returns:
-        The name of such a series, how many of its shards exist, and how many there should be; None: all are whole.
-
     Example:
-        >>> first_missing(["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"])
-        ('model-*-of-00003.safetensors', 2, 3)
+        >>> print(*incomplete_series(["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"]))
+        2 of the 3 shards model-*-of-00003.safetensors (missing: model-00002-of-00003.safetensors)
     """
-    series: dict[tuple[str, str], set[int]] = defaultdict(set)
+    series: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for name in names:
         if match := _NUMBERED.fullmatch(name):
-            series[match[1], match[3]].add(int(match[2]))
-    for (prefix, total), numbers in sorted(series.items()):
-        if len(numbers) < int(total):
-            return f"{prefix}*-of-{total}.safetensors", len(numbers), int(total)
-    return None
+            series[match[1], match[3]][int(match[2])] = len(match[2])
+    found = (_incomplete(prefix, total, widths) for (prefix, total), widths in sorted(series.items()))
+    return [each for each in found if each is not None]
+
+
+def _incomplete(prefix: str, total: str, widths: dict[int, int]) -> IncompleteSeries | None:
+    """Compare the numbers there are, with the digits of each, with those there should be."""
+    first = 0 if 0 in widths else 1
+    expected = range(first, first + int(total))
+    count = sum(number in expected for number in widths)
+    if count == len(expected):
+        return None
+    width = max(widths.values())
+    # A total may be of nine digits: only as many numbers are looked at as are needed.
+    absent = islice((number for number in expected if number not in widths), SHOWN_NAMES)
+    names = tuple(f"{prefix}{number:0{width}}-of-{total}.safetensors" for number in absent)
+    return IncompleteSeries(f"{prefix}*-of-{total}.safetensors", count, int(total), names)

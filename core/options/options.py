@@ -81,6 +81,8 @@ class Options:
         stall_bytes_per_s: Speed below which a transfer has stalled. Where all transfers together bring as much, the
             line is slow and not the server: then below a quarter of what each would get if they shared alike.
         max_rank: Most dimensions a tensor may have.
+        allow_missing_shards: Load a folder without an index though some of its numbered shards
+            (``model-00001-of-00004.safetensors``) are missing; the log and the report name them. Automatic: no.
 
     Raises:
         OptionError: a value is out of its bounds.
@@ -116,6 +118,7 @@ class Options:
     stall_timeout_s: float = _knob(0.01, 3600, "s", "longer than a TCP retransmission storm", 10.0)
     stall_bytes_per_s: float = _knob(1, GIB, "bytes/s", "a hundredth of what a store gives a connection", 256 * KIB)
     max_rank: int = _knob(1, 64, "dimensions", "numpy's own limit", 64)
+    allow_missing_shards: bool | None = _switch("a model that lacks weights is wrong, and seldom wanted")
 
     def __post_init__(self) -> None:
         for knob in fields(self):

@@ -9,8 +9,9 @@ import errno
 
 from streamer.core.errors import ConnectError, HttpStatusError, StreamerError, TlsError, TransferTimeoutError
 
-__all__ = ["STATUSES", "is_away", "is_transient", "is_transport_failure"]
+__all__ = ["STATUSES", "UNKNOWN_HOST", "is_away", "is_transient", "is_transport_failure"]
 
+UNKNOWN_HOST = "EAI_NONAME"  # the code of the error for a host that does not exist; in C, of getaddrinfo(3)
 STATUSES_OF_ONE_REQUEST = frozenset({408, 500})  # the server may still answer other requests
 STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 ERROR_NUMBERS = frozenset(
@@ -37,6 +38,8 @@ def is_transient(error: BaseException) -> bool:
             `TimeoutError`), its ``errno`` or its HTTP status (``status``, ``status_code``).
     """
     if isinstance(error, TlsError):  # a certificate stays wrong at the next attempt
+        return False
+    if isinstance(error, ConnectError) and error.code == UNKNOWN_HOST:
         return False
     if isinstance(error, (ConnectError, TransferTimeoutError, ConnectionError, TimeoutError)):
         return True

@@ -10,12 +10,11 @@ from typing import Any, Protocol
 from streamer import _native
 from streamer.core.errors import UnknownDeviceError
 from streamer.core.tensors import torch_cuda
+from streamer.core.tensors.device_refusals import HINT, refused_device, shown_device
 from streamer.core.tensors.placement import Placement
 from streamer.core.tensors.torch_staging import TorchStaging, can_stage
 
 __all__ = ["Devices", "HostOnly", "TorchDevices"]
-
-HINT = "Give a device torch lists here, for instance 'cpu', 'cuda' or 'cuda:0'"
 
 
 class Devices(Protocol):
@@ -107,7 +106,8 @@ class HostOnly:
 
     def __init__(self, device: Any) -> None:
         if str(device) != "cpu":
-            raise UnknownDeviceError(f"numpy arrays live on the cpu, not on {device!r}", hint='Use framework="pt"')
+            hint = "Use framework=\"pt\", or device='cpu'"
+            raise UnknownDeviceError(f"numpy arrays live on the cpu, not on {shown_device(device)}", hint=hint)
 
     @property
     def cuda(self) -> torch_cuda.TorchCuda:
@@ -145,13 +145,7 @@ def _usable(torch: Any, device: Any) -> Any:
         if torch_device.type != "cpu":
             torch_cuda.probe(torch, torch_device)
     except Exception as error:  # torch raises RuntimeError, AssertionError, ValueError by device kind
-        refusal = _cuda_refusal(device)
-        driver_reason = f"; {refusal.detail}" if refusal else ""
-        raise UnknownDeviceError(
-            f"torch cannot use device {device!r}: {_first_line(error)}{driver_reason}",
-            hint=HINT,
-            code=refusal.storage_code if refusal else None,
-        ) from error
+        raise refused_device(torch, device, error, _cuda_refusal(device)) from error
     if torch_device.type == "meta":
         raise UnknownDeviceError("tensors on the meta device hold no bytes to load", hint=HINT)
     return torch_device
@@ -166,7 +160,3 @@ def _cuda_refusal(device: Any) -> _native.ReadError | None:
 def _key(device: Any) -> str:
     """Identify a device as the caller wrote it: 0 and "0" may be different devices to torch."""
     return f"{type(device).__name__}:{device}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

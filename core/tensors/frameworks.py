@@ -64,6 +64,12 @@ _NUMPY_DTYPES = {
 }
 # A cast between these keeps the values' meaning; smaller dtypes are quantized, and need their scales.
 _CAST = ("F64", "F32", "F16", "BF16")
+_OTHER_NAMES = {
+    **dict.fromkeys(("bf16", "bfloat", "bloat16", "brain", "b16"), "bfloat16"),
+    **dict.fromkeys(("f16", "fp16", "float_16"), "float16"),
+    **dict.fromkeys(("f32", "fp32", "float_32"), "float32"),
+    **dict.fromkeys(("f64", "fp64", "float_64"), "float64"),
+}
 _ALIASES = {"pt": "pt", "torch": "pt", "pytorch": "pt", "np": "np", "numpy": "np"}
 
 
@@ -198,7 +204,7 @@ def framework_of(name: str, device: Any = "cpu", cast_to: Any = None, folders: I
     """
     kind = _ALIASES.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise OptionError(f"unknown framework {name!r}", hint=f"Known: {', '.join(sorted(_ALIASES))}")
+        raise OptionError(f"unknown framework {str(name)[:80]!r}", hint=f"Known: {', '.join(sorted(_ALIASES))}")
     if kind == "pt":
         return TorchFramework(device, cast_to, folders)
     if cast_to is not None:
@@ -212,7 +218,11 @@ def _cast_dtype(torch: Any, dtype: Any) -> Any:
     if dtype is None or any(chosen is each for each in possible):
         return chosen
     names = ", ".join(_TORCH_DTYPES[name] for name in _CAST)
-    raise OptionError(f"dtype is one of {names}, not {dtype!r}", hint="Cast the tensors afterwards")
+    text = str(dtype)[:80]
+    name = text.lower().removeprefix("torch.")
+    meant = name if name in names.split(", ") else _OTHER_NAMES.get(name)
+    hint = f"Did you mean {meant!r}?" if meant else "Leave it out, and cast the tensors afterwards"
+    raise OptionError(f"dtype is one of {names}, not {text!r}", hint=hint)
 
 
 def _unsupported(entry: TensorEntry, reason: str, hint: str | None = None) -> UnsupportedDtypeError:

@@ -6,11 +6,14 @@ Refuses: a mapping that leaves a wanted tensor without a device.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from streamer.core.errors import OptionError
 
 __all__ = ["Placement"]
+
+LONGEST_COMPARED = 300  # characters: difflib is quadratic in the length
 
 
 class Placement:
@@ -53,8 +56,10 @@ class Placement:
         while key and key not in self._by_key:
             key = key.rpartition(".")[0]
         if key not in self._by_key:
+            near = get_close_matches(name[:LONGEST_COMPARED], self._by_key, n=1, cutoff=0.5)
+            meant = f". Near: {near[0][:80]!r}" if near else ""
             raise OptionError(
                 f"the mapping of names to devices has none for tensor {name[:80]!r}",
-                hint='Add a key for its module, or "" for all others',
+                hint=f'Add a key for its module, or "" for all others{meant}',
             )
         return self._by_key[key]

@@ -12,10 +12,10 @@ from streamer._progress import ProgressOption
 from streamer._stream import Stream
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.selection import NamesOption, checked_names, select
+from streamer.core.checkpoint.selection import NamesOption, checked_names, select, unknown_tensor
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.tensor_slice import TensorSlice
-from streamer.core.errors import ChangedError, UnknownTensorError, UsageError
+from streamer.core.errors import ChangedError, UsageError
 from streamer.core.options.arguments import check_name, check_progress
 from streamer.core.options.options import Options
 from streamer.core.quoting import printable, size_text
@@ -121,11 +121,7 @@ class Checkpoint(Generic[TensorT]):
         check_name(name, "the name of a tensor")
         shard_tensor = self._shard_tensors.get(name)
         if shard_tensor is None:
-            raise UnknownTensorError(
-                f"the checkpoint holds no tensor {name!r}",
-                uri=self._checkpoint.label,
-                hint="keys() lists what it holds",
-            )
+            raise unknown_tensor(name, list(self._shard_tensors), self._checkpoint.label)
         library = self._library(device, dtype)
         return TensorSlice(
             shard_tensor.entry,

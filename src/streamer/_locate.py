@@ -127,5 +127,9 @@ def _options_by_uri(storage_options: StorageOptions, count: int) -> list[Mapping
         return [storage_options] * count
     options = list(storage_options)
     if len(options) != count:
-        raise OptionError(f"{len(options)} storage_options were given for {count} URIs", hint="Give one, or as many")
+        there_are = "is 1 URI" if count == 1 else f"are {count} URIs"
+        raise OptionError(
+            f"storage_options is a list of {len(options)}, and there {there_are}",
+            hint="Give one mapping for all URIs, or a list with one, or None, for each",
+        )
     return options

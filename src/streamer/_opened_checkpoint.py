@@ -33,6 +33,7 @@ class OpenedCheckpoint:
         self.infos = shards.infos
         self.index_path = shards.index_path
         self.kind = shards.kind
+        self.remarks = shards.remarks
         self.catalog = catalog
         self.settings = settings
         self.stages = stages

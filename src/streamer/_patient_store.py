@@ -40,7 +40,7 @@ def patient(store: Store, uri: str, patience: Patience, secrets: SecretTexts) ->
 
 class _PatientStore:
     def __init__(self, store: Any, server: str, patience: Patience, secrets: SecretTexts) -> None:
-        self._store, self._server, self._patience, self._secrets = store, server, patience, secrets
+        self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
         self.root: str = store.root
 
     def info(self, path: str) -> ObjectInfo:
@@ -51,9 +51,13 @@ class _PatientStore:
         listed: list[ObjectInfo] = self._ask(lambda: self._store.find(prefix))
         return listed
 
+    def glance(self, prefix: str) -> list[str]:
+        names: list[str] = self._ask(lambda: self._store.glance(prefix) if hasattr(self._store, "glance") else [])
+        return names
+
     def source(self, info: ObjectInfo) -> Source:
         source: Source = self._ask(lambda: self._store.source(info))
-        if isinstance(source, HttpSource) and _is_at(source.url, self._server):
+        if isinstance(source, HttpSource) and _is_at(source.url, self.server):
             _native.note_answer_of(source.url)  # so that the engine waits for this server, too
         return _guarded(source, self._secrets)
 
@@ -61,7 +65,7 @@ class _PatientStore:
         self._store.close()
 
     def _ask(self, request: Callable[[], Answer]) -> Answer:
-        return self._patience.ask(self._server, _without_secrets(self._secrets, request))
+        return self._patience.ask(self.server, _without_secrets(self._secrets, request))
 
 
 class _PatientDigestingStore(_PatientStore):

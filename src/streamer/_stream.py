@@ -107,6 +107,7 @@ class Stream(Generic[TensorT]):
             bytes_read=self._plan.span_bytes,
             sources=list(shards.values()),
             remarks=[
+                *self._checkpoint.remarks,
                 *self._destinations.remarks(),
                 *gpudirect_remarks(path, stats, is_asked=bool(settings.gpudirect)),
             ],

@@ -499,7 +499,7 @@ def same_name_twice(folder: Path) -> None:
 SEVERAL = [
     Case("Several at once, and instances", *rest)
     for rest in (
-        ("were given for", "tmp_path", lambda _: load(["/a", "/b"], [{}, {}, {}])),
+        ("a list of 3", "tmp_path", lambda _: load(["/a", "/b"], [{}, {}, {}])),
         ("is in two shards", "tmp_path", same_name_twice),
         ("fs= has options", "tmp_path", lambda _: load("/a", {"key": "k"}, fs=MemoryFileSystem())),
     )

@@ -34,7 +34,6 @@ def normalized(message: str, folder: Path) -> str:
     message = message.replace(str(folder), "/models")
     message = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:9000", message)
     message = re.sub(r"bytes \d+-\d+ of 240148", "bytes 65536-131071 of 240148", message)  # any block may be the first
-    message = re.sub(r"Expected one of cpu, cuda.* device type", "Expected one of cpu, cuda, … device type", message)
     if "has been failing" in message:  # which block is given up first, after how many attempts of its own
         message = re.sub(r"for [\d.]+ s and was asked \d+ times?", "for 120.2 s and was asked 46 times", message)
         message = re.sub(r", \d+ attempts in [\d.]+ s", "", message)

@@ -121,9 +121,10 @@ LOAD = """
 import json, sys, time
 import streamer
 
+options = json.loads(sys.argv[2])
 told, started = {}, time.monotonic()
 try:
-    loaded = streamer.load(sys.argv[1], framework="np", progress=False)
+    loaded = streamer.load(sys.argv[1], framework="np", progress=False, storage_options=options)
     told["sums"] = {name: float(array.sum(dtype="f8")) for name, array in loaded.items()}
 except streamer.StreamerError as error:
     told.update(kind=type(error).__name__, text=str(error), attempts=error.attempts)
@@ -132,8 +133,8 @@ print(json.dumps(told))
 """
 
 
-def load(tmp_path, url, hosts=""):
-    done = run_with_names(tmp_path, LOAD, url, hosts=hosts)
+def load(tmp_path, url, hosts="", **options):
+    done = run_with_names(tmp_path, LOAD, url, json.dumps(options), hosts=hosts)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -144,6 +145,37 @@ def test_an_nfs_server_whose_name_does_not_exist_is_final_at_once(tmp_path):
     assert (told["kind"], told["attempts"]) == ("ConnectError", 1)
     assert "Check the host's name" in told["text"]
     assert names.asked["filer.test"] >= 1
+
+
+ENDPOINT = "http://storage.test:9000"
+LOOK_UPS = {
+    "http": (f"{ENDPOINT}/m.safetensors", {}),
+    "hf": ("hf://owner/name", {"endpoint": ENDPOINT, "token": False}),
+    "s3": ("s3://bucket/m.safetensors", {"endpoint_url": ENDPOINT, "key": "k", "secret": "s"}),
+    "gs": ("gs://bucket/m.safetensors", {"endpoint_url": ENDPOINT, "token": "anon"}),
+    "chain": (f"zip://m.safetensors::{ENDPOINT}/a.zip?x=y", {}),
+}
+
+
+@pytest.mark.parametrize(("url", "options"), LOOK_UPS.values(), ids=LOOK_UPS)
+def test_a_host_that_does_not_exist_is_called_that_at_once(tmp_path, url, options):
+    with NameServer({}) as names:
+        told = load(tmp_path, url, **options)
+    assert told["kind"] == "ConnectError"
+    assert "There is no host 'storage.test': its name stands for no address (EAI_NONAME)" in told["text"]
+    assert told["attempts"] == 1
+    look_ups = 4 if "?" in url else 1  # fsspec sends a HEAD and a GET, and hides what went wrong; it is asked again
+    assert names.asked["storage.test"] <= 2 * look_ups  # for addresses of IPv4 and IPv6
+
+
+@pytest.mark.parametrize("storage", ["http", "hf", "s3", "gs"])
+def test_a_host_whose_name_server_fails_may_exist_and_is_asked_for_again(tmp_path, storage):
+    url, options = LOOK_UPS[storage]
+    with NameServer({"storage.test": SERVFAIL}) as names:
+        told = load(tmp_path, url, **options)
+    assert told["kind"] == "ConnectError"
+    assert "There is no host" not in told["text"]
+    assert names.asked["storage.test"] >= 3
 
 
 @pytest.mark.parametrize("answer", [SERVFAIL, SILENCE], ids=["servfail", "silence"])

@@ -56,7 +56,7 @@ def test_a_list_of_options_gives_each_uri_its_own(
 
 
 def test_options_that_are_neither_one_nor_as_many_are_refused() -> None:
-    with pytest.raises(streamer.OptionError, match="3 storage_options were given for 2 URIs"):
+    with pytest.raises(streamer.OptionError, match="a list of 3, and there are 2 URIs"):
         streamer.load(["/a", "/b"], storage_options=[{}, {}, {}])
 
 

@@ -5,6 +5,7 @@ No server here tells its parts (SeaweedFS stores only the checksum of checksums)
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,42 @@ def test_nothing_is_claimed_before_the_end(kept: dict[str, ObjectDigest | NoDige
             told = stream.report.verified[0]
             assert told.verified_by is None or stream.report.is_complete
     assert stream.report.is_verified
+
+
+MD5 = hashlib.md5(SHARD).hexdigest()
+OTHER = hashlib.md5(b"the md5 of each part").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("etag", "value", "reason"),
+    [
+        (None, f"{OTHER}-6", "its md5 is one of the 6 parts of an upload, not of the whole"),
+        (f'"{OTHER}-6"', f"{OTHER}-6", "its md5 is one of the 6 parts of an upload, not of the whole"),
+        (f'"{OTHER.upper()}-6"', OTHER, "its md5 is one of the 6 parts of an upload, not of the whole"),
+        (f'W/"{OTHER}-1"', OTHER, "its md5 is one of the 1 parts of an upload, not of the whole"),
+        (f'"{OTHER}-6"', MD5, None),  # of the whole, from elsewhere
+        (f'"{MD5}"', MD5, None),
+    ],
+)
+def test_a_digest_that_cannot_be_of_the_whole_is_doubted_and_not_believed(
+    etag: str | None,
+    value: str,
+    reason: str | None,
+    kept: dict[str, ObjectDigest | NoDigest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "m.safetensors").write_bytes(SHARD)
+    kept["m.safetensors"] = ObjectDigest("md5", (PartDigest(len(SHARD), value),))
+    monkeypatch.setattr(
+        "streamer.backends.posix.store._info",
+        lambda path, status: ObjectInfo(path, path, status.st_size, etag),
+    )
+    with streamer.stream(tmp_path, verify="auto") as stream:
+        loaded = dict(stream)
+    assert all(torch.equal(loaded[name], WEIGHTS[name]) for name in WEIGHTS)
+    (told,) = stream.report.verified
+    assert (told.verified_by, told.remark) == ("md5" if reason is None else None, reason)
 
 
 @pytest.mark.parametrize(

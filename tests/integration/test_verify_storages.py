@@ -220,6 +220,18 @@ def test_azure_has_an_md5_that_finds_a_flipped_bit(place: Callable[[str], Place]
     assert "without a Content-MD5" in str(stream.report.verified[0].remark)
 
 
+def test_the_md5_of_a_blob_that_was_appended_to_is_doubted(
+    place: Callable[[str], Place], azure_server: AzuriteServer
+) -> None:
+    there = place("az")
+    blob = azure_server._client.get_blob_client("private", f"{there.url.rpartition('/')[2]}/{NAME}")
+    blob.create_append_blob(ContentSettings(content_md5=bytearray(hashlib.md5(b"").digest())))
+    blob.append_block(SHARD)
+    (told,) = checked(there, "auto").verified
+    assert told.verified_by is None
+    assert "appends and pages do not change it" in str(told.remark)
+
+
 @pytest.fixture
 def unsigned(place: Callable[[str], Place], azure_server: AzuriteServer) -> Iterator[tuple[AzureGate, Place]]:
     """A blob without Content-MD5 behind a gate that sends checksums of ranges."""

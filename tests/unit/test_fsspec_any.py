@@ -278,9 +278,34 @@ def test_an_unknown_scheme_says_what_to_install(uri: str, hint: str, monkeypatch
     assert hint in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "meant"),
+    [("s4", "s3"), ("S33", "s3"), ("htps", "https"), ("hhtp", "http"), ("fiel", "file"), ("huggingface", "hf")],
+)
+@pytest.mark.parametrize("chain", ["", "simplecache::"])
+def test_a_scheme_with_a_typo_is_met_with_the_nearest(scheme: str, meant: str, chain: str) -> None:
+    with pytest.raises(UnknownSchemeError) as caught:
+        opened(f"{chain}{scheme}://bucket/model")
+    assert f"Did you mean {meant}://? Otherwise install a package" in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["nosuch", "acme", "zzz", "model"])
+def test_a_scheme_that_is_like_none_is_met_with_no_other(scheme: str) -> None:
+    with pytest.raises(UnknownSchemeError) as caught:
+        opened(f"{scheme}://bucket/model")
+    assert "Did you mean" not in str(caught.value)
+
+
 def test_an_option_the_file_system_does_not_know_is_an_option_error() -> None:
     with pytest.raises(OptionError, match="faulty file system refuses"):
         opened("faulty://x", no_such_option=1)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_what_is_no_archive_is_called_that(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a").write_bytes(b"no archive" * 1000)
+    with pytest.raises(StorageError, match=f"no {kind} archive, or was cut short"):
+        opened(f"{kind}://m.safetensors::file://{tmp_path}/a")
 
 
 def test_an_absent_archive_is_not_found(tmp_path: Path) -> None:

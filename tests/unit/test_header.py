@@ -308,14 +308,6 @@ def test_the_length_is_judged_from_eight_bytes():
 
 
 @pytest.mark.parametrize(
-    ("prefix", "hint"), [(b"version https://git-lfs", "Git LFS"), (b"<!DOCTYPE html>", "<!DOCTYP")]
-)
-def test_another_kind_of_file_is_recognised(prefix, hint):
-    with pytest.raises(HeaderError, match=hint):
-        header_size_bytes(prefix, 1000, uri=URI)
-
-
-@pytest.mark.parametrize(
     ("content", "words"),
     [
         (one("[2]"), ["tensor 'a'", "make 2 bytes", "[0, 1] hold 1"]),

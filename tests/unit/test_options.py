@@ -9,7 +9,7 @@ import pytest
 from streamer import OptionError, Options
 from streamer.core.options.settings import resolve
 
-SWITCHES = ["check_memory", "direct_io", "gpudirect", "io_uring"]
+SWITCHES = ["allow_missing_shards", "check_memory", "direct_io", "gpudirect", "io_uring"]
 
 
 @pytest.mark.parametrize("knob", [field.name for field in fields(Options) if field.name not in SWITCHES])

@@ -12,6 +12,8 @@ from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_pa
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
 
 CRC32C = "4waSgw=="  # of "123456789"
+SHA256 = base64.b64encode(bytes(32)).decode()
+ETAG_OF_PARTS = '"9b2cf535f27731c974343645a3985328-6"'
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,9 @@ CRC32C = "4waSgw=="  # of "123456789"
         ({"ChecksumCRC64NVME": "rosUhgp5mIg=", "ChecksumSHA1": "unused"}, "crc64nvme"),
         ({"ChecksumSHA256": base64.b64encode(bytes(32)).decode()}, "sha256"),
         ({"ChecksumSHA1": base64.b64encode(bytes(20)).decode()}, "sha1"),
+        ({"ChecksumCRC32C": CRC32C, "ChecksumType": "FULL_OBJECT", "ETag": ETAG_OF_PARTS}, "crc32c"),
+        ({"ChecksumCRC64NVME": "rosUhgp5mIg=", "ETag": ETAG_OF_PARTS}, "crc64nvme"),
+        ({"ChecksumCRC32C": CRC32C, "ETag": '"9b2cf535f27731c974343645a3985328"'}, "crc32c"),
     ],
 )
 def test_a_checksum_of_the_whole(answer: dict[str, str], algorithm: str) -> None:
@@ -39,6 +44,11 @@ def test_a_checksum_of_the_whole(answer: dict[str, str], algorithm: str) -> None
         ({"ChecksumCRC32C": f"{CRC32C}-x"}, "malformed"),
         ({"ChecksumCRC32C": CRC32C, "ChecksumType": "COMPOSITE"}, "malformed"),
         ({"ChecksumSHA256": "AAAA-3"}, "one of the parts"),
+        ({"ChecksumCRC32C": CRC32C, "ETag": ETAG_OF_PARTS}, "6 parts, and its crc32c may be of these"),
+        ({"ChecksumSHA256": SHA256, "ETag": ETAG_OF_PARTS}, "6 parts, and its sha256 may be of these"),
+        ({"ChecksumSHA256": SHA256, "ChecksumType": "FULL_OBJECT", "ETag": ETAG_OF_PARTS}, "may be of these"),
+        ({"ChecksumCRC32C": CRC32C, "ChecksumType": "PARTIAL"}, "of a kind that is not known"),
+        ({"ChecksumCRC32C": f"{CRC32C}-5", "ETag": ETAG_OF_PARTS}, "is of 5 parts, and its ETag of 6"),
     ],
 )
 def test_why_there_is_none(answer: dict[str, str], reason: str) -> None:

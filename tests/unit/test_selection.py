@@ -53,6 +53,20 @@ def test_the_error_hints_at_near_names():
     assert "'h.0.attn.weight'" in caught.value.hint
 
 
+@pytest.mark.parametrize(("wanted", "count"), [("h.0", 2), ("h.0.attn.", 2), ("h", 3), ("lm_head", 1)])
+def test_the_name_of_a_module_is_met_with_the_pattern_of_its_tensors(wanted, count):
+    with pytest.raises(UnknownTensorError) as caught:
+        select(wanted, AVAILABLE)
+    tensors = f"its {count} tensors" if count > 1 else "its tensor"
+    assert caught.value.hint == f"It is a module: the pattern '{wanted.rstrip('.')}.*' matches {tensors}"
+    select(f"{wanted.rstrip('.')}.*", AVAILABLE)
+
+
+def test_a_name_that_is_like_none_is_met_with_one_of_those_there_are():
+    with pytest.raises(UnknownTensorError, match=r"holds 6 tensors, the first is 'h\.0\.attn\.weight'"):
+        select("zzz", AVAILABLE)
+
+
 def test_the_near_name_is_found_among_very_many():
     available = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(5000)] + ["visual.merger.ln_q.weight"]
     with pytest.raises(UnknownTensorError, match=r"visual\.merger\.ln_q\.weight"):
@@ -62,7 +76,7 @@ def test_the_near_name_is_found_among_very_many():
 def test_a_very_long_name_is_cut_in_the_message():
     with pytest.raises(UnknownTensorError) as caught:
         select("x" * 1_000_000, ["x" * 999_999])
-    assert len(str(caught.value)) < 200
+    assert len(str(caught.value)) < 300
 
 
 def test_an_empty_checkpoint_has_no_tensor_of_any_name():

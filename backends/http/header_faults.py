@@ -1,0 +1,48 @@
+r"""Says which character of a request header cannot be sent, and shows no more of the header than its usual name. Pure.
+
+A line end would begin another header, or another request; a NUL ends the header for some servers. The rest of what
+RFC 9110 forbids in a value is left to the server: some send bytes of UTF-8 there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from streamer.backends.client.option_types import is_sendable
+
+__all__ = ["fault_of"]
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_USUAL_NAME = re.compile(r"[A-Za-z]{1,20}(-[A-Za-z]{1,20}){0,5}")  # of words alone, as no token is
+# A lone surrogate has no place in UTF-8, and so no name here but its number.
+_NAMES = {"\n": "a line feed (\\n)", "\r": "a carriage return (\\r)", "\0": "a NUL", " ": "a space", ":": "a colon"}
+
+
+def fault_of(name: str, value: str) -> str | None:
+    r"""Describe the first character that makes a header unfit to be sent; None for a header that can be.
+
+    Example:
+        >>> fault_of("authorization", "Bearer S3CR3T\n")
+        "The value of the header 'authorization' holds a line feed (\\n) at its end"
+        >>> fault_of("x: S3CR3T", "")
+        'The name of a header holds a colon as its character 2'
+    """
+    if not name:
+        return "The name of a header is empty"
+    if not _TOKEN.fullmatch(name):
+        return f"The name of a header holds {_described(name, lambda letter: not _TOKEN.fullmatch(letter))}"
+    if fault := _described(value, lambda letter: letter in "\r\n\0" or not is_sendable(letter)):
+        shown = repr(name) if _USUAL_NAME.fullmatch(name) else "with an unusual name"
+        return f"The value of the header {shown} holds {fault}"
+    return None
+
+
+def _described(text: str, is_wrong: Callable[[str], bool]) -> str:
+    """Describe the first wrong character and its place; empty where there is none."""
+    at = next((number for number, letter in enumerate(text) if is_wrong(letter)), None)
+    if at is None:
+        return ""
+    place = f"as its character {at + 1}" if text[at:].strip() else "at its end"
+    letter = text[at]
+    return f"{_NAMES.get(letter) or f'U+{ord(letter):04X}'} {place}"

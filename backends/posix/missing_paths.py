@@ -1,0 +1,84 @@
+"""Why a path leads nowhere: where it ends, what has a similar name there, or what its text means elsewhere.
+
+At most some thousand names of one folder are looked at; nothing is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import islice
+
+from streamer.core.quoting import quoted
+from streamer.core.store.glances import near_names
+
+__all__ = ["LOOKED_AT", "hint_for_missing"]
+
+LOOKED_AT = 5000  # names of one folder
+
+_USUAL = "Check the path, and that its disk is mounted"
+# As huggingface_hub has names; a path of files has more parts, or a suffix.
+_REPOSITORY = re.compile(r"(?!.*(?:--|\.\.))\w[\w.-]{0,95}/\w[\w.-]{0,95}(@[\w./-]+)?", re.ASCII)
+_SUFFIX = re.compile(r"\.(safetensors|json|bin|pt|pth|gguf)\Z", re.IGNORECASE)
+_AROUND = " \t\r\n'\""
+_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
+_BRACES = re.compile(r"\{[^{}/]*,[^{}/]*\}")
+_ONE_COLON = re.compile(r"(abfss?|az|gc?s|hf|https?|nfs|s3a?):(?![/:])", re.IGNORECASE)
+
+
+def hint_for_missing(path: str, text: str) -> str:
+    """Say what to do about a path that does not exist.
+
+    Args:
+        path: The absolute path.
+        text: As the user wrote it.
+    """
+    if os.path.islink(path):
+        return f"It is a link to {_target(path)}, which leads nowhere: was that moved, deleted, or never downloaded?"
+    if (mistake := _mistake_in(text)) is not None:
+        return mistake
+    parent, name = _first_missing(path)
+    found = near_names(name, _names_in(parent))
+    if found.startswith("Near"):
+        return f"{quoted(name)} does not exist. {found}"
+    if _REPOSITORY.fullmatch(text) and not _SUFFIX.search(text):
+        return f"A model of the Hugging Face Hub is hf://{text}; otherwise check the path"
+    return f"{_USUAL}. {found}" if found and parent == os.path.dirname(path) else _USUAL
+
+
+def _mistake_in(text: str) -> str | None:
+    """Say what is wrong with the text of a path, where that shows."""
+    if scheme := _ONE_COLON.match(text):
+        return f"A URL has two slashes after its scheme: {scheme[0]}//…"
+    if text != text.strip(_AROUND):
+        return "There is a space, a quote or a line end around it: strip that"
+    if variable := _VARIABLE.search(text):
+        return f"{variable[0]} is not replaced by its value here: os.path.expandvars does that"
+    if _BRACES.search(text):
+        return "Braces are no pattern here: *, ? and [...] are, in the last part; or name each file, in a list"
+    if text.startswith("file://") and not text.startswith("file:///"):
+        return "A file:// URL has an absolute path: file:///folder/file"
+    return None
+
+
+def _target(link: str) -> str:
+    try:
+        return quoted(os.readlink(link))
+    except OSError:
+        return "another place"
+
+
+def _first_missing(path: str) -> tuple[str, str]:
+    """Return the last folder on the way that exists, and the name that it lacks."""
+    parent, name = os.path.split(path)
+    while name and not os.path.lexists(parent):
+        parent, name = os.path.split(parent)
+    return parent, name
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in islice(entries, LOOKED_AT))
+    except OSError:
+        return []

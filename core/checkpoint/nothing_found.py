@@ -1,0 +1,83 @@
+"""What to say where no shard was found: a pattern that matches nothing, a folder of folders, weights in another format.
+
+Two more requests at most are made for that, and they may fail: the message then says less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from streamer.core.errors import ObjectNotFoundError
+from streamer.core.quoting import printable
+from streamer.core.store.glances import SHOWN_CHARACTERS, GlancingStore, enumerated, near_names
+from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
+
+__all__ = ["is_pattern", "no_match", "no_shard", "nothing_there"]
+
+_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".pkl")
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a part of a path is a pattern as of `fnmatch`, or looks like one."""
+    return any(mark in text for mark in "*?[")
+
+
+def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: str) -> ObjectNotFoundError:
+    """Explain why the store has no object of the user's name.
+
+    Args:
+        error: The store's.
+        store: Of the URI.
+        label: The URI, without secrets.
+        root: The store's path of it.
+    """
+    folder, _, name = root.rpartition("/")
+    if is_pattern(folder):
+        error.hint = "Only the last part of a URI may be a pattern: name each folder, in a list of URIs"
+    elif folders := [each for each in _glance(store, root) if each.endswith("/")]:
+        return _without_shards(label, folders)
+    elif isinstance(store, RemoteStore) and (near := near_names(name, _glance(store, folder))):
+        error.hint = f"{error.hint}. {near}"
+    return error
+
+
+def no_match(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) -> ObjectNotFoundError:
+    """Say that a pattern matches none of the listed files, and what it matches, or what there is."""
+    folder, _, pattern = root.rpartition("/")
+    names = _glance(store, folder or "/") or list(map(_name, listed))
+    hint = "There is no such folder, or it is empty"
+    if matching := [name for name in names if name.endswith("/") and fnmatchcase(name[:-1], pattern)]:
+        hint = f"It matches folders ({enumerated(matching)}), not files: name each, in a list of URIs"
+    elif names:
+        hint = f"The folder holds {enumerated(names)}"
+    return ObjectNotFoundError("no file matches this pattern", uri=label, hint=hint)
+
+
+def no_shard(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) -> ObjectNotFoundError:
+    """Say what a folder holds in place of shards."""
+    return _without_shards(label, _glance(store, root) or list(map(_name, listed)))
+
+
+def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
+    others = [name for name in names if name.endswith(_OTHER_WEIGHTS)]
+    steps = ["Name one of its folders"] if any(name.endswith("/") for name in names) else []
+    if others:
+        first = printable(others[0][:SHOWN_CHARACTERS])
+        steps.append(f"{first} has another format: convert it, or fetch the *.safetensors")
+    hint = ". ".join(steps) or "Check its name, and that its upload or download is complete"
+    held = enumerated(sorted(names, key=lambda name: not name.endswith(("/", *_OTHER_WEIGHTS))))
+    return ObjectNotFoundError(f"the folder holds no *.safetensors file, but {held}", uri=label, hint=hint)
+
+
+def _glance(store: Store, folder: str) -> list[str]:
+    if not isinstance(store, GlancingStore):
+        return []
+    try:
+        return list(store.glance(folder))
+    except Exception:  # only the message would have been better
+        return []
+
+
+def _name(info: ObjectInfo) -> str:
+    return info.path.rpartition("/")[2]

@@ -1,0 +1,73 @@
+r"""Other kinds of files that are often found in place of a safetensors file, by how they begin. Pure.
+
+A safetensors file begins with the length of its header, whose upper bytes are zero: none of these beginnings is an
+allowed length, but for a few of a header of some megabytes. So they are looked at only once the length was found to be
+wrong, or no JSON follows it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from streamer.core.quoting import quoted
+
+__all__ = ["Foreign", "foreign_format"]
+
+
+class Foreign(NamedTuple):
+    """What a file is, and what to do with it."""
+
+    what: str
+    hint: str
+
+
+_CONVERT = (
+    "Take the model's *.safetensors instead, or convert it: "
+    "safetensors.torch.save_file(torch.load(file, weights_only=True), 'model.safetensors')"
+)
+_DOWNLOAD = "It was saved in place of the file: download that again, with a login where it needs one"
+
+# By the first eight bytes. A pickle's third is the first of its instructions.
+_BEGINNINGS: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
+    (re.compile(beginning, re.DOTALL | re.IGNORECASE), Foreign(what, hint))
+    for beginning, what, hint in (
+        (
+            rb"\0{8}",
+            "a file that begins with zeros",
+            "A download or copy that was not finished leaves such a file: fetch it again",
+        ),
+        (rb"version ", "a Git LFS pointer", "Fetch the file itself with `git lfs pull`"),
+        (rb"\x80[\x02-\x05][\x95}\]c(X\x8a\x8c]", "a Python pickle, as torch.save writes it (*.bin, *.pt)", _CONVERT),
+        (rb"PK\x03\x04", "a zip archive, as torch.save writes it (*.bin, *.pt, *.pth)", _CONVERT),
+        (rb"GGUF", "a GGUF file, as llama.cpp reads it", "Take the model's *.safetensors instead"),
+        (rb"\s*<(!doctyp|html|head|body)", "a web page (HTML)", _DOWNLOAD),
+        (rb"\s*<(\?xml|error)", "an XML document, perhaps a storage's error", _DOWNLOAD),
+        (rb"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes it (*.h5)", "Take the model's *.safetensors instead"),
+        (rb"\x93NUMPY", "an array of numpy (*.npy)", "Save it again with safetensors.numpy.save_file"),
+        (rb"\x1f\x8b\x08", "compressed with gzip", "Decompress it first, or ask the server not to compress it"),
+        (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "Decompress it first"),
+        (
+            rb"\s*[{\[]\s*[\"\]}{]",
+            "JSON text",
+            "Read it: it may be an error, or an index, whose name ends in .safetensors.index.json",
+        ),
+    )
+)
+
+
+def foreign_format(prefix: bytes) -> Foreign | None:
+    r"""Recognise another kind of file; None where the beginning is of none.
+
+    Args:
+        prefix: The first eight bytes, of a file whose header has no possible length.
+
+    Example:
+        >>> foreign_format(b"GGUF\x03\0\0\0").what
+        'a GGUF file, as llama.cpp reads it'
+    """
+    known = next((foreign for beginning, foreign in _BEGINNINGS if beginning.match(prefix)), None)
+    if known is None and prefix.isascii() and prefix.decode().isprintable():
+        hint = "It is of another format, or an error page that was saved as a file"
+        return Foreign(f"text that begins with {quoted(prefix.decode())}", hint)
+    return known

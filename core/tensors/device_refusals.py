@@ -1,0 +1,74 @@
+"""Why torch cannot use a device, in one line: its own words may list sixty backends, or name an absent module."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from streamer.core.errors import UnknownDeviceError
+
+if TYPE_CHECKING:
+    from streamer import _native
+
+__all__ = ["HINT", "refused_device", "shown_device"]
+
+HINT = "Give device='cpu', or another that torch has here"
+LONGEST_REASON = 200  # characters
+SHOWN_CHARACTERS = 80
+
+_KINDS = "Give 'cpu', 'cuda', 'cuda:0', a torch.device, or a mapping of names to these"
+_BUILD = "Give device='cpu', or install a torch that was built for CUDA"
+# What users write, and what torch calls it; accelerate's words are for the device_map that it makes itself.
+_MEANT = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "mps": "mps", "xpu": "xpu"}
+_OF_ACCELERATE = ("auto", "balanced", "balanced_low_0", "sequential")
+
+
+def refused_device(torch: Any, device: Any, error: Exception, refusal: _native.ReadError | None) -> UnknownDeviceError:
+    """Make the error for a device that torch cannot use.
+
+    Args:
+        torch: The module.
+        device: As the caller wrote it.
+        error: What torch raised.
+        refusal: The answer of NVIDIA's driver, for a CUDA device.
+    """
+    shown = shown_device(device)
+    if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
+        return UnknownDeviceError(f"device cannot be {shown}", hint=_KINDS)
+    kind = str(device).partition(":")[0]
+    if not kind.isdecimal() and not _is_kind(torch, kind):
+        return UnknownDeviceError(f"torch knows no device {shown}", hint=_hint_for_unknown(kind))
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    if isinstance(error, ImportError) or "only available for these backends" in text or len(text) > LONGEST_REASON:
+        text = f"torch {torch.__version__} has no {kind} on this machine"
+    return UnknownDeviceError(
+        f"torch cannot use device {shown}: {text}" + (f"; {refusal.detail}" if refusal else ""),
+        hint=_BUILD if "not compiled with CUDA" in text else HINT,
+        code=refusal.storage_code if refusal else None,
+    )
+
+
+def shown_device(device: Any) -> str:
+    """Name a device as the caller wrote it, or its type, where that cannot be one: it may hold anything."""
+    if type(device).__name__ == "device":  # torch's
+        return repr(str(device))
+    is_plain = device is None or isinstance(device, (str, int, float))
+    return repr(device)[:SHOWN_CHARACTERS] if is_plain else f"a {type(device).__name__}"
+
+
+def _is_kind(torch: Any, kind: str) -> bool:
+    try:
+        torch.device(kind)
+    except Exception:
+        return False
+    return True
+
+
+def _hint_for_unknown(kind: str) -> str:
+    if kind in _OF_ACCELERATE:
+        return "That is a word of accelerate's device_map: give a device, or a mapping of names to devices"
+    near = get_close_matches(kind.lower(), _MEANT, n=1)
+    if not near:
+        return _KINDS
+    meant = _MEANT[near[0]]
+    return f"Did you mean {meant!r}?" + (f" One of several is {meant}:0" if meant != "cpu" else "")

@@ -1,0 +1,50 @@
+"""One bad character in a header is named, and nothing else of the header but its usual name."""
+
+from __future__ import annotations
+
+import pytest
+
+import streamer
+from streamer.backends.http.header_faults import fault_of
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("authorization", "Bearer x"), ("x-a_b.c", ""), ("cookie", "a=b; c=d"), ("x-name", "Zoë")]
+)
+def test_a_header_that_can_be_sent_has_no_fault(name: str, value: str) -> None:
+    assert fault_of(name, value) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        (
+            "authorization",
+            "Bearer S3CR3T\n",
+            "The value of the header 'authorization' holds a line feed (\\n) at its end",
+        ),
+        (
+            "authorization",
+            "S3CR3T\r\n",
+            "The value of the header 'authorization' holds a carriage return (\\r) at its end",
+        ),
+        ("x-key", "S3C\0R3T", "The value of the header 'x-key' holds a NUL as its character 4"),
+        ("x-key", "\ud800S3CR3T", "The value of the header 'x-key' holds U+D800 as its character 1"),
+        ("s3cr3t", "a\nb", "The value of the header with an unusual name holds a line feed (\\n) as its character 2"),
+        ("Bearer S3CR3T", "", "The name of a header holds a space as its character 7"),
+        ("x: S3CR3T", "", "The name of a header holds a colon as its character 2"),
+        ("naïve", "", "The name of a header holds U+00EF as its character 3"),
+        ("", "S3CR3T", "The name of a header is empty"),
+    ],
+)
+def test_the_character_and_its_place_are_named(name: str, value: str, fault: str) -> None:
+    assert fault_of(name, value) == fault
+    assert "S3CR3T" not in fault
+
+
+@pytest.mark.parametrize("where", ["headers", "client_kwargs"])
+def test_a_load_with_such_a_header_is_refused_before_any_request(where: str) -> None:
+    headers = {"Authorization": "Bearer S3CR3T\n"}
+    options = {"headers": headers} if where == "headers" else {"client_kwargs": {"headers": headers}}
+    with pytest.raises(streamer.OptionError, match=r"holds a line feed .* at its end\. Headers are plain text"):
+        streamer.load("http://127.0.0.1:9/m.safetensors", storage_options=options)

@@ -1,0 +1,86 @@
+"""Where there is no shard the error says what there is instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fsspec.implementations.memory import MemoryFileSystem
+from safetensors.torch import save_file
+
+import streamer
+
+
+def said(uri: str | Path) -> str:
+    with pytest.raises(streamer.ObjectNotFoundError) as caught:
+        streamer.load(uri)
+    return str(caught.value).partition(": ")[2]
+
+
+@pytest.fixture(params=["disk", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder with two folders and a file, on storages of both kinds."""
+    if request.param == "disk":
+        for name in ("fp16", "fp32"):
+            (tmp_path / "m" / name).mkdir(parents=True)
+            (tmp_path / "m" / name / "x").touch()
+        return str(tmp_path / "m")
+    files = MemoryFileSystem()
+    for name in ("fp16", "fp32"):
+        files.pipe_file(f"/{tmp_path.name}/m/{name}/x", b"")
+    return f"memory://{tmp_path.name}/m"
+
+
+def test_a_folder_of_folders_lists_them(folder: str) -> None:
+    assert said(folder).endswith("the folder holds no *.safetensors file, but fp16/, fp32/. Name one of its folders")
+
+
+def test_a_pattern_of_folders_names_them(folder: str) -> None:
+    assert said(f"{folder}/fp*").endswith("It matches folders (fp16/, fp32/), not files: name each, in a list of URIs")
+
+
+def test_a_pattern_in_the_middle_is_told_where_one_may_be(folder: str) -> None:
+    assert said(f"{folder}/*/model.safetensors").endswith(
+        "Only the last part of a URI may be a pattern: name each folder, in a list of URIs"
+    )
+
+
+def test_a_pattern_that_matches_nothing_is_met_with_what_there_is(folder: str) -> None:
+    assert said(f"{folder}/*.bin").endswith("no file matches this pattern. The folder holds fp16/, fp32/")
+    assert said(f"{folder}/none/*.safetensors").endswith("There is no such folder, or it is empty")
+
+
+def test_weights_of_another_format_are_named(tmp_path: Path) -> None:
+    for name in ("config.json", "pytorch_model.bin", "tokenizer.json"):
+        (tmp_path / name).touch()
+    assert said(tmp_path) == (
+        "the folder holds no *.safetensors file, but pytorch_model.bin, config.json, tokenizer.json. "
+        "pytorch_model.bin has another format: convert it, or fetch the *.safetensors"
+    )
+
+
+def test_of_many_files_the_first_are_named(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / f"{number}.txt").touch()
+    assert "but 0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 4 more. Check its name" in said(tmp_path)
+
+
+def test_a_folder_whose_name_has_the_marks_of_a_pattern_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "m[1]*").mkdir()
+    save_file({"a": torch.zeros(2)}, tmp_path / "m[1]*" / "x.safetensors")
+    for name in ("m[1]*", "m[1]*/x.safetensors", "m[1]*/*.safetensors", "m[1]*/[x].safetensors"):
+        assert list(streamer.load(tmp_path / name)) == ["a"]
+
+
+def test_a_name_that_a_storage_lacks_is_met_with_the_near_one(folder: str) -> None:
+    assert "Near: 'fp16'" in said(f"{folder}/pf16")
+
+
+def test_what_the_glance_of_a_storage_raises_is_ignored(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("streamer.backends.posix.store.PosixStore.glance", fail)
+    monkeypatch.setattr("streamer.backends.fsspec.store.FsspecStore.glance", fail)
+    assert "folder" in said(folder)
