@@ -25,7 +25,7 @@ from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions, hidden, plain
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import PROJECT_NAME, Store
-from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with
+from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with, version_of
 from streamer.plugins.scheme_options import options_of
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def open_store(
     try:
         store = open_with(_fallback(), scheme, text, options, limits)
     except UnknownSchemeError as error:
+        if chosen is not None and not chosen.value.startswith(OUR_MODULES):
+            raise _declined(chosen, scheme, error) from error
         names = ", ".join(sorted({point.name for point in candidates})) or "none"
         error.hint = ". ".join(part for part in (error.hint, f"Installed backends: {names}") if part)
         raise
@@ -175,6 +177,16 @@ def _unicode_part(uri: str, scheme: str) -> str:
     if scheme not in BUILTIN_SCHEMES or scheme == "file":
         return ""
     return uri.partition("://")[2].partition("/")[0] if scheme in ("http", "https") else uri
+
+
+def _declined(point: EntryPoint, scheme: str, error: UnknownSchemeError) -> UnknownSchemeError:
+    """Say that a plug-in is there, where fsspec would have another one installed."""
+    who = f"{distribution_of(point)} {version_of(point)}".rstrip()
+    return UnknownSchemeError(
+        f"{who}, which serves {scheme}://, declined this URL: its streamer_open_store returned None",
+        uri=error.uri,
+        hint="Check the URL and storage_options with its documentation; a hook without a return declines, too",
+    )
 
 
 def _fallback() -> EntryPoint:

@@ -9,15 +9,17 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, distributions
+from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from plugin_distributions import install_plugin
 
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.plugins import Backend, examine, installed, open_store
-from streamer.plugins.registry import GROUP, scheme_of
+from streamer.plugins.registry import scheme_of
 
 STORE = """
 from streamer.core.store.sources import hookimpl
@@ -43,21 +45,7 @@ Install = Callable[..., list[EntryPoint]]
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Install a distribution with one module, and return the entry points of all those installed so far."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def make(name: str, code: str, *schemes: str) -> list[EntryPoint]:
-        module = f"{name.replace('-', '_')}_module"
-        monkeypatch.delitem(sys.modules, module, raising=False)
-        (tmp_path / f"{module}.py").write_text(code)
-        info = tmp_path / f"{name.replace('-', '_')}-1.5.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
-        (info / "entry_points.txt").write_text(f"[{GROUP}]\n" + "".join(f"{scheme} = {module}\n" for scheme in schemes))
-        return [
-            point for found in distributions(path=[str(tmp_path)]) for point in found.entry_points.select(group=GROUP)
-        ]
-
-    return make
+    return partial(install_plugin, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +115,11 @@ def test_only_the_backend_of_the_scheme_is_imported(install: Install) -> None:
         ("", "has no function streamer_open_store"),
         (STORE.replace("def streamer_open_store", "def streamer_open_stor"), "unknown hook 'streamer_open_stor'"),
         (STORE.replace("scheme, uri, storage_options):\n    return", "scheme, url):\n    return"), "url"),
-        (STORE.replace("return AStore(scheme, uri, storage_options)", "return 7"), "returned a int"),
-        (STORE.replace("    def close(self): ...\n", ""), "returned a AStore"),
+        (
+            STORE.replace("return AStore(scheme, uri, storage_options)", "return 7"),
+            "returned int, which lacks info, find, source, close, root",
+        ),
+        (STORE.replace("    def close(self): ...\n", ""), "returned AStore, which lacks close"),
         (STORE.replace("return AStore(scheme, uri, storage_options)", "raise KeyError(uri)"), "raised KeyError"),
     ],
 )
