@@ -40,6 +40,7 @@ OUR_MODULES = "streamer.backends."
 DEFAULT_LIMITS = Limits()
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
+_warned: set[tuple[str, ...]] = set()
 _logger = logging.getLogger(PROJECT_NAME)
 
 
@@ -149,12 +150,19 @@ def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
         names = " and ".join(sorted(distribution_of(point) for point in foreign))
         raise PluginError(f"{names} both claim {scheme}://", hint=f"Uninstall one, or name it in {DISABLED}")
     if foreign and scheme in BUILTIN_SCHEMES:
-        _logger.warning("%s:// is served by %s instead of %s", scheme, distribution_of(foreign[0]), PROJECT_NAME)
+        _warn_once("%s:// is served by %s instead of %s", scheme, distribution_of(foreign[0]), PROJECT_NAME)
     for point in claims:
         if point is not ours and point not in foreign:
             name = distribution_of(point)
-            _logger.warning("%s:// is not served by %s: to allow it, name that in %s", scheme, name, ALLOWED)
+            _warn_once("%s:// is not served by %s: to allow it, name that in %s", scheme, name, ALLOWED)
     return next(iter(foreign), ours)
+
+
+def _warn_once(message: str, *values: str) -> None:
+    """Write a line into the log, unless this process has: a URL is opened many times, and nothing new is to tell."""
+    if (message, *values) not in _warned:
+        _warned.add((message, *values))
+        _logger.warning(message, *values)
 
 
 def may_serve(point: EntryPoint) -> bool:
@@ -205,7 +213,7 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     ours = next((point for point in candidates if is_builtin(point) and point.name == scheme), None)
     options = SecretOptions(fs.storage_options)
-    for name in ("asynchronous", "loop"):
+    for name in [*options] if scheme == "file" else ("asynchronous", "loop"):  # all options of local files are fsspec's
         options.pop(name, None)
     if ours is not None and not fs.storage_args and type(fs) is get_filesystem_class(scheme):
         store = open_with(ours, scheme, hidden_uri(fs.unstrip_protocol(str(path))), options, limits)

@@ -18,7 +18,7 @@ from plugin_distributions import install_plugin
 
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
 from streamer.core.options.limits import Limits
-from streamer.plugins import Backend, examine, installed, open_store
+from streamer.plugins import Backend, examine, installed, open_store, registry
 from streamer.plugins.registry import scheme_of
 
 STORE = """
@@ -40,6 +40,11 @@ def streamer_open_store(scheme, uri, storage_options):
 LIMITED = "(scheme, uri, limits):\n    return AStore(scheme, uri, limits)"
 
 Install = Callable[..., list[EntryPoint]]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_warned_of_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_warned", set())
 
 
 @pytest.fixture
@@ -158,7 +163,8 @@ def test_a_named_distribution_wins_over_ours_with_a_warning(
     install("streamer", STORE, "s3")
     found = install("acme-store", STORE, "s3")
     with caplog.at_level(logging.WARNING, "streamer"):
-        store = open_store("s3://bucket/key", entry_points=found)
+        for _ in range(3):  # and says so once
+            store = open_store("s3://bucket/key", entry_points=found)
     assert store.maker == "acme_store_module"  # type: ignore[attr-defined]
     assert caplog.messages == ["s3:// is served by acme-store instead of streamer"]
 
