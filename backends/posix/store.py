@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from streamer import _native
+from streamer.backends.option_names import check_option_names
 from streamer.backends.posix.atomic_write import write_atomically
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
 from streamer.core.format.shard_names import is_of_checkpoint
@@ -56,10 +57,11 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     """Open the store of mounted files. Of `storage_options` only ``symlinks`` matters to reading.
 
     Raises:
-        OptionError: ``symlinks`` is neither ``"follow"`` nor ``"inside"``.
+        OptionError: ``symlinks`` is neither ``"follow"`` nor ``"inside"``, or an option is unknown.
     """
     if scheme not in ("file", "local"):
         return None
+    check_option_names("file://", storage_options, ("symlinks",), ignored=("auto_mkdir",))
     return PosixStore(uri, symlinks=storage_options.get("symlinks", "follow"))
 
 

@@ -279,7 +279,7 @@ def test_an_unknown_scheme_says_what_to_install(uri: str, hint: str, monkeypatch
 
 
 def test_an_option_the_file_system_does_not_know_is_an_option_error() -> None:
-    with pytest.raises(OptionError, match="faulty file system refuses"):
+    with pytest.raises(OptionError, match="faulty file system has no storage option 'no_such_option'"):
         opened("faulty://x", no_such_option=1)
 
 
