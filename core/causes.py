@@ -24,7 +24,7 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
         if each is not None and id(each) not in seen:
             seen.add(id(each))
             yield each
-            left += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+            left += [each.__cause__, each.__context__, *_members(each)]
 
 
 def forget_locals(error: BaseException) -> None:
@@ -34,3 +34,12 @@ def forget_locals(error: BaseException) -> None:
     """
     for each in with_causes(error):
         traceback.clear_frames(each.__traceback__)
+
+
+def _members(error: BaseException) -> list[BaseException]:
+    """Give the errors of a group; a class of a stranger may have something else under that name, or raise there."""
+    try:
+        members = list(getattr(error, "exceptions", ()))
+    except Exception:
+        return []
+    return [each for each in members if isinstance(each, BaseException)]

@@ -333,7 +333,31 @@ class UnknownDeviceError(UsageError, DeviceError):
 
 
 class PluginError(StreamerError, RuntimeError):
-    """A plug-in could not be loaded, or broke its contract."""
+    """A plug-in could not be loaded, or broke its contract.
+
+    Attributes:
+        scheme: The URL scheme that it serves, or None where no single plug-in is to blame.
+        distribution: Name of the distribution that brings it, or None.
+        version: Version of that distribution, or None.
+        method: What was called (``streamer_open_store``, ``find``, ``read_into``, …), or None before the first call.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        uri: str | None = None,
+        hint: str | None = None,
+        scheme: str | None = None,
+        distribution: str | None = None,
+        version: str | None = None,
+        method: str | None = None,
+    ) -> None:
+        super().__init__(message, uri=uri, hint=hint)
+        self.scheme = scheme
+        self.distribution = distribution
+        self.version = version
+        self.method = method
 
 
 class LoadCancelledError(StreamerError, RuntimeError):

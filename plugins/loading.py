@@ -14,11 +14,24 @@ import pluggy
 
 from streamer.backends.extras import install_hint
 from streamer.core.discovery.entry_points import name_of, normalized
-from streamer.core.errors import PluginError, StreamerError, UnknownSchemeError
+from streamer.core.errors import OptionError, StreamerError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import plain
 from streamer.core.secrets.redact import redact
-from streamer.core.store.sources import PROJECT_NAME, Source, Store, StoreHooks
+from streamer.core.store.sources import (
+    PROJECT_NAME,
+    FileSource,
+    HttpSource,
+    NfsSource,
+    PythonSource,
+    Source,
+    Store,
+    StoreHooks,
+)
+from streamer.plugins.guard.calls import Calls
+from streamer.plugins.guard.failures import HOOK, description_of
+from streamer.plugins.guard.plugin import DISABLED, BrokenContractError, Plugin, kind_of
+from streamer.plugins.guard.store import guarded
 
 if TYPE_CHECKING:  # takes 15 ms to import, a quarter of what `import streamer` may take
     from importlib.metadata import EntryPoint
@@ -33,54 +46,53 @@ __all__ = [
     "version_of",
 ]
 
-DISABLED = "STREAMER_DISABLED_PLUGINS"
 FALLBACK = "streamer.backends.fsspec.store"
+
+_KINDS = (FileSource, HttpSource, NfsSource, PythonSource)
+_LIMITS = Limits()
 
 
 def open_with(point: EntryPoint, scheme: str, uri: str, options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Let one backend open `uri`.
+    """Let one backend open `uri`; the store of another distribution is guarded.
 
     Returns:
         Its store, or None when it does not serve the URL.
 
     Raises:
-        PluginError: it cannot be imported, has no hook, or does not return a `Store`.
+        PluginError: it cannot be imported, has no hook, raises anything but a `StreamerError`, or returns no `Store`.
+        OptionError: it asks for no options, and there are some.
         UnknownSchemeError: it is built in, and its library is not installed.
         StreamerError: any that it raises itself.
     """
     hook = _hooks(point, scheme).streamer_open_store
-    try:
-        store = hook(
-            scheme=scheme,
-            uri=uri if _is_ours(point) else str(uri),
-            storage_options=options if _is_ours(point) else plain(options),  # others hand them to fsspec as they are
-            limits=limits,
-        )
-    except StreamerError:
-        raise
-    except Exception as error:
-        shown = redact(uri)
-        cause = error if shown == uri else None  # its text may hold the secret of the URL
-        raise _broken(point, f"raised {type(error).__name__} while opening {shown}") from cause
-    if store is not None and not isinstance(store, Store):
-        raise _broken(point, f"returned a {type(store).__name__}, which lacks part of streamer.plugins.Store")
-    return store
+    if _is_ours(point):
+        return _opened_by_us(point, hook, scheme=scheme, uri=uri, storage_options=options, limits=limits)
+    _refuse_unasked_options(hook, scheme, options)
+    calls = Calls(_plugin(point, scheme), uri, options, limits)
+
+    def opened() -> Any:  # others hand the options to fsspec as they are
+        return hook(scheme=scheme, uri=str(uri), storage_options=plain(options), limits=limits)
+
+    store = calls.ask(HOOK, opened)
+    return None if store is None else guarded(store, calls)
 
 
 def source_kind(point: EntryPoint, scheme: str) -> type[Source] | None:
     """Ask a backend which kind of source its stores return; None when it does not say.
 
     Raises:
-        PluginError: as `open_with`.
+        PluginError: as `open_with`, or it names something else.
         UnknownSchemeError: as `open_with`.
     """
-    try:
-        kind: type[Source] | None = _hooks(point, scheme).streamer_source_kind(scheme=scheme)
-    except StreamerError:
-        raise
-    except Exception as error:
-        raise _broken(point, f"raised {type(error).__name__} in streamer_source_kind") from error
-    return kind
+    hook = _hooks(point, scheme).streamer_source_kind
+
+    def asked() -> type[Source] | None:
+        kind: Any = hook(scheme=scheme)
+        if kind is None or (isinstance(kind, type) and issubclass(kind, _KINDS)):
+            return kind
+        raise BrokenContractError(f"returned {kind_of(kind)}, not FileSource, HttpSource, NfsSource or PythonSource")
+
+    return Calls(_plugin(point, scheme), "", {}, _LIMITS).ask("streamer_source_kind", asked)
 
 
 def distribution_of(point: EntryPoint) -> str:
@@ -108,21 +120,46 @@ def _hooks(point: EntryPoint, scheme: str) -> Any:
     manager = pluggy.PluginManager(PROJECT_NAME)
     manager.add_hookspecs(StoreHooks)
     try:
-        plugin = point.load()
-    except ImportError as error:
-        if is_builtin(point):
+        module = point.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a script ends with SystemExit when it is imported
+        if is_builtin(point) and isinstance(error, ImportError):
             raise _lacking(point, scheme, error) from error
-        raise _broken(point, f"cannot be imported ({type(error).__name__}: {error})") from error
-    except Exception as error:
-        raise _broken(point, f"cannot be imported ({type(error).__name__}: {error})") from error
+        raise _plugin(point, scheme).error(f"cannot be imported ({description_of(error)})") from error
     try:
-        manager.register(plugin)
+        manager.register(module)
         manager.check_pending()
-    except pluggy.PluginValidationError as error:
-        raise _broken(point, str(error)) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        is_of_pluggy = isinstance(error, pluggy.PluginValidationError)
+        raise _plugin(point, scheme).error(
+            str(error) if is_of_pluggy else f"cannot be used ({description_of(error)})"
+        ) from error
     if not manager.hook.streamer_open_store.get_hookimpls():
-        raise _broken(point, "has no function streamer_open_store marked with streamer.hookimpl")
+        raise _plugin(point, scheme).error("has no function streamer_open_store marked with streamer.plugins.hookimpl")
     return manager.hook
+
+
+def _opened_by_us(point: EntryPoint, hook: Any, *, scheme: str, uri: str, **arguments: Any) -> Store | None:
+    """Open a URL with a backend of this package; its faults, too, name where they come from."""
+    try:
+        store: Store | None = hook(scheme=scheme, uri=uri, **arguments)
+    except StreamerError:
+        raise
+    except Exception as error:
+        shown = redact(uri)
+        cause = error if shown == uri else None  # its text may hold the secret of the URL
+        raise _plugin(point, scheme).error(f"raised {type(error).__name__} while opening {shown}") from cause
+    return store
+
+
+def _refuse_unasked_options(hook: Any, scheme: str, options: Mapping[str, Any]) -> None:
+    """Refuse options of a plug-in that asks for none; whether it supports one that it asks for only it can say."""
+    if options and not any("storage_options" in each.argnames for each in hook.get_hookimpls()):
+        name = next(iter(options))
+        raise OptionError(f"{scheme}:// has no storage option {name!r}", hint="It has none at all")
 
 
 def _lacking(point: EntryPoint, scheme: str, error: ImportError) -> UnknownSchemeError:
@@ -132,8 +169,5 @@ def _lacking(point: EntryPoint, scheme: str, error: ImportError) -> UnknownSchem
     )
 
 
-def _broken(point: EntryPoint, what: str) -> PluginError:
-    return PluginError(
-        f"The backend {point.name!r} = {point.value!r} of {distribution_of(point)} {version_of(point)} {what}",
-        hint=f"Update or uninstall it, or name it in {DISABLED}",
-    )
+def _plugin(point: EntryPoint, scheme: str) -> Plugin:
+    return Plugin(scheme, f"{point.name!r} = {point.value!r}", distribution_of(point), version_of(point))

@@ -25,7 +25,7 @@ from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions, hidden, plain
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import PROJECT_NAME, Store
-from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with
+from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with, version_of
 from streamer.plugins.scheme_options import options_of
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ OUR_MODULES = "streamer.backends."
 DEFAULT_LIMITS = Limits()
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
+_warned: set[tuple[str, ...]] = set()
 _logger = logging.getLogger(PROJECT_NAME)
 
 
@@ -89,6 +90,8 @@ def open_store(
     try:
         store = open_with(_fallback(), scheme, text, options, limits)
     except UnknownSchemeError as error:
+        if chosen is not None and not chosen.value.startswith(OUR_MODULES):
+            raise _declined(chosen, scheme, error) from error
         names = ", ".join(sorted({point.name for point in candidates})) or "none"
         error.hint = ". ".join(part for part in (error.hint, f"Installed backends: {names}") if part)
         raise
@@ -147,12 +150,19 @@ def choose(scheme: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
         names = " and ".join(sorted(distribution_of(point) for point in foreign))
         raise PluginError(f"{names} both claim {scheme}://", hint=f"Uninstall one, or name it in {DISABLED}")
     if foreign and scheme in BUILTIN_SCHEMES:
-        _logger.warning("%s:// is served by %s instead of %s", scheme, distribution_of(foreign[0]), PROJECT_NAME)
+        _warn_once("%s:// is served by %s instead of %s", scheme, distribution_of(foreign[0]), PROJECT_NAME)
     for point in claims:
         if point is not ours and point not in foreign:
             name = distribution_of(point)
-            _logger.warning("%s:// is not served by %s: to allow it, name that in %s", scheme, name, ALLOWED)
+            _warn_once("%s:// is not served by %s: to allow it, name that in %s", scheme, name, ALLOWED)
     return next(iter(foreign), ours)
+
+
+def _warn_once(message: str, *values: str) -> None:
+    """Write a line into the log, unless this process has: a URL is opened many times, and nothing new is to tell."""
+    if (message, *values) not in _warned:
+        _warned.add((message, *values))
+        _logger.warning(message, *values)
 
 
 def may_serve(point: EntryPoint) -> bool:
@@ -177,6 +187,16 @@ def _unicode_part(uri: str, scheme: str) -> str:
     return uri.partition("://")[2].partition("/")[0] if scheme in ("http", "https") else uri
 
 
+def _declined(point: EntryPoint, scheme: str, error: UnknownSchemeError) -> UnknownSchemeError:
+    """Say that a plug-in is there, where fsspec would have another one installed."""
+    who = f"{distribution_of(point)} {version_of(point)}".rstrip()
+    return UnknownSchemeError(
+        f"{who}, which serves {scheme}://, declined this URL: its streamer_open_store returned None",
+        uri=error.uri,
+        hint="Check the URL and storage_options with its documentation; a hook without a return declines, too",
+    )
+
+
 def _fallback() -> EntryPoint:
     from importlib.metadata import EntryPoint  # noqa: PLC0415 (takes 15 ms)
 
@@ -193,7 +213,7 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     ours = next((point for point in candidates if is_builtin(point) and point.name == scheme), None)
     options = SecretOptions(fs.storage_options)
-    for name in ("asynchronous", "loop"):
+    for name in [*options] if scheme == "file" else ("asynchronous", "loop"):  # all options of local files are fsspec's
         options.pop(name, None)
     if ours is not None and not fs.storage_args and type(fs) is get_filesystem_class(scheme):
         store = open_with(ours, scheme, hidden_uri(fs.unstrip_protocol(str(path))), options, limits)

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from streamer.backends.option_names import near_name
+from streamer.core.errors import OptionError
+from streamer.core.quoting import quoted
+
 __all__ = ["options_of"]
 
 
@@ -25,12 +29,16 @@ def options_of(
 
     Returns:
         A new mapping: flat for a plain URL, still by scheme for a chained one, which fsspec splits itself.
+
+    Raises:
+        OptionError: options are under a name that is nearly a scheme of the URL.
     """
     if not any(isinstance(value, Mapping) for value in storage_options.values()):
         return dict(storage_options)
     schemes = _existing_schemes(backends)
     by_scheme = {key: value for key, value in storage_options.items() if isinstance(value, Mapping) and key in schemes}
     for_all = {key: value for key, value in storage_options.items() if key not in by_scheme}
+    _check_schemes(for_all, {scheme} | {part.partition("://")[0] for part in uri.split("::")})
     if "::" in uri:
         chain = {part.partition("://")[0] for part in uri.split("::")}
         return {**{key: dict(value) for key, value in by_scheme.items() if key in chain}, **for_all}
@@ -41,6 +49,15 @@ def options_of(
         if key in aliases:
             own.update(value)
     return {**own, **for_all}
+
+
+def _check_schemes(options: Mapping[str, Any], schemes: set[str]) -> None:
+    for key in options:
+        near = near_name(key, schemes) if isinstance(options[key], Mapping) else None
+        if near is not None:
+            raise OptionError(
+                f"storage_options holds options under {quoted(key)}, which is no scheme", hint=f"Did you mean {near!r}?"
+            )
 
 
 def _existing_schemes(backends: Mapping[str, str]) -> set[str]:

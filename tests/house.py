@@ -24,6 +24,7 @@ PYTHON_ROOMS = [
     "streamer",
     "plugins.contract",
     "plugins",
+    "plugins.guard",
     "backends.hf",
     "backends.http",
     "backends.azure backends.gcs backends.nfs backends.s3",

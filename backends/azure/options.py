@@ -16,7 +16,8 @@ from streamer.backends.azure.hosts import check_host
 from streamer.backends.azure.urls import AzureUrl
 from streamer.backends.blob_urls import CREDENTIAL_OPTIONS
 from streamer.backends.client.option_types import ANY_NAME, CA_FILE, NUMBER, TEXT, Kinds, check_types
-from streamer.backends.fsspec.options import configured_options
+from streamer.backends.fsspec.options import configured_options, names_of_arguments
+from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
 from streamer.core.secrets.options import SecretOptions
@@ -40,6 +41,10 @@ _KINDS: Kinds = {
 }
 
 
+# Those of the Azure SDK that this backend supports, beside adlfs's own.
+_NAMES = names_of_arguments(AzureBlobFileSystem) | {"connection_verify", "proxies", "retry_total"}
+
+
 def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     """Complete the arguments of `AzureBlobFileSystem`.
 
@@ -47,9 +52,10 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
 
     Raises:
         UsageError: the URL's host is not Azure's, and nobody named it beside the URL.
-        OptionError: a value of the wrong type, ``connection_verify=False``, an ``asynchronous`` instance, no account,
-            or two of them.
+        OptionError: an unknown option, a value of the wrong type, ``connection_verify=False``, an ``asynchronous``
+            instance, no account, or two of them.
     """
+    check_option_names("az://", storage_options, _NAMES)
     options = configured_options(AzureBlobFileSystem, storage_options)
     check_types(options, _KINDS)
     _refuse(options)

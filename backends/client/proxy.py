@@ -12,9 +12,10 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from streamer.backends.client.logins import login_of
 from streamer.core.errors import OptionError
 
-__all__ = ["environment_proxy", "login_of", "named_proxy"]
+__all__ = ["environment_proxy", "named_proxy"]
 
 
 def environment_proxy(url: str) -> str | None:
@@ -39,12 +40,3 @@ def named_proxy(options: Mapping[str, Any]) -> str | None:
     user, password = (quote(part, safe="") for part in login)
     parts = urlsplit(str(options["proxy"]))
     return parts._replace(netloc=f"{user}:{password}@{parts.netloc.rpartition('@')[2]}").geturl()
-
-
-def login_of(value: Any) -> tuple[str, str] | None:
-    """Read ``aiohttp.BasicAuth`` or a pair of user and password; None for anything else."""
-    try:
-        user, password = (value.login, value.password) if hasattr(value, "login") else value
-    except (TypeError, ValueError):
-        return None
-    return str(user), str(password)

@@ -7,6 +7,7 @@ fsspec's "please install". The cause is chained, unless the user's URL holds a s
 from __future__ import annotations
 
 import errno
+import re
 from difflib import SequenceMatcher
 from typing import NoReturn
 
@@ -40,6 +41,9 @@ _CHECK_LOGIN = "Check the login in storage_options, and what it may read"
 _CHECK_NAME = "Check the URL, and what lies in the folder or archive"
 _CAUSE = "Its cause says more, where it holds no secret; see the documentation of that file system"
 _CHECK_NETWORK = "Check host, port and network, and that the server runs"
+
+# A name of an argument, which is no secret. Of a constructor alone: any other function is called by the file system.
+_UNEXPECTED = re.compile(r"\b__init__\(\) got an unexpected keyword argument '(\w{1,80})'", re.ASCII)
 
 _STATUSES: dict[int, ErrorRow[StorageError]] = {
     401: ErrorRow(CredentialsError, "The server wants other credentials", _CHECK_LOGIN),
@@ -114,14 +118,20 @@ def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:
         where = " in this chain" if "::" in uri else ""
         hint = _install_hint(error, unknown)
         return UnknownSchemeError(f"There is no backend for {unknown}://{where}", uri=uri, hint=hint)
+    refused = _refused_option(error, f"The {scheme} file system", uri)
+    if refused is not None:
+        return refused
     if isinstance(error, (TypeError, ValueError, KeyError)):
         hint = "Its cause says which; see the documentation of that file system"
         return OptionError(f"The {scheme} file system refuses the URL or its storage options", uri=uri, hint=hint)
     return _storage_error(error, uri, None)
 
 
-def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | None) -> StorageError:
+def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | None) -> StreamerError:
     error = _reason(error)
+    refused = _refused_option(error, "A file system of this URL", uri)  # s3fs hands them on at the first request
+    if refused is not None:
+        return refused
     if isinstance(error, RedirectError):  # one of ours, raised inside of fsspec's client
         return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
     if is_unknown_host(error):
@@ -137,6 +147,16 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
     of_table = row_for(error, _EXCEPTIONS) or row_for(builtin, _EXCEPTIONS) or _NAMES.get(name)
     row = of_table or ErrorRow(StorageError, f"The file system failed with {name}", _CAUSE)
     return row.error(uri, byte_range=byte_range, code=code)
+
+
+def _refused_option(error: Exception, who: str, uri: str) -> OptionError | None:
+    """Name the option that a constructor does not know; None where that is not what happened."""
+    named = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if named is None:
+        return None
+    return OptionError(
+        f"{who} has no storage option {named[1]!r}", uri=uri, hint="See the documentation of that file system"
+    )
 
 
 def _reason(error: Exception) -> Exception:

@@ -15,12 +15,14 @@ from urllib.parse import urlsplit
 
 from fsspec import AbstractFileSystem
 
+from streamer.backends.client.logins import basic_authorization, login_of
+from streamer.backends.client.proxy import named_proxy
 from streamer.backends.client.redirects import Hop, next_hop, origin_of
 from streamer.backends.client.tls_options import check_tls_is_verified
 from streamer.backends.fsspec.options import configured_options
 from streamer.core.errors import OptionError, RedirectError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.options import SecretOptions, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
 
@@ -76,16 +78,34 @@ def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapp
         options: The arguments.
 
     Raises:
-        OptionError: ``client_kwargs`` is no mapping, or TLS would not be verified.
+        OptionError: ``client_kwargs`` is no mapping, a login is none, or TLS would not be verified.
     """
     own = configured_options(cls, options)
     check_tls_is_verified(own)
+    _fill_logins(own)
+    if isinstance(own.get("client_kwargs"), Mapping):
+        client = SecretOptions(own["client_kwargs"])
+        _fill_logins(client)
+        own["client_kwargs"] = client
     may_be_local = own.pop("local_redirects", None) is True
     if isinstance(own.get("get_client"), GuardedSessions):
         return own
     may_leave = not _may_hold_secrets(url, own)
     own["get_client"] = GuardedSessions(own.get("get_client"), may_leave, may_be_local)
     return own
+
+
+def _fill_logins(options: SecretOptions) -> None:
+    """Accept pairs of user and password, as this package's own HTTP backend does: aiohttp takes only its own class."""
+    if isinstance(options.get("auth"), (tuple, list)) and not hasattr(options["auth"], "login"):
+        if login_of(options["auth"]) is None:
+            raise OptionError("auth must be aiohttp.BasicAuth or a pair (user, password)")
+        headers = SecretOptions(options.get("headers") or {})
+        headers.setdefault("Authorization", basic_authorization(options.pop("auth")))
+        options["headers"] = plain(headers)
+    if isinstance(options.get("proxy_auth"), (tuple, list)) and options.get("proxy"):
+        options["proxy"] = named_proxy(options)
+        del options["proxy_auth"]
 
 
 def _may_hold_secrets(url: str, options: Mapping[str, Any]) -> bool:

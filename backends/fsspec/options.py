@@ -5,7 +5,9 @@ Guarantees: what the user gave is copied, never changed, and its secrets are sho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -14,7 +16,7 @@ from fsspec.config import apply_config
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions, plain
 
-__all__ = ["configured_options"]
+__all__ = ["configured_options", "names_of_arguments"]
 
 
 def configured_options(cls: type[AbstractFileSystem], storage_options: Mapping[str, Any]) -> SecretOptions:
@@ -27,3 +29,20 @@ def configured_options(cls: type[AbstractFileSystem], storage_options: Mapping[s
     if options.get("asynchronous"):
         raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     return options
+
+
+def names_of_arguments(*functions: Callable[..., Any]) -> set[str]:
+    """Name the arguments of functions; of a class, those of its constructor and of the constructors of its bases.
+
+    Those of ``**kwargs`` are left out, as nothing names them. fsspec's classes hide their signature from `inspect`.
+    """
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    signatures = [inspect.signature(each) for function in functions for each in _constructors(function)]
+    return {each.name for signature in signatures for each in signature.parameters.values() if each.kind in named}
+
+
+def _constructors(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    if not isinstance(function, type):
+        return [function]
+    own = (vars(base).get("__init__") for base in function.__mro__)
+    return [partial(each, None) for each in own if inspect.isfunction(each)]  # without `self`

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 from fsspec.asyn import sync
+from gcsfs.core import GCSFileSystem
 from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
@@ -27,9 +28,10 @@ from streamer.backends.client.option_types import TEXT, Kind, Kinds, check_types
 from streamer.backends.client.proxy import environment_proxy, named_proxy
 from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.fsspec.instances import shared, stop_sharing
-from streamer.backends.fsspec.options import configured_options
+from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs.errors import Answer, Caller
+from streamer.backends.option_names import check_option_names
 from streamer.backends.private_names.aiohttp import verifies_tls
 from streamer.backends.private_names.gcsfs import open_session, shows_certificate
 from streamer.core.errors import OptionError
@@ -49,6 +51,10 @@ _KINDS: Kinds = {
     "requester_pays": Kind("True, or the name of a project", (bool, str)),
     "session_kwargs": {"proxy": Kind("a URL", (str, URL))},
 }
+
+
+# The last one is taken from ``**kwargs`` by the class for buckets with folders.
+_NAMES = names_of_arguments(GCSFileSystem, GcsFileSystem) | {"memmove_max_workers"}
 
 
 class GcsClient:
@@ -197,9 +203,10 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     has changed since. For an emulator no credentials are looked for, as in Google's own library.
 
     Raises:
-        OptionError: a value of the wrong type, an ``asynchronous`` instance, a key file that does not exist, or TLS
-            that is not verified.
+        OptionError: an unknown option, a value of the wrong type, an ``asynchronous`` instance, a key file that does
+            not exist, or TLS that is not verified.
     """
+    check_option_names("gs://", storage_options, _NAMES)
     options = configured_options(GcsFileSystem, storage_options)
     check_types(options, _KINDS)
     if options.get("project", "") is None:

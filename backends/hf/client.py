@@ -24,6 +24,7 @@ from streamer.backends.http.access import access_of, merged_options
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import raise_connection_error
 from streamer.backends.http.probe import Probe, probe_object
+from streamer.backends.option_names import check_option_names
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.options import SecretOptions
@@ -135,10 +136,7 @@ class HubClient:
 
 def _check_names(storage_options: Mapping[str, Any]) -> None:
     """Refuse unknown options: a mistyped ``token`` would silently mean another login."""
-    names = ("token", "endpoint", *_OF_HTTP)
-    unknown = [name for name in storage_options if name not in names]
-    if unknown:
-        raise OptionError(f"hf:// has no storage option {unknown[0]!r}", hint=f"It has {', '.join(names)}")
+    check_option_names("hf://", storage_options, ("token", "endpoint", *_OF_HTTP))
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:

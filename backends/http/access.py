@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import netrc
 import os
-from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +17,14 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
 
+from streamer.backends.client.logins import basic_authorization, login_of
 from streamer.backends.client.option_types import timeout_of
-from streamer.backends.client.proxy import login_of, named_proxy
+from streamer.backends.client.proxy import named_proxy
 from streamer.backends.client.tls_options import check_tls_is_verified
 from streamer.backends.fsspec.options import configured_options
 from streamer.backends.http.header_faults import fault_of
 from streamer.backends.http.option_kinds import check_options
+from streamer.backends.option_names import OF_FSSPEC
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
@@ -31,22 +32,7 @@ from streamer.core.secrets.texts import note_credential
 __all__ = ["Access", "access_of", "fsspec_option", "merged_options"]
 
 # They matter only to fsspec's own reading, caching and listing.
-_IRRELEVANT = frozenset(
-    {
-        "asynchronous",
-        "block_size",
-        "cache_options",
-        "cache_type",
-        "listings_expiry_time",
-        "loop",
-        "max_paths",
-        "same_scheme",
-        "simple_links",
-        "size_policy",
-        "skip_instance_cache",
-        "use_listings_cache",
-    }
-)
+_IRRELEVANT = OF_FSSPEC | {"block_size", "cache_options", "cache_type", "same_scheme", "simple_links", "size_policy"}
 _OF_REQUESTS = frozenset({"auth", "cookies", "headers", "proxy", "proxy_auth", "ssl", "timeout"})
 _OWN = _OF_REQUESTS | {"client_kwargs", "encoded", "local_redirects", "verify"}
 _OF_CLIENT = _OF_REQUESTS - {"ssl"} | {"raise_for_status", "trust_env"}
@@ -157,12 +143,9 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 def _login_headers(source: Mapping[str, Any], name: str) -> dict[str, str]:
     if source.get(name) is None:
         return {}
-    login = login_of(source[name])
-    if login is None:
+    if login_of(source[name]) is None:
         raise OptionError("auth must be aiohttp.BasicAuth or a pair (user, password)")
-    user, password = login
-    encoding = getattr(source[name], "encoding", "utf-8")
-    return {"authorization": "Basic " + b64encode(f"{user}:{password}".encode(encoding)).decode()}
+    return {"authorization": basic_authorization(source[name]) or ""}
 
 
 def _login_in(url: str) -> tuple[str, str] | None:

@@ -15,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from streamer.backends.client.option_types import FLAG, Kind, Kinds, check_types
+from streamer.backends.option_names import check_option_names, near_name
 from streamer.core.errors import OptionError
 
 __all__ = ["OF_AIOHTTP", "check_options"]
@@ -77,12 +78,12 @@ def check_options(options: Mapping[str, Any], own: Collection[str], others: Coll
     Raises:
         OptionError: one is unknown, or of the wrong type.
     """
-    unknown = next((name for name in options if name not in {*own, *others, *OF_AIOHTTP, "get_client"}), None)
-    if unknown is not None:
-        names = ", ".join(sorted({*own, "get_client"}))
-        raise OptionError(f"http:// has no storage option {unknown!r}", hint=f"It has {names}")
+    check_option_names("http://", options, {*own, "get_client"}, ignored={*others, *OF_AIOHTTP})
     check_types(options, _KINDS)
+    client = options.get("client_kwargs") or {}
     arguments = inspect.signature(aiohttp.ClientSession).parameters
-    unknown = next((name for name in options.get("client_kwargs") or () if name not in arguments), None)
+    unknown = next((name for name in client if name not in arguments), None)
     if unknown is not None and not options.get("get_client"):
-        raise OptionError(f"client_kwargs has no {unknown!r}", hint="It has the arguments of aiohttp.ClientSession")
+        near = near_name(unknown, arguments)
+        hint = f"Did you mean {near!r}?" if near else "It has the arguments of aiohttp.ClientSession"
+        raise OptionError(f"client_kwargs has no {unknown!r}", hint=hint)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError, UsageError
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
@@ -70,8 +71,9 @@ class NfsUrl:
         if has_options:
             pairs = (pair.partition("=")[::2] for pair in query.split("&"))
             own.update({str(name): value for name, value in pairs})
-        own.update({name: value for name, value in storage_options.items() if value is not None})
         _check_names(own)
+        check_option_names("nfs://", storage_options, BOUNDS)
+        own.update({name: storage_options[name] for name in BOUNDS if storage_options.get(name) is not None})
         return cls(server["host"], slash + path or "/", {name: _number(name, value) for name, value in own.items()})
 
     def at(self, path: str) -> NfsUrl:

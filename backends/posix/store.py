@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from streamer import _native
+from streamer.backends.option_names import check_option_names
 from streamer.backends.posix.atomic_write import write_atomically
 from streamer.backends.posix.missing_paths import LOOKED_AT, hint_for_missing
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
@@ -58,10 +59,11 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     """Open the store of mounted files. Of `storage_options` only ``symlinks`` matters to reading.
 
     Raises:
-        OptionError: ``symlinks`` is neither ``"follow"`` nor ``"inside"``.
+        OptionError: ``symlinks`` is neither ``"follow"`` nor ``"inside"``, or an option is unknown.
     """
     if scheme not in ("file", "local"):
         return None
+    check_option_names("file://", storage_options, ("symlinks",), ignored=("auto_mkdir",))
     return PosixStore(uri, symlinks=storage_options.get("symlinks", "follow"))
 
 

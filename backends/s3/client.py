@@ -14,7 +14,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, ReadTimeoutError
+from botocore.session import Session
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
@@ -23,8 +27,9 @@ from streamer.backends.client.bounded_answers import TooSlowError, allowing
 from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
 from streamer.backends.client.unreachable import is_unknown_host
 from streamer.backends.fsspec.instances import shared
-from streamer.backends.fsspec.options import configured_options
+from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.metadata_servers import ask_aws_directly
+from streamer.backends.option_names import check_option_names
 from streamer.backends.private_names.botocore import request_signer
 from streamer.backends.private_names.s3fs import client_creator, give_session
 from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
@@ -61,6 +66,12 @@ _KINDS: Kinds = {
     },
     "s3_additional_kwargs": MAPPING,
 }
+
+
+# s3fs hands what it does not know to botocore's session, whose error does not come before the first request.
+_NAMES = names_of_arguments(S3FileSystem, AioSession)
+_NAMES_OF_CLIENT = names_of_arguments(Session.create_client) - {"self", "service_name", "config"}
+_NAMES_OF_CONFIG = names_of_arguments(AioConfig) | {*Config.OPTION_DEFAULTS}
 
 
 class S3Client:
@@ -211,11 +222,14 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
 
     Raises:
-        OptionError: a value of the wrong type, ``verify=False``, a secret in ``endpoint_url``, or an
+        OptionError: an unknown option, a value of the wrong type, ``verify=False``, a secret in ``endpoint_url``, or an
             ``asynchronous`` instance.
     """
+    check_option_names("s3://", storage_options, _NAMES)
     options = configured_options(S3FileSystem, storage_options)
     check_types(options, _KINDS)
+    check_option_names("client_kwargs", options.get("client_kwargs") or {}, _NAMES_OF_CLIENT)
+    check_option_names("config_kwargs", options.get("config_kwargs") or {}, _NAMES_OF_CONFIG)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
     for place in (options, options["client_kwargs"]):
@@ -258,7 +272,7 @@ def _fill_times(options: SecretOptions, limits: Limits) -> AnswerTimes:
 
 def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
     """Say whether no region is named; `cache_regions` counts as one, as s3fs ignores it beside a region."""
-    named = client.get("region_name") or options.get("region_name") or environment.get("AWS_DEFAULT_REGION")
+    named = client.get("region_name") or environment.get("AWS_DEFAULT_REGION")
     configured = (options.get("config_kwargs") or {}).get("region_name")
     return not (named or configured or options.get("cache_regions"))
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from streamer.core.causes import forget_locals
+from streamer.core.engine.running_reads import RunningReads, owner_of
 from streamer.core.errors import PluginError, StorageError, StreamerError, TruncatedError
 from streamer.core.outages.transient import is_transient
 from streamer.core.store.sources import PythonSource
@@ -63,6 +64,7 @@ class PythonReaders:
         self._count = max_threads if has_work else 0
         self._missing_bytes = plan.bytes_by_source() if has_work else Counter()
         self._counting = threading.Lock()
+        self._running = RunningReads(objects)
 
     def start(self) -> None:
         """Start the threads; without a `PythonSource` there are none."""
@@ -70,6 +72,10 @@ class PythonReaders:
             thread = threading.Thread(target=self._run, name=f"streamer-py{index}", daemon=True)
             thread.start()
             self._threads.append(thread)
+
+    def overdue(self) -> StreamerError | None:
+        """Give the error for a source whose function runs for longer than it may; None without one."""
+        return self._running.overdue()
 
     def join(self) -> bool:
         """Wait, at most a second from the first call on, for the threads to see that the engine has stopped.
@@ -110,7 +116,8 @@ class PythonReaders:
             is_kept = is_shared()
         if error is None and is_kept:
             uri = self._objects[block.source].uri
-            error = PluginError("the source keeps a reference to the buffer of read_into", uri=uri)
+            owner = owner_of(self._objects[block.source])
+            error = PluginError(f"{owner} keeps a reference to the buffer of read_into", uri=uri)
         if error is None:
             block.finish()
         elif is_transient(error) and not is_kept:
@@ -135,12 +142,18 @@ class PythonReaders:
         assert isinstance(source, PythonSource)
         gate = self._gates.get(block.source)
         if gate is None:
-            got = source.read_into(view, block.begin)
+            self._fill_in_time(source, block, view)
         else:
             with gate:
-                got = source.read_into(view, block.begin)
-        self._check(got, block)
-        self._confirm_if_last(source, block)
+                self._fill_in_time(source, block, view)
+
+    def _fill_in_time(self, source: PythonSource, block: _native.PythonBlock, view: memoryview) -> None:
+        self._running.begin(block.source, block.begin, block.end)
+        try:
+            self._check(source.read_into(view, block.begin), block)
+            self._confirm_if_last(source, block)
+        finally:
+            self._running.end()
 
     def _confirm_if_last(self, source: PythonSource, block: _native.PythonBlock) -> None:
         counted = 0 if block.is_reread else block.wanted_bytes
@@ -163,7 +176,7 @@ class PythonReaders:
         source_object = self._objects[block.source]
         if isinstance(got, int) and 0 <= got < wanted:
             raise TruncatedError(
-                f"the source gave {got} bytes of {wanted}",
+                f"{owner_of(source_object)} gave {got} bytes of {wanted}",
                 uri=source_object.uri,
                 byte_range=(block.begin, block.end),
                 object_size=source_object.size_bytes,

@@ -187,6 +187,8 @@ class ReadSession:
             self._news.look()
             if delivery.error is not None:
                 raise self._error(delivery.error)
+            if (overdue := self._readers.overdue()) is not None:
+                raise overdue
             self._provide(delivery.to_allocate)
             self._renewals.renew(delivery.to_refresh)
             if delivery.items:

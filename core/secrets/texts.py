@@ -178,11 +178,15 @@ def _sendable(text: str) -> str:
 
 
 def _texts_of(error: BaseException) -> list[str]:
-    return [_shown(error, str), _shown(error, repr), *map(str, getattr(error, "__notes__", ()))]
+    return [_shown(error, show) for show in (str, repr, _notes)]
+
+
+def _notes(error: object) -> str:
+    return "\n".join(map(str, getattr(error, "__notes__", ())))
 
 
 def _shown(error: BaseException, show: Callable[[object], str]) -> str:
     try:
         return show(error)
-    except Exception:  # a text that cannot be made shows nothing
+    except (Exception, SystemExit, GeneratorExit):  # a text that cannot be made shows nothing
         return ""

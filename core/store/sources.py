@@ -108,8 +108,8 @@ class HttpSource:
             also carries the matching precondition (``If-Match``, ``If-Unmodified-Since``); for another header the
             URL should hold one. None compares nothing, as the URL itself names one version.
         expires_at_s: Unix time after which the URL or headers are refused, or None.
-        refresh: Returns a source of the same object and version, with new credentials or at its new place; called on
-            the consumer's thread before `expires_at_s`, and after an answer 401, "expired", "your clock is wrong" or a
+        refresh: Returns a source of the same object and version, with new credentials or at its new place; called while
+            the consumer waits, before `expires_at_s`, and after an answer 401, "expired", "your clock is wrong" or a
             redirect.
         ca_file: PEM bundle to trust instead of the system's, or None.
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
@@ -152,12 +152,17 @@ class PythonSource:
         confirm: Called when all wanted bytes of the object are read, before the last of them are handed out; raises
             `ChangedError` if it is no longer the object it was at the first read. None where that cannot be checked.
         remark: Why the object is read in this slower way, for the load's report, or None.
+        timeout_s: Longest time that one call of `read_into`, with `confirm` after it, may take; the load fails when it
+            takes longer. None: ``block_deadline_s`` of `streamer.Options` for the stores of plug-ins.
+        owner: Whose functions these are, for messages; filled in for the stores of plug-ins.
     """
 
     read_into: Callable[[memoryview, int], int]
     max_threads: int | None = None
     confirm: Callable[[], None] | None = None
     remark: str | None = None
+    timeout_s: float | None = None
+    owner: str | None = field(default=None, repr=False, compare=False)
 
 
 Source: TypeAlias = FileSource | HttpSource | NfsSource | PythonSource
@@ -191,7 +196,7 @@ class Store(Protocol):
         """Say where the bytes of the object live, with one request at most. Called from several threads."""
 
     def close(self) -> None:
-        """Close connections. Sources that were returned stay valid."""
+        """Take note that no question follows. Sources that were returned stay valid: they are read afterwards."""
 
 
 @runtime_checkable

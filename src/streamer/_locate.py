@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from streamer import plugins
 from streamer._patient_store import patient
 from streamer.core.checkpoint.shards import Shards, joined, shards_in
 from streamer.core.checkpoint.strategies import Strategy
-from streamer.core.errors import OptionError
+from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.arguments import check_uris
 from streamer.core.options.settings import Settings
 from streamer.core.outages.patience import Patience
@@ -20,12 +21,15 @@ from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
+from streamer.core.store.sources import Store
 from streamer.plugins.registry import enabled, folder_of, refuse_accidental_file_systems
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["StorageOptions", "UriOption", "folders_of", "locate"]
+__all__ = ["StorageOptions", "UriOption", "close_store", "folders_of", "locate"]
+
+_log = logging.getLogger("streamer")
 
 UriOption: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
@@ -104,7 +108,7 @@ class _Lookup:
             shards = shards_in(store, uri, self.settings)
             return replace(shards, expected=self.strategy.expected_of(store, shards, self.settings))
         finally:
-            store.close()
+            close_store(store)
 
 
 def folders_of(uri: UriOption) -> Iterator[str]:
@@ -115,6 +119,14 @@ def folders_of(uri: UriOption) -> Iterator[str]:
     """
     check_uris(uri)
     yield from map(folder_of, _as_list(uri))
+
+
+def close_store(store: Store) -> None:
+    """Close a store that is needed no more: a plug-in's that cannot be closed is a line in the log, and no error."""
+    try:
+        store.close()
+    except StreamerError as error:
+        _log.warning("a store could not be closed: %s", error)
 
 
 def _as_list(uri: UriOption) -> list[str]:

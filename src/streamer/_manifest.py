@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamer import _native, plugins
-from streamer._locate import StorageOptions
+from streamer._locate import StorageOptions, close_store
 from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
 from streamer._progress import Progress, ProgressOption
 from streamer.core.checkpoint.manifest_lookup import manifest_paths, name_in_manifest
@@ -108,7 +108,9 @@ def write_manifest(
     check_progress(progress)
     own_options = storage_options if storage_options is None or isinstance(storage_options, Mapping) else None
     secrets = SecretTexts(os.fspath(uri), getattr(fs, "storage_options", own_options))
-    with secrets.kept_out(), closing(plugins.open_store(os.fspath(uri), own_options, fs=fs)) as store:
+    with secrets.kept_out(), ExitStack() as stack:
+        store = plugins.open_store(os.fspath(uri), own_options, fs=fs)
+        stack.callback(close_store, store)
         if not isinstance(store, WritableStore):
             raise UsageError(
                 "this storage cannot be written",

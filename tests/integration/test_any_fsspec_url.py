@@ -14,6 +14,7 @@ import pytest
 import torch
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer
 from servers.sftp import PASSWORD, SftpServer
 
@@ -53,6 +54,18 @@ def test_an_archive_in_s3(s3_server: SeaweedServer, archives: Path, checkpoint: 
     s3_server.put("private", "archives/model.zip", (archives / "model.zip").read_bytes())
     url = "zip://inside::s3://private/archives/model.zip"
     check_equal(streamer.load(url, storage_options={"s3": s3_server.storage_options()}), checkpoint)
+
+
+def test_an_archive_behind_a_login(http_server: NginxServer, archives: Path, checkpoint: Path) -> None:
+    """A pair was a file that does not exist, as aiohttp takes ``BasicAuth`` alone."""
+    (http_server.root / "behind-a-login.zip").write_bytes((archives / "model.zip").read_bytes())
+    url = f"zip://inside::{http_server.http_url}/private/behind-a-login.zip"
+    login = (http_server.user, http_server.password)
+    for options in ({"auth": login}, {"auth": list(login)}, {"client_kwargs": {"auth": login}}):
+        check_equal(streamer.load(url, storage_options={"http": options}), checkpoint)
+    with pytest.raises(streamer.OptionError, match="auth must be") as caught:
+        streamer.load(url, storage_options={"http": {"auth": [http_server.password]}})
+    assert http_server.password not in str(caught.value)
 
 
 def test_sftp(checkpoint: Path) -> None:

@@ -297,7 +297,7 @@ def test_a_scheme_that_is_like_none_is_met_with_no_other(scheme: str) -> None:
 
 
 def test_an_option_the_file_system_does_not_know_is_an_option_error() -> None:
-    with pytest.raises(OptionError, match="faulty file system refuses"):
+    with pytest.raises(OptionError, match="faulty file system has no storage option 'no_such_option'"):
         opened("faulty://x", no_such_option=1)
 
 

@@ -9,15 +9,17 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, distributions
+from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from plugin_distributions import install_plugin
 
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
 from streamer.core.options.limits import Limits
-from streamer.plugins import Backend, examine, installed, open_store
-from streamer.plugins.registry import GROUP, scheme_of
+from streamer.plugins import Backend, examine, installed, open_store, registry
+from streamer.plugins.registry import scheme_of
 
 STORE = """
 from streamer.core.store.sources import hookimpl
@@ -40,24 +42,15 @@ LIMITED = "(scheme, uri, limits):\n    return AStore(scheme, uri, limits)"
 Install = Callable[..., list[EntryPoint]]
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_warned_of_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_warned", set())
+
+
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Install a distribution with one module, and return the entry points of all those installed so far."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def make(name: str, code: str, *schemes: str) -> list[EntryPoint]:
-        module = f"{name.replace('-', '_')}_module"
-        monkeypatch.delitem(sys.modules, module, raising=False)
-        (tmp_path / f"{module}.py").write_text(code)
-        info = tmp_path / f"{name.replace('-', '_')}-1.5.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
-        (info / "entry_points.txt").write_text(f"[{GROUP}]\n" + "".join(f"{scheme} = {module}\n" for scheme in schemes))
-        return [
-            point for found in distributions(path=[str(tmp_path)]) for point in found.entry_points.select(group=GROUP)
-        ]
-
-    return make
+    return partial(install_plugin, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +120,11 @@ def test_only_the_backend_of_the_scheme_is_imported(install: Install) -> None:
         ("", "has no function streamer_open_store"),
         (STORE.replace("def streamer_open_store", "def streamer_open_stor"), "unknown hook 'streamer_open_stor'"),
         (STORE.replace("scheme, uri, storage_options):\n    return", "scheme, url):\n    return"), "url"),
-        (STORE.replace("return AStore(scheme, uri, storage_options)", "return 7"), "returned a int"),
-        (STORE.replace("    def close(self): ...\n", ""), "returned a AStore"),
+        (
+            STORE.replace("return AStore(scheme, uri, storage_options)", "return 7"),
+            "returned int, which lacks info, find, source, close, root",
+        ),
+        (STORE.replace("    def close(self): ...\n", ""), "returned AStore, which lacks close"),
         (STORE.replace("return AStore(scheme, uri, storage_options)", "raise KeyError(uri)"), "raised KeyError"),
     ],
 )
@@ -167,7 +163,8 @@ def test_a_named_distribution_wins_over_ours_with_a_warning(
     install("streamer", STORE, "s3")
     found = install("acme-store", STORE, "s3")
     with caplog.at_level(logging.WARNING, "streamer"):
-        store = open_store("s3://bucket/key", entry_points=found)
+        for _ in range(3):  # and says so once
+            store = open_store("s3://bucket/key", entry_points=found)
     assert store.maker == "acme_store_module"  # type: ignore[attr-defined]
     assert caplog.messages == ["s3:// is served by acme-store instead of streamer"]
 

@@ -60,7 +60,6 @@ def test_options_of_fsspecs_configuration_are_completed_not_hidden(monkeypatch: 
         ({}, {"AWS_REGION": "eu-west-1"}, "eu-west-1"),
         ({}, {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-west-2"}, None),  # botocore reads that itself
         ({"client_kwargs": {"region_name": "us-west-2"}}, {"AWS_REGION": "eu-west-1"}, "us-west-2"),
-        ({"region_name": "us-west-2"}, {"AWS_REGION": "eu-west-1"}, None),
         ({"config_kwargs": {"region_name": "us-west-2"}}, {"AWS_REGION": "eu-west-1"}, None),
         ({"cache_regions": True}, {"AWS_REGION": "eu-west-1"}, None),
     ],

@@ -1,0 +1,138 @@
+"""Checks what a plug-in's store answers about objects: descriptions, listings, digests. Pure.
+
+Guarantees: what leaves is of the documented types, and of one folder: an object in a sub-folder is left out, one
+outside of the folder refused. A listing that has no end is refused when it has too many entries.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.quoting import quoted
+from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
+from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo
+from streamer.plugins.guard.plugin import BrokenContractError, kind_of
+
+__all__ = ["digest_in", "info_in", "listing_in", "number_in", "text_in"]
+
+
+def text_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
+    """Return a value that is text.
+
+    Raises:
+        BrokenContractError: it is not.
+    """
+    if isinstance(value, str) or (value is None and may_be_none):
+        return value
+    raise BrokenContractError(f"gave {kind_of(value)} as {what}, which is text{' or None' if may_be_none else ''}")
+
+
+def number_in(value: Any, what: str, low: int, high: int) -> int:
+    """Return a value that is a whole number; numpy's are.
+
+    Raises:
+        BrokenContractError: it is not, or out of its bounds.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise BrokenContractError(f"gave {kind_of(value)} as {what}, which is a whole number")
+    if not low <= number <= high:
+        raise BrokenContractError(f"gave {number} as {what}, which is from {low} to {high}")
+    return number
+
+
+def info_in(answer: Any) -> ObjectInfo:
+    """Return the description of one object.
+
+    Raises:
+        BrokenContractError: it is none.
+    """
+    if not isinstance(answer, ObjectInfo):
+        raise BrokenContractError(f"returned {kind_of(answer)}, not an ObjectInfo")
+    if not text_in(answer.path, "path"):
+        raise BrokenContractError("gave an empty path, which names no object")
+    text_in(answer.uri, "uri")
+    text_in(answer.version, "version", may_be_none=True)
+    if answer.size_bytes is None:
+        return answer
+    size_bytes = number_in(answer.size_bytes, "size_bytes", 0, MAX_SIZE_BYTES)
+    return answer if type(answer.size_bytes) is int else replace(answer, size_bytes=size_bytes)
+
+
+def listing_in(answer: Any, folder: str, limits: Limits, uri: str) -> list[ObjectInfo]:
+    """Return the objects directly in a folder, sorted.
+
+    Args:
+        answer: What the store's `find` returned.
+        folder: The prefix that it was called with.
+        limits: The most entries to take.
+        uri: The folder, without secrets.
+
+    Raises:
+        BrokenContractError: it is no listing, or not one of this folder.
+        StorageError: there are too many entries.
+    """
+    if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
+        raise BrokenContractError(f"returned {kind_of(answer)}, not a list of ObjectInfo")
+    count = ListingCount(limits, uri)
+    listed: dict[str, ObjectInfo] = {}
+    for each in answer:
+        count.add(1)
+        if not isinstance(each, ObjectInfo):
+            raise BrokenContractError(f"listed {kind_of(each)}, not an ObjectInfo")
+        info = info_in(each)
+        if not is_directly_in(folder, info.path):
+            continue
+        if info.path in listed:
+            raise BrokenContractError(f"listed {quoted(info.path)} twice")
+        listed[info.path] = info
+    return sorted(listed.values(), key=lambda info: info.path)
+
+
+def is_directly_in(folder: str, path: str) -> bool:
+    """Say whether a listed path is of an object directly in a folder, and not of the folder or a sub-folder.
+
+    Raises:
+        BrokenContractError: it is outside of the folder.
+
+    Example:
+        >>> [is_directly_in("models/llama", f"models/llama{rest}") for rest in ("/a.safetensors", "/old/b", "/", "")]
+        [True, False, False, False]
+    """
+    inside, rest = folder.strip("/"), path.lstrip("/")
+    if inside:
+        if rest.rstrip("/") == inside:
+            return False
+        if not rest.startswith(f"{inside}/"):
+            raise BrokenContractError(f"listed {quoted(path)}, which is not in the folder {quoted(folder)}")
+        rest = rest[len(inside) + 1 :]
+    if ".." in rest.split("/"):
+        raise BrokenContractError(f"listed {quoted(path)}, which leads out of the folder {quoted(folder)}")
+    return bool(rest) and "/" not in rest
+
+
+def digest_in(answer: Any) -> ObjectDigest | NoDigest:
+    """Return the digest of an object; whether it fits the object's size is checked where it is used.
+
+    Raises:
+        BrokenContractError: it is none.
+    """
+    if isinstance(answer, NoDigest):
+        text_in(answer.reason, "reason of NoDigest")
+        return answer
+    if not isinstance(answer, ObjectDigest):
+        raise BrokenContractError(f"returned {kind_of(answer)}, neither an ObjectDigest nor a NoDigest")
+    text_in(answer.algorithm, "algorithm")
+    for part in answer.parts:
+        if not isinstance(part, PartDigest):
+            raise BrokenContractError(f"has {kind_of(part)} among its parts, not a PartDigest")
+        text_in(part.value, "value of a part")
+        number_in(part.end, "end of a part", 0, MAX_SIZE_BYTES)
+    return answer

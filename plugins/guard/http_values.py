@@ -1,0 +1,130 @@
+r"""Checks what a plug-in puts into requests: URLs, headers, versions. Pure.
+
+Guarantees: what leaves is text that is one line of a request, and no more: no CR, LF or NUL, which would end a header
+and begin another, or another request. Refuses headers that decide where a request or its answer ends. No message shows
+a value, which may be a secret.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from streamer.core.quoting import quoted
+from streamer.core.store.digests import CHECKSUMS
+from streamer.core.store.sources import AnswerChecksum, HttpSource
+from streamer.plugins.guard.answers import number_in, text_in
+from streamer.plugins.guard.plugin import BrokenContractError, kind_of
+
+__all__ = ["checked_http", "path_in"]
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_URL = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
+_OF_THE_ENGINE = frozenset({"content-length", "if-range", "range", "transfer-encoding"})
+MOST_CHECKSUMMED_BYTES = 1 << 40  # more than any range; Azure's servers checksum 4 MiB at most
+
+
+def checked_http(source: HttpSource) -> HttpSource:
+    """Return the source as a plain value of checked parts, its `refresh` unchanged.
+
+    Raises:
+        BrokenContractError: a part is of another type than documented, or cannot be sent.
+    """
+    if not _URL.match(_line(source.url, "url")) or any(letter.isspace() for letter in source.url):
+        raise BrokenContractError("gave a url that is no http:// or https:// URL with its spaces quoted")
+    if source.refresh is not None and not callable(source.refresh):
+        raise BrokenContractError(f"gave {kind_of(source.refresh)} as refresh, which is a function or None")
+    return HttpSource(
+        url=source.url,
+        headers=_headers(source.headers),
+        version=_line(source.version, "version", may_be_none=True),
+        version_header=_token(source.version_header, "version_header", may_be_none=True),
+        expires_at_s=_time(source.expires_at_s),
+        refresh=source.refresh,
+        ca_file=path_in(source.ca_file, "ca_file", may_be_none=True),
+        proxy=_line(source.proxy, "proxy", may_be_none=True),
+        answer_checksum=_checksum(source.answer_checksum),
+    )
+
+
+def path_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
+    """Return a path as text.
+
+    Raises:
+        BrokenContractError: it is none.
+    """
+    if value is None and may_be_none:
+        return None
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise BrokenContractError(f"gave {kind_of(value)} as {what}, which is the path of a file")
+    return path
+
+
+def _headers(headers: Any) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise BrokenContractError(f"gave {kind_of(headers)} as headers, which is a mapping of names to values")
+    checked: dict[str, str] = {}
+    for name in headers:
+        _token(name, "the name of a header")
+        if name.lower() in _OF_THE_ENGINE:
+            raise BrokenContractError(f"gave a header {quoted(name)}, which the engine sets itself")
+        checked[name] = _line(headers[name], f"the header {quoted(name)}")
+    return checked
+
+
+def _line(value: Any, what: str, *, may_be_none: bool = False) -> Any:
+    text = text_in(value, what, may_be_none=may_be_none)
+    if text is None:
+        return None
+    position = next((place for place, letter in enumerate(text) if letter in "\r\n\0"), None)
+    if position is not None:
+        raise BrokenContractError(f"gave {what} with a CR, LF or NUL at position {position}, which would end it there")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BrokenContractError(f"gave {what} with half a character, which cannot be sent") from None
+    return str(text)
+
+
+def _token(value: Any, what: str, *, may_be_none: bool = False) -> Any:
+    text = text_in(value, what, may_be_none=may_be_none)
+    if text is not None and not _TOKEN.fullmatch(text):
+        raise BrokenContractError(f"gave {what} that is no token: letters, digits and !#$%&'*+.^_`|~- alone")
+    return text
+
+
+def _time(value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        time_s = float(value)
+    except (TypeError, ValueError):
+        time_s = math.nan
+    if isinstance(value, (bool, str)) or not math.isfinite(time_s):
+        raise BrokenContractError(f"gave {kind_of(value)} as expires_at_s, which is a Unix time in seconds or None")
+    return time_s
+
+
+def _checksum(checksum: Any) -> AnswerChecksum | None:
+    if checksum is None:
+        return None
+    if not isinstance(checksum, AnswerChecksum):
+        raise BrokenContractError(f"gave {kind_of(checksum)} as answer_checksum, which is an AnswerChecksum")
+    if not isinstance(checksum.request_header, tuple) or len(checksum.request_header) != 2:
+        raise BrokenContractError("gave a request_header of answer_checksum that is no pair of name and value")
+    if checksum.algorithm not in tuple(CHECKSUMS):
+        raise BrokenContractError(f"gave an algorithm of answer_checksum that is none of {', '.join(CHECKSUMS)}")
+    if checksum.byte_order not in ("big", "little"):
+        raise BrokenContractError("gave a byte_order of answer_checksum that is neither 'big' nor 'little'")
+    name, value = checksum.request_header
+    return replace(
+        checksum,
+        request_header=(_token(name, "a name in request_header"), _line(value, "the value in request_header")),
+        answer_header=_token(checksum.answer_header, "answer_header"),
+        max_bytes=number_in(checksum.max_bytes, "max_bytes", 1, MOST_CHECKSUMMED_BYTES),
+    )

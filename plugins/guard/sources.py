@@ -1,0 +1,95 @@
+"""Checks the sources of a plug-in, and wraps the functions in them.
+
+Guarantees: `read_into`, `confirm` and `refresh` raise errors of this package alone, which name the plug-in; what a
+`refresh` returns is checked as the first source was.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
+from streamer.plugins.guard.answers import number_in, text_in
+from streamer.plugins.guard.calls import Calls
+from streamer.plugins.guard.http_values import checked_http, path_in
+from streamer.plugins.guard.plugin import BrokenContractError, kind_of
+
+__all__ = ["guarded_source"]
+
+MOST_THREADS = 256  # as many as `Options` allows
+LONGEST_TIMEOUT_S = 1e7  # four months
+
+
+def guarded_source(source: Any, calls: Calls, uri: str) -> Source:
+    """Return a source that is safe to read.
+
+    Args:
+        source: What the plug-in's store returned.
+        calls: Calls its functions.
+        uri: Of the object, without secrets.
+
+    Raises:
+        BrokenContractError: it is no source, or a part of it is of another type than documented.
+    """
+    if isinstance(source, HttpSource):
+        checked = checked_http(source)
+        return HttpSource(**{**vars(checked), "refresh": source.refresh and _refresh(source, calls, uri)})
+    if isinstance(source, FileSource):
+        return _file(source)
+    if isinstance(source, NfsSource):
+        return NfsSource(text_in(source.url, "url"))
+    if isinstance(source, PythonSource):
+        return _python(source, calls, uri)
+    raise BrokenContractError(f"returned {kind_of(source)}, not a source of streamer.plugins")
+
+
+def _refresh(source: HttpSource, calls: Calls, uri: str) -> Any:
+    def refreshed() -> Source:
+        assert source.refresh is not None
+        newer = source.refresh()
+        if not isinstance(newer, HttpSource):
+            raise BrokenContractError(f"returned {kind_of(newer)}, not an HttpSource")
+        return guarded_source(newer, calls, uri)
+
+    return partial(calls.ask, "refresh", refreshed, uri)
+
+
+def _file(source: FileSource) -> FileSource:
+    path = path_in(source.path, "path")
+    if not path.startswith("/"):
+        raise BrokenContractError("gave a path that is relative, so that it depends on the working directory")
+    inside = path_in(source.inside, "inside", may_be_none=True)
+    return FileSource(path, is_remote=bool(source.is_remote), inside=inside, needs_cache=bool(source.needs_cache))
+
+
+def _python(source: PythonSource, calls: Calls, uri: str) -> PythonSource:
+    for name in ("read_into", "confirm"):
+        function = getattr(source, name)
+        if not callable(function) and not (name == "confirm" and function is None):
+            raise BrokenContractError(f"gave {kind_of(function)} as {name}, which is a function")
+    if source.max_threads is not None:
+        number_in(source.max_threads, "max_threads", 1, MOST_THREADS)
+    is_number = isinstance(source.timeout_s, (int, float)) and not isinstance(source.timeout_s, bool)
+    if source.timeout_s is not None and not (is_number and 0 < source.timeout_s <= LONGEST_TIMEOUT_S):
+        raise BrokenContractError("gave a timeout_s that is no positive number of seconds")
+
+    def read_into(buffer: memoryview, offset: int) -> int:
+        # The buffer is passed on as an argument: a function that closes over it would keep it.
+        byte_range = (offset, offset + buffer.nbytes)
+        return calls.call("read_into", _read, source, buffer, offset, uri=uri, byte_range=byte_range)
+
+    return PythonSource(
+        read_into,
+        max_threads=source.max_threads,
+        confirm=source.confirm and partial(calls.call, "confirm", source.confirm, uri=uri),
+        remark=text_in(source.remark, "remark", may_be_none=True),
+        timeout_s=source.timeout_s or calls.limits.block_deadline_s,
+        owner=calls.plugin.label,
+    )
+
+
+def _read(source: PythonSource, buffer: memoryview, offset: int) -> int:
+    wanted_bytes = buffer.nbytes
+    got = source.read_into(buffer, offset)
+    return number_in(got, "its result, the count of bytes that it wrote", 0, wanted_bytes)

@@ -1,0 +1,116 @@
+"""A plug-in's store as the engine uses it: answers are checked, exceptions translated, calls timed.
+
+Guarantees: a method returns what `streamer.core.store.sources.Store` promises, or raises an error of this package that
+names the plug-in. Stores of this package are not wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.sources import ObjectInfo, Source
+from streamer.plugins.guard.answers import digest_in, info_in, listing_in, text_in
+from streamer.plugins.guard.calls import Calls
+from streamer.plugins.guard.plugin import BrokenContractError, kind_of
+from streamer.plugins.guard.sources import guarded_source
+
+__all__ = ["GuardedStore", "guarded", "unguarded"]
+
+METHODS = ("info", "find", "source", "close")
+CLOSE_TIMEOUT_S = 10.0  # a load that has all its tensors should not wait longer
+
+
+class GuardedStore:
+    """Any attribute that the contract does not know is the plug-in's own.
+
+    Args:
+        store: Of the plug-in.
+        calls: Calls its methods.
+
+    Attributes:
+        root: Of the plug-in's store, as it was when it was opened.
+    """
+
+    root: str
+
+    def __init__(self, store: Any, calls: Calls) -> None:
+        self._store, self._calls = store, calls
+        self.root, server, optional = calls.ask("streamer_open_store", lambda: _parts_of(store))
+        if server is not None:
+            self.server: str = server
+        # As attributes of the instance, since Python finds out by these what a store is able to do.
+        if "digest" in optional:
+            self.digest: Callable[[ObjectInfo], ObjectDigest | NoDigest] = self._digest
+        if "write" in optional:
+            self.write: Callable[[str, bytes], None] = self._write
+
+    def info(self, path: str) -> ObjectInfo:
+        """Describe one object; raises as `Store.info`."""
+        return self._calls.ask("info", lambda: info_in(self._store.info(path)), self._uri(path))
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        """List the objects directly in a folder, sorted; raises as `Store.find`."""
+        uri, limits = self._uri(prefix) or self._calls.uri, self._calls.limits
+        return self._calls.ask("find", lambda: listing_in(self._store.find(prefix), prefix, limits, uri), uri)
+
+    def source(self, info: ObjectInfo) -> Source:
+        """Say where the bytes of an object live; raises as `Store.source`."""
+        calls = self._calls
+        return calls.ask("source", lambda: guarded_source(self._store.source(info), calls, info.uri), info.uri)
+
+    def close(self) -> None:
+        """Close the plug-in's store.
+
+        Raises:
+            StreamerError: that failed; the sources stay as they are.
+        """
+        self._calls.ask("close", self._store.close, limit_s=CLOSE_TIMEOUT_S)
+
+    def _digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
+        return self._calls.ask("digest", lambda: digest_in(self._store.digest(info)), info.uri)
+
+    def _write(self, path: str, data: bytes) -> None:
+        self._calls.ask("write", lambda: self._store.write(path, data), self._uri(path))
+
+    def _uri(self, path: str) -> str | None:
+        """Name an object in the words of the user's URL, or None where its path does not continue that."""
+        shown, root = self._calls.uri, self.root.rstrip("/")
+        if path.rstrip("/") == root or not path.startswith(f"{root}/") or not shown.endswith(root) or not root:
+            return None
+        return shown + path[len(root) :]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("digest", "server", "write"):
+            raise AttributeError(name)
+        return getattr(self._store, name)
+
+
+def guarded(store: Any, calls: Calls) -> GuardedStore:
+    """Wrap what a plug-in's hook returned.
+
+    Raises:
+        PluginError: it is no store; the message names what it lacks.
+    """
+    return GuardedStore(store, calls)
+
+
+def unguarded(store: Any) -> Any:
+    """Return the plug-in's own store, for a suite that looks at what it does."""
+    return store._store if isinstance(store, GuardedStore) else store
+
+
+def _parts_of(store: Any) -> tuple[str, str | None, set[str]]:
+    """Return the store's root, its server, and the names of the optional methods that it has."""
+    lacking = [name for name in METHODS if not callable(getattr(store, name, None))]
+    if not hasattr(store, "root"):
+        lacking.append("root")
+    if lacking:
+        raise BrokenContractError(f"returned {kind_of(store)}, which lacks {', '.join(lacking)}")
+    optional = {name for name in ("digest", "write") if getattr(store, name, None) is not None}
+    for name in optional:
+        if not callable(getattr(store, name)):
+            raise BrokenContractError(f"returned a store whose {name} is no method")
+    server = text_in(getattr(store, "server", None), "server", may_be_none=True)
+    return str(text_in(store.root, "root")), server or None, optional
