@@ -72,12 +72,13 @@ def pair_names(
 
 def _alone(names: PairedNames, called: Mapping[str, str], tensors: Mapping[str, Any]) -> TargetError:
     near = _near(called, tensors)
+    shown = [name if called[name] == name else f"{name} as {called[name]}" for name in names.unexpected]
     if names.missing:
+        both = f"It holds {_some(sorted(shown))}, which the target lacks: rename= pairs them" if shown else None
         return TargetError(
             f"the checkpoint lacks {len(names.missing)} of the target's tensors: {_some(names.missing)}",
-            hint=near or "Pass strict=False to leave them as they are",
+            hint=near or both or "Pass strict=False to leave them as they are",
         )
-    shown = [name if called[name] == name else f"{name} as {called[name]}" for name in names.unexpected]
     return TargetError(
         f"the target lacks {len(shown)} of the checkpoint's tensors: {_some(sorted(shown))}",
         hint=near or "Pass strict=False to skip them, or choose with names=",

@@ -227,7 +227,7 @@ def _cast_dtype(torch: Any, dtype: Any) -> Any:
     if dtype is None or any(chosen is each for each in possible):
         return chosen
     names = ", ".join(_TORCH_DTYPES[name] for name in _CAST)
-    raise OptionError(f"dtype is one of {names}, not {dtype!r}", hint="Cast the tensors afterwards")
+    raise OptionError(f"dtype is one of {names}, not {dtype!r}", hint='Cast afterwards, or load_into(dtype="target")')
 
 
 def _unsupported(entry: TensorEntry, reason: str, hint: str | None = None) -> UnsupportedDtypeError:

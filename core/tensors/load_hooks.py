@@ -14,7 +14,7 @@ from streamer.core.tensors import torch_private_names
 __all__ = ["run_post_hooks", "skipped_code"]
 
 NAMED = 5  # modules shown in a remark
-HARMLESS = "torch.distributed.fsdp."  # its hooks only shard parameters again, as reading the state_dict has done
+HARMLESS = "torch.distributed."  # its hooks undo what reading a state_dict does: names of wrappers, and gathered shards
 
 
 class _IncompatibleKeys(NamedTuple):

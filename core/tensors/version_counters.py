@@ -20,10 +20,10 @@ def count_changes(targets: Iterable[Any]) -> None:
     torch = sys.modules.get("torch")
     if torch is None:
         return
+    increment, tensor_class = torch.autograd.graph.increment_version, torch.Tensor  # there may be 100 000 targets
     for target in targets:
-        if not isinstance(target, torch.Tensor) or target.is_inference():
-            continue
-        torch.autograd.graph.increment_version(target)
-        if is_sharded(target):
-            with torch.no_grad():
-                torch.autograd.graph.increment_version(target.to_local())
+        if isinstance(target, tensor_class) and not target.is_inference():
+            increment(target)
+            if type(target) is not tensor_class and is_sharded(target):
+                with torch.no_grad():
+                    increment(target.to_local())

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import streamer
 
@@ -119,6 +120,14 @@ def test_torch_s_own_modules_leave_no_remark(tmp_path: Path) -> None:
     norm = nn.BatchNorm1d(3)
     save_file(norm.state_dict(), tmp_path / "model.safetensors")
     assert streamer.load_into(tmp_path, norm).remarks == ()
+
+
+def test_wrappers_of_torch_s_are_seen_through(checkpoint: Path) -> None:
+    """Their hooks give other names to a state_dict than their modules have."""
+    wrapped = model("meta")
+    wrapped[0] = checkpoint_wrapper(wrapped[0])
+    assert streamer.load_into(checkpoint, wrapped).remarks == ()
+    assert torch.equal(next(wrapped[0].parameters()), WEIGHTS["0.weight"])
 
 
 class WithExtraState(nn.Linear):

@@ -112,6 +112,15 @@ def test_the_report_lists_what_stayed_alone(checkpoint: Path) -> None:
     assert (told["missing"], told["unexpected"]) == (["more"], ["model.layers.0.weight"])
 
 
+def test_a_module_under_another_name_is_told_from_both_sides(checkpoint: Path) -> None:
+    with pytest.raises(
+        streamer.TargetError, match=r"'model.norm.scale'. It holds 'model.norm.weight', which the target"
+    ):
+        streamer.load_into(
+            checkpoint, {**targets("model.layers.0.weight", "lm_head.weight"), "model.norm.scale": torch.zeros(3)}
+        )
+
+
 def test_a_prefix_on_the_wrong_side_is_said(checkpoint: Path) -> None:
     with pytest.raises(streamer.TargetError, match=r"checkpoint's names begin with 'model.': pass prefix='model.'"):
         streamer.load_into(checkpoint, targets("norm.weight", "layers.0.weight"))
