@@ -72,14 +72,19 @@ class Destinations:
         return self._devices[item] != _native.HOST
 
     def tensor(self, item: int, memory: _native.Memory | None) -> Any:
-        """Make the tensor of a finished item that is not `in_place`, on its device and in its final dtype."""
+        """Make the tensor of a finished item that is not `in_place`, on its device and in its final dtype.
+
+        One that is copied to a target has the dtype that is stored, as the copy casts it.
+        """
         entry = self._wanted[item].entry
         if self.device_tensors and self.is_on_accelerator(item):
-            return self._framework.cast(self.device_tensors.take(item))
-        tensor = self._framework.tensor(memory, entry)
-        if self._targets is None or entry.name in self._targets.fresh:
-            tensor = self._framework.devices.moved(tensor, entry.name)
-        return self._framework.cast(tensor)
+            tensor = self.device_tensors.take(item)
+        else:
+            tensor = self._framework.tensor(memory, entry)
+            if self._targets is None or entry.name in self._targets.fresh:
+                tensor = self._framework.devices.moved(tensor, entry.name)
+        is_copied = self._targets is not None and entry.name in self._targets.copies
+        return tensor if is_copied else self._framework.cast(tensor, entry)
 
     def device_paths(self) -> set[str]:
         """List the planned paths of the tensors to their devices, as `Devices.path`."""

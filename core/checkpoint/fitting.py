@@ -36,7 +36,8 @@ def check_fit(wanted: Sequence[ShardTensor], framework: Framework, targets: Targ
     if stored_bytes * LARGEST_GROWTH <= free_now:  # nearly always, and there may be a million tensors
         return
     new = [each for each in wanted if targets is None or each.entry.name in targets.fresh]
-    needed_bytes = sum(_kept_bytes(each, framework) for each in new if not framework.devices.path(each.entry.name))
+    here = [each for each in new if not framework.devices.path(each.entry.name)]
+    needed_bytes = sum(_kept_bytes(each, framework, targets) for each in here)
     if needed_bytes > free_now:
         raise OutOfMemoryError(
             f"its tensors need {size_text(needed_bytes)} of memory, and this process can get {size_text(free_now)} more"
@@ -48,8 +49,10 @@ def check_fit(wanted: Sequence[ShardTensor], framework: Framework, targets: Targ
         )
 
 
-def _kept_bytes(wanted: ShardTensor, framework: Framework) -> int:
+def _kept_bytes(wanted: ShardTensor, framework: Framework, targets: Targets | None) -> int:
     entry = wanted.entry
+    if targets is not None and entry.name in targets.cuts:  # a part of what is read
+        return int(targets.fresh[entry.name].nbytes)
     size_bytes: int = entry.end - entry.begin
     stored, kept = framework.dtype(entry), framework.final_dtype(entry)
     return size_bytes if stored is kept else size_bytes // stored.itemsize * kept.itemsize

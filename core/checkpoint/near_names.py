@@ -10,6 +10,7 @@ __all__ = ["prefix_hint"]
 
 LOOKED_AT = 1000  # names; all begin alike
 COMPILED = "_orig_mod"  # what torch.compile puts before the names of the module it wraps
+WRAPPERS = (COMPILED, "module", "_checkpoint_wrapped_module")  # and others of torch's
 
 
 def prefix_hint(stored: Collection[str], targets: Collection[str]) -> str | None:
@@ -17,16 +18,29 @@ def prefix_hint(stored: Collection[str], targets: Collection[str]) -> str | None
 
     Example:
         >>> prefix_hint({"layer.weight"}, {"model.layer.weight"})
-        "The target's names begin with 'model.': load into its submodule, or give a mapping of names as stored"
+        "The target's names begin with 'model.': load into its submodule, or pass rename={'': 'model'}"
+        >>> prefix_hint({"model.layer.weight"}, {"layer.weight"})
+        "The checkpoint's names begin with 'model.': pass prefix='model.'"
     """
     more = _prefix(targets, stored)
     if more == COMPILED:
         return "The target is a compiled module: load into its attribute _orig_mod, before or after it is compiled"
     if more is not None:
-        return f"The target's names begin with '{more}.': load into its submodule, or give a mapping of names as stored"
+        return f"The target's names begin with '{more}.': load into its submodule, or pass rename={{'': '{more}'}}"
     fewer = _prefix(stored, targets)
     if fewer is not None:
-        return f"The checkpoint's names begin with '{fewer}.': give a mapping of such names to the target's tensors"
+        return f"The checkpoint's names begin with '{fewer}.': pass prefix='{fewer}.'"
+    return _wrapped_hint(set(stored), targets)
+
+
+def _wrapped_hint(stored: Collection[str], targets: Iterable[str]) -> str | None:
+    """Say that modules inside of the target are wrapped, so that their names have another part."""
+    for name in islice(targets, LOOKED_AT):
+        parts = name.split(".")
+        wrapper = next((part for part in WRAPPERS if part in parts), None)
+        if wrapper and name not in stored and ".".join(part for part in parts if part != wrapper) in stored:
+            what = "compiled" if wrapper == COMPILED else "wrapped"
+            return f"Modules inside of the target are {what} ('{wrapper}' in their names): load before they are"
     return None
 
 

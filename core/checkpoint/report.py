@@ -66,7 +66,10 @@ class LoadReport:
         peak_pinned_bytes: Most page-locked host memory this load used at a time, all devices together.
         readers: Shards by the reader that read them: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
         remarks: Why a shard was read more slowly than its storage usually is, which shards are missing, as
-            ``allow_missing_shards`` permits, and which tensors of a target stay on the meta device; usually empty.
+            ``allow_missing_shards`` permits, which tensors of a target stay on the meta device, and which code of a
+            module was not run; usually empty.
+        missing: Names of targets of `load_into` for which the checkpoint has no tensor, with ``strict=False``.
+        unexpected: Names of tensors in the checkpoint for which `load_into` has no target, with ``strict=False``.
         verified: With ``verify=``, for each shard what was verified or why nothing was; empty without it.
         stages: Seconds spent in ``locate`` (listing), ``headers`` and ``read``.
         is_complete: Every tensor asked for was delivered.
@@ -90,6 +93,8 @@ class LoadReport:
     peak_pinned_bytes: int = 0
     readers: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
     verified: tuple[ObjectCheck, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)
     is_complete: bool = False
@@ -107,14 +112,20 @@ class LoadReport:
     def to_dict(self) -> dict[str, Any]:
         """Give all fields, and ``gb_per_s``, as plain values for JSON."""
         plain = asdict(self)
-        return {**plain, "remarks": list(self.remarks), "verified": list(plain["verified"]), "gb_per_s": self.gb_per_s}
+        lists = {name: list(plain[name]) for name in ("remarks", "missing", "unexpected", "verified")}
+        return {**plain, **lists, "gb_per_s": self.gb_per_s}
 
     def __str__(self) -> str:
         rate = f"{self.bytes / 1e9:.3f} GB in {self.seconds:.2f} s, {self.gb_per_s:.2f} GB/s"
         asked = f", {self.requests} requests, {self.retries} retries" if self.requests else ""
         count = f"{self.outages} outage{'' if self.outages == 1 else 's'}"
         waited = f", {self.waited_s:.1f} s of it in {count}" if self.outages else ""
-        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{waited}"
+        alone = "".join(
+            f", {len(names)} {what}"
+            for names, what in ((self.missing, "missing"), (self.unexpected, "unexpected"))
+            if names
+        )
+        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{waited}{alone}"
 
 
 def load_report(
@@ -144,7 +155,7 @@ def load_report(
         device_path: As `device_path` of the module of this name gives it.
         is_complete: Every tensor was handed out.
     """
-    same = {name: stats[name] for name in _COUNTERS}
+    same: dict[str, Any] = {name: stats[name] for name in _COUNTERS}
     return LoadReport(
         uri=uri,
         tensors=stats["items_delivered"],

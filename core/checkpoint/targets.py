@@ -1,32 +1,31 @@
 """Matches the tensors of a checkpoint with tensors that the caller already has.
 
-Everything is checked before the first byte is read: names, shapes, dtypes, and that no two targets share memory. Bytes
-go straight into a target that is contiguous, on the CPU or on a CUDA device. Any other target is filled by a copy once
-its tensor has arrived, on the same device where that is a CUDA device.
+Everything is checked before the first byte is read: shapes, dtypes, and that no two targets share memory. Bytes go
+straight into a target that is contiguous, on the CPU or on a CUDA device. Any other target is filled by a copy once its
+tensor has arrived, on the same device where that is a CUDA device. Of a DTensor only the rows that are here are read.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.near_names import prefix_hint
+from streamer.core.checkpoint.tensor_slice import narrow
 from streamer.core.errors import TargetError
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.resize_lock import ResizeLock
+from streamer.core.tensors.sharded_tensors import is_sharded, part_of
 from streamer.core.tensors.target_kinds import check_kind
 from streamer.core.tensors.target_memory import check_all_apart
 from streamer.core.tensors.target_states import TargetStates
 
-__all__ = ["Targets", "bytes_at", "match_targets", "tensors_of"]
+__all__ = ["Targets", "bytes_at", "match_targets"]
 
-NAMED = 5  # names shown in a message
 _NONE: Mapping[str, Any] = {}
 
 
@@ -44,6 +43,7 @@ class Targets:
         tied: Name to the other name under which the same memory is filled, and the tensor; compared at the end.
         fresh: Name to tensor on the meta device, for those that are replaced by loaded ones.
         fresh_ties: Of these, name to the other name of the same tensor; compared at the end.
+        cuts: Name to what is kept of a tensor that was read, for those of which a part is wanted that is not its rows.
         lock: Keeps the memory of all targets where it is; the caller releases it.
         states: Of the caller's own tensors, when the load began.
     """
@@ -58,69 +58,73 @@ class Targets:
     tied: dict[str, tuple[str, Any]] = field(default_factory=dict)
     fresh: dict[str, Any] = field(default_factory=dict)
     fresh_ties: dict[str, str] = field(default_factory=dict)
-
-
-def tensors_of(target: Any) -> Mapping[str, Any]:
-    """Give the named tensors of an ``nn.Module`` (parameters and buffers, tied ones included) or of a mapping.
-
-    Raises:
-        TargetError: `target` is neither.
-    """
-    if isinstance(target, Mapping):
-        return target
-    state_dict = getattr(target, "state_dict", None)
-    if not callable(state_dict) or isinstance(target, type):
-        raise TargetError(f"a target is an nn.Module or a mapping of tensors, not {type(target).__name__}")
-    named: Mapping[str, Any] = state_dict(keep_vars=True)
-    return named
+    cuts: dict[str, tuple[slice, ...]] = field(default_factory=dict)
 
 
 def match_targets(
-    wanted: list[ShardTensor],
-    tensors: Mapping[str, Any],
-    framework: Framework,
-    *,
-    strict: bool,
-    fresh: Mapping[str, Any] = _NONE,
+    wanted: list[ShardTensor], tensors: Mapping[str, Any], framework: Framework, *, fresh: Mapping[str, Any] = _NONE
 ) -> tuple[list[ShardTensor], Targets]:
-    """Pair wanted tensors with targets.
+    """Find out where each tensor goes.
 
     Args:
         wanted: What is to be read.
-        tensors: The targets by name.
+        tensors: A target for each, by the names that they have in the checkpoint.
         framework: Their library; its devices are those of `fresh`.
-        strict: Each has a partner.
         fresh: Those of the targets that have no memory, and are replaced by loaded tensors.
 
     Returns:
-        The tensors to read, and where they go.
+        The tensors to read, or the rows of them, and where they go.
 
     Raises:
-        TargetError: names do not match (`strict`), or none does; a shape or dtype differs; or two targets share a part
-            of their memory.
+        TargetError: a shape or dtype differs, a target cannot be filled, or two targets share a part of their memory.
     """
-    names = {each.entry.name for each in wanted}
-    if strict:
-        _check_names(names, tensors)
-    matched = [each for each in wanted if each.entry.name in tensors]
-    if wanted and not matched:
-        raise TargetError(
-            f"the checkpoint holds no tensor of the target's: it holds {_some(sorted(names))}",
-            hint=_prefix_hint(names, tensors) or f"The target has {_some(sorted(map(str, tensors)))}",
-        )
-    kept = [each for each in matched if each.entry.name not in fresh]
-    checked = [_checked(tensors[each.entry.name], each, framework) for each in kept]
+    here = [_Here.of(each, tensors[each.entry.name], framework) for each in wanted]
+    kept = [each for each in here if each.name not in fresh]
+    checked = [_checked(each, framework) for each in kept]
     lock = ResizeLock(checked)  # before an address is taken
     try:
-        ties = check_all_apart([each.entry.name for each in kept], checked)
+        ties = check_all_apart([each.name for each in kept], checked)
         targets = _placed(kept, checked, framework, lock, ties)
         for each, filled in zip(kept, checked, strict=True):
-            targets.states.add(each.entry.name, tensors[each.entry.name], filled)
-        _add_fresh(targets, [each for each in matched if each.entry.name in fresh], fresh, framework)
-        return matched, targets
+            targets.states.add(each.name, each.target, filled)
+        _add_fresh(targets, [each for each in here if each.name in fresh], tensors, framework)
+        targets.cuts.update({each.name: each.cut for each in here if each.cut})
+        return [each.wanted for each in here], targets
     except BaseException:
         lock.release()
         raise
+
+
+class _Here(NamedTuple):
+    """What one target takes of its tensor: all of it, or of a DTensor what is here.
+
+    Attributes:
+        name: In the checkpoint.
+        wanted: What is read.
+        target: What is filled.
+        shape: Of the target, as it should be.
+        cut: What is kept of what is read; empty for all of it.
+    """
+
+    name: str
+    wanted: ShardTensor
+    target: Any
+    shape: tuple[int, ...]
+    cut: tuple[slice, ...] = ()
+
+    @classmethod
+    def of(cls, wanted: ShardTensor, target: Any, framework: Framework) -> _Here:
+        entry, shape = wanted.entry, framework.shape(wanted.entry)
+        if not is_sharded(target):
+            return cls(entry.name, wanted, target, shape)
+        _check_shape(entry.name, shape, target.shape)
+        part = part_of(entry.name, target)
+        rows, _ = narrow(entry, part.slices[:1])
+        here = tuple(each.stop - each.start for each in part.slices)
+        if framework.shape(rows) == here:
+            return cls(entry.name, ShardTensor(wanted.shard, rows), part.local, here)
+        rest = part.slices if rows.shape == entry.shape else (slice(None), *part.slices[1:])
+        return cls(entry.name, ShardTensor(wanted.shard, rows), part.local, here, rest)
 
 
 def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
@@ -132,55 +136,40 @@ def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
     return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
 
 
-def _check_names(names: set[str], tensors: Mapping[str, Any]) -> None:
-    missing = [name for name in tensors if name not in names]
-    if missing:  # one of several tied tensors is enough
-        filled = {_storage(tensors[name]) for name in names if name in tensors}
-        missing = [name for name in missing if _storage(tensors[name]) not in filled]
-    unexpected = sorted(name for name in names if name not in tensors)
-    if missing:
-        raise TargetError(
-            f"the checkpoint lacks {len(missing)} of the target's tensors: {_some(missing)}",
-            hint=_prefix_hint(names, tensors) or "Pass strict=False to leave them as they are",
-        )
-    if unexpected:
-        raise TargetError(
-            f"the target lacks {len(unexpected)} of the checkpoint's tensors: {_some(unexpected)}",
-            hint=_prefix_hint(names, tensors) or "Pass strict=False to skip them, or choose with names=",
-        )
-
-
-def _checked(tensor: Any, shard_tensor: ShardTensor, framework: Framework) -> Any:
-    check_kind(shard_tensor.entry.name, tensor)
+def _checked(here: _Here, framework: Framework) -> Any:
+    check_kind(here.name, here.target)
+    tensor = here.target
     tensor = tensor.data if hasattr(tensor, "data_ptr") else tensor  # past autograd
-    _check_alike(tensor, shard_tensor, framework)
+    _check_alike(tensor, here, framework)
     return tensor
 
 
-def _check_alike(tensor: Any, shard_tensor: ShardTensor, framework: Framework) -> None:
-    entry = shard_tensor.entry
-    shape, dtype = framework.shape(entry), framework.final_dtype(entry)
-    if tensor.shape != shape:
-        raise TargetError(f"tensor {entry.name[:80]!r} has shape {list(shape)}, its target {list(tensor.shape)}")
+def _check_alike(tensor: Any, here: _Here, framework: Framework) -> None:
+    _check_shape(here.name, here.shape, tensor.shape)
+    entry = here.wanted.entry
+    dtype = framework.final_dtype(entry)
     if tensor.dtype != dtype:
-        raise TargetError(
-            f"tensor {entry.name[:80]!r} is {dtype}, its target {tensor.dtype}",
-            hint="Give dtype= to cast on the way, or cast the target",
-        )
+        hint = 'Pass dtype="target" to cast it' if framework.can_cast(entry, tensor.dtype) else "Cast the target"
+        raise TargetError(f"tensor {here.name[:80]!r} is {dtype}, its target {tensor.dtype}", hint=hint)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], found: Any) -> None:
+    if tuple(found) != shape:
+        raise TargetError(f"tensor {name[:80]!r} has shape {list(shape)}, its target {list(found)}")
 
 
 def _placed(
-    kept: list[ShardTensor], checked: list[Any], framework: Framework, lock: ResizeLock, ties: Mapping[str, str]
+    kept: list[_Here], checked: list[Any], framework: Framework, lock: ResizeLock, ties: Mapping[str, str]
 ) -> Targets:
     targets = Targets(lock)
-    for shard_tensor, tensor in zip(kept, checked, strict=True):
-        name = shard_tensor.entry.name
+    for here, tensor in zip(kept, checked, strict=True):
+        name = here.name
         device = framework.devices.engine_device_of(tensor)
         if device != _native.HOST:
             targets.devices[name] = device
         targets.device_paths.add(framework.devices.path_of(tensor))
-        is_cast = framework.dtype(shard_tensor.entry) != tensor.dtype
-        address = None if is_cast else _address(tensor, is_filled_on_device=device != _native.HOST)
+        is_changed = bool(here.cut) or framework.dtype(here.wanted.entry) != tensor.dtype
+        address = None if is_changed else _address(tensor, is_filled_on_device=device != _native.HOST)
         if name in ties:  # no byte may have two writers
             targets.tied[name] = ties[name], tensor
         elif address is None:
@@ -191,15 +180,15 @@ def _placed(
     return targets
 
 
-def _add_fresh(targets: Targets, wanted: list[ShardTensor], fresh: Mapping[str, Any], framework: Framework) -> None:
+def _add_fresh(targets: Targets, added: list[_Here], tensors: Mapping[str, Any], framework: Framework) -> None:
     first_names: dict[int, str] = {}
-    for each in wanted:
-        name = each.entry.name
-        targets.fresh[name] = tensor = fresh[name]
-        _check_alike(tensor, each, framework)
+    for here in added:
+        name = here.name
+        targets.fresh[name] = here.target
+        _check_alike(here.target, here, framework)
         targets.devices[name] = framework.devices.engine_device(name)
         targets.device_paths.add(framework.devices.path(name))
-        first = first_names.setdefault(id(tensor), name)
+        first = first_names.setdefault(id(tensors[name]), name)
         if first != name:
             targets.fresh_ties[name] = first
 
@@ -208,24 +197,7 @@ def _address(tensor: Any, *, is_filled_on_device: bool) -> int | None:
     """Address of a tensor whose bytes the engine may write in place; None for any other."""
     if hasattr(tensor, "data_ptr"):
         in_place = (is_filled_on_device or tensor.device.type == "cpu") and tensor.is_contiguous()
-        return int(tensor.data_ptr()) or None if in_place else None
+        is_as_stored = not (tensor.is_conj() or tensor.is_neg())  # a copy takes the sign of each value into account
+        return int(tensor.data_ptr()) or None if in_place and is_as_stored else None
     flags = tensor.flags
     return int(tensor.ctypes.data) if flags.c_contiguous and flags.writeable and tensor.size else None
-
-
-def _storage(tensor: Any) -> object:
-    """Identify the memory that two tied tensors have in common."""
-    with suppress(Exception):  # a target that is no plain tensor is refused later, where it would be filled
-        if hasattr(tensor, "untyped_storage") and str(tensor.layout) == "torch.strided" and not tensor.is_meta:
-            storage = tensor.untyped_storage().data_ptr()
-            return (str(tensor.device), storage, tensor.storage_offset(), tuple(tensor.shape))
-    return id(tensor)
-
-
-def _prefix_hint(names: set[str], tensors: Mapping[str, Any]) -> str | None:
-    return prefix_hint(names, [name for name in tensors if isinstance(name, str)])
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(repr(str(name)[:80]) for name in names[:NAMED])
-    return shown + (", …" if len(names) > NAMED else "")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamer import _native
     from streamer.core.format.header import TensorEntry
 
-__all__ = ["Framework", "framework_of"]
+__all__ = ["DtypesByName", "Framework", "framework_of"]
 
 LARGEST_ITEM_BYTES = 16
 LARGEST_STRIDE = 2**63 - 1
@@ -73,6 +73,10 @@ _OTHER_NAMES = {
 _ALIASES = {"pt": "pt", "torch": "pt", "pytorch": "pt", "np": "np", "numpy": "np"}
 
 
+class DtypesByName(dict[str, Any]):
+    """What each tensor is cast to, by its name, in place of one dtype for all."""
+
+
 class Framework(Protocol):
     """How to make tensors of one library on its devices."""
 
@@ -96,8 +100,11 @@ class Framework(Protocol):
     def final_dtype(self, entry: TensorEntry) -> Any:
         """The dtype of its tensor after the cast, as it is handed out."""
 
-    def cast(self, tensor: Any) -> Any:
-        """The tensor with that dtype, on its device."""
+    def can_cast(self, entry: TensorEntry, dtype: Any) -> bool:
+        """Whether its tensor can be cast to this dtype."""
+
+    def cast(self, tensor: Any, entry: TensorEntry) -> Any:
+        """The tensor with its final dtype, on its device."""
 
 
 class TorchFramework:
@@ -110,8 +117,9 @@ class TorchFramework:
 
         self._torch = torch
         self._dtypes: dict[str, Any] = {}
-        self._cast_to = _cast_dtype(torch, cast_to)
-        self._cast_from = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
+        self._casts = cast_to if isinstance(cast_to, DtypesByName) else None
+        self._cast_to = None if self._casts is not None else _cast_dtype(torch, cast_to)
+        self._castable = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
         self.devices = TorchDevices(torch, device)
 
     def dtype(self, entry: TensorEntry) -> Any:
@@ -141,11 +149,15 @@ class TorchFramework:
 
     def final_dtype(self, entry: TensorEntry) -> Any:
         dtype = self.dtype(entry)
-        return self._cast_to if self._cast_to is not None and entry.dtype in _CAST else dtype
+        cast_to = self._cast_to if self._casts is None else self._casts.get(entry.name)
+        return cast_to if cast_to is not None and self.can_cast(entry, cast_to) else dtype
 
-    def cast(self, tensor: Any) -> Any:
-        is_cast = self._cast_to is not None and tensor.dtype in self._cast_from
-        return tensor.to(self._cast_to) if is_cast else tensor
+    def can_cast(self, entry: TensorEntry, dtype: Any) -> bool:
+        return entry.dtype in _CAST and dtype in self._castable
+
+    def cast(self, tensor: Any, entry: TensorEntry) -> Any:
+        is_cast = self._cast_to is not None or self._casts is not None
+        return tensor.to(self.final_dtype(entry)) if is_cast else tensor
 
 
 class NumpyFramework:
@@ -176,7 +188,10 @@ class NumpyFramework:
     def final_dtype(self, entry: TensorEntry) -> Any:
         return self.dtype(entry)
 
-    def cast(self, tensor: Any) -> Any:
+    def can_cast(self, entry: TensorEntry, dtype: Any) -> bool:
+        return False
+
+    def cast(self, tensor: Any, entry: TensorEntry) -> Any:
         return tensor
 
 
@@ -195,7 +210,7 @@ def framework_of(name: str, device: Any = "cpu", cast_to: Any = None, folders: I
     Args:
         name: As users write it.
         device: As for `streamer.load`.
-        cast_to: A dtype or None.
+        cast_to: A dtype, a `DtypesByName`, or None.
         folders: Of the checkpoints that are being loaded: no code in them is run, when torch is imported or later.
 
     Raises:
@@ -221,7 +236,7 @@ def _cast_dtype(torch: Any, dtype: Any) -> Any:
     text = str(dtype)[:80]
     name = text.lower().removeprefix("torch.")
     meant = name if name in names.split(", ") else _OTHER_NAMES.get(name)
-    hint = f"Did you mean {meant!r}?" if meant else "Leave it out, and cast the tensors afterwards"
+    hint = f"Did you mean {meant!r}?" if meant else 'Leave it out and cast afterwards, or load_into(dtype="target")'
     raise OptionError(f"dtype is one of {names}, not {text!r}", hint=hint)
 
 

@@ -1,7 +1,7 @@
 """Tensors of an ``nn.Module`` on the meta device, which have a shape and no memory: loaded ones take their place.
 
 Guarantees: a module is changed only by `assign`, which replaces all of them; parameters stay parameters, with their
-``requires_grad`` and their own attributes, and what was one tensor under two names stays one.
+``requires_grad`` and their own attributes, and what was one tensor under two names stays one. DTensors stay DTensors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from streamer.core.errors import TargetError
+from streamer.core.tensors.sharded_tensors import is_sharded, like_sharded
+from streamer.core.tensors.target_kinds import check_kind
 
 __all__ = ["MetaModule"]
 
@@ -20,6 +22,7 @@ NAMED = 5  # names shown in a remark
 class _Place(NamedTuple):
     """An attribute of a submodule that holds a tensor on the meta device."""
 
+    name: str
     owner: Any
     attribute: str
     tensor: Any
@@ -33,8 +36,9 @@ class MetaModule:
     """
 
     def __init__(self, target: Any) -> None:
-        self._places = dict(_places_in(target)) if callable(getattr(target, "named_modules", None)) else {}
-        self._assigned: set[str] = set()
+        self._places = list(_places_in(target)) if callable(getattr(target, "named_modules", None)) else []
+        self._saved: Mapping[str, Any] = {}
+        self._assigned: set[int] = set()
 
     def replaceable(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """Choose those of the named tensors that are on the meta device and can be replaced.
@@ -45,55 +49,79 @@ class MetaModule:
         Raises:
             TargetError: one is of a class of its own, which nobody else can make.
         """
-        chosen = {}
-        for name, tensor in tensors.items():
-            if name in self._places and self._places[name].tensor is tensor:
-                _check_class(name, tensor)
-                chosen[name] = tensor
-        return chosen
+        replaceable = {id(place.tensor) for place in self._places}
+        self._saved = {name: tensor for name, tensor in tensors.items() if id(tensor) in replaceable}
+        for name, tensor in self._saved.items():
+            _check_class(name, tensor)
+        return dict(self._saved)
 
     def assign(self, loaded: Mapping[str, Any]) -> None:
-        """Put tensors in the place of those on the meta device, under all of their names."""
+        """Put tensors in the place of those on the meta device, under all of their names.
+
+        Args:
+            loaded: By names of what `replaceable` gave; of a DTensor the part that is here.
+        """
         made: dict[int, Any] = {}
         for name, tensor in loaded.items():
-            old = self._places[name].tensor
+            old = self._saved[name]
             if id(old) not in made:
                 made[id(old)] = _like(old, tensor)
-        for name, place in self._places.items():
+        for place in self._places:
             if id(place.tensor) in made:
                 setattr(place.owner, place.attribute, made[id(place.tensor)])
-                self._assigned.add(name)
+        self._assigned.update(made)
 
     def remarks(self) -> list[str]:
         """Say which were not in the checkpoint: parameters, and buffers that a module makes by itself."""
-        left = [name for name in self._places if name not in self._assigned]
-        if not left:
-            return []
-        shown = ", ".join(left[:NAMED]) + (", …" if len(left) > NAMED else "")
-        return [f"these tensors of the target stay on the meta device: {shown}"]
+        left = [place for place in self._places if id(place.tensor) not in self._assigned]
+        saved = {id(tensor) for tensor in self._saved.values()}
+        unsaved = [place.name for place in left if id(place.tensor) not in saved]
+        lacking = [place.name for place in left if id(place.tensor) in saved]
+        remarks = []
+        if unsaved:
+            remarks.append(
+                f"these buffers stay on the meta device, as their module does not save them: {_some(unsaved)}"
+            )
+        if lacking:
+            remarks.append(f"these tensors of the target stay on the meta device: {_some(lacking)}")
+        return remarks
 
 
-def _places_in(module: Any) -> Iterator[tuple[str, _Place]]:
+def _places_in(module: Any) -> Iterator[_Place]:
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for named in (owner.named_parameters, owner.named_buffers):
             for attribute, tensor in named(recurse=False, remove_duplicate=False):
                 if getattr(tensor, "is_meta", False):
-                    yield (f"{prefix}.{attribute}" if prefix else attribute), _Place(owner, attribute, tensor)
+                    yield _Place(f"{prefix}.{attribute}" if prefix else attribute, owner, attribute, tensor)
 
 
 def _check_class(name: str, tensor: Any) -> None:
     torch = sys.modules["torch"]  # imported, as the tensor is one of its own
+    if is_sharded(tensor):
+        return
+    check_kind(name, tensor)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise TargetError(
             f"the target of tensor {name[:80]!r} is a {type(tensor).__name__} on the meta device",
             hint="Give it memory first, for instance with the module's to_empty(device=…)",
         )
+    if tensor.layout != torch.strided:
+        raise TargetError(
+            f"the target of tensor {name[:80]!r} is laid out as {tensor.layout}", hint="Make it dense: to_dense()"
+        )
 
 
 def _like(old: Any, tensor: Any) -> Any:
     torch = sys.modules["torch"]
+    if is_sharded(old):
+        tensor = like_sharded(old, tensor)
     if not isinstance(old, torch.nn.Parameter):
         return tensor
     parameter = torch.nn.Parameter(tensor, requires_grad=old.requires_grad)
-    vars(parameter).update(vars(old))
+    for name, value in vars(old).items():
+        vars(parameter).setdefault(name, value)
     return parameter
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")

@@ -1,8 +1,8 @@
 """Which of the caller's tensors are plain memory, so that they can be filled; decided before their memory is inspected.
 
-Refuses tensors that keep their values elsewhere than torch's own: subclasses with a ``__torch_dispatch__`` (fake,
-masked and distributed tensors among them), tensors inside a transform of ``torch.func``, nested ones, tensors of zeros
-without memory; and every object whose attributes raise.
+Refuses tensors that keep their values elsewhere than torch's own: subclasses with a ``__torch_dispatch__`` (fake
+and masked tensors among them), tensors inside a transform of ``torch.func``, nested ones, tensors of zeros without
+memory, lazy parameters without a shape; and every object whose attributes raise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_kind(name: str, tensor: Any) -> None:
     except Exception as error:
         raise opaque(name, tensor) from error
     if reason is not None:
-        raise TargetError(f"the target of tensor {name[:80]!r} {reason}", hint=_HINT)
+        raise TargetError(f"the target of tensor {name[:80]!r} {reason}", hint=_HINTS.get(reason, _HINT))
 
 
 def opaque(name: str, tensor: Any) -> TargetError:
@@ -40,11 +40,15 @@ def opaque(name: str, tensor: Any) -> TargetError:
 
 
 _HINT = "Give a plain tensor; where it wraps one, give that one"
+_LAZY = "is lazy, and has no shape before its module has seen an input"
+_HINTS = {_LAZY: "Call the module once with an example, then load"}
 
 
 def _reason_against(tensor: Any) -> str | None:
-    dispatch, is_wrapped, is_zero = _of_torch()
+    dispatch, is_wrapped, is_zero, is_lazy = _of_torch()
     kind = type(tensor)
+    if is_lazy(tensor):
+        return _LAZY
     if getattr(kind, "__torch_dispatch__", None) is not dispatch:
         return f"is a {kind.__name__}, which keeps its values in its own way"
     if is_wrapped(tensor):
@@ -63,7 +67,7 @@ def _reason_against_array(array: Any) -> str | None:
 
 
 @cache
-def _of_torch() -> tuple[object, Callable[[Any], bool], Callable[[Any], bool]]:
+def _of_torch() -> tuple[object, Callable[[Any], bool], Callable[[Any], bool], Callable[[Any], bool]]:
     torch = sys.modules["torch"]  # imported, as the target is one of its tensors
     is_wrapped, is_zero = torch_private_names.is_wrapped(torch), torch_private_names.is_without_memory(torch)
-    return torch.Tensor.__torch_dispatch__, is_wrapped, is_zero
+    return torch.Tensor.__torch_dispatch__, is_wrapped, is_zero, torch.nn.parameter.is_lazy

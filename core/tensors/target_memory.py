@@ -1,8 +1,7 @@
 """Memory of the caller's tensors: whether each element has bytes of its own, and two tensors none in common.
 
-Refuses, before a byte is written, a tensor with no memory at all or one that is read-only, one whose bytes are not its
-values (conjugate and negative views), one whose elements share bytes (expanded), and two that share a part. Two names
-of the same bytes are tied.
+Refuses, before a byte is written, a tensor with no memory at all or one that is read-only, one whose elements share
+bytes (expanded), and two that share a part. Two names of the same bytes are tied.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ __all__ = ["Extent", "check_all_apart", "check_apart", "extent_of"]
 
 # Steps numpy may take to tell two strided tensors apart; slices of a matrix need tens.
 MAX_WORK = 100_000
+_HINT_META = "Give its nn.Module as the target, in which a loaded tensor can take its place"
 
 
 class Extent(NamedTuple):
@@ -73,7 +73,8 @@ def extent_of(name: str, tensor: Any) -> Extent | None:
     if not hasattr(tensor, "data_ptr"):
         return _extent_of_array(name, tensor)
     if reason := _refusal(tensor):
-        raise TargetError(f"the target {name[:80]!r} {reason}", hint="Give a tensor that has its memory for itself")
+        hint = _HINT_META if tensor.is_meta else "Give a tensor that has its memory for itself"
+        raise TargetError(f"the target {name[:80]!r} {reason}", hint=hint)
     try:
         item_bytes, address = tensor.element_size(), tensor.data_ptr()
         storage_bytes = tensor.untyped_storage().nbytes() - tensor.storage_offset() * item_bytes
@@ -171,10 +172,6 @@ def _refusal(tensor: Any) -> str | None:
         return "is on the meta device and has no memory"
     if _text_of(tensor.layout) != "torch.strided":
         return f"is laid out as {tensor.layout}"
-    if tensor.is_conj():
-        return "is a conjugate view, whose bytes are not its values"
-    if tensor.is_neg():
-        return "is a negative view, whose bytes are not its values"
     return None
 
 

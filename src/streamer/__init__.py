@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from streamer._async import AsyncStream, aload, astream
     from streamer._checkpoint import Checkpoint, open  # noqa: A004  streamer.open is the public name
     from streamer._devices import release_pinned_memory
-    from streamer._load import load, load_file, load_into
+    from streamer._load import load, load_file
+    from streamer._load_into import load_into
     from streamer._manifest import ManifestReport, write_manifest
     from streamer._safe_open import safe_open
     from streamer._stream import Stream, stream
@@ -121,7 +122,7 @@ _HOME = {
     "release_pinned_memory": "streamer._devices",
     "load": "streamer._load",
     "load_file": "streamer._load",
-    "load_into": "streamer._load",
+    "load_into": "streamer._load_into",
     "ManifestReport": "streamer._manifest",
     "write_manifest": "streamer._manifest",
     "safe_open": "streamer._safe_open",

@@ -1,28 +1,22 @@
-"""Loads whole checkpoints: into a dict, or into tensors that the caller already has."""
+"""Loads whole checkpoints into a dict."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from streamer._locate import StorageOptions, UriOption, folders_of
 from streamer._opened_checkpoint import open_checkpoint, wanted_tensors
 from streamer._progress import ProgressOption
 from streamer._whole_read import WholeRead
-from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.strategies import VerifyOption
-from streamer.core.checkpoint.targets import Targets, match_targets, tensors_of
-from streamer.core.errors import TargetError, UsageError
-from streamer.core.options.arguments import check_progress, check_switch
+from streamer.core.options.arguments import check_progress
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
 from streamer.core.tensors.frameworks import framework_of
-from streamer.core.tensors.meta_module import MetaModule
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +27,7 @@ if TYPE_CHECKING:
     from streamer._arguments import LoadArguments
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
-__all__ = ["collected", "load", "load_file", "load_into", "whole_read"]
+__all__ = ["collected", "load", "load_file", "whole_read"]
 
 
 @overload
@@ -141,76 +135,6 @@ def collected(read: WholeRead) -> dict[str, Any]:
     return loaded
 
 
-def load_into(
-    uri: UriOption,
-    target: Any,
-    *,
-    strict: bool = True,
-    device: Any = None,
-    names: NamesOption = None,
-    framework: str = "pt",
-    storage_options: StorageOptions = None,
-    fs: AbstractFileSystem | None = None,
-    options: Options | None = None,
-    progress: ProgressOption = None,
-    dtype: Any = None,
-    verify: VerifyOption = None,
-) -> LoadReport:
-    """Load a checkpoint into tensors that exist, in place where they are contiguous, on the CPU or a CUDA device.
-
-    All names, shapes and dtypes are checked before the first byte is read. If reading fails afterwards, the
-    content of the targets is undefined and the error is raised. Until it returns, the memory of the targets cannot be
-    resized: torch and numpy refuse it.
-
-    Args:
-        uri: As for `load`.
-        target: An ``nn.Module`` (parameters and buffers) or a mapping of name to tensor or array; each stays
-            on its device. Parameters and buffers of a module on the meta device are replaced by loaded ones.
-        strict: Every tensor of the checkpoint has a target and every target a tensor; of tied tensors one is
-            enough. False fills what matches.
-        device: Where tensors that replace those on the meta device are made, as for `load`; None: ``"cpu"``.
-        names: As for `load`.
-        framework: ``"pt"`` or ``"np"``, the library of the targets.
-        storage_options: As for `load`.
-        fs: As for `load`.
-        options: As for `load`.
-        progress: As for `load`.
-        dtype: As for `load`: a target must have the dtype its tensor has after the cast.
-        verify: As for `load`.
-
-    Returns:
-        What was done; a remark names what stays on the meta device, because the checkpoint does not hold it.
-
-    Raises:
-        UsageError: `device` is given, and nothing is on the meta device.
-        TargetError: a target is missing, has another shape or dtype, is no plain tensor, shares a part of its memory
-            with another or with itself, or got other memory while it was filled; or two targets are the same memory
-            (tied), and the checkpoint holds different bytes for them.
-        StreamerError: as for `load`.
-    """
-    uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    names, own = checked_names(names), tensors_of(target)
-    check_progress(progress)
-    check_switch("strict", strict)
-    meta = MetaModule(target)
-    fresh = meta.replaceable(own)
-    if device is not None and not fresh:
-        raise UsageError("device= is for targets on the meta device, and these have memory", hint="Leave it out")
-    library = framework_of(framework, "cpu" if device is None else device, dtype, folders_of(uri))
-    checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
-    wanted, targets = match_targets(wanted_tensors(checkpoint, names), own, library, strict=strict, fresh=fresh)
-    try:
-        with WholeRead(checkpoint, wanted, library, targets=targets, progress=progress) as tensors:
-            loaded = _fill(tensors, targets)
-        targets.states.check_unchanged()
-        _check_ties(loaded, targets)
-        meta.assign({name: loaded[name] for name in targets.fresh})
-    finally:
-        targets.lock.release()
-    report = tensors.report
-    return replace(report, remarks=(*report.remarks, *meta.remarks()))
-
-
 def load_file(
     filename: str | os.PathLike[str],
     device: Any = "cpu",
@@ -225,45 +149,3 @@ def load_file(
     """
     filename, storage_options = hidden_uris(filename), hidden(storage_options)
     return load(filename, device=device, storage_options=storage_options, options=options, progress=False)
-
-
-def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
-    """Fill the targets that the engine does not fill; return new tensors, and those tied to another target."""
-    loaded: dict[str, Any] = {}
-    for name, tensor in tensors:
-        if name in targets.copies:
-            _copy(name, tensor, targets.copies[name])
-        elif name in targets.tied or name in targets.fresh:
-            loaded[name] = tensor
-    return loaded
-
-
-def _check_ties(loaded: Mapping[str, Any], targets: Targets) -> None:
-    """Check that the checkpoint has equal bytes under two names of the same memory."""
-    ties = [(first, name, memory) for name, (first, memory) in targets.tied.items()]
-    ties += [(first, name, loaded[first]) for name, first in targets.fresh_ties.items()]
-    for first, name, memory in ties:
-        if not _are_equal(loaded[name], memory):
-            raise TargetError(
-                f"the targets {first[:80]!r} and {name[:80]!r} are the same memory, the checkpoint's tensors differ",
-                hint="Give each name a tensor of its own, or leave one of them out with names=",
-            )
-
-
-def _copy(name: str, source: Any, destination: Any) -> None:
-    try:
-        if hasattr(destination, "copy_"):
-            destination.copy_(source)
-        else:
-            destination[...] = source
-    except Exception as error:
-        raise TargetError(f"the target {name[:80]!r} cannot be filled: {type(error).__name__}") from error
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    """Whether their bytes are equal; as numbers, NaN is not equal to itself, and 0.0 is to -0.0."""
-    if not hasattr(one, "data_ptr"):
-        return bool(one.tobytes() == other.tobytes())
-    flat = [each.to(other.device).contiguous().reshape(-1) for each in (one, other)]
-    torch = sys.modules["torch"]  # imported, as both are its tensors
-    return bool(torch.equal(*(each.view(torch.uint8) for each in flat)))

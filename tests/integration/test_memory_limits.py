@@ -15,6 +15,11 @@ from tests.control_groups import group_with
 
 import streamer
 from streamer.core.checkpoint import fitting
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.targets import Targets
+from streamer.core.format.header import TensorEntry
+from streamer.core.tensors.frameworks import framework_of
+from streamer.core.tensors.resize_lock import ResizeLock
 
 MIB = 1 << 20
 LIMIT_BYTES = 400 * MIB  # Python, numpy and fsspec take 80
@@ -76,6 +81,17 @@ def test_what_needs_no_memory_of_ours_or_less_is_loaded(file: Path) -> None:
     assert len(streamer.load(file, names="t[0-5]")) == 6
     assert len(streamer.load(file, options=streamer.Options(check_memory=False))) == 8
     streamer.load_into(file, {f"t{number}": torch.empty(MIB, dtype=torch.uint8) for number in range(8)})
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_of_a_sharded_tensor_only_the_part_that_is_kept_counts() -> None:
+    wanted = [ShardTensor(0, TensorEntry("columns", "U8", (8, MIB), 0, 8 * MIB))]
+    part = torch.empty(8, MIB // 8, dtype=torch.uint8, device="meta")
+    targets = Targets(ResizeLock(()), fresh={"columns": part})
+    with pytest.raises(streamer.OutOfMemoryError):
+        fitting.check_fit(wanted, framework_of("pt"), targets, "a")
+    targets.cuts["columns"] = (slice(None), slice(0, MIB // 8))
+    fitting.check_fit(wanted, framework_of("pt"), targets, "a")
 
 
 @pytest.mark.usefixtures("little_memory")

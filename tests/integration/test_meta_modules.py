@@ -59,7 +59,8 @@ def test_a_module_on_meta_gets_weights_and_buffers(checkpoint: Path, trained: Mo
     assert isinstance(model.hidden.weight, nn.Parameter)
     assert model.hidden.weight.requires_grad
     assert model.norm.num_batches_tracked.dtype == torch.int64
-    assert report.remarks == ("these tensors of the target stay on the meta device: positions",)
+    assert report.remarks == ("these buffers stay on the meta device, as their module does not save them: positions",)
+    assert report.missing == report.unexpected == ()
 
 
 def test_tied_weights_stay_one_tensor(checkpoint: Path) -> None:

@@ -39,8 +39,6 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     "an expanded tensor": (lambda: (torch.zeros(1, 3).expand(4, 3), ones()), "elements of the target 'a' share memory"),
     "a scalar expanded": (lambda: (torch.zeros(()).expand(3), ones()), "elements of the target 'a' share memory"),
     "windows": (lambda: (ones().as_strided((3, 4), (1, 1)), ones()), "elements of the target 'a' share memory"),
-    "a conjugate view": (lambda: (torch.zeros(3, dtype=torch.complex64).conj(), ones()), "'a' is a conjugate view"),
-    "a negative view": (lambda: (torch.zeros(3, dtype=torch.complex64).conj().imag, ones()), "'a' is a negative view"),
     "a tensor on meta": (lambda: (torch.zeros(3, device="meta"), ones()), "'a' is on the meta device"),
     "a sparse tensor": (lambda: (torch.zeros(3, 3).to_sparse(), ones()), "'a' is laid out as torch.sparse_coo"),
     "a freed storage": (lambda: (freed(ones()), ones()), "memory of the target 'a' was freed"),
@@ -170,6 +168,30 @@ def test_what_cannot_be_filled_is_refused_before_a_byte_is_read_regression(tmp_p
         streamer.load_into(tmp_path, {"a": target}, framework=framework)
 
 
+def test_a_view_with_the_sign_of_its_values_turned_gets_right_values(tmp_path: Path) -> None:
+    """The bytes of a conjugate or negative view are not its values."""
+    stored = {"conjugate": torch.tensor([1 + 2j, 3 - 4j]), "negative": torch.tensor([5.0, -6.0])}
+    save_file(stored, tmp_path / "a.safetensors")
+    conjugated = torch.zeros(2, dtype=torch.complex64)
+    targets = {"conjugate": conjugated.conj(), "negative": torch.zeros(2, dtype=torch.complex64).conj().imag}
+    assert targets["negative"].is_neg()
+    streamer.load_into(tmp_path, targets)
+    for name, target in targets.items():
+        assert torch.equal(target.resolve_conj().resolve_neg(), stored[name])
+    assert torch.equal(conjugated, stored["conjugate"].conj().resolve_conj())
+
+
+def test_a_view_and_its_conjugate_are_tied_by_their_values(tmp_path: Path) -> None:
+    stored = torch.tensor([1 + 2j, 3 - 4j])
+    memory = torch.zeros(2, dtype=torch.complex64)
+    save_file({"a": stored, "b": stored.conj().resolve_conj()}, tmp_path / "a.safetensors")
+    streamer.load_into(tmp_path, {"a": memory, "b": memory.conj()})
+    assert torch.equal(memory, stored)
+    save_file({"a": stored, "b": stored.clone()}, tmp_path / "a.safetensors")
+    with pytest.raises(TargetError, match="are the same memory, the checkpoint's tensors differ"):
+        streamer.load_into(tmp_path, {"a": memory, "b": memory.conj()})
+
+
 class Wrapper(torch.Tensor):
     """Keeps its values in another tensor, and does not say so."""
 
@@ -221,6 +243,7 @@ def one_of_a_transform() -> torch.Tensor:
         (lambda: torch.quantize_per_tensor(torch.zeros(3), 1.0, 0, torch.quint8), "its target torch.quint8"),
         (one_of_a_transform, "is inside a transform"),
         (lambda: torch._efficientzerotensor((3,)), "is a tensor of zeros"),
+        (lambda: torch.nn.LazyLinear(3).bias, "is lazy, and has no shape"),
     ],
 )
 def test_a_tensor_that_is_not_plain_memory_is_refused_by_name_regression(

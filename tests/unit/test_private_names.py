@@ -238,6 +238,22 @@ def test_of_python() -> None:
     assert other.detach() is not None
 
 
+def test_of_torch_s_modules() -> None:
+    import torch
+
+    from streamer.core.tensors import torch_private_names as of_torch
+
+    module = torch.nn.BatchNorm1d(1)
+    check("torch", module, "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_load_from_state_dict")
+    before, after = (lambda *_: None), (lambda *_: None)
+    module.register_load_state_dict_pre_hook(before)
+    module.register_load_state_dict_post_hook(after)
+    assert of_torch.load_pre_hooks(module) == [before]
+    assert of_torch.load_post_hooks(module) == [after]
+    assert of_torch.own_loader(module) is not None
+    assert of_torch.own_loader(torch.nn.Linear(1, 1)) is None
+
+
 def test_of_torch() -> None:
     import torch
 

@@ -1,0 +1,1 @@
+../../src/streamer/_load_into.py

@@ -1,0 +1,80 @@
+"""The named tensors of a target: of an ``nn.Module``, or of a mapping.
+
+Refuses, before anything is asked of a storage, what has no tensors of its own to fill: a class, an optimizer, a module
+whose parameters are kept flat (FSDP1), or one whose ``state_dict`` makes tensors anew, in which values would be lost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from streamer.core.errors import TargetError
+
+__all__ = ["tensors_of"]
+
+EXTRA_STATE = "_extra_state"  # the last part of the name under which a module saves what are no weights
+
+
+def tensors_of(target: Any) -> Mapping[str, Any]:
+    """Give the named tensors of an ``nn.Module`` (parameters and buffers, tied ones included) or of a mapping.
+
+    Raises:
+        TargetError: `target` is neither, or such a module as this one's docstring names.
+    """
+    if isinstance(target, Mapping):
+        return target
+    torch = sys.modules.get("torch")
+    module_class = getattr(getattr(torch, "nn", None), "Module", None)
+    if module_class is None or not isinstance(target, module_class):
+        raise _no_target(target, torch, module_class)
+    _check_not_flat(target)
+    named = target.state_dict(keep_vars=True)
+    tensors = {name: tensor for name, tensor in named.items() if name.rpartition(".")[2] != EXTRA_STATE}
+    _check_kept(target, tensors)
+    return tensors
+
+
+def _no_target(target: Any, torch: Any, module_class: Any) -> TargetError:
+    hint = None
+    if isinstance(target, type):
+        hint = "Make a module of this class first" if module_class and issubclass(target, module_class) else None
+    elif torch is not None and isinstance(target, torch.Tensor):
+        hint = "Give it its name in the checkpoint: {name: tensor}"
+    elif torch is not None and isinstance(target, torch.optim.Optimizer):
+        hint = "Give the model that it optimizes; its own state is no checkpoint of weights"
+    elif hasattr(target, "__next__") or isinstance(target, (list, tuple)):
+        hint = "Tensors are found by their names: give the module itself, or dict(module.named_parameters())"
+    return TargetError(f"a target is an nn.Module or a mapping of tensors, not {type(target).__name__}", hint=hint)
+
+
+def _check_not_flat(module: Any) -> None:
+    flat = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+    if flat is not None and any(isinstance(each, flat) for each in module.modules()):
+        raise TargetError(
+            "the target is wrapped in FullyShardedDataParallel (FSDP1), which keeps its parameters in flat pieces",
+            hint="Load before it is wrapped, or shard it with fully_shard (FSDP2), whose parameters are filled",
+        )
+
+
+def _check_kept(module: Any, tensors: Mapping[str, Any]) -> None:
+    kept = [*module.parameters(), *module.buffers()]
+    ids = set(map(id, kept))
+    strangers = [name for name, tensor in tensors.items() if id(tensor) not in ids and hasattr(tensor, "data_ptr")]
+    if not strangers:
+        return
+    memory = {_address(tensor) for tensor in kept}
+    lost = [name for name in strangers if _address(tensors[name]) not in memory]
+    if lost:
+        raise TargetError(
+            f"the state_dict of the target makes {lost[0][:80]!r} anew: what is filled would not be the module's",
+            hint="Load before the module is converted or wrapped, or load() and give load_state_dict() the tensors",
+        )
+
+
+def _address(tensor: Any) -> object:
+    with suppress(Exception):  # some have no memory
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    return id(tensor)

@@ -1,0 +1,230 @@
+"""Loads a checkpoint into tensors that the caller already has, or in the place of a module's on the meta device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from streamer._locate import StorageOptions, UriOption, folders_of
+from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint, wanted_tensors
+from streamer._progress import ProgressOption
+from streamer._whole_read import WholeRead
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.paired_names import pair_names
+from streamer.core.checkpoint.renaming import RenameOption, Renaming
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.selection import NamesOption, checked_names
+from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.checkpoint.targets import Targets, match_targets
+from streamer.core.errors import TargetError, UsageError
+from streamer.core.options.arguments import check_progress, check_switch
+from streamer.core.options.options import Options
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uris
+from streamer.core.tensors.frameworks import DtypesByName, Framework, framework_of
+from streamer.core.tensors.load_hooks import run_post_hooks, skipped_code
+from streamer.core.tensors.meta_module import MetaModule
+from streamer.core.tensors.named_targets import tensors_of
+from streamer.core.tensors.placement import Placement
+from streamer.core.tensors.sharded_tensors import device_type_of, is_sharded
+from streamer.core.tensors.version_counters import count_changes
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["load_into"]
+
+
+def load_into(
+    uri: UriOption,
+    target: Any,
+    *,
+    strict: bool = True,
+    device: Any = None,
+    names: NamesOption = None,
+    prefix: str | None = None,
+    rename: RenameOption = None,
+    framework: str = "pt",
+    storage_options: StorageOptions = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    progress: ProgressOption = None,
+    dtype: Any = None,
+    verify: VerifyOption = None,
+) -> LoadReport:
+    """Load a checkpoint into tensors that exist, in place where they are contiguous, on the CPU or a CUDA device.
+
+    All names, shapes and dtypes are checked before the first byte is read. If reading fails afterwards, the
+    content of the targets is undefined and the error is raised. Until it returns, the memory of the targets cannot be
+    resized: torch and numpy refuse it.
+
+    Args:
+        uri: As for `load`.
+        target: An ``nn.Module`` (parameters and buffers) or a mapping of name to tensor or array; each stays
+            on its device. Parameters and buffers of a module on the meta device are replaced by loaded ones. Of a
+            DTensor (FSDP2, tensor parallelism) each process reads and fills the part that it holds.
+        strict: Every tensor chosen in the checkpoint has a target, and every target a tensor in the checkpoint; of tied
+            tensors one is enough. False fills what matches; the report lists what does not.
+        device: Where tensors that replace those on the meta device are made, as for `load`; None: ``"cpu"``.
+        names: As for `load`; the names are those in the checkpoint.
+        prefix: What the target's names have before them in the checkpoint: with ``"model."``, ``model.norm.weight``
+            fills the target's ``norm.weight``. What does not begin with it is left out.
+        rename: What else differs between the names: a mapping of names of tensors or modules in the checkpoint, less
+            the prefix, to those in the target (``{"layers": "blocks"}``; ``{"": "module"}`` puts a module before all
+            others), or a function that gives the target's name. None in place of a name leaves the tensor out.
+        framework: ``"pt"`` or ``"np"``, the library of the targets.
+        storage_options: As for `load`.
+        fs: As for `load`.
+        options: As for `load`.
+        progress: As for `load`.
+        dtype: As for `load`: a target must have the dtype its tensor has after the cast. ``"target"``: each is cast to
+            the dtype of its target, between the same dtypes.
+        verify: As for `load`.
+
+    Returns:
+        What was done; remarks name what stays on the meta device, because the checkpoint does not hold it, and hooks
+        that ``load_state_dict`` would have run on the tensors before it copies them. Those it runs afterwards were run.
+
+    Raises:
+        UsageError: `device` is given, and nothing is on the meta device.
+        UnknownTensorError: the checkpoint has none of the names that `names`, `prefix` or `rename` speak of.
+        TargetError: a target is missing, has another shape or dtype, is no plain tensor, shares a part of its memory
+            with another or with itself, or got other memory while it was filled; or two targets are the same memory
+            (tied), and the checkpoint holds different bytes for them; or two tensors get one name.
+        StreamerError: as for `load`.
+
+    Example:
+        >>> with torch.device("meta"):                                          # doctest: +SKIP
+        ...     model = Model()
+        >>> streamer.load_into("s3://bucket/model", model, device="cuda:0")     # doctest: +SKIP
+    """
+    uri, storage_options = hidden_uris(uri), hidden(storage_options)
+    names, renaming, own = checked_names(names), Renaming(prefix, rename), tensors_of(target)
+    check_progress(progress)
+    check_switch("strict", strict)
+    meta = MetaModule(target)
+    fresh = _replaceable(meta, own, device)
+    library = _library(framework, device, dtype, uri)
+    checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
+    wanted = wanted_tensors(checkpoint, names)
+    chosen = [each.entry.name for each in wanted]
+    pairs = pair_names(chosen, list(checkpoint.catalog.tensors), own, renaming, strict=strict)
+    tensors = {stored: own[name] for stored, name in pairs.targets.items()}
+    new = {stored: fresh[name] for stored, name in pairs.targets.items() if name in fresh}
+    if _is_by_name(device, dtype, new):
+        places = _devices(device, pairs.targets, new)
+        library = _library(framework, places, dtype, uri, {stored: each.dtype for stored, each in tensors.items()})
+    loaded, report = _read(checkpoint, wanted, library, tensors, new, progress=progress)
+    meta.assign({pairs.targets[stored]: tensor for stored, tensor in loaded.items()})
+    run_post_hooks(target, pairs.missing, [str(renaming.name_of(name)) for name in pairs.unexpected])
+    remarks = (*report.remarks, *meta.remarks(), *skipped_code(target))
+    return replace(report, remarks=remarks, missing=pairs.missing, unexpected=pairs.unexpected)
+
+
+def _replaceable(meta: MetaModule, own: Mapping[str, Any], device: Any) -> dict[str, Any]:
+    """Give the targets on the meta device, for which alone a device may be given."""
+    fresh = meta.replaceable(own)
+    if device is not None and not fresh:
+        raise UsageError("device= is for targets on the meta device, and these have memory", hint="Leave it out")
+    return fresh
+
+
+def _library(
+    framework: str, device: Any, dtype: Any, uri: UriOption, dtypes: Mapping[str, Any] | None = None
+) -> Framework:
+    """Give the targets' library; the dtypes, by the names in the checkpoint, are for ``dtype="target"``."""
+    cast_to = DtypesByName(dtypes or {}) if _is_of_targets(dtype) else dtype
+    return framework_of(framework, "cpu" if device is None else device, cast_to, folders_of(uri))
+
+
+def _is_of_targets(dtype: Any) -> bool:
+    return isinstance(dtype, str) and dtype == "target"
+
+
+def _is_by_name(device: Any, dtype: Any, new: Mapping[str, Any]) -> bool:
+    """Whether dtypes or devices differ by tensor, so that they are known only after the names are paired."""
+    is_placed = isinstance(device, Mapping) or (device is None and any(map(is_sharded, new.values())))
+    return _is_of_targets(dtype) or (bool(new) and is_placed)
+
+
+def _devices(device: Any, targets: Mapping[str, str], new: Mapping[str, Any]) -> Any:
+    """Give the devices of new tensors by their names in the checkpoint; the caller's mapping is of the target's names.
+
+    Raises:
+        OptionError: the caller's mapping leaves one out.
+    """
+    if device is None:
+        return {"": "cpu"} | {stored: device_type_of(each) for stored, each in new.items() if is_sharded(each)}
+    if isinstance(device, Mapping) and new:
+        placement = Placement(device)
+        return {stored: placement.of(targets[stored]) for stored in new}
+    return device
+
+
+def _read(
+    checkpoint: OpenedCheckpoint,
+    wanted: list[ShardTensor],
+    library: Framework,
+    tensors: Mapping[str, Any],
+    new: Mapping[str, Any],
+    *,
+    progress: ProgressOption,
+) -> tuple[dict[str, Any], LoadReport]:
+    """Read into tensors, by their names in the checkpoint; return those that replace the new ones."""
+    reading = [each for each in wanted if each.entry.name in tensors]
+    reading, targets = match_targets(reading, tensors, library, fresh=new)
+    try:
+        with WholeRead(checkpoint, reading, library, targets=targets, progress=progress) as read:
+            loaded = _fill(read, targets)
+        targets.states.check_unchanged()
+        _check_ties(loaded, targets)
+    finally:
+        targets.lock.release()
+        count_changes(tensor for name, tensor in tensors.items() if name not in new)
+    return {name: loaded[name] for name in targets.fresh}, read.report
+
+
+def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
+    """Fill the targets that the engine does not fill; return new tensors, and those tied to another target."""
+    loaded: dict[str, Any] = {}
+    for name, tensor in tensors:
+        cut = targets.cuts.get(name)
+        if name in targets.copies:
+            _copy(name, tensor if cut is None else tensor[cut], targets.copies[name])
+        elif name in targets.tied or name in targets.fresh:
+            loaded[name] = tensor if cut is None else tensor[cut].clone()  # the rest of it is freed
+    return loaded
+
+
+def _check_ties(loaded: Mapping[str, Any], targets: Targets) -> None:
+    """Check that the checkpoint has equal bytes under two names of the same memory."""
+    ties = [(first, name, memory) for name, (first, memory) in targets.tied.items()]
+    ties += [(first, name, loaded[first]) for name, first in targets.fresh_ties.items()]
+    for first, name, memory in ties:
+        if not _are_equal(loaded[name], memory):
+            raise TargetError(
+                f"the targets {first[:80]!r} and {name[:80]!r} are the same memory, the checkpoint's tensors differ",
+                hint="Give each name a tensor of its own, or leave one of them out with names=",
+            )
+
+
+def _copy(name: str, source: Any, destination: Any) -> None:
+    try:
+        if hasattr(destination, "copy_"):
+            destination.copy_(source)
+        else:
+            destination[...] = source
+    except Exception as error:
+        raise TargetError(f"the target {name[:80]!r} cannot be filled: {type(error).__name__}") from error
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Whether their bytes are equal; as numbers, NaN is not equal to itself, and 0.0 is to -0.0."""
+    if not hasattr(one, "data_ptr"):
+        return bool(one.tobytes() == other.tobytes())
+    real = [each.resolve_conj().resolve_neg() for each in (one, other)]
+    flat = [each.to(other.device).contiguous().reshape(-1) for each in real]
+    torch = sys.modules["torch"]  # imported, as both are its tensors
+    return bool(torch.equal(*(each.view(torch.uint8) for each in flat)))

@@ -1,0 +1,59 @@
+"""``docs/modules.md`` is true: its code runs, and says what the comments beside it say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/modules.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+def run(example: str, names: dict[str, Any]) -> None:
+    exec(compile(example, "docs/modules.md", "exec"), names)
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_the_examples_run_one_after_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"uri": tmp_path}
+    run(EXAMPLES[0], names)
+    trained = names["Model"]()
+    stored = {name: tensor.clone() for name, tensor in trained.state_dict().items() if name != "head.weight"}
+    save_file(stored, tmp_path / "model.safetensors")
+    for example in EXAMPLES[1:]:
+        run(example, names)
+    told = capsys.readouterr().out
+    for comment in re.findall(r"print\(.*#\s+(.*)", PAGE):
+        for part in re.split(r"…|\. |, GB", comment):
+            assert part.strip() in told or part.startswith("() and")
+    assert told.count("not type") == told.count("not SGD") == told.count("not list") == told.count("is lazy") == 1
+    tokens = torch.tensor([1, 2, 3])
+    for filled in ("model", "wrapped", "compiled"):
+        module = getattr(names[filled], "module", getattr(names[filled], "_orig_mod", names[filled]))
+        assert torch.equal(module(tokens), trained(tokens)), filled
+    assert torch.equal(names["sharded"].embed.weight.full_tensor(), trained.embed.weight)
+    assert torch.equal(names["half"].layers[1].bias, trained.layers[1].bias.to(torch.bfloat16))
+    assert torch.equal(names["parts"]["blocks"][1].weight, trained.layers[1].weight)
+    assert (names["arrays"]["scale"] == 0.125).all()
+
+
+def test_there_are_eight_kinds_and_each_is_shown() -> None:
+    table = re.findall(r"^\| (\d)\. ", PAGE, flags=re.MULTILINE)
+    assert table == list("12345678")
+    shown = re.findall(r"# (\d): ", "\n".join(EXAMPLES))
+    assert set(shown) | {"2"} == set(table)  # the meta model is the section before

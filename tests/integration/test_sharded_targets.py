@@ -1,0 +1,124 @@
+"""Each process fills its part of a DTensor, and of one that is sharded by rows it reads that part alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sharded_loads
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor, Partial
+
+import streamer
+
+WHOLE = 304  # bytes of float32, and an integer of 8 bytes for each process
+OF_TWO = ["fsdp2", "fsdp2 on meta", "rows", "columns", "columns on meta", "copies", "of the first process"]
+OF_FOUR = ["fsdp2 on meta", "rows and columns", "rows of rows", "copies of rows", "fsdp2 over rows"]
+
+
+def loaded(cases: list[str], processes: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    checkpoint = folder / "model.safetensors"
+    save_file(sharded_loads.weights(), checkpoint)
+    command = [sys.executable, sharded_loads.__file__, ",".join(cases), str(checkpoint), str(processes)]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+    return told
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    return loaded(OF_TWO, 2, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def of_four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    return loaded(OF_FOUR, 4, tmp_path_factory.mktemp("four"))
+
+
+@pytest.mark.parametrize("case", OF_TWO[:-1])
+def test_two_processes_hold_their_parts_of_what_was_stored(of_two: Any, case: str) -> None:
+    assert [(each["wrong"], each["remarks"]) for each in of_two[case]] == [([], [])] * 2
+
+
+@pytest.mark.parametrize("case", OF_FOUR)
+def test_four_processes_hold_their_parts_of_what_was_stored(of_four: Any, case: str) -> None:
+    assert [(each["wrong"], each["remarks"]) for each in of_four[case]] == [([], [])] * 4
+
+
+def test_of_rows_only_those_of_the_process_are_read(of_two: Any, of_four: Any) -> None:
+    assert (
+        sum(each["bytes_read"] for each in of_four["fsdp2 on meta"]) < WHOLE + 4 * 40
+    )  # what is no parameter is whole
+    for case in ("fsdp2", "fsdp2 on meta"):
+        first, second = (each["bytes_read"] for each in of_two[case])
+        assert second < first < 0.7 * WHOLE
+
+
+def test_of_columns_whole_tensors_are_read(of_two: Any) -> None:
+    assert len({each["bytes_read"] for each in of_two["columns"]}) == 1
+    assert of_two["columns"][0]["bytes_read"] == of_two["copies"][0]["bytes_read"]
+
+
+def test_a_process_that_has_no_part_is_told(of_two: Any) -> None:
+    first, second = (each["error"] for each in of_two["of the first process"])
+    assert first is None
+    assert "is a DTensor that is shared by other processes than this one" in second
+
+
+@pytest.fixture
+def one_process() -> Iterator[Any]:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    save_file({"weight": torch.ones(3, 2), "bias": torch.ones(3)}, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def test_a_sum_that_is_not_made_yet_is_refused(one_process: Any, checkpoint: Path) -> None:
+    part = DTensor.from_local(torch.zeros(3, 2), one_process, [Partial()])
+    with pytest.raises(streamer.TargetError, match=r"a DTensor that is placed as .*P.*Redistribute it"):
+        streamer.load_into(checkpoint, {"weight": part}, strict=False)
+
+
+def test_another_shape_of_the_whole_is_refused(one_process: Any, checkpoint: Path) -> None:
+    other = DTensor.from_local(torch.zeros(2, 3), one_process)
+    with pytest.raises(streamer.TargetError, match=r"has shape \[3, 2\], its target \[2, 3\]"):
+        streamer.load_into(checkpoint, {"weight": other}, strict=False)
+
+
+def test_a_part_that_is_missing_is_not_taken_for_another(one_process: Any, checkpoint: Path) -> None:
+    targets = {name: DTensor.from_local(torch.zeros(3, 2), one_process) for name in ("weight", "more")}
+    with pytest.raises(streamer.TargetError, match="lacks 1 of the target's tensors: 'more'"):
+        streamer.load_into(checkpoint, targets, names="weight")
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching", "ignore:.*deprecated")  # torch's
+def test_flat_parameters_are_refused_before_anything_is_asked(one_process: Any) -> None:
+    wrapped = FullyShardedDataParallel(nn.Linear(2, 3), device_id=torch.device("cpu"))
+    with pytest.raises(streamer.TargetError, match=r"\(FSDP1\), .* shard it with fully_shard"):
+        streamer.load_into("http://127.0.0.1:9/a.safetensors", wrapped)
+
+
+def test_a_backward_through_old_parts_raises(one_process: Any, checkpoint: Path) -> None:
+    weight = nn.Parameter(DTensor.from_local(torch.zeros(3, 2), one_process))
+    loss = (weight * weight).sum().to_local()
+    streamer.load_into(checkpoint, {"weight": weight}, names="weight")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
