@@ -17,12 +17,13 @@ from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.arguments import check_uris
 from streamer.core.options.settings import Settings
 from streamer.core.outages.patience import Patience
+from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
 from streamer.core.store.sources import Store
-from streamer.plugins.registry import enabled, folder_of, refuse_accidental_file_systems
+from streamer.plugins.registry import enabled, folder_of, refuse_accidental_file_systems, scheme_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -61,7 +62,7 @@ def locate(
         StorageError: and its kinds, from the storage.
     """
     uris = _as_list(uri)
-    options = _options_by_uri(storage_options, len(uris))
+    options = _options_by_uri(storage_options, uris)
     refuse_accidental_file_systems(uris)
     lookup = _Lookup(settings, fs, strategy, enabled(uris=uris), Patience(settings.block_deadline_s))
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
@@ -134,14 +135,23 @@ def _as_list(uri: UriOption) -> list[str]:
     return [hidden_uri(os.fspath(each)) for each in uris]
 
 
-def _options_by_uri(storage_options: StorageOptions, count: int) -> list[Mapping[str, Any] | None]:
-    if storage_options is None or isinstance(storage_options, Mapping):
-        return [storage_options] * count
+def _options_by_uri(storage_options: StorageOptions, uris: Sequence[str]) -> list[Mapping[str, Any] | None]:
+    if storage_options is None:
+        return [None] * len(uris)
+    if isinstance(storage_options, Mapping):
+        is_mixed = any(scheme_of(each) != "file" for each in uris)
+        for_files = _by_scheme(storage_options) if is_mixed else storage_options
+        return [for_files if scheme_of(each) == "file" else storage_options for each in uris]
     options = list(storage_options)
-    if len(options) != count:
-        there_are = "is 1 URI" if count == 1 else f"are {count} URIs"
+    if len(options) != len(uris):
+        there_are = "is 1 URI" if len(uris) == 1 else f"are {len(uris)} URIs"
         raise OptionError(
             f"storage_options is a list of {len(options)}, and there {there_are}",
             hint="Give one mapping for all URIs, or a list with one, or None, for each",
         )
     return options
+
+
+def _by_scheme(storage_options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Keep the options that are under a name: the others are for the URLs beside the files."""
+    return SecretOptions({name: each for name, each in storage_options.items() if isinstance(each, Mapping)})

@@ -82,7 +82,7 @@ def test_a_dtype_by_another_name_is_met_with_torchs(file: Path, dtype: str, mean
 
 @pytest.mark.parametrize("dtype", ["int8", torch.int8, 16, "float8_e5m2"])
 def test_a_dtype_to_which_nothing_is_cast_is_refused(file: Path, dtype: Any) -> None:
-    with pytest.raises(streamer.OptionError, match="Leave it out, and cast the tensors afterwards"):
+    with pytest.raises(streamer.OptionError, match="Leave it out and cast afterwards"):
         streamer.load(file, dtype=dtype)
 
 
