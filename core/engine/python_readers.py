@@ -29,6 +29,7 @@ from streamer.core.engine.plan import ReadPlan
 
 __all__ = ["PythonReaders"]
 
+COLLECTING_PAUSES_S = (0.0, 0.001, 0.01, 0.1)  # another thread's collection may take as long
 JOIN_S = 1.0  # a read_into that hangs cannot be interrupted: its daemon thread is left behind, and keeps its memory
 
 
@@ -110,10 +111,7 @@ class PythonReaders:
             forget_locals(error)  # they would keep the load's memory as long as somebody keeps the error
         # A slice of the view holds the block, not the view. An error that the source handled may hold a slice in a
         # reference cycle, as those of futures do, until garbage is collected.
-        is_kept = is_shared()
-        if is_kept:
-            gc.collect()
-            is_kept = is_shared()
+        is_kept = is_shared() and _is_true_without_garbage(is_shared)
         if error is None and is_kept:
             uri = self._objects[block.source].uri
             owner = owner_of(self._objects[block.source])
@@ -206,6 +204,16 @@ def _caught(function: Callable[..., None], *arguments: object) -> BaseException 
     except BaseException as error:
         return error
     return None
+
+
+def _is_true_without_garbage(is_true: Callable[[], bool]) -> bool:
+    """Whether something stays true when garbage is collected, which does nothing while another thread collects."""
+    for pause_s in COLLECTING_PAUSES_S:
+        time.sleep(pause_s)
+        gc.collect()
+        if not is_true():
+            return False
+    return True
 
 
 def _is_released(view: memoryview) -> bool:

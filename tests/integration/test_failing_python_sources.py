@@ -261,3 +261,23 @@ def test_of_two_failures_the_first_is_the_cause():
         assert time.monotonic() < give_up_at
         time.sleep(0.01)
     assert str(error_of(session).__cause__) == "first"
+
+
+def test_another_threads_garbage_collection_does_not_blame_a_source_regression(monkeypatch):
+    """`gc.collect` does nothing while another thread collects: garbage held the buffer, and the source was blamed."""
+    collect, asked = gc.collect, []
+
+    def busy_at_first():
+        asked.append(1)
+        return collect() if len(asked) > 2 else 0
+
+    def read_into(buffer, offset):
+        cycle = [buffer[:10]]
+        cycle.append(cycle)
+        return len(buffer)
+
+    monkeypatch.setattr("streamer.core.engine.python_readers.gc.collect", busy_at_first)
+    session = session_of(read_into)
+    _read_all(session)
+    session.close()
+    assert len(asked) > 2
