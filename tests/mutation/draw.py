@@ -13,6 +13,8 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections import defaultdict
+from itertools import zip_longest
 from pathlib import Path
 
 import click
@@ -21,7 +23,7 @@ from coverage import CoverageData
 from mutation.drawing import Drawn, native_changes, python_changes
 from mutation.running import NATIVE, ROOT, check_clean, is_noticed_by_native_tests, is_noticed_by_pytest, replaced
 
-MOST_TESTS = 80  # of one change: a line of the core is run by thousands, and nearly all of them notice
+MOST_TESTS = 250  # of one change: a line of the core is run by thousands, and nearly all of them notice
 NATIVE_SUFFIXES = (".cc", ".h")
 NOT_THE_PRODUCT = ("_test.cc", "_fixture.h", "loopback_server.cc", "loopback_server.h")
 
@@ -38,25 +40,31 @@ def files_in(folders: tuple[str, ...]) -> list[Path]:
 
 
 def tests_of(path: Path, line: int, recorded: CoverageData, chance: random.Random) -> list[str]:
-    """Name the tests that ran a line, so many at most."""
+    """Name the tests that ran a line, so many at most: one of each function first, which else has a hundred cases."""
     contexts = recorded.contexts_by_lineno(str(path)).get(line, [])
     tests = sorted({context.rpartition("|")[0] or context for context in contexts if "::" in context})
-    return chance.sample(tests, min(MOST_TESTS, len(tests)))
+    cases: dict[str, list[str]] = defaultdict(list)
+    for test in chance.sample(tests, len(tests)):
+        cases[test.partition("[")[0]].append(test)
+    rounds = zip_longest(*cases.values())
+    return [test for each in rounds for test in each if test is not None][:MOST_TESTS]
 
 
 @click.command(help=__doc__)
 @click.argument("folders", nargs=-1, required=True)
 @click.option("--count", default=40, show_default=True, help="How many changes.")
 @click.option("--seed", default=1, show_default=True)
-def main(folders: tuple[str, ...], count: int, seed: int) -> None:
+@click.option("--only", help="Numbers of changes, with commas between them: try these of a run again.")
+def main(folders: tuple[str, ...], count: int, seed: int, only: str | None) -> None:
     check_clean()
     recorded = CoverageData(str(ROOT / ".coverage"))
     recorded.read()  # nothing where there is no such file
     chance = random.Random(seed)
     every = [(path, drawn) for path in files_in(folders) for drawn in changes_of(path)]
     missed = 0
-    wanted = chance.sample(every, min(count, len(every)))
-    for number, (path, drawn) in enumerate(wanted, 1):
+    drawn_numbers = dict(enumerate(chance.sample(every, min(count, len(every))), 1))
+    wanted = {int(number): drawn_numbers[int(number)] for number in only.split(",")} if only else drawn_numbers
+    for number, (path, drawn) in wanted.items():
         text = path.read_text()
         with replaced(path, drawn.made_in(text)):
             if path.suffix == ".py":
