@@ -20,6 +20,7 @@ PAGE = ROOT / "docs/architecture.md"
 
 # From the top: a room imports from lines below its own, never from its own line or from above.
 PYTHON_ROOMS = [
+    "face",
     "streamer.compat",
     "streamer",
     "plugins.contract",
@@ -44,6 +45,7 @@ PYTHON_ROOMS = [
 ]
 ENGINE_ROOMS = ["python", "session", "gpu http nfs", "schedule", "io", "cuda net plan", "base integrity"]
 
+FACE = ("streamer", "streamer.__main__", "streamer._cli")  # what users name: the one room that is no folder
 FOLDERS = {"streamer": "src/streamer", "core": "core", "backends": "backends", "plugins": "plugins"}
 
 
@@ -69,6 +71,8 @@ def room_of(module: str) -> str:
     """Say in which room a module of `python_files`, or what is imported under such a name, lies."""
     layer, *inside = module.split(".")
     named = f"{layer}.{inside[0]}" if inside else layer
+    if named in FACE:
+        return "face"
     return named if named in ranks(PYTHON_ROOMS) else layer
 
 
@@ -84,7 +88,7 @@ def python_imports(path: Path) -> Iterator[str]:
         for name in names:
             inner = name.removeprefix("streamer.")
             if inner.partition(".")[0] != "_native":
-                yield inner if inner.partition(".")[0] in FOLDERS else "streamer"
+                yield inner if inner.partition(".")[0] in FOLDERS else f"streamer.{inner}".removesuffix(".streamer")
 
 
 def code_of(path: Path) -> str:

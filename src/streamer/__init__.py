@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from streamer._manifest import ManifestReport, write_manifest
     from streamer._safe_open import safe_open
     from streamer._stream import Stream, stream
+    from streamer.compat.patches import patch, patched, unpatch
     from streamer.core.checkpoint.report import LoadReport
     from streamer.core.errors import (
         AccessDeniedError,
@@ -106,10 +107,13 @@ __all__ = [
     "load_file",
     "load_into",
     "open",
+    "patch",
+    "patched",
     "plugins",
     "release_pinned_memory",
     "safe_open",
     "stream",
+    "unpatch",
     "write_manifest",
 ]
 
@@ -128,6 +132,9 @@ _HOME = {
     "safe_open": "streamer._safe_open",
     "Stream": "streamer._stream",
     "stream": "streamer._stream",
+    "patch": "streamer.compat.patches",
+    "patched": "streamer.compat.patches",
+    "unpatch": "streamer.compat.patches",
     "Options": "streamer.core.options.options",
     "LoadReport": "streamer.core.checkpoint.report",
     "hookimpl": "streamer.core.store.sources",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import runpy
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -68,6 +70,27 @@ def list_plugins(as_json: bool) -> None:
     for row in rows:
         cells = [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
         click.echo(printable("  ".join(cells)))
+
+
+@main.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-m", "is_module", is_flag=True, help="TARGET is the name of a module, as for python -m.")
+@click.argument("target")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> None:
+    """Run the script TARGET, or a module, with ARGUMENTS, while libraries that use safetensors read with streamer.
+
+    STREAMER_DISABLE_PATCHES=1 runs it without.
+
+    Example: python -m streamer run train.py --model s3://bucket/model
+    """
+    sys.argv = [target, *arguments]
+    with streamer.patched():
+        if is_module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
+            runpy.run_path(target, run_name="__main__")
 
 
 @main.command("manifest")

@@ -5,8 +5,6 @@ It is loaded before safetensors' own tests import theirs (``pytest -p conformanc
 
 from __future__ import annotations
 
-import types
-
 import pytest
 import safetensors
 import safetensors.numpy
@@ -33,7 +31,6 @@ class _Counted(_handle.EngineHandle):
         opened += 1
 
 
-_handle.safetensors = types.SimpleNamespace(safe_open=safetensors.safe_open)  # it is replaced below
 _handle._is_for_safetensors = lambda *_: False
 _handle.EngineHandle = _Counted
 for module, names in NAMES.items():

@@ -22,8 +22,8 @@ PUBLIC = """
     ObjectNotFoundError OptionError Options OutOfMemoryError PluginError
     RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TensorIndexError
     TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
-    UnsupportedDtypeError UsageError aload astream hookimpl load load_file load_into open plugins
-    release_pinned_memory safe_open stream write_manifest
+    UnsupportedDtypeError UsageError aload astream hookimpl load load_file load_into open
+    patch patched plugins release_pinned_memory safe_open stream unpatch write_manifest
 """
 
 
@@ -54,7 +54,7 @@ def test_every_room_has_files_to_check():
         for module, path in PYTHON_FILES.items()
         for layer in [module.partition(".")[0]]
     }
-    assert len(folders) == len(PYTHON_RANKS)  # no folder is without a line of its own
+    assert len(folders) == len(PYTHON_RANKS) - 1  # but for the face, no folder is without a line of its own
 
 
 def test_the_page_shows_the_rooms_as_they_are():

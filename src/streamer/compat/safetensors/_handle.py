@@ -8,8 +8,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import safetensors
 from safetensors import SafetensorError
+from safetensors import safe_open as their_safe_open  # bound here, as `streamer.patch` replaces it there
 
 from streamer._checkpoint import Checkpoint
 from streamer._opening import Opening
@@ -65,7 +65,7 @@ class safe_open:  # noqa: N801  safetensors' name
         """Open with safetensors, or with the engine."""
         filename, storage_options = hidden_uri(filename), hidden(storage_options)
         if _is_for_safetensors(filename, device, storage_options, options):
-            return safetensors.safe_open(filename, framework, device, backend=backend)
+            return their_safe_open(filename, framework, device, backend=backend)
         return EngineHandle(
             filename, framework, device, backend=backend, storage_options=storage_options, options=options
         )
