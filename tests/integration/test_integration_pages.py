@@ -22,6 +22,12 @@ def test_the_index_names_every_page() -> None:
     assert listed == {path.name for path in PAGES.glob("*.md")} - {"README.md"}
 
 
+def test_patches(capsys: pytest.CaptureFixture[str]) -> None:
+    for example in examples("README.md"):
+        exec(compile(example, "README.md", "exec"), {})
+    assert "'safetensors.safe_open'" in capsys.readouterr().out
+
+
 def test_safetensors(capsys: pytest.CaptureFixture[str]) -> None:
     model = {"weight": torch.ones(3, 4), "bias": torch.zeros(3)}
     fsspec.filesystem("memory").pipe_file("/page/model.safetensors", safetensors.torch.save(model))
