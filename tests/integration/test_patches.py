@@ -20,12 +20,6 @@ import streamer
 from streamer.compat import patches
 
 URL = "memory://patched/model.safetensors"
-ORIGINALS = (
-    safetensors.safe_open,
-    safetensors.torch.load_file,
-    safetensors.torch.load_model,
-    safetensors.numpy.load_file,
-)
 
 
 def held() -> tuple[object, ...]:
@@ -35,6 +29,9 @@ def held() -> tuple[object, ...]:
         safetensors.torch.load_model,
         safetensors.numpy.load_file,
     )
+
+
+ORIGINALS = held()
 
 
 @pytest.fixture(autouse=True)
