@@ -38,6 +38,8 @@ def hint_for_missing(path: str, text: str) -> str:
     if (mistake := _mistake_in(text)) is not None:
         return mistake
     parent, name = _first_missing(path)
+    if os.path.isfile(parent):
+        return f"{quoted(os.path.basename(parent))} is a file, not a folder"
     found = near_names(name, _names_in(parent))
     is_near = found.startswith("Near")
     if _REPOSITORY.fullmatch(text) and not _SUFFIX.search(text):
