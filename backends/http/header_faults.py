@@ -24,17 +24,17 @@ def fault_of(name: str, value: str) -> str | None:
 
     Example:
         >>> fault_of("authorization", "Bearer S3CR3T\n")
-        "The value of the header 'authorization' holds a line feed (\\n) at its end"
+        "The value of 'authorization' in headers holds a line feed (\\n) at its end"
         >>> fault_of("x: S3CR3T", "")
-        'The name of a header holds a colon as its character 2'
+        'A name in headers holds a colon as its character 2'
     """
     if not name:
-        return "The name of a header is empty"
+        return "A name in headers is empty"
     if not _TOKEN.fullmatch(name):
-        return f"The name of a header holds {_described(name, lambda letter: not _TOKEN.fullmatch(letter))}"
+        return f"A name in headers holds {_described(name, lambda letter: not _TOKEN.fullmatch(letter))}"
     if fault := _described(value, lambda letter: letter in "\r\n\0" or not is_sendable(letter)):
-        shown = repr(name) if _USUAL_NAME.fullmatch(name) else "with an unusual name"
-        return f"The value of the header {shown} holds {fault}"
+        shown = repr(name) if _USUAL_NAME.fullmatch(name) else "an unusual name"
+        return f"The value of {shown} in headers holds {fault}"
     return None
 
 

@@ -38,11 +38,15 @@ def hint_for_missing(path: str, text: str) -> str:
     if (mistake := _mistake_in(text)) is not None:
         return mistake
     parent, name = _first_missing(path)
+    if os.path.isfile(parent):
+        return f"{quoted(os.path.basename(parent))} is a file, not a folder"
     found = near_names(name, _names_in(parent))
-    if found.startswith("Near"):
-        return f"{quoted(name)} does not exist. {found}"
+    is_near = found.startswith("Near")
     if _REPOSITORY.fullmatch(text) and not _SUFFIX.search(text):
-        return f"A model of the Hugging Face Hub is hf://{text}; otherwise check the path"
+        near = f". {found}" if is_near else ""
+        return f"A model of the Hugging Face Hub is hf://{text}; otherwise check the path{near}"
+    if is_near:
+        return f"{quoted(name)} does not exist. {found}"
     return f"{_USUAL}. {found}" if found and parent == os.path.dirname(path) else _USUAL
 
 

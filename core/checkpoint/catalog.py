@@ -126,11 +126,17 @@ def _add_entries(
             continue  # the index takes it from another shard
         first = tensors.get(entry.name)
         if first is not None:
-            raise FormatError(
-                f"tensor {entry.name[:80]!r} is in two shards: {shards[first.shard].uri} and {shards[shard].uri}",
-                hint="Name one file, or the *.safetensors.index.json that says which shard counts",
-            )
+            raise _twin(entry.name, shards[first.shard].uri, shards[shard].uri)
         tensors[entry.name] = ShardTensor(shard, entry)
+
+
+def _twin(name: str, first: str, second: str) -> FormatError:
+    if first == second:
+        return FormatError("the same shard is named twice", uri=first, hint="Name each file once")
+    return FormatError(
+        f"tensor {name[:80]!r} is in two shards: {first} and {second}",
+        hint="Name one file, or the *.safetensors.index.json that says which shard counts",
+    )
 
 
 def _check_index(

@@ -25,13 +25,14 @@ MAX_COMPARED_NAMES = 500  # difflib takes about 0.1 ms for each, and an error mu
 MAX_COMPARED_CHARACTERS = 300  # difflib is quadratic in the length; longer names get no hint
 
 
-def select(names: NamesOption, available: Sequence[str]) -> set[str] | None:
+def select(names: NamesOption, available: Sequence[str], uri: str | None = None) -> set[str] | None:
     """Choose tensors by name.
 
     Args:
         names: None for everything; a string or strings, each an exact name or a pattern as in
             `fnmatch.fnmatchcase`; or a callable that says of each name whether it is wanted.
         available: The names there are.
+        uri: The checkpoint, for messages.
 
     Returns:
         The chosen names, or None for everything.
@@ -54,7 +55,7 @@ def select(names: NamesOption, available: Sequence[str]) -> set[str] | None:
     for wanted in [names] if isinstance(names, str) else names:
         matched = {wanted} if wanted in existing else _matching(wanted, available)
         if not matched:
-            raise unknown_tensor(wanted, available)
+            raise unknown_tensor(wanted, available, uri)
         chosen |= matched
     return chosen
 

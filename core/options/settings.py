@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from streamer.core.options.deadline import Deadline
+from streamer.core.options.environment_names import warn_of_typos
 from streamer.core.options.limits import Limits
 from streamer.core.options.machine import memory_bytes
 from streamer.core.options.options import GIB, MIB, Options
@@ -71,6 +72,7 @@ def resolve(options: Options | None) -> Settings:
         OptionError: a ``STREAMER_*`` variable is not a number or out of its bounds.
     """
     user = (options or Options()).filled_from_environment()
+    warn_of_typos(each.name for each in fields(Options))
     chosen = {
         "nfs_threads": user.nfs_threads or DEFAULT_NFS_THREADS,
         "python_threads": user.python_threads or DEFAULT_PYTHON_THREADS,

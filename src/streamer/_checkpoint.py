@@ -48,7 +48,7 @@ class Checkpoint(Generic[TensorT]):
         self._opening = opening
         self._framework = opening.library()
         self._checkpoint = opening.opened()
-        chosen = select(opening.names, list(self._checkpoint.catalog.tensors))
+        chosen = select(opening.names, list(self._checkpoint.catalog.tensors), self._checkpoint.label)
         self._shard_tensors = {each.entry.name: each for each in self._checkpoint.catalog.in_file_order(chosen)}
         self._is_closed = False
 
@@ -95,7 +95,7 @@ class Checkpoint(Generic[TensorT]):
         """
         self._check_open()
         check_progress(progress)
-        chosen = select(names, list(self._shard_tensors))
+        chosen = select(names, list(self._shard_tensors), self._checkpoint.label)
         wanted = [each for name, each in self._shard_tensors.items() if chosen is None or name in chosen]
         progress = self._opening.progress if progress is None else progress
         with WholeRead(self._checkpoint, wanted, self._library(device, dtype), progress=progress) as tensors:

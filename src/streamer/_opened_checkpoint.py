@@ -76,5 +76,5 @@ def wanted_tensors(checkpoint: OpenedCheckpoint, names: NamesOption) -> list[Sha
     Raises:
         UnknownTensorError: a name or pattern matches nothing.
     """
-    chosen = select(names, list(checkpoint.catalog.tensors))
+    chosen = select(names, list(checkpoint.catalog.tensors), checkpoint.label)
     return list(checkpoint.catalog.in_file_order(chosen))

@@ -52,6 +52,12 @@ def test_a_scalar_and_a_tensor_of_one_byte_are_delivered(tmp_path: Path) -> None
     assert (loaded["scalar"].item(), loaded["byte"].item()) == (7.0, 3)
 
 
+def test_a_shard_that_is_named_twice_is_called_that(tmp_path: Path) -> None:
+    shard = sharded(tmp_path, FIRST) / "model-0.safetensors"
+    with pytest.raises(streamer.FormatError, match=r"model-0\.safetensors: the same shard is named twice"):
+        streamer.load([shard, shard])
+
+
 def test_a_tensor_that_the_index_promises_and_no_shard_holds_is_an_error(tmp_path: Path) -> None:
     folder = sharded(tmp_path, FIRST, index={"a": "model-0.safetensors", "lost": "model-0.safetensors"})
     with pytest.raises(streamer.ShardIndexError, match="lost"):

@@ -439,6 +439,13 @@ def test_options_s3fs_cannot_use_are_the_callers_mistake(changes: dict[str, Any]
     assert "CANARY" not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("place", ["", "client_kwargs"])
+def test_an_endpoint_without_a_scheme_is_refused(place: str) -> None:
+    endpoint = {"endpoint_url": "127.0.0.1:9000"}
+    with pytest.raises(OptionError, match="endpoint_url must begin with http:// or https://"):
+        S3Store("s3://bucket/key", {place: endpoint} if place else endpoint)
+
+
 @pytest.mark.parametrize("uri", ["s3://", "s3:///key", "s3://AKID:CANARY@bucket/key", "s3://AKID:CAN/ARY@bucket/key"])
 def test_a_url_without_a_bucket_or_with_a_password_is_refused(uri: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -76,6 +76,12 @@ def test_a_name_that_is_like_none_is_met_with_the_shards_there_are(models: Path)
     assert said(models / "xyz" / "llama-8b") == "Check the path, and that its disk is mounted"
 
 
+def test_a_file_in_the_place_of_a_folder_is_called_one(models: Path) -> None:
+    with pytest.raises(streamer.ObjectNotFoundError, match="ENOTDIR") as caught:
+        streamer.load(models / "llama-8b" / "model.safetensors" / "x")
+    assert caught.value.hint == "'model.safetensors' is a file, not a folder"
+
+
 def test_a_link_that_leads_nowhere_is_called_that(models: Path) -> None:
     link = models / "model.safetensors"
     link.symlink_to("/no/such/blob")
