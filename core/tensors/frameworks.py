@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamer.core.discovery.entry_points import refuse_accidental
-from streamer.core.errors import OptionError, UnsupportedDtypeError
-from streamer.core.tensors.devices import Devices, HostOnly, TorchDevices
+from streamer.core.errors import OptionError
+from streamer.core.tensors.devices import Devices, TorchDevices
+from streamer.core.tensors.numpy_framework import NumpyFramework
+from streamer.core.tensors.unsupported import check_addressable, unsupported
 
 if TYPE_CHECKING:
     from streamer import _native
     from streamer.core.format.header import TensorEntry
 
 __all__ = ["DtypesByName", "Framework", "framework_of"]
-
-LARGEST_ITEM_BYTES = 16
-LARGEST_STRIDE = 2**63 - 1
 
 _TORCH_DTYPES = {
     "BOOL": "bool",
@@ -46,21 +44,6 @@ _TORCH_DTYPES = {
     "F64": "float64",
     "I64": "int64",
     "U64": "uint64",
-}
-_NUMPY_DTYPES = {
-    "BOOL": "?",
-    "U8": "u1",
-    "I8": "i1",
-    "I16": "<i2",
-    "U16": "<u2",
-    "F16": "<f2",
-    "I32": "<i4",
-    "U32": "<u4",
-    "F32": "<f4",
-    "C64": "<c8",
-    "F64": "<f8",
-    "I64": "<i8",
-    "U64": "<u8",
 }
 # A cast between these keeps the values' meaning; smaller dtypes are quantized, and need their scales.
 _CAST = ("F64", "F32", "F16", "BF16")
@@ -127,16 +110,16 @@ class TorchFramework:
         if dtype is None:
             dtype = getattr(self._torch, _TORCH_DTYPES[entry.dtype], None)
             if dtype is None:
-                raise _unsupported(entry, f"torch {self._torch.__version__} has no such dtype")
+                raise unsupported(entry, f"torch {self._torch.__version__} has no such dtype")
             self._dtypes[entry.dtype] = dtype
         return dtype
 
     def shape(self, entry: TensorEntry) -> tuple[int, ...]:
-        _check_addressable(entry)
+        check_addressable(entry)
         if entry.dtype != "F4" or not entry.shape:
             return entry.shape
         if entry.shape[-1] % 2:
-            raise _unsupported(entry, "torch packs two values into an element, and the last dimension is odd")
+            raise unsupported(entry, "torch packs two values into an element, and the last dimension is odd")
         return (*entry.shape[:-1], entry.shape[-1] // 2)
 
     def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
@@ -158,50 +141,6 @@ class TorchFramework:
     def cast(self, tensor: Any, entry: TensorEntry) -> Any:
         is_cast = self._cast_to is not None or self._casts is not None
         return tensor.to(self.final_dtype(entry)) if is_cast else tensor
-
-
-class NumpyFramework:
-    """numpy arrays; only the dtypes numpy has."""
-
-    def __init__(self, device: Any) -> None:
-        import numpy as np  # noqa: PLC0415  as for torch
-
-        self.devices = HostOnly(device)
-        self._np = np
-
-    def dtype(self, entry: TensorEntry) -> Any:
-        name = _NUMPY_DTYPES.get(entry.dtype)
-        if name is None:
-            raise _unsupported(entry, "numpy has no such dtype", hint='Use framework="pt"')
-        return self._np.dtype(name)
-
-    def shape(self, entry: TensorEntry) -> tuple[int, ...]:
-        _check_addressable(entry)
-        return entry.shape
-
-    def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
-        dtype = self.dtype(entry)
-        if memory is None:
-            return self._np.empty(entry.shape, dtype=dtype)
-        return self._np.frombuffer(memoryview(memory), dtype=dtype).reshape(entry.shape)
-
-    def final_dtype(self, entry: TensorEntry) -> Any:
-        return self.dtype(entry)
-
-    def can_cast(self, entry: TensorEntry, dtype: Any) -> bool:
-        return False
-
-    def cast(self, tensor: Any, entry: TensorEntry) -> Any:
-        return tensor
-
-
-def _check_addressable(entry: TensorEntry) -> None:
-    """Check that strides fit 64 signed bits: an empty tensor may have any dimension beside its zero."""
-    if 0 not in entry.shape:
-        return  # the file's size bounds it
-    strides = prod(max(1, size) for size in entry.shape)
-    if strides * LARGEST_ITEM_BYTES > LARGEST_STRIDE:
-        raise _unsupported(entry, "the other dimensions of this empty tensor are too large for torch and numpy")
 
 
 def framework_of(name: str, device: Any = "cpu", cast_to: Any = None, folders: Iterable[str] = ()) -> Framework:
@@ -238,7 +177,3 @@ def _cast_dtype(torch: Any, dtype: Any) -> Any:
     meant = name if name in names.split(", ") else _OTHER_NAMES.get(name)
     hint = f"Did you mean {meant!r}?" if meant else 'Leave it out and cast afterwards, or load_into(dtype="target")'
     raise OptionError(f"dtype is one of {names}, not {text!r}", hint=hint)
-
-
-def _unsupported(entry: TensorEntry, reason: str, hint: str | None = None) -> UnsupportedDtypeError:
-    return UnsupportedDtypeError(f"tensor {entry.name[:80]!r} is {entry.dtype}: {reason}", hint=hint)

@@ -25,7 +25,7 @@ from streamer.plugins import registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/errors.md"
 FAST = streamer.Options(
-    max_attempts=2, first_byte_timeout_s=0.3, stall_timeout_s=0.3, block_deadline_s=1.0, block_bytes=64 << 10
+    max_attempts=3, first_byte_timeout_s=0.3, stall_timeout_s=0.3, block_deadline_s=1.0, block_bytes=64 << 10
 )
 
 
@@ -89,7 +89,7 @@ class Provoked:
         streamer.load_into(self.file, {"weight": torch.zeros(7), "bias": torch.zeros(3)})
 
     def unsupported_dtype_error(self) -> None:
-        save_file({"weight": torch.zeros(2, dtype=torch.bfloat16)}, self.file)
+        save_file({"weight": torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}, self.file)
         streamer.load(self.file, framework="np")
 
     def format_error(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -106,6 +107,20 @@ def test_numpy_arrays_come_out_too(folder, tensors):
     for name, array in got.items():
         assert isinstance(array, np.ndarray)
         assert is_same(torch.from_numpy(array), tensors[name])
+
+
+def test_numpy_has_the_small_floats_of_ml_dtypes(folder, tensors):
+    small = {name: each for name, each in tensors.items() if each.is_floating_point() and each.element_size() < 4}
+    got = streamer.load(folder, framework="np", names=[name for name in small if small[name].dtype != torch.float16])
+    assert {str(array.dtype) for array in got.values()} >= {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
+    for name, array in got.items():
+        assert np.array_equal(array.astype(np.float32), tensors[name].to(torch.float32).numpy(), equal_nan=True)
+
+
+def test_without_ml_dtypes_it_says_what_to_install(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(streamer.UnsupportedDtypeError, match=r"(BF16|F8).* pip install ml_dtypes, or .*pt"):
+        streamer.load(folder, framework="np")
 
 
 def test_every_tensor_owns_its_memory_and_may_be_written(folder):
@@ -391,7 +406,6 @@ def test_a_folder_without_safetensors_says_so(tmp_path):
         ({"framework": "tf"}, streamer.OptionError, "tf"),
         ({"names": ["embed", "nix"]}, streamer.UnknownTensorError, "nix"),
         ({"names": "nix.*"}, streamer.UnknownTensorError, "nix"),
-        ({"framework": "np"}, streamer.UnsupportedDtypeError, "BF16|F8"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_refused_before_reading(folder, options, error, message):

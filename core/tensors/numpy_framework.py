@@ -1,0 +1,91 @@
+"""numpy arrays, with the dtypes of numpy and of ml_dtypes, where that is installed.
+
+numpy is imported when a framework is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamer.core.tensors.devices import HostOnly
+from streamer.core.tensors.unsupported import check_addressable, unsupported
+
+if TYPE_CHECKING:
+    from streamer import _native
+    from streamer.core.format.header import TensorEntry
+
+__all__ = ["NumpyFramework"]
+
+_NUMPY_DTYPES = {
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "I16": "<i2",
+    "U16": "<u2",
+    "F16": "<f2",
+    "I32": "<i4",
+    "U32": "<u4",
+    "F32": "<f4",
+    "C64": "<c8",
+    "F64": "<f8",
+    "I64": "<i8",
+    "U64": "<u8",
+}
+# F4 is not among them: ml_dtypes gives each value a byte, and a file two values.
+_ML_DTYPES = {
+    "BF16": "bfloat16",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+
+
+class NumpyFramework:
+    """numpy arrays; see `Framework`."""
+
+    def __init__(self, device: Any) -> None:
+        import numpy as np  # noqa: PLC0415  as for torch
+
+        self.devices = HostOnly(device)
+        self._np = np
+        self._dtypes: dict[str, Any] = {}
+
+    def dtype(self, entry: TensorEntry) -> Any:
+        if entry.dtype not in self._dtypes:
+            name = _NUMPY_DTYPES.get(entry.dtype)
+            self._dtypes[entry.dtype] = self._np.dtype(name) if name else self._ml_dtype(entry)
+        return self._dtypes[entry.dtype]
+
+    def shape(self, entry: TensorEntry) -> tuple[int, ...]:
+        check_addressable(entry)
+        return entry.shape
+
+    def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
+        dtype = self.dtype(entry)
+        if memory is None:
+            return self._np.empty(entry.shape, dtype=dtype)
+        return self._np.frombuffer(memoryview(memory), dtype=dtype).reshape(entry.shape)
+
+    def final_dtype(self, entry: TensorEntry) -> Any:
+        return self.dtype(entry)
+
+    def can_cast(self, entry: TensorEntry, dtype: Any) -> bool:
+        return False
+
+    def cast(self, tensor: Any, entry: TensorEntry) -> Any:
+        return tensor
+
+    def _ml_dtype(self, entry: TensorEntry) -> Any:
+        name = _ML_DTYPES.get(entry.dtype)
+        if name is None:
+            raise unsupported(entry, "numpy has no such dtype", hint='Use framework="pt"')
+        try:
+            import ml_dtypes  # noqa: PLC0415  seldom needed
+        except ImportError:
+            hint = 'pip install ml_dtypes, or use framework="pt"'
+            raise unsupported(entry, "numpy has this dtype only with ml_dtypes", hint=hint) from None
+        if not hasattr(ml_dtypes, name):
+            raise unsupported(entry, f"ml_dtypes {ml_dtypes.__version__} has no {name}", hint='Use framework="pt"')
+        return self._np.dtype(getattr(ml_dtypes, name))
