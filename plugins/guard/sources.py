@@ -12,7 +12,7 @@ from typing import Any
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 from streamer.plugins.guard.answers import number_in, text_in
 from streamer.plugins.guard.calls import Calls
-from streamer.plugins.guard.http_values import checked_http, path_in
+from streamer.plugins.guard.http_values import checked_http, line_in, path_in
 from streamer.plugins.guard.plugin import BrokenContractError, kind_of
 
 __all__ = ["guarded_source"]
@@ -38,7 +38,7 @@ def guarded_source(source: Any, calls: Calls, uri: str) -> Source:
     if isinstance(source, FileSource):
         return _file(source)
     if isinstance(source, NfsSource):
-        return NfsSource(text_in(source.url, "url"))
+        return NfsSource(line_in(source.url, "url"))
     if isinstance(source, PythonSource):
         return _python(source, calls, uri)
     raise BrokenContractError(f"returned {kind_of(source)}, not a source of streamer.plugins")
