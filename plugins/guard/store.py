@@ -57,8 +57,8 @@ class GuardedStore:
 
     def source(self, info: ObjectInfo) -> Source:
         """Say where the bytes of an object live; raises as `Store.source`."""
-        calls = self._calls
-        return calls.ask("source", lambda: guarded_source(self._store.source(info), calls, info.uri), info.uri)
+        store, calls = self._store, self._calls
+        return calls.ask("source", lambda: guarded_source(store.source(info), calls, info.uri, store), info.uri)
 
     def close(self) -> None:
         """Close the plug-in's store.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -392,6 +395,30 @@ def test_a_store_that_cannot_be_closed_loses_no_load(
 def test_a_store_that_cannot_be_closed_hides_no_earlier_error(shelf: Shelf) -> None:
     shelf.close, shelf.find = raiser(ValueError("torn")), raiser(KeyError("first"))  # type: ignore[method-assign]
     assert "KeyError" in str(blamed("find"))
+
+
+class Downloading(Shelf):
+    """Downloads into a folder of its own, which ends with it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        folder.mkdir()
+        (folder / "m").write_bytes(SHARD)
+        self.folder = folder
+        weakref.finalize(self, shutil.rmtree, folder)
+
+    def source(self, info: ObjectInfo) -> FileSource:
+        return FileSource(f"{self.folder}/m")
+
+
+def test_a_store_lives_as_long_as_its_sources(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["acme_store_module"], "OPEN", lambda: Downloading(tmp_path / "downloads"))
+    with streamer.open("acme://folder", framework="np") as checkpoint:
+        gc.collect()
+        assert list(checkpoint.get_tensors()) == ["a", "b"]
+    del checkpoint
+    gc.collect()
+    assert not (tmp_path / "downloads").exists()
 
 
 def test_a_buffer_that_is_kept_names_the_plugin(shelf: Shelf) -> None:
