@@ -4,9 +4,29 @@ Another distribution adds a storage with an entry point in the group ``streamer.
 that points to a module (or object) with a `hookimpl` called ``streamer_open_store``. That hook takes those of the
 arguments ``scheme``, ``uri``, ``storage_options`` and ``limits`` that it uses, and returns a `Store`. The suite in
 `streamer.plugins.contract` shows whether the storage behaves. Built-in backends and those of others are found alike,
-and each is loaded only when a URL asks for it.
+and each is loaded only when a URL asks for it. The errors are those of `streamer`.
 """
 
+from streamer.backends.option_names import check_option_names
+from streamer.core.errors import (
+    AccessDeniedError,
+    ChangedError,
+    ChecksumError,
+    ConnectError,
+    CredentialsError,
+    HttpStatusError,
+    ObjectNotFoundError,
+    OptionError,
+    PluginError,
+    RangeResponseError,
+    RedirectError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TransferTimeoutError,
+    TruncatedError,
+    UsageError,
+)
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.sources import (
@@ -27,24 +47,42 @@ from streamer.plugins.inventory import Backend, Examined, examine, installed
 from streamer.plugins.registry import open_store
 
 __all__ = [
+    "AccessDeniedError",
     "AnswerChecksum",
     "Backend",
+    "ChangedError",
+    "ChecksumError",
+    "ConnectError",
+    "CredentialsError",
     "DigestingStore",
     "Examined",
     "FileSource",
     "HttpSource",
+    "HttpStatusError",
     "Limits",
     "ListingCount",
     "NfsSource",
     "NoDigest",
     "ObjectDigest",
     "ObjectInfo",
+    "ObjectNotFoundError",
+    "OptionError",
     "PartDigest",
+    "PluginError",
     "PythonSource",
+    "RangeResponseError",
+    "RedirectError",
     "RemoteStore",
     "Source",
+    "StorageError",
     "Store",
+    "StreamerError",
+    "TlsError",
+    "TransferTimeoutError",
+    "TruncatedError",
+    "UsageError",
     "WritableStore",
+    "check_option_names",
     "examine",
     "hookimpl",
     "installed",

@@ -18,7 +18,7 @@ from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["VersionCheck", "fresh_info", "version_of"]
+__all__ = ["VersionCheck", "fresh_info", "size_of", "version_of"]
 
 # Names under which file systems give the version of a file, the most precise first.
 VERSION_KEYS = (
@@ -91,6 +91,16 @@ def fresh_info(fs: AbstractFileSystem, path: str) -> Mapping[str, Any]:
     fs.invalidate_cache(parent_of(fs, path))
     metadata: Mapping[str, Any] = fs.info(path)
     return metadata
+
+
+def size_of(metadata: Mapping[str, Any]) -> int | None:
+    """Return the size in the metadata of a file; None where there is none.
+
+    Raises:
+        TypeError: it is no number; or `ValueError`.
+    """
+    value = metadata.get("size")
+    return None if value is None else int(value)
 
 
 def version_of(metadata: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,7 @@ from fsspec.archive import AbstractArchiveFileSystem
 from streamer.backends.fsspec.caches import local_size_bytes
 from streamer.backends.fsspec.chains import reason_for_missing, with_guarded_links
 from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_error
-from streamer.backends.fsspec.info import fresh_info, version_of
+from streamer.backends.fsspec.info import fresh_info, size_of, version_of
 from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
 from streamer.backends.fsspec.reads import source_of
 from streamer.backends.private_names.fsspec import path_of
@@ -118,14 +118,14 @@ class FsspecStore:
         uri, own_path = self._uri(path), self._own_path(path)
         try:
             metadata = fresh_info(self._fs, str(own_path))
+            is_folder, size_bytes, version = metadata["type"] == "directory", size_of(metadata), version_of(metadata)
         except Exception as error:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
-        if metadata["type"] == "directory":
+        if is_folder:
             raise ObjectNotFoundError("This is a folder, not a file", uri=uri, hint="Name a file in it")
-        size_bytes = metadata.get("size")
         if size_bytes is None:
             size_bytes = self._size_in_cache(own_path, uri)
-        return ObjectInfo(path, uri, size_bytes=size_bytes, version=version_of(metadata))
+        return ObjectInfo(path, uri, size_bytes=size_bytes, version=version)
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files directly in a folder."""
@@ -133,12 +133,12 @@ class FsspecStore:
         try:
             self._fs.invalidate_cache(str(folder))
             entries = self._fs.ls(str(folder), detail=True)
+            files = (entry for entry in entries if entry["type"] != "directory" and _is_directly_in(folder, entry))
+            return sorted((self._listed(entry) for entry in files), key=lambda info: info.path)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:
             raise_storage_error(error, self._uri(prefix), hides_cause=self._hides_causes)
-        files = (entry for entry in entries if entry["type"] != "directory" and _is_directly_in(folder, entry))
-        return sorted((self._listed(entry) for entry in files), key=lambda info: info.path)
 
     def glance(self, prefix: str) -> list[str]:
         """Name the files and folders directly in a folder."""
@@ -169,7 +169,7 @@ class FsspecStore:
     def _listed(self, entry: Mapping[str, Any]) -> ObjectInfo:
         name: str = entry["name"]
         path = self.root + name[len(self._own_prefix) :] if name.startswith(self._own_prefix) else name
-        return ObjectInfo(path, self._uri(path), size_bytes=entry.get("size"), version=version_of(entry))
+        return ObjectInfo(path, self._uri(path), size_bytes=size_of(entry), version=version_of(entry))
 
     def _uri(self, path: str) -> str:
         """Replace the root's path in the user's URL, so that the rest of a chain stays visible."""

@@ -16,6 +16,7 @@ from streamer.core.engine.http_tuning import choose_http_reading
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.errors import ConnectError
 from streamer.core.options.settings import Settings
+from streamer.core.quoting import printable
 from streamer.core.store.sources import AnswerChecksum, FileSource, HttpSource, NfsSource, PythonSource, Source
 from streamer.core.store.trust import default_ca_file
 
@@ -104,7 +105,7 @@ def _add(engine: _native.Session, source_object: SourceObject, files: FileReadin
             ) from None
     else:
         assert isinstance(source, PythonSource)
-        engine.add_python(source_object.uri)
+        engine.add_python(printable(source_object.uri))  # names of files need not be of UTF-8
 
 
 def _compare_answers(engine: _native.Session, number: int, checksum: AnswerChecksum) -> None:

@@ -69,12 +69,14 @@ class FileSource:
             anywhere.
         needs_cache: The file system reads ahead itself (NFS, FUSE, Lustre, …): files are read past the page cache only
             if the user sets ``direct_io``.
+        holder: As of `HttpSource`.
     """
 
     path: str
     is_remote: bool = False
     inside: str | None = None
     needs_cache: bool = False
+    holder: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class HttpSource:
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
         answer_checksum: How the server sends a checksum of each answer, or None; asked for only under
             ``verify="auto"``.
+        holder: Kept as long as the source; filled in with the store of a plug-in, which so outlives its `close`.
     """
 
     url: str = field(repr=False)
@@ -126,6 +129,7 @@ class HttpSource:
     ca_file: str | None = None
     proxy: str | None = field(default=None, repr=False)
     answer_checksum: AnswerChecksum | None = None
+    holder: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -135,9 +139,11 @@ class NfsSource:
     Attributes:
         url: ``nfs://server[:port]/export/path[?option=value&…]``. The path is taken letter by letter; what follows the
             last ``?`` is options: ``version`` (4 by default), ``nfsport``, ``mountport``, ``uid``, ``gid``.
+        holder: As of `HttpSource`.
     """
 
     url: str
+    holder: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,7 @@ class PythonSource:
         timeout_s: Longest time that one call of `read_into`, with `confirm` after it, may take; the load fails when it
             takes longer. None: ``block_deadline_s`` of `streamer.Options` for the stores of plug-ins.
         owner: Whose functions these are, for messages; filled in for the stores of plug-ins.
+        holder: As of `HttpSource`.
     """
 
     read_into: Callable[[memoryview, int], int]
@@ -163,6 +170,7 @@ class PythonSource:
     remark: str | None = None
     timeout_s: float | None = None
     owner: str | None = field(default=None, repr=False, compare=False)
+    holder: object = field(default=None, repr=False, compare=False)
 
 
 Source: TypeAlias = FileSource | HttpSource | NfsSource | PythonSource

@@ -11,6 +11,7 @@ from streamer.core.errors import AccessDeniedError
 from streamer.core.options.options import MIB
 from streamer.core.store.digests import CHECKSUMS, NoDigest
 from streamer.core.store.sources import DigestingStore, WritableStore
+from streamer.plugins.contract.rules import rule
 from streamer.plugins.contract.storage import ContractStorage, pattern, read_whole
 
 __all__ = ["ExtrasContract"]
@@ -19,6 +20,7 @@ __all__ = ["ExtrasContract"]
 class ExtrasContract(ContractStorage):
     """See the module's docstring."""
 
+    @rule
     def test_a_digest_it_tells_is_that_of_the_bytes(self) -> None:
         """A store with `digest` tells one of the whole object, or of all its parts, or why it has none."""
         data = pattern(2 * MIB + 3)
@@ -32,9 +34,11 @@ class ExtrasContract(ContractStorage):
         assert digest.parts[-1].end == len(data)
         begin = 0
         for part in digest.parts:
-            assert part.value == _digest(digest.algorithm, data[begin : part.end])
+            expected = _digest(digest.algorithm, data[begin : part.end])
+            assert part.value == expected, f"digest gave {part.value} for bytes whose {digest.algorithm} is {expected}"
             begin = part.end
 
+    @rule
     def test_what_is_written_is_read_and_replaced(self) -> None:
         """A store with `write` puts a small file whole, also over one that is there."""
         self._put("a.safetensors", b"123")

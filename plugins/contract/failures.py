@@ -14,6 +14,7 @@ from streamer.core.errors import (
     StorageError,
     TruncatedError,
 )
+from streamer.plugins.contract.rules import rule
 from streamer.plugins.contract.storage import ContractStorage, opened_object, pattern, read_whole, settings
 from streamer.plugins.registry import open_store
 
@@ -23,6 +24,7 @@ __all__ = ["FailuresContract"]
 class FailuresContract(ContractStorage):
     """See the module's docstring."""
 
+    @rule
     def test_a_missing_object_is_not_found(self) -> None:
         """`info` of what is not there raises `ObjectNotFoundError` that names it."""
         self._put("a.safetensors", b"123")
@@ -30,6 +32,7 @@ class FailuresContract(ContractStorage):
         with pytest.raises(ObjectNotFoundError, match=r"b\.safetensors"):
             store.info(store.root)
 
+    @rule
     def test_a_folder_is_not_an_object(self) -> None:
         """`info` of a folder raises `ObjectNotFoundError`."""
         self._put("a.safetensors", b"123")
@@ -37,6 +40,7 @@ class FailuresContract(ContractStorage):
         with pytest.raises(ObjectNotFoundError):
             store.info(store.root)
 
+    @rule
     def test_denied_access_says_so(self) -> None:
         """Other credentials get `AccessDeniedError` or `CredentialsError`, and no bytes."""
         if self.denied_options is None:
@@ -45,6 +49,7 @@ class FailuresContract(ContractStorage):
         with pytest.raises((AccessDeniedError, CredentialsError)):
             read_whole(opened_object(open_store(uri, self.denied_options)))
 
+    @rule
     def test_a_replaced_object_is_never_mixed_with_the_old_one(self) -> None:
         """Bytes of two versions never meet: a later read of the same size raises, or still gives the old bytes."""
         old, new = pattern(500_000, seed=1), pattern(500_000, seed=2)
@@ -57,8 +62,9 @@ class FailuresContract(ContractStorage):
             data = read_whole(pinned[0])
         except ChangedError:
             return
-        assert data == old
+        assert data == old, "bytes of the new object came for the old one, and no ChangedError"
 
+    @rule
     def test_a_truncated_object_is_an_error(self) -> None:
         """An object that became shorter raises; it is never taken for whole."""
         old = pattern(500_000)
@@ -70,6 +76,7 @@ class FailuresContract(ContractStorage):
         with pytest.raises((ChangedError, TruncatedError, RangeResponseError)):
             read_whole(source_object)
 
+    @rule
     def test_an_object_deleted_meanwhile_is_an_error(self) -> None:
         """An object that vanished raises."""
         old = pattern(500_000)

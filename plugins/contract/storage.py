@@ -11,9 +11,11 @@ import pytest
 
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
+from streamer.core.options.limits import Limits
 from streamer.core.options.options import MIB, Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.store.sources import ObjectInfo, Store
+from streamer.plugins.guard.store import unguarded
 from streamer.plugins.registry import open_store
 
 __all__ = [
@@ -42,6 +44,7 @@ class ContractStorage:
         secrets: Texts that must never be shown: keys, tokens, passwords among the options.
         is_shared: Another process sees the same objects.
         tells_replacement: A replaced object has another version than the one before it, even at the same size.
+        timeout_s: Longest time that one call of the storage may take; what takes longer fails, and no test hangs.
         keeps_versions: An open store goes on giving the objects as they were when it was opened, as a commit does.
         odd_names: Names of objects that need quoting somewhere.
     """
@@ -52,6 +55,7 @@ class ContractStorage:
     secrets: tuple[str, ...] = ()
     is_shared = True
     tells_replacement = True
+    timeout_s = 60.0
     keeps_versions = False
     odd_names: tuple[str, ...] = ("a b.bin", "plus+percent%20.bin", "größe.bin")
 
@@ -91,7 +95,16 @@ class ContractStorage:
         return self.uri(f"{self._folder}/{name}" if name else self._folder)
 
     def _open(self, uri: str) -> Store:
-        return open_store(uri, self.storage_options)
+        return open_store(uri, self.storage_options, limits=Limits(block_deadline_s=self.timeout_s))
+
+    def _listed(self, store: Store) -> list[ObjectInfo]:
+        """List the folder that a store was opened for, with all sizes, which a listing need not tell."""
+        listed = store.find(store.root)
+        own = list(unguarded(store).find(store.root))  # the engine leaves out what does not belong there
+        assert [info.path for info in own] == [info.path for info in listed], (
+            f"find gave {[info.path for info in own]} in place of {[info.path for info in listed]}"
+        )
+        return [info if info.size_bytes is not None else store.info(info.path) for info in listed]
 
     def _object(self, uri: str) -> SourceObject:
         return opened_object(self._open(uri))

@@ -19,7 +19,7 @@ from streamer.core.options.limits import Limits
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
-from streamer.plugins.guard.failures import error_of, is_own
+from streamer.plugins.guard.failures import error_of, is_own, may_be_cause
 from streamer.plugins.guard.plugin import Plugin
 
 __all__ = ["Calls"]
@@ -108,7 +108,7 @@ class Calls:
             if is_own(error) or _is_of_user(error):
                 raise
             failure = error_of(error, self.plugin, method, uri, byte_range=byte_range, hides_text=self._hides_causes)
-            failure.__cause__ = None if self._hides_causes else error
+            failure.__cause__ = error if may_be_cause(error) and not self._hides_causes else None
         raise failure  # out of the block, as it would become the context there
 
 

@@ -19,7 +19,7 @@ from streamer.core.errors import (
 from streamer.core.outages.transient import STATUSES, is_transient
 from streamer.plugins.guard.plugin import BrokenContractError, Plugin, kind_of
 
-__all__ = ["HOOK", "description_of", "error_of", "is_own"]
+__all__ = ["HOOK", "description_of", "error_of", "is_own", "may_be_cause"]
 
 SHOWN_CHARACTERS = 300  # of an exception's text: a sentence, and not a page of HTML
 HOOK = "streamer_open_store"
@@ -41,6 +41,15 @@ def is_own(error: BaseException) -> bool:
         return isinstance(vars(error)["message"], str) and isinstance(str(error), str)
     except (Exception, SystemExit, GeneratorExit):  # a subclass whose `__init__` does not call ours
         return False
+
+
+def may_be_cause(error: BaseException) -> bool:
+    """Say whether Python can print a traceback with this exception: it asks each for its class."""
+    try:
+        isinstance(error, SyntaxError)
+    except (Exception, SystemExit, GeneratorExit):
+        return False
+    return True
 
 
 def error_of(

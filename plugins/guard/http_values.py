@@ -20,7 +20,7 @@ from streamer.core.store.sources import AnswerChecksum, HttpSource
 from streamer.plugins.guard.answers import number_in, text_in
 from streamer.plugins.guard.plugin import BrokenContractError, kind_of
 
-__all__ = ["checked_http", "path_in"]
+__all__ = ["checked_http", "line_in", "path_in"]
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _URL = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
@@ -34,19 +34,19 @@ def checked_http(source: HttpSource) -> HttpSource:
     Raises:
         BrokenContractError: a part is of another type than documented, or cannot be sent.
     """
-    if not _URL.match(_line(source.url, "url")) or any(letter.isspace() for letter in source.url):
+    if not _URL.match(line_in(source.url, "url")) or any(letter.isspace() for letter in source.url):
         raise BrokenContractError("gave a url that is no http:// or https:// URL with its spaces quoted")
     if source.refresh is not None and not callable(source.refresh):
         raise BrokenContractError(f"gave {kind_of(source.refresh)} as refresh, which is a function or None")
     return HttpSource(
         url=source.url,
         headers=_headers(source.headers),
-        version=_line(source.version, "version", may_be_none=True),
+        version=line_in(source.version, "version", may_be_none=True),
         version_header=_token(source.version_header, "version_header", may_be_none=True),
         expires_at_s=_time(source.expires_at_s),
         refresh=source.refresh,
         ca_file=path_in(source.ca_file, "ca_file", may_be_none=True),
-        proxy=_line(source.proxy, "proxy", may_be_none=True),
+        proxy=line_in(source.proxy, "proxy", may_be_none=True),
         answer_checksum=_checksum(source.answer_checksum),
     )
 
@@ -61,7 +61,11 @@ def path_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
         return None
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path or "\0" in path:
-        raise BrokenContractError(f"gave {kind_of(value)} as {what}, which is the path of a file")
+        raise BrokenContractError(f"gave {kind_of(value)} as {what}, which is a path without NUL")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise BrokenContractError(f"gave {what} with half a character, which no path of this system has") from None
     return path
 
 
@@ -73,11 +77,16 @@ def _headers(headers: Any) -> dict[str, str]:
         _token(name, "the name of a header")
         if name.lower() in _OF_THE_ENGINE:
             raise BrokenContractError(f"gave a header {quoted(name)}, which the engine sets itself")
-        checked[name] = _line(headers[name], f"the header {quoted(name)}")
+        checked[name] = line_in(headers[name], f"the header {quoted(name)}")
     return checked
 
 
-def _line(value: Any, what: str, *, may_be_none: bool = False) -> Any:
+def line_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
+    """Return text that is one line of a request at most.
+
+    Raises:
+        BrokenContractError: it is none.
+    """
     text = text_in(value, what, may_be_none=may_be_none)
     if text is None:
         return None
@@ -124,7 +133,7 @@ def _checksum(checksum: Any) -> AnswerChecksum | None:
     name, value = checksum.request_header
     return replace(
         checksum,
-        request_header=(_token(name, "a name in request_header"), _line(value, "the value in request_header")),
+        request_header=(_token(name, "a name in request_header"), line_in(value, "the value in request_header")),
         answer_header=_token(checksum.answer_header, "answer_header"),
         max_bytes=number_in(checksum.max_bytes, "max_bytes", 1, MOST_CHECKSUMMED_BYTES),
     )

@@ -6,13 +6,14 @@ Guarantees: `read_into`, `confirm` and `refresh` raise errors of this package al
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 from streamer.plugins.guard.answers import number_in, text_in
 from streamer.plugins.guard.calls import Calls
-from streamer.plugins.guard.http_values import checked_http, path_in
+from streamer.plugins.guard.http_values import checked_http, line_in, path_in
 from streamer.plugins.guard.plugin import BrokenContractError, kind_of
 
 __all__ = ["guarded_source"]
@@ -21,36 +22,37 @@ MOST_THREADS = 256  # as many as `Options` allows
 LONGEST_TIMEOUT_S = 1e7  # four months
 
 
-def guarded_source(source: Any, calls: Calls, uri: str) -> Source:
+def guarded_source(source: Any, calls: Calls, uri: str, store: object) -> Source:
     """Return a source that is safe to read.
 
     Args:
         source: What the plug-in's store returned.
         calls: Calls its functions.
         uri: Of the object, without secrets.
+        store: The plug-in's store, which lives as long as the source.
 
     Raises:
         BrokenContractError: it is no source, or a part of it is of another type than documented.
     """
     if isinstance(source, HttpSource):
         checked = checked_http(source)
-        return HttpSource(**{**vars(checked), "refresh": source.refresh and _refresh(source, calls, uri)})
+        return replace(checked, refresh=source.refresh and _refresh(source, calls, uri, store), holder=store)
     if isinstance(source, FileSource):
-        return _file(source)
+        return replace(_file(source), holder=store)
     if isinstance(source, NfsSource):
-        return NfsSource(text_in(source.url, "url"))
+        return NfsSource(line_in(source.url, "url"), holder=store)
     if isinstance(source, PythonSource):
-        return _python(source, calls, uri)
+        return replace(_python(source, calls, uri), holder=store)
     raise BrokenContractError(f"returned {kind_of(source)}, not a source of streamer.plugins")
 
 
-def _refresh(source: HttpSource, calls: Calls, uri: str) -> Any:
+def _refresh(source: HttpSource, calls: Calls, uri: str, store: object) -> Any:
     def refreshed() -> Source:
         assert source.refresh is not None
         newer = source.refresh()
         if not isinstance(newer, HttpSource):
             raise BrokenContractError(f"returned {kind_of(newer)}, not an HttpSource")
-        return guarded_source(newer, calls, uri)
+        return guarded_source(newer, calls, uri, store)
 
     return partial(calls.ask, "refresh", refreshed, uri)
 

@@ -57,8 +57,8 @@ class GuardedStore:
 
     def source(self, info: ObjectInfo) -> Source:
         """Say where the bytes of an object live; raises as `Store.source`."""
-        calls = self._calls
-        return calls.ask("source", lambda: guarded_source(self._store.source(info), calls, info.uri), info.uri)
+        store, calls = self._store, self._calls
+        return calls.ask("source", lambda: guarded_source(store.source(info), calls, info.uri, store), info.uri)
 
     def close(self) -> None:
         """Close the plug-in's store.
@@ -66,7 +66,8 @@ class GuardedStore:
         Raises:
             StreamerError: that failed; the sources stay as they are.
         """
-        self._calls.ask("close", self._store.close, limit_s=CLOSE_TIMEOUT_S)
+        limit_s = min(CLOSE_TIMEOUT_S, self._calls.limits.block_deadline_s)
+        self._calls.ask("close", self._store.close, limit_s=limit_s)
 
     def _digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         return self._calls.ask("digest", lambda: digest_in(self._store.digest(info)), info.uri)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
+import os
+import shutil
+import signal
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +22,21 @@ import numpy as np
 import pytest
 from plugin_distributions import install_plugin
 from safetensors.numpy import save
+from servers.background import begun
 
 import streamer
 from streamer import plugins
 from streamer.core.options.limits import Limits
-from streamer.plugins import FileSource, HttpSource, NoDigest, ObjectDigest, ObjectInfo, PartDigest, PythonSource
+from streamer.plugins import (
+    FileSource,
+    HttpSource,
+    NfsSource,
+    NoDigest,
+    ObjectDigest,
+    ObjectInfo,
+    PartDigest,
+    PythonSource,
+)
 
 HOOK = """
 from streamer.plugins import hookimpl
@@ -76,6 +91,14 @@ class UnspeakableError(Exception):
 
     exceptions = 7
     __notes__ = 7  # type: ignore[assignment]
+
+
+class ClasslessError(Exception):
+    """Python cannot print a traceback in which it is."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("no class")
 
 
 class PanicError(BaseException):
@@ -160,6 +183,26 @@ def test_whatever_is_raised_names_the_plugin_and_is_its_cause(
     raised = blamed(method, verify="auto")
     assert raised.__cause__ is error
     assert type(error).__name__ in str(raised)
+
+
+def test_a_cause_that_python_cannot_print_is_left_out(shelf: Shelf) -> None:
+    shelf.find = raiser(ClasslessError())  # type: ignore[method-assign]
+    error = blamed("find")
+    assert "raised ClasslessError in find" in str(error)
+    assert error.__cause__ is None
+
+
+def test_an_interrupt_of_the_user_reaches_the_user(shelf: Shelf, release: threading.Event) -> None:
+    """It comes to the main thread, which waits for the plug-in on another one, and is not held up by it."""
+    asked = threading.Event()
+    shelf.find = lambda prefix: asked.set() or release.wait()  # type: ignore
+
+    def interrupt() -> None:
+        asked.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), begun(threading.Thread(target=interrupt)):
+        load()
 
 
 def break_method(shelf: Any, monkeypatch: pytest.MonkeyPatch, method: str, function: Callable[..., Any]) -> None:
@@ -247,6 +290,9 @@ def infos(*paths: str) -> list[ObjectInfo]:
         ("source", "/etc/passwd", "returned str"),
         ("source", FileSource("model.safetensors"), "relative"),
         ("source", FileSource("/a\0b"), "path"),
+        ("source", FileSource("/a\ud800"), "path with half a character"),
+        ("source", NfsSource("nfs://host/\ud800"), "url with half a character"),
+        ("source", NfsSource("nfs://host/a\r\nb"), "url with a CR, LF or NUL"),
         ("source", FileSource(7), "int as path"),  # type: ignore[arg-type]
         ("source", PythonSource(None), "None as read_into"),  # type: ignore[arg-type]
         ("source", PythonSource(len, max_threads=-1), "-1 as max_threads"),  # type: ignore[arg-type]
@@ -301,6 +347,12 @@ def test_a_listing_may_be_a_generator_and_have_no_sizes(shelf: Shelf) -> None:
     assert list(load()) == ["a", "b"]
 
 
+@pytest.mark.parametrize("name", ["\udcff", "\x1b"], ids=ascii)
+def test_names_need_not_be_of_utf_8(shelf: Shelf, name: str) -> None:
+    shelf.objects = {f"folder/{name}.safetensors": SHARD}
+    assert list(load()) == ["a", "b"]
+
+
 def test_sizes_may_be_of_numpy(shelf: Shelf) -> None:
     listed = replace(*infos("folder/model.safetensors"), size_bytes=np.int64(len(SHARD)))
     shelf.find = lambda prefix: [listed]  # type: ignore[method-assign]
@@ -343,6 +395,30 @@ def test_a_store_that_cannot_be_closed_loses_no_load(
 def test_a_store_that_cannot_be_closed_hides_no_earlier_error(shelf: Shelf) -> None:
     shelf.close, shelf.find = raiser(ValueError("torn")), raiser(KeyError("first"))  # type: ignore[method-assign]
     assert "KeyError" in str(blamed("find"))
+
+
+class Downloading(Shelf):
+    """Downloads into a folder of its own, which ends with it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        folder.mkdir()
+        (folder / "m").write_bytes(SHARD)
+        self.folder = folder
+        weakref.finalize(self, shutil.rmtree, folder)
+
+    def source(self, info: ObjectInfo) -> FileSource:
+        return FileSource(f"{self.folder}/m")
+
+
+def test_a_store_lives_as_long_as_its_sources(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["acme_store_module"], "OPEN", lambda: Downloading(tmp_path / "downloads"))
+    with streamer.open("acme://folder", framework="np") as checkpoint:
+        gc.collect()
+        assert list(checkpoint.get_tensors()) == ["a", "b"]
+    del checkpoint
+    gc.collect()
+    assert not (tmp_path / "downloads").exists()
 
 
 def test_a_buffer_that_is_kept_names_the_plugin(shelf: Shelf) -> None:

@@ -296,6 +296,24 @@ def test_a_scheme_that_is_like_none_is_met_with_no_other(scheme: str) -> None:
     assert "Did you mean" not in str(caught.value)
 
 
+@pytest.mark.parametrize("metadata", [None, [], {}, {"type": "file", "size": "many"}, {"type": "file", "size": []}])
+def test_metadata_that_are_none_are_the_file_systems_fault(monkeypatch: pytest.MonkeyPatch, metadata: Any) -> None:
+    async def answer(*_: Any, **__: Any) -> Any:
+        return metadata
+
+    async def answers(*_: Any, **__: Any) -> Any:
+        return metadata if metadata is None else [metadata]
+
+    monkeypatch.setattr(Faulty, "_info", answer)
+    monkeypatch.setattr(Faulty, "_ls", answers, raising=False)
+    store = opened("faulty://x")
+    with pytest.raises(StorageError, match="The file system failed with"):
+        store.info("x")
+    if not (isinstance(metadata, dict) and "type" in metadata):  # those are of no file in the folder
+        with pytest.raises(StorageError, match="The file system failed with"):
+            store.find("x")
+
+
 def test_an_option_the_file_system_does_not_know_is_an_option_error() -> None:
     with pytest.raises(OptionError, match="faulty file system has no storage option 'no_such_option'"):
         opened("faulty://x", no_such_option=1)

@@ -30,7 +30,10 @@ PUBLIC = """
 FOR_PLUGINS = """
     AnswerChecksum Backend DigestingStore Examined FileSource HttpSource Limits ListingCount NfsSource NoDigest
     ObjectDigest ObjectInfo PartDigest PythonSource RemoteStore Source Store WritableStore
-    examine hookimpl installed open_store
+    check_option_names examine hookimpl installed open_store
+    AccessDeniedError ChangedError ChecksumError ConnectError CredentialsError HttpStatusError ObjectNotFoundError
+    OptionError PluginError RangeResponseError RedirectError StorageError StreamerError
+    TlsError TransferTimeoutError TruncatedError UsageError
 """
 EXAMPLES = [ROOT / "docs/write-a-plugin.md", *sorted((ROOT / "plugins/example").rglob("*.py"))]
 PYTHON_FILES = house.python_files()

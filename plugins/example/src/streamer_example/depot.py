@@ -5,8 +5,17 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from streamer import AccessDeniedError, ConnectError, CredentialsError, HttpStatusError, ObjectNotFoundError
-from streamer.plugins import HttpSource, ObjectInfo, hookimpl
+from streamer.plugins import (
+    AccessDeniedError,
+    ConnectError,
+    CredentialsError,
+    HttpSource,
+    HttpStatusError,
+    ObjectInfo,
+    ObjectNotFoundError,
+    check_option_names,
+    hookimpl,
+)
 
 ERRORS = {401: CredentialsError, 403: AccessDeniedError, 404: ObjectNotFoundError}
 TIMEOUT_S = 10
@@ -14,6 +23,7 @@ TIMEOUT_S = 10
 
 @hookimpl
 def streamer_open_store(uri, storage_options):
+    check_option_names("depot://", storage_options, ["token"])
     return DepotStore(uri, storage_options.get("token", ""))
 
 

@@ -3,8 +3,7 @@
 import sqlite3
 from contextlib import closing
 
-from streamer import ChangedError, ObjectNotFoundError
-from streamer.plugins import ObjectInfo, PythonSource, hookimpl
+from streamer.plugins import ChangedError, ObjectInfo, ObjectNotFoundError, PythonSource, hookimpl
 
 
 @hookimpl

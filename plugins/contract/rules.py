@@ -1,0 +1,28 @@
+"""Rules of the contract: each test of the suite is one, and its failure says which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import pytest
+
+__all__ = ["rule"]
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def rule(test: Test) -> Test:
+    """Make a test whose failure begins with the rule that was broken: the first line of its docstring."""
+    text = (test.__doc__ or test.__name__).partition("\n")[0]
+
+    @wraps(test)
+    def named(*arguments: Any, **fixtures: Any) -> None:
+        try:
+            test(*arguments, **fixtures)
+        except (Exception, pytest.fail.Exception) as error:
+            what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise AssertionError(f'The storage breaks the rule "{text}" {what}') from error
+
+    return named  # type: ignore[return-value]
