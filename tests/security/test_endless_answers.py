@@ -92,7 +92,8 @@ def test_names_that_cannot_be_shards_are_not_asked_for() -> None:
     with serving(lambda request, answer: answer.become(200, page, Content_Type="text/html")) as server:
         with pytest.raises(StorageError, match="safetensors file"):
             streamer.load(f"{base(server)}/folder")
-        assert len(server.requests) == 1
+        # The page alone: a second time, for what the message says of the folder.
+        assert [request.path for request in server.requests] == ["/folder/"] * 2
 
 
 def test_but_a_pattern_may_mean_them() -> None:
