@@ -34,8 +34,8 @@ The tree (each class is also the builtin a caller would expect)::
     ├── LoadCancelledError (RuntimeError)       the stream was closed under its consumer
     └── EngineError (RuntimeError)              our bug, or a forked child using its parent's stream
 
-An error may hold text of servers, file names and checkpoints. Code that raises one escapes nothing: ``str(error)`` and
-every attribute that is text are printable on a terminal, and fit on one line of a log.
+An error may contain text from servers, file names and checkpoints. Code that raises one need not escape it:
+``str(error)`` and every text attribute are printable on a terminal, and fit on one line of a log.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class StreamerError(Exception):
 
 
 class UsageError(StreamerError, ValueError):
-    """The call cannot be right; nothing was read."""
+    """The call is wrong; nothing was read."""
 
 
 class OptionError(UsageError):
@@ -119,11 +119,11 @@ class UnknownSchemeError(UsageError):
 
 
 class UnknownTensorError(UsageError, KeyError):
-    """A requested tensor is in none of the shards."""
+    """No shard holds a requested tensor."""
 
 
 class TensorIndexError(UsageError, IndexError):
-    """A tensor of a checkpoint cannot be indexed so: out of its bounds, or with what is no index."""
+    """An index of a tensor is out of bounds, or is not an index."""
 
 
 class TargetError(UsageError):
@@ -131,7 +131,7 @@ class TargetError(UsageError):
 
 
 class UnsupportedDtypeError(UsageError, TypeError):
-    """The checkpoint holds a dtype the chosen framework lacks."""
+    """The checkpoint has a dtype that the chosen framework lacks."""
 
 
 class FormatError(StreamerError, ValueError):
@@ -143,7 +143,7 @@ class HeaderError(FormatError):
 
 
 class ShardIndexError(FormatError):
-    """A ``*.safetensors.index.json`` is malformed, or names a shard it must not."""
+    """A ``*.safetensors.index.json`` is malformed, or names a shard that it may not name."""
 
 
 class ManifestError(FormatError):
@@ -151,17 +151,17 @@ class ManifestError(FormatError):
 
 
 class StorageError(StreamerError, OSError):
-    """A storage refused, failed, or answered wrongly.
+    """A storage refused, failed, or sent a wrong response.
 
     Attributes:
         byte_range: Half-open ``(begin, end)`` in the object, or None.
-        object_size: Size of the object in bytes, where known.
+        object_size: Size of the object in bytes, or None if unknown.
         status: HTTP status, or None.
         code: The storage's own error code (``NoSuchKey``) or errno name (``ENOENT``), or None.
         request_id: The storage's request id, or None.
-        attempts: How many times the range was tried.
-        elapsed_s: Seconds from the first attempt to giving up.
-        retry_after_s: Seconds to wait before the next request, as the server asked; 0 where it did not.
+        attempts: Number of attempts at the range.
+        elapsed_s: Seconds from the first attempt to the last.
+        retry_after_s: Seconds that the server asks to wait before the next request, or 0.
     """
 
     retry_after_s: float = 0.0
@@ -219,7 +219,7 @@ class ObjectNotFoundError(StorageError, FileNotFoundError):
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The storage knows who asks and refuses, or refuses anonymous requests."""
+    """The storage denies access to these credentials, or to anonymous requests."""
 
 
 class CredentialsError(AccessDeniedError):
@@ -227,7 +227,7 @@ class CredentialsError(AccessDeniedError):
 
 
 class TruncatedError(StorageError, EOFError):
-    """The object ends before the size its storage or header promised."""
+    """The object ends before the size that its storage or header states."""
 
 
 class ChangedError(StorageError):
@@ -235,12 +235,12 @@ class ChangedError(StorageError):
 
 
 class ChecksumError(StorageError):
-    """The bytes mismatch the digest in the manifest, or the storage's.
+    """The bytes mismatch the digest in the manifest or the storage's digest.
 
     Attributes:
-        tensor: The tensor with the wrong bytes, or None where only an object as a whole has a digest.
+        tensor: The tensor with the wrong bytes, or None if the digest is of a whole object.
         algorithm: ``crc32c``, ``crc64nvme``, ``sha256``, …
-        expected: The digest of the right bytes, in hexadecimal digits.
+        expected: The digest of the correct bytes, in hexadecimal digits.
         found: The digest of the bytes that were read.
     """
 
@@ -262,15 +262,15 @@ class ChecksumError(StorageError):
 
 
 class RangeResponseError(StorageError):
-    """The server answered something other than the range it was asked for."""
+    """The server's response is not the requested range."""
 
 
 class RedirectError(StorageError):
-    """The server redirects, and following would leak credentials or leave the scheme."""
+    """The server redirects, and following the redirect would leak credentials or change the scheme."""
 
 
 class HttpStatusError(StorageError):
-    """The server answered with an HTTP status that no other class stands for."""
+    """The server responded with an HTTP status that no other class covers."""
 
 
 class ConnectError(StorageError, ConnectionError):
@@ -282,14 +282,14 @@ class TlsError(StorageError, ConnectionError):
 
 
 class TransferTimeoutError(StorageError, TimeoutError):
-    """No connection, no first byte, or no progress within the time allowed."""
+    """No connection, no first byte, or no progress within the time-out."""
 
 
 class OutOfMemoryError(StreamerError, MemoryError):
-    """The system gives no memory of this machine for a tensor, or no thread to read with.
+    """The system has no memory for a tensor, or cannot start a thread.
 
     Attributes:
-        requested_bytes: What was asked for, or None where it was no tensor's.
+        requested_bytes: Bytes requested for a tensor, or None if the request was for something else.
     """
 
     def __init__(
@@ -300,10 +300,10 @@ class OutOfMemoryError(StreamerError, MemoryError):
 
 
 class DeviceError(StreamerError, RuntimeError):
-    """The accelerator or its driver refused.
+    """The accelerator or its driver reported an error.
 
     Attributes:
-        code: The driver's own name for what happened (``CUDA_ERROR_OUT_OF_MEMORY``), or None.
+        code: The driver's name of the error (``CUDA_ERROR_OUT_OF_MEMORY``), or None.
         requested_bytes: Memory that was requested and refused, or None.
         free_bytes: Memory that was free on the device then, or None.
     """
@@ -336,10 +336,10 @@ class PluginError(StreamerError, RuntimeError):
     """A plug-in could not be loaded, or broke its contract.
 
     Attributes:
-        scheme: The URL scheme that it serves, or None where no single plug-in is to blame.
-        distribution: Name of the distribution that brings it, or None.
+        scheme: The URL scheme that it serves, or None if no single plug-in is the cause.
+        distribution: Name of the distribution that contains it, or None.
         version: Version of that distribution, or None.
-        method: What was called (``streamer_open_store``, ``find``, ``read_into``, …), or None before the first call.
+        method: The method called (``streamer_open_store``, ``find``, ``read_into``, …), or None before the first call.
     """
 
     def __init__(
@@ -361,8 +361,8 @@ class PluginError(StreamerError, RuntimeError):
 
 
 class LoadCancelledError(StreamerError, RuntimeError):
-    """The stream was closed while a consumer was waiting on it."""
+    """The stream was closed while its consumer was waiting."""
 
 
 class EngineError(StreamerError, RuntimeError):
-    """The engine is in a state it must not be in, or belongs to the parent of a forked process."""
+    """The engine is in an invalid state (a bug of this package), or belongs to the parent of a forked process."""

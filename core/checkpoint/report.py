@@ -1,4 +1,4 @@
-"""What a load did, in numbers."""
+"""The report of a load: its figures and remarks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _HIGHEST = ("peak_held_bytes", "peak_pinned_bytes")
 
 @dataclass(frozen=True)
 class ObjectCheck:
-    """Whether the bytes of one object were compared with a digest of them.
+    """Whether the bytes of one object were compared with a digest.
 
     Attributes:
-        uri: The object, without secrets.
-        verified_by: What was compared and equal (``"manifest (crc32c)"``, ``"crc64nvme"``, ``"sha256"``;
-            ``"crc64nvme of each answer"``: of all that was read, as the server sent it), or None.
-        remark: Why nothing was compared; None where it was.
+        uri: The URI of the object, without secrets.
+        verified_by: The digest that matched (``"manifest (crc32c)"``, ``"crc64nvme"``, ``"sha256"``;
+            ``"crc64nvme of each answer"``: a checksum in each response of the server), or None.
+        remark: Why nothing was compared; None if it was.
     """
 
     uri: str
@@ -43,36 +43,35 @@ class ObjectCheck:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Measured by the load itself.
+    """The figures of one load, measured during the load.
 
     Attributes:
-        uri: What was loaded, without secrets.
-        tensors: Tensors delivered.
+        uri: The URI that was loaded, without secrets.
+        tensors: Number of tensors delivered.
         bytes: Bytes of these tensors.
-        bytes_read: Bytes requested from the storage for them, dropped gaps included, headers not.
+        bytes_read: Bytes requested from the storage for them, with dropped gaps, without headers.
         seconds: From the call to the last tensor.
-        requests: Ranged GETs sent, retries included; 0 where no HTTP was spoken.
+        requests: Range requests sent, including retries; 0 without HTTP.
         retries: Blocks that were retried.
-        outages: Times a server failed as a whole, or throttled, and was waited for.
-        waited_s: Seconds during which a server was waited for, all servers together.
-        probes: Requests sent meanwhile to find out whether it answers again.
-        rereads: Tensors read a second time because their digest, or that of their object, was wrong the first time.
-        hedges: Duplicate requests sent against slow ones.
-        credential_refreshes: Times an expiring signature was renewed.
-        peak_held_bytes: Most bytes read, or being read, and not yet handed over.
-        device_path: How tensors got to their accelerator: ``"ring"`` through the engine's pinned memory, ``"torch"``
-            by a copy of torch's after each arrived, ``"gpudirect"`` straight from the disk; ``"ring+torch"`` and such
-            where there were several, ``""`` where all tensors stayed in this machine's memory.
-        peak_pinned_bytes: Most page-locked host memory this load used at a time, all devices together.
-        readers: Shards by the reader that read them: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
-        remarks: Why a shard was read more slowly than its storage usually is, which shards are missing, as
-            ``allow_missing_shards`` permits, which tensors of a target stay on the meta device, and which code of a
-            module was not run; usually empty.
+        outages: How often the load waited for a server that failed as a whole, or throttled.
+        waited_s: Seconds of waiting in outages, the sum over all servers.
+        probes: Requests sent during outages to test whether the server is back.
+        rereads: Tensors read a second time because their digest, or that of their object, mismatched the first time.
+        hedges: Duplicates sent for slow requests.
+        credential_refreshes: How often an expiring signature was renewed.
+        peak_held_bytes: Peak of the bytes that were read or being read, and not yet passed to the consumer.
+        device_path: How tensors reached their accelerator: ``"ring"`` through the engine's pinned memory, ``"torch"``
+            by torch's copy after each arrived, ``"gpudirect"`` directly from the disk; ``"ring+torch"`` and similar for
+            several paths, ``""`` if all tensors stayed in this machine's memory.
+        peak_pinned_bytes: Peak of the pinned host memory that this load used, all devices together.
+        readers: Number of shards per reader: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
+        remarks: Why a shard was read by a slower path, which shards are missing under ``allow_missing_shards``,
+            which tensors of a target stay on the meta device, and which code of a module was not run; usually empty.
         missing: Names of targets of `load_into` for which the checkpoint has no tensor, with ``strict=False``.
         unexpected: Names of tensors in the checkpoint for which `load_into` has no target, with ``strict=False``.
         verified: With ``verify=``, for each shard what was verified or why nothing was; empty without it.
         stages: Seconds spent in ``locate`` (listing), ``headers`` and ``read``.
-        is_complete: Every tensor asked for was delivered.
+        is_complete: Whether every requested tensor was delivered.
     """
 
     uri: str
@@ -101,16 +100,16 @@ class LoadReport:
 
     @property
     def is_verified(self) -> bool:
-        """Whether the bytes of every shard were compared with a digest of them."""
+        """Whether the bytes of every shard were compared with a digest."""
         return bool(self.verified) and all(each.verified_by for each in self.verified)
 
     @property
     def gb_per_s(self) -> float:
-        """Bytes delivered per second of the whole call, in GB (10^9) per second."""
+        """Throughput of the whole call in GB (10^9 bytes) per second."""
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all fields, and ``gb_per_s``, as plain values for JSON."""
+        """Return all fields, and ``gb_per_s``, as plain values for JSON."""
         plain = asdict(self)
         lists = {name: list(plain[name]) for name in ("remarks", "missing", "unexpected", "verified")}
         return {**plain, **lists, "gb_per_s": self.gb_per_s}
@@ -141,10 +140,10 @@ def load_report(
     device_path: str,
     is_complete: bool,
 ) -> LoadReport:
-    """Assemble the report of a load; all but these as `LoadReport` has it.
+    """Assemble the report of a load.
 
     Args:
-        uri: What was loaded.
+        uri: The URI that was loaded.
         stats: The engine's counters.
         before: The waits before the engine began.
         stages: Seconds by stage.
@@ -152,8 +151,8 @@ def load_report(
         sources: Of the shards that were read.
         remarks: On devices; those of the sources come first.
         verified: By shard.
-        device_path: As `device_path` of the module of this name gives it.
-        is_complete: Every tensor was handed out.
+        device_path: The result of `device_path` in the module of this name.
+        is_complete: Whether every tensor was delivered.
     """
     same: dict[str, Any] = {name: stats[name] for name in _COUNTERS}
     return LoadReport(
@@ -177,7 +176,7 @@ def load_report(
 
 
 def joined_reports(first: LoadReport, second: LoadReport, read_again: Collection[int]) -> LoadReport:
-    """Make one report of a load whose shards `read_again` were read a second time, all of their tensors."""
+    """Join the reports of a load and of the second read of all tensors in the shards `read_again`."""
     summed = {name: getattr(first, name) + getattr(second, name) for name in _SUMMED}
     highest = {name: max(getattr(first, name), getattr(second, name)) for name in _HIGHEST}
     checks = zip(first.verified, second.verified, strict=True)

@@ -1,4 +1,4 @@
-"""Every knob, in one frozen value: default, bound, unit and reason stand beside each.
+"""All options in one frozen value, each with its default, bounds, unit and reason.
 
 `None` means automatic. Precedence: the argument, then ``STREAMER_<NAME>`` in the environment, then automatic.
 """
@@ -35,90 +35,90 @@ class Options:
     """How to read. All fields are optional; unset ones are chosen for the machine and the storage.
 
     Attributes:
-        block_bytes: Size of one read or one ranged GET. Automatic: 8 MiB from files, 4 MiB over NFS; over
-            HTTP from 1 MiB up to 8, while the server brings more per second with larger ones.
-        file_threads: Threads reading mounted files. Automatic: processors + 1, at most 32, when they are in the page
-            cache, else 16 or more; 32 where the file system is on another machine. A container's quota counts as its
-            processors, here and below.
-        direct_io: Read mounted files past the page cache (``O_DIRECT``), where their file system can. Automatic: those
-            that are not in the page cache, unless little is wanted, or the file system needs it (NFS, FUSE, Lustre, …).
-        io_uring: Keep four reads past the page cache in flight from each of these threads, where the system has
-            io_uring and allows it; one otherwise. Automatic: yes.
-        http_reactors: Event loops for HTTP, a thread each. Automatic: one per processor, at most 16, and at most 4 for
-            less than some gigabytes.
-        http_in_flight: Most ranged GETs in flight per reactor; it starts with 4 and doubles while it has to wait.
-            Automatic: 32, and 256 for all reactors together.
-        nfs_threads: Threads reading ``nfs://`` without a mount, each with a connection of its own. Automatic: 4.
-        python_threads: Threads calling ``read_into`` of a `PythonSource`.
-        memory_limit_bytes: Most bytes read, or being read, and not yet handed to the consumer. A tensor
-            larger than this is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
-        check_memory: Refuse, before a byte is read, to load what does not fit in the memory that this process can still
-            get, a container's limit included; the kernel would end the process. Automatic: yes.
-        pinned_bytes: Most page-locked host memory that one load uses on its way to one CUDA device. It stays locked
+        block_bytes: Size of one read or one range request. Automatic: 8 MiB from files, 4 MiB over NFS; over HTTP from
+            1 MiB up to 8, while larger requests increase the throughput.
+        file_threads: Threads that read mounted files. Automatic: processors + 1, at most 32, if the files are in the
+            page cache, else 16 or more; 32 if the file system is on another machine. Here and below, a container's
+            CPU quota limits the number of processors.
+        direct_io: Bypass the page cache for mounted files (``O_DIRECT``), if their file system supports it. Automatic:
+            for files that are not in the page cache, unless only a small part is wanted, or the file system needs the
+            page cache (NFS, FUSE, Lustre, …).
+        io_uring: Keep four direct reads in flight per thread if the system has io_uring and allows it, otherwise one.
+            Automatic: yes.
+        http_reactors: Event loops for HTTP, one thread each. Automatic: one per processor, at most 16; at most 4 for
+            loads of less than some gigabytes.
+        http_in_flight: Most range requests in flight per reactor. A reactor starts with 4, and doubles this while it
+            has to wait. Automatic: 32, and 256 for all reactors together.
+        nfs_threads: Threads that read ``nfs://`` without a mount, each with its own connection. Automatic: 4.
+        python_threads: Threads that call ``read_into`` of a `PythonSource`.
+        memory_limit_bytes: Most bytes that are read or being read, and not yet passed to the consumer. A larger tensor
+            is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
+        check_memory: Before a byte is read, refuse a load that does not fit in the memory still available to this
+            process, container limits included; otherwise the kernel would kill the process. Automatic: yes.
+        pinned_bytes: Most pinned (page-locked) host memory that one load uses for one CUDA device. It stays pinned
             for the next load until `streamer.release_pinned_memory`.
-        gpudirect: Let NVIDIA's GPUDirect Storage read local files that are not in the page cache straight into a CUDA
-            device, where its kernel module (nvidia-fs) and library are there; the pinned ring otherwise. Automatic: for
-            loads of 4 GiB and more, and only where the library itself makes no copy.
-        coalesce_gap_bytes: Unwanted bytes up to this many between two wanted tensors are read and dropped
-            rather than asked for separately.
-        answer_bytes: Most bytes of one answer that holds no tensors: a page of a listing, a document of the Hub, the
-            body of an error. A larger one is refused.
-        listing_entries: Most entries of one folder, sub-folders included; of a web server's index page, most links.
-        listing_empty_pages: Most pages of one listing that bring no entry; stores give a few where much was deleted.
-        header_bytes: First read of a shard, hoped to hold its whole header.
-        max_attempts: Attempts at one block before the load fails, those not counted that fell into an outage of its
-            server.
-        block_deadline_s: Longest time from the first attempt at a block to its last byte: a server that is away is
-            waited for until the first block's time is up.
-        hedge_percent: Most extra bytes, in percent, that may be asked for a second time because their request is
-            slower than 95 in 100; whichever answer is complete first counts. 0 turns this off.
-        deadline_s: Longest time from the call to the last tensor, looking for the checkpoint and the consumer's own
-            included; of an open `Checkpoint`, of each read. Automatic: none.
+        gpudirect: Let NVIDIA's GPUDirect Storage read local files that are not in the page cache directly to a CUDA
+            device, if its kernel module (nvidia-fs) and library are available; otherwise use the pinned ring.
+            Automatic: for loads of 4 GiB and more, and only if the library itself makes no copy.
+        coalesce_gap_bytes: A gap of up to this many unwanted bytes between two wanted tensors is read and dropped, so
+            that both tensors need only one request.
+        answer_bytes: Largest response that holds no tensors: a page of a listing, a document of the Hub, the body of
+            an error. A larger one is refused.
+        listing_entries: Most entries of one folder, including sub-folders; for a web server's index page, most links.
+        listing_empty_pages: Most pages without an entry in one listing; stores send some if many objects were deleted.
+        header_bytes: Size of the first read of a shard, which usually contains the whole header.
+        max_attempts: Attempts at one block before the load fails. Attempts during an outage of the server do not count.
+        block_deadline_s: Longest time from the first attempt at a block to its last byte. A load waits for a server
+            that is down until the first waiting block runs out of time.
+        hedge_percent: Most extra bytes, in percent, for duplicates of requests that are slower than 95 in 100. The
+            first complete response counts. 0 turns duplicates off.
+        deadline_s: Longest time from the call to the last tensor, including the search for the checkpoint and the
+            consumer's own time. For an open `Checkpoint`, it applies to each read. Automatic: none.
         connect_timeout_s: Longest wait for a connection, TLS handshake included.
-        first_byte_timeout_s: Longest wait from sending a request to the first byte of its answer. While the checkpoint
-            is looked for a question has both together until the headers of its answer are complete, attempts included.
-        stall_timeout_s: Longest time a transfer may stay below `stall_bytes_per_s` before it is started again.
-        stall_bytes_per_s: Speed below which a transfer has stalled. Where all transfers together bring as much, the
-            line is slow and not the server: then below a quarter of what each would get if they shared alike.
+        first_byte_timeout_s: Longest wait from a request to the first byte of its response. During the search for the
+            checkpoint, the response headers must be complete within the sum of both time-outs, retries included.
+        stall_timeout_s: Longest time a transfer may stay below `stall_bytes_per_s` before it is retried.
+        stall_bytes_per_s: Speed below which a transfer has stalled. If all transfers together reach this speed, the
+            network may be slow, not the server: the limit is then at most a quarter of a transfer's fair share.
         max_rank: Most dimensions a tensor may have.
-        allow_missing_shards: Load a folder without an index though some of its numbered shards
+        allow_missing_shards: Load a folder without an index even if some of its numbered shards
             (``model-00001-of-00004.safetensors``) are missing; the log and the report name them. Automatic: no.
 
     Raises:
-        OptionError: a value is out of its bounds.
+        OptionError: an option is unknown, or its value is out of bounds.
 
     Example:
         >>> Options(http_in_flight=16).http_in_flight
         16
     """
 
-    block_bytes: int | None = _knob(64 * KIB, GIB, "bytes", "below, per-request cost dominates; above, balance is lost")
-    file_threads: int | None = _knob(1, 256, "threads", "more than the device's queue only adds switches")
-    direct_io: bool | None = _switch("a copy less, and nothing else is driven from memory; the next load reads again")
-    io_uring: bool | None = _switch("a disk has more reads to choose from, without further threads")
+    block_bytes: int | None = _knob(64 * KIB, GIB, "bytes", "smaller: per-request cost dominates; larger: uneven load")
+    file_threads: int | None = _knob(1, 256, "threads", "beyond the device's queue depth, only switches")
+    direct_io: bool | None = _switch("saves a copy and evicts nothing from memory; the next load reads again")
+    io_uring: bool | None = _switch("more reads in flight without more threads")
     http_reactors: int | None = _knob(1, 64, "threads", "one saturates one processor at 2-4 GB/s")
     http_in_flight: int | None = _knob(1, 256, "requests", "bandwidth x latency / block size, S3 gives 90 MB/s each")
-    nfs_threads: int | None = _knob(1, 64, "threads", "a server gives one connection a part of what it has")
+    nfs_threads: int | None = _knob(1, 64, "threads", "a server limits the bandwidth of one connection")
     python_threads: int | None = _knob(1, 256, "threads", "the file system's own concurrency")
     memory_limit_bytes: int | None = _knob(1, 16 * TIB, "bytes", "what the engine may hold for a slow consumer")
-    check_memory: bool | None = _switch("a caller who frees memory meanwhile knows better")
+    check_memory: bool | None = _switch("a caller may free memory during the load")
     pinned_bytes: int = _knob(MIB, 64 * GIB, "bytes", "50 GB/s x 5 ms from a read to the end of its copy", 256 * MIB)
-    gpudirect: bool | None = _switch("saves memory's bandwidth, costs a registration of each file")
+    gpudirect: bool | None = _switch("saves memory bandwidth, costs a registration of each file")
     coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)
     answer_bytes: int = _knob(64 * KIB, GIB, "bytes", "a page of 5000 blobs with metadata has 40 MB", 64 * MIB)
     listing_entries: int = _knob(1, 10**7, "entries", "the largest checkpoints have a few thousand files", 100_000)
-    listing_empty_pages: int = _knob(0, 10**6, "pages", "S3 passes over 1000 deleted objects on each", 1000)
+    listing_empty_pages: int = _knob(0, 10**6, "pages", "S3 skips 1000 deleted objects on each", 1000)
     header_bytes: int = _knob(8, 128 * MIB, "bytes", "holds the header of nearly every shard", 256 * KIB)
-    max_attempts: int = _knob(1, 100, "attempts", "a server that works seldom fails the same request twice", 8)
+    max_attempts: int = _knob(1, 100, "attempts", "a healthy server seldom fails the same request twice", 8)
     block_deadline_s: float = _knob(0.01, 86400, "s", "outlasts the restart of a server", 120.0)
-    hedge_percent: float = _knob(0, 100, "percent", "what the slowest twentieth weighs", 5.0)
+    hedge_percent: float = _knob(0, 100, "percent", "the slowest twentieth of all requests", 5.0)
     deadline_s: float | None = _knob(0.01, 1e7, "s", "only the caller knows how long is too long")
     connect_timeout_s: float = _knob(0.01, 3600, "s", "three SYN retransmissions", 10.0)
-    first_byte_timeout_s: float = _knob(0.01, 3600, "s", "object stores answer within 1 s, throttled ones later", 30.0)
+    first_byte_timeout_s: float = _knob(0.01, 3600, "s", "object stores respond within 1 s, throttled ones later", 30.0)
     stall_timeout_s: float = _knob(0.01, 3600, "s", "longer than a TCP retransmission storm", 10.0)
-    stall_bytes_per_s: float = _knob(1, GIB, "bytes/s", "a hundredth of what a store gives a connection", 256 * KIB)
+    stall_bytes_per_s: float = _knob(1, GIB, "bytes/s", "a hundredth of a store's speed per connection", 256 * KIB)
     max_rank: int = _knob(1, 64, "dimensions", "numpy's own limit", 64)
-    allow_missing_shards: bool | None = _switch("a model that lacks weights is wrong, and seldom wanted")
+    allow_missing_shards: bool | None = _switch("a model without all its weights is wrong")
 
     def __post_init__(self) -> None:
         for knob in fields(self):
@@ -131,7 +131,7 @@ class Options:
                 raise OptionError(f"{knob.name} must be True, False or None, not {value!r}")
 
     def filled_from_environment(self, environment: Mapping[str, str] | None = None) -> Options:
-        """Take ``STREAMER_<NAME>`` for every field still at its default.
+        """Use ``STREAMER_<NAME>`` for every field still at its default.
 
         Raises:
             OptionError: a variable is not a number, or out of its bounds; a switch is neither 0 nor 1.

@@ -1,7 +1,7 @@
-"""Loads and streams for asyncio: the event loop goes on while they wait and read.
+"""Loads and streams for asyncio: the event loop continues while they wait and read.
 
-Each step runs in a daemon thread of its own and hands over what is ready. Nobody waits for such a thread: a cancelled
-task closes its stream, and what a thread still returns then is closed by it.
+Each step runs in its own daemon thread and passes on what is ready. Nothing waits for this thread: a cancelled task
+closes its stream, and the thread closes any result that it still produces.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STEP_TENSORS = 256
 class AsyncStream(Generic[TensorT]):
     """An asynchronous iterator of ``(name, tensor)`` and a context manager; `streamer.astream` returns one.
 
-    Reading starts with the first ``async for`` or ``async with``. One task at a time reads it.
+    Reading starts with the first ``async for`` or ``async with``. Only one task at a time may iterate.
     """
 
     def __init__(self, start: Callable[[], Stream[TensorT]]) -> None:
@@ -65,7 +65,7 @@ class AsyncStream(Generic[TensorT]):
         return self._stream.report
 
     async def aclose(self) -> None:
-        """Stop reading, and wait until that is done. Tensors already yielded stay valid."""
+        """Stop reading, and wait until it has stopped. Tensors already yielded stay valid."""
         self._ready.clear()
         if self._stream is not None:
             await asyncio.shield(asyncio.ensure_future(_in_thread(self._stream.close)))
@@ -115,15 +115,15 @@ def astream(uri: UriOption, *, framework: str, **how: Unpack[StreamArguments]) -
 def astream(uri: UriOption, **how: Any) -> AsyncStream[Any]:
     """Stream the tensors of a checkpoint, as `streamer.stream` does, without blocking the event loop.
 
-    A task that is cancelled ends the stream within a second; while the checkpoint is still looked for, the question in
-    progress ends with its own time-out, in the background.
+    If the task is cancelled, the stream ends within a second. During the search for the checkpoint, the request in
+    progress ends in the background, with its own time-out.
 
     Args:
         uri: As for `streamer.load`.
-        how: The arguments of `streamer.stream`. A progress callable is called in another thread.
+        how: The arguments of `streamer.stream`. A progress callable runs in another thread.
 
     Raises:
-        StreamerError: as for `streamer.stream`, by the loop.
+        StreamerError: as for `streamer.stream`, from the loop.
 
     Example:
         >>> async with streamer.astream("s3://bucket/model") as tensors:      # doctest: +SKIP
@@ -145,11 +145,11 @@ async def aload(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments])
 async def aload(uri: UriOption, **how: Any) -> dict[str, Any]:
     """Load a checkpoint, as `streamer.load` does, without blocking the event loop.
 
-    A task that is cancelled ends the load as `astream` says.
+    If the task is cancelled, the load ends in the same way as `astream`.
 
     Args:
         uri: As for `streamer.load`.
-        how: The arguments of `streamer.load`. A progress callable is called in another thread.
+        how: The arguments of `streamer.load`. A progress callable runs in another thread.
 
     Raises:
         StreamerError: as for `streamer.load`.
@@ -171,7 +171,7 @@ def _with_hidden_options(how: dict[str, Any]) -> dict[str, Any]:
 
 
 def _step(tensors: Stream[TensorT]) -> list[tuple[str, TensorT]]:
-    """Take the next tensor, and what is ready behind it; nothing at the end of the stream."""
+    """Take the next tensor and those that are ready after it; an empty list at the end of the stream."""
     taken: list[tuple[str, TensorT]] = []
     size_bytes = 0
     for name, tensor in tensors:

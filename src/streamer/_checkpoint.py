@@ -39,9 +39,9 @@ __all__ = ["Checkpoint", "open"]
 class Checkpoint(Generic[TensorT]):
     """An open checkpoint; `streamer.open` returns one. Thread-safe.
 
-    Every read is pinned to the version whose headers were read: a checkpoint replaced meanwhile raises
-    `ChangedError`. A pickle holds the arguments of `streamer.open`, credentials included; it opens the checkpoint
-    again, and raises `ChangedError` where that is not the same one any more.
+    Every read is pinned to the version whose headers were read: if the checkpoint was replaced since, a read raises
+    `ChangedError`. A pickle holds the arguments of `streamer.open`, including credentials. Unpickling opens the
+    checkpoint again, and raises `ChangedError` if it was replaced.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -57,41 +57,41 @@ class Checkpoint(Generic[TensorT]):
         return sorted(self._shard_tensors)
 
     def offset_keys(self) -> list[str]:
-        """Names of the tensors in the order their bytes lie in the shards."""
+        """Names of the tensors in the order of their bytes in the shards."""
         return list(self._shard_tensors)
 
     def metadata(self) -> dict[str, str]:
-        """The ``__metadata__`` of the headers, later shards winning."""
+        """The ``__metadata__`` of the headers; for equal keys, the value of the last shard."""
         return dict(self._checkpoint.catalog.metadata)
 
     def get_tensor(self, name: str, *, device: Any = None, dtype: Any = None) -> TensorT:
         """Read one tensor.
 
         Args:
-            name: The tensor's.
-            device: As for `streamer.load`; None: the one of `streamer.open`.
-            dtype: As for `streamer.load`; None: the one of `streamer.open`.
+            name: The name of the tensor.
+            device: As for `streamer.load`; None uses the device given to `streamer.open`.
+            dtype: As for `streamer.load`; None uses the dtype given to `streamer.open`.
 
         Raises:
-            UnknownTensorError: there is none of this name.
-            StorageError: and its kinds.
+            UnknownTensorError: no tensor has this name.
+            StorageError: or a subclass.
         """
         return self.get_slice(name, device=device, dtype=dtype)[...]
 
     def get_tensors(
         self, names: NamesOption = None, *, device: Any = None, dtype: Any = None, progress: ProgressOption = None
     ) -> dict[str, TensorT]:
-        """Read many tensors in parallel, all by default, in file order.
+        """Read many tensors in parallel, by default all, and return them in file order.
 
         Args:
             names: As for `streamer.load`.
-            device: As for `streamer.load`; None: the one of `streamer.open`.
-            dtype: As for `streamer.load`; None: the one of `streamer.open`.
-            progress: As for `streamer.load`; None: the one of `streamer.open`.
+            device: As for `streamer.load`; None uses the device given to `streamer.open`.
+            dtype: As for `streamer.load`; None uses the dtype given to `streamer.open`.
+            progress: As for `streamer.load`; None uses the value given to `streamer.open`.
 
         Raises:
             UnknownTensorError: a name or pattern matches nothing.
-            StorageError: and its kinds.
+            StorageError: or a subclass.
         """
         self._check_open()
         check_progress(progress)
@@ -104,15 +104,15 @@ class Checkpoint(Generic[TensorT]):
         return loaded
 
     def get_slice(self, name: str, *, device: Any = None, dtype: Any = None) -> TensorSlice[TensorT]:
-        """Return a tensor that is read when it is indexed, and then only the leading rows that the index needs.
+        """Return a lazy tensor: indexing it reads only the leading rows that the index needs.
 
         Args:
-            name: The tensor's.
-            device: As for `streamer.load`; None: the one of `streamer.open`.
-            dtype: As for `streamer.load`; None: the one of `streamer.open`.
+            name: The name of the tensor.
+            device: As for `streamer.load`; None uses the device given to `streamer.open`.
+            dtype: As for `streamer.load`; None uses the dtype given to `streamer.open`.
 
         Raises:
-            UnknownTensorError: there is none of this name.
+            UnknownTensorError: no tensor has this name.
 
         Example:
             >>> checkpoint.get_slice("model.embed_tokens.weight")[:1000]      # doctest: +SKIP
@@ -131,11 +131,11 @@ class Checkpoint(Generic[TensorT]):
         )
 
     def close(self) -> None:
-        """Refuse further reads through this object. Slices and tensors that were returned stay valid."""
+        """Refuse further reads through this object. Slices and tensors already returned stay valid."""
         self._is_closed = True
 
     def __getitem__(self, name: str) -> TensorSlice[TensorT]:
-        """Return a tensor that is read when it is indexed, as `get_slice` does; it tells shape, dtype and nbytes.
+        """Return a lazy tensor, like `get_slice`; its shape, dtype and nbytes are known without reading.
 
         Example:
             >>> checkpoint["lm_head.weight"].shape, checkpoint["lm_head.weight"][:10]      # doctest: +SKIP
@@ -225,15 +225,15 @@ def open(
     Args:
         uri: As for `streamer.load`.
         device: As for `streamer.load`.
-        names: As for `streamer.load`: the tensors of the returned object.
+        names: As for `streamer.load`; the returned object contains only these tensors.
         framework: ``"pt"`` or ``"np"``.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.
-        progress: As for `streamer.load`, of each call of `Checkpoint.get_tensors` that has none of its own.
+        progress: As for `streamer.load`; the default for calls of `Checkpoint.get_tensors`.
         dtype: As for `streamer.load`.
-        verify: As for `streamer.load`, for each read. Rows of a tensor have no digest, and an object that is read in
-            several calls is not compared under ``"auto"``, but for answers that carry a checksum of their own.
+        verify: As for `streamer.load`, for each read. Rows of a tensor have no digest. With ``"auto"``, an object that
+            is read in several calls is not compared, except for responses with their own checksum.
 
     Raises:
         StreamerError: as for `streamer.load`.

@@ -8,9 +8,9 @@ __all__ = ["release_pinned_memory"]
 
 
 def release_pinned_memory() -> int:
-    """Unlock and free the host memory that loads to CUDA devices left pinned for the next one.
+    """Free the pinned host memory that the process keeps between loads to CUDA devices.
 
-    Memory that a load in progress uses stays. The next load pins again what it needs, at some 3 GB/s.
+    Memory of a load in progress is not freed. The next load pins its memory again, at about 3 GB/s.
 
     Returns:
         The bytes that were freed.

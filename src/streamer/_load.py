@@ -52,38 +52,38 @@ def load(
     """Load a safetensors checkpoint.
 
     Args:
-        uri: A ``.safetensors`` file, a folder or prefix (its ``model.safetensors.index.json`` decides, else all
-            its ``*.safetensors``), an index file, a glob of the last path segment, or a list of these. Any
-            fsspec URL, plain path or ``os.PathLike``.
+        uri: A ``.safetensors`` file, a folder or prefix (its ``model.safetensors.index.json`` lists the shards;
+            without one, all its ``*.safetensors`` are loaded), an index file, a glob of the last path segment, or
+            a list of these. Any fsspec URL, plain path or ``os.PathLike``.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, a ``torch.device``, …; or a mapping of tensor or module names to
-            these (``{"model.layers.0": 0, "": "cpu"}``, as accelerate's ``device_map``; ``""``: all others).
+            these (``{"model.layers.0": 0, "": "cpu"}``, like accelerate's ``device_map``; ``""`` is for all others).
         names: None for all tensors, or a name, an ``fnmatch`` pattern, a list of these, or a callable
             ``name -> bool``. Only the bytes of the chosen tensors are read.
         framework: ``"pt"`` (torch) or ``"np"`` (numpy, CPU only).
         storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``). For URIs on
-            several storages, options under the name of a scheme (``{"s3": {…}, "gs": {…}}``) go to its URLs alone,
-            and a list gives each URI of a list its own.
+            several storages, options under the name of a scheme (``{"s3": {…}, "gs": {…}}``) apply only to its URLs,
+            and a list has one entry for each URI.
         fs: An fsspec file system to read from; `uri` is then a path or URL of it.
         options: How to read; see `streamer.Options`.
-        progress: None shows a bar on a terminal or in a notebook when the load takes longer than half a second, and
-            elsewhere logs a line every ten seconds (level INFO); True and False always and never show a bar; a callable
-            gets ``(bytes done, bytes in all)``, and may raise `LoadCancelledError` to end the load: whatever else it
-            raises is logged. ``STREAMER_PROGRESS=0`` turns the automatic ones off.
-        dtype: A ``torch.dtype`` or its name, to which tensors of F64, F32, F16 and BF16 are cast on their device. None
-            leaves them as they are stored; all other dtypes always stay.
-        verify: Compare the bytes with digests: ``"auto"`` with what the storage keeps of each object, where it
-            keeps something; ``"manifest"`` with the manifest that `streamer.write_manifest` wrote; ``"off"`` with
-            nothing. None takes ``STREAMER_VERIFY``, or ``"off"``. `LoadReport.verified` tells what was compared.
+        progress: None shows a bar on a terminal or in a notebook if the load takes longer than half a second, and
+            elsewhere logs a line every ten seconds (level INFO). True always shows a bar, False never. A callable
+            receives ``(bytes done, bytes in all)``; it may raise `LoadCancelledError` to end the load, and its other
+            exceptions are logged. ``STREAMER_PROGRESS=0`` turns the automatic bar and log lines off.
+        dtype: A ``torch.dtype`` or its name. Tensors of F64, F32, F16 and BF16 are cast to it on their device; other
+            dtypes are never cast. None casts nothing.
+        verify: Compare the bytes with digests: ``"auto"`` uses the digest that the storage keeps of each object, if
+            any; ``"manifest"`` uses the manifest that `streamer.write_manifest` wrote; ``"off"`` compares nothing.
+            None uses ``STREAMER_VERIFY``, or ``"off"``. `LoadReport.verified` says what was compared.
 
     Returns:
         Name to tensor, in file order. Every tensor owns its memory.
 
     Raises:
-        UsageError: and its kinds: unknown scheme, device, tensor name, dtype or option.
-        FormatError: and its kinds: malformed header or index.
-        StorageError: and its kinds: missing, denied, changed, truncated, unreachable, timed out; with `verify`,
+        UsageError: or a subclass: unknown scheme, device, tensor name, dtype or option.
+        FormatError: or a subclass: malformed header or index.
+        StorageError: or a subclass: missing, denied, changed, truncated, unreachable, timed out; with `verify`,
             `ChecksumError`.
-        DeviceError: the device is out of memory, lost, or its driver refused.
+        DeviceError: the device is out of memory or lost, or its driver reported an error.
         PluginError: a plug-in is broken.
 
     Example:
@@ -119,7 +119,7 @@ def whole_read(
     dtype: Any = None,
     verify: VerifyOption = None,
 ) -> WholeRead:
-    """Begin what `load` does; arguments and errors are those of `load`."""
+    """Begin a load; arguments and errors are those of `load`."""
     names = checked_names(names)
     check_progress(progress)
     library = framework_of(framework, device, dtype, folders_of(uri))
@@ -128,7 +128,7 @@ def whole_read(
 
 
 def collected(read: WholeRead) -> dict[str, Any]:
-    """Read to the end; give name to tensor, in file order."""
+    """Read to the end; return a mapping of name to tensor, in file order."""
     with read as tensors:
         loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced, or it raises
         loaded.update(tensors)

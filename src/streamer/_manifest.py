@@ -1,7 +1,7 @@
 """Writes the manifest of a checkpoint: one read of all its bytes, one small file beside it.
 
-Guarantees: the digests are of one version of every shard, that whose headers were read. Refuses storages that cannot
-be written, before anything is read.
+Guarantees: the digests are of one version of every shard, the one whose headers were read. Refuses read-only storages
+before anything is read.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ __all__ = ["ManifestReport", "write_manifest"]
 
 @dataclass(frozen=True)
 class ManifestReport:
-    """What `write_manifest` did.
+    """The result of `write_manifest`.
 
     Attributes:
-        uri: The manifest, without secrets.
-        shards: Shards in it.
-        tensors: Tensors in it.
+        uri: The URI of the manifest, without secrets.
+        shards: Number of shards in it.
+        tensors: Number of tensors in it.
         bytes: Bytes of these tensors, all of which were read.
-        seconds: How long it took.
+        seconds: Duration of the call.
     """
 
     uri: str
@@ -61,7 +61,7 @@ class ManifestReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all fields as plain values for JSON."""
+        """Return all fields as plain values for JSON."""
         return asdict(self)
 
 
@@ -75,19 +75,19 @@ def write_manifest(
 ) -> ManifestReport:
     """Read a checkpoint and write the digests of its tensors beside it, for loads with ``verify="manifest"``.
 
-    It lies beside the shards, named after the index or the only shard: ``model.safetensors.manifest.json``. One that is
-    there is replaced. Later loads are compared with the bytes that are read now: write the manifest where they are
-    certainly right, as after saving them.
+    The manifest is named after the index or the only shard: ``model.safetensors.manifest.json``. An existing manifest
+    is replaced. Later loads are compared with the bytes that are read now: write the manifest while they are known to
+    be correct, for instance right after saving them.
 
     Args:
-        uri: A file, folder or index, as for `streamer.load`; no glob and no list.
+        uri: A file, folder or index, as for `streamer.load`, but no glob and no list.
         storage_options: As for `streamer.load`; the credentials must allow writing.
         fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.
         progress: As for `streamer.load`.
 
     Returns:
-        What was done.
+        The URI of the manifest and what it contains.
 
     Raises:
         UsageError: the storage cannot be written, or `uri` is a glob or a list.

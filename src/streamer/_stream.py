@@ -56,8 +56,8 @@ Order = Literal["completion", "file"]
 class Stream(Generic[TensorT]):
     """An iterator of ``(name, tensor)`` and a context manager; `streamer.stream` returns one.
 
-    Reading starts at once, in the background, and runs ahead of the consumer up to the memory limit. One thread at a
-    time reads it; any may close it.
+    Reading starts at once, in the background, and continues ahead of the consumer up to the memory limit. Only one
+    thread at a time may iterate; any thread may close the stream.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Stream(Generic[TensorT]):
 
     @property
     def is_next_ready(self) -> bool:
-        """Whether the next tensor is whole already, so that nothing is waited for; False at the end."""
+        """Whether the next tensor is already complete, so that iteration need not wait; False at the end."""
         return bool(self._batch)
 
     def close(self) -> None:
@@ -241,17 +241,17 @@ def stream(
         fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.
         progress: As for `streamer.load`.
-        order: ``"completion"``: each tensor as soon as it is whole; ``"file"``: as their bytes lie in the
-            shards.
+        order: ``"completion"`` yields each tensor as soon as it is complete; ``"file"`` yields them in the order of
+            their bytes in the shards.
         dtype: As for `streamer.load`.
-        verify: As for `streamer.load`. Under ``"auto"`` an object is compared when its last tensor is yielded:
-            the others are to be trusted once the loop has ended.
+        verify: As for `streamer.load`. With ``"auto"``, an object is compared when its last tensor is yielded, so use
+            the tensors only after the loop has ended.
 
     Returns:
         A `Stream`. Its ``report`` is complete after the loop; leaving the loop early cancels the rest.
 
     Raises:
-        StreamerError: as for `streamer.load`; by the call until the first weight byte is read, by the loop afterwards.
+        StreamerError: as for `streamer.load`; from the call before the first weight byte is read, later from the loop.
 
     Example:
         >>> with streamer.stream("s3://bucket/model") as tensors:      # doctest: +SKIP
