@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -40,6 +41,8 @@ Result = TypeVar("Result")
 # A step ends with so many bytes or tensors: fewer wait for the consumer, and more steps cost more than they bring.
 STEP_BYTES = 16 << 20
 STEP_TENSORS = 256
+# Tensors that are ready are handed out without a pause for so long, then the event loop has its turn.
+TURN_S = 0.0005
 
 
 class AsyncStream(Generic[TensorT]):
@@ -52,6 +55,7 @@ class AsyncStream(Generic[TensorT]):
         self._start = start
         self._stream: Stream[TensorT] | None = None
         self._ready: list[tuple[str, TensorT]] = []  # in reverse
+        self._turn_began = 0.0
 
     @property
     def report(self) -> LoadReport:
@@ -74,10 +78,14 @@ class AsyncStream(Generic[TensorT]):
         return self
 
     async def __anext__(self) -> tuple[str, TensorT]:
+        if self._ready and time.monotonic() - self._turn_began > TURN_S:
+            await self._closing_if_cancelled(asyncio.sleep(0))
+            self._turn_began = time.monotonic()
         if not self._ready:
             started = await self._started()
             self._ready = await self._closing_if_cancelled(_in_thread(partial(_step, started)))
             self._ready.reverse()
+            self._turn_began = time.monotonic()
         if not self._ready:
             raise StopAsyncIteration
         return self._ready.pop()

@@ -72,6 +72,28 @@ def test_a_step_is_small_and_none_is_lost(file: Path, monkeypatch: pytest.Monkey
     assert run(main) == set(TENSORS)
 
 
+def test_the_loop_has_its_turn_while_many_tensors_are_ready(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_async, "TURN_S", 0.0)
+
+    async def main() -> int:
+        turns, is_over = 0, False
+
+        async def count() -> None:
+            nonlocal turns
+            while not is_over:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        async for _ in streamer.astream(file):
+            pass
+        is_over = True
+        await counting
+        return turns
+
+    assert run(main) >= len(TENSORS)
+
+
 def test_the_report_of_what_has_not_started_is_refused(file: Path) -> None:
     with pytest.raises(streamer.UsageError, match="not started"):
         _ = streamer.astream(file).report
