@@ -259,6 +259,17 @@ def test_a_part_of_a_blob_is_compared_answer_by_answer_too(unsigned: tuple[Azure
     assert stream.report.is_verified
 
 
+def test_a_blob_is_verified_once_its_last_tensor_is_taken(unsigned: tuple[AzureGate, Place]) -> None:
+    """Every answer so far had its checksum, but not all have come."""
+    there = unsigned[1]
+    with streamer.stream(there.url, storage_options=there.options, verify="auto") as tensors:
+        next(tensors)
+        assert [check.verified_by for check in tensors.report.verified] == [None]
+        for _ in tensors:
+            pass
+    assert [check.verified_by for check in tensors.report.verified] == ["crc64nvme of each answer"]
+
+
 def test_azure_is_asked_for_no_more_than_it_sends_a_crc64_of(
     place: Callable[[str], Place], azure_server: AzuriteServer
 ) -> None:
