@@ -54,44 +54,44 @@ def load_into(
     dtype: Any = None,
     verify: VerifyOption = None,
 ) -> LoadReport:
-    """Load a checkpoint into tensors that exist, in place where they are contiguous, on the CPU or a CUDA device.
+    """Load a checkpoint into existing tensors, in place if they are contiguous, on the CPU or a CUDA device.
 
-    All names, shapes and dtypes are checked before the first byte is read. If reading fails afterwards, the
-    content of the targets is undefined and the error is raised. Until it returns, the memory of the targets cannot be
-    resized: torch and numpy refuse it.
+    All names, shapes and dtypes are checked before the first byte is read. If reading fails afterwards, the content of
+    the targets is undefined and the error is raised. During the call, torch and numpy refuse to resize the memory of
+    the targets.
 
     Args:
         uri: As for `load`.
-        target: An ``nn.Module`` (parameters and buffers) or a mapping of name to tensor or array; each stays
-            on its device. Parameters and buffers of a module on the meta device are replaced by loaded ones. Of a
-            DTensor (FSDP2, tensor parallelism) each process reads and fills the part that it holds.
-        strict: Every tensor chosen in the checkpoint has a target, and every target a tensor in the checkpoint; of tied
-            tensors one is enough. False fills what matches; the report lists what does not.
-        device: Where tensors that replace those on the meta device are made, as for `load`; None: ``"cpu"``.
+        target: An ``nn.Module`` (parameters and buffers) or a mapping of name to tensor or array; each stays on its
+            device. Loaded tensors replace parameters and buffers of a module on the meta device. For a DTensor (FSDP2,
+            tensor parallelism), each process reads and fills the part that it holds.
+        strict: Require a target for every chosen tensor of the checkpoint, and a tensor for every target; for tied
+            targets, one tensor is enough. False fills the matching targets; the report lists the other names.
+        device: The device of tensors that replace those on the meta device, as for `load`; None is ``"cpu"``.
         names: As for `load`; the names are those in the checkpoint.
-        prefix: What the target's names have before them in the checkpoint: with ``"model."``, ``model.norm.weight``
-            fills the target's ``norm.weight``. What does not begin with it is left out.
-        rename: What else differs between the names: a mapping of names of tensors or modules in the checkpoint, less
-            the prefix, to those in the target (``{"layers": "blocks"}``; ``{"": "module"}`` puts a module before all
-            others), or a function that gives the target's name. None in place of a name leaves the tensor out.
+        prefix: A prefix that the names have only in the checkpoint: with ``"model."``, ``model.norm.weight`` fills the
+            target's ``norm.weight``. Names without the prefix are left out.
+        rename: A mapping of names of tensors or modules in the checkpoint, without the prefix, to names in the target
+            (``{"layers": "blocks"}``; ``{"": "module"}`` puts a module before all others), or a function that returns
+            the target's name. None instead of a name leaves the tensor out.
         framework: ``"pt"`` or ``"np"``, the library of the targets.
         storage_options: As for `load`.
         fs: As for `load`.
         options: As for `load`.
         progress: As for `load`.
-        dtype: As for `load`: a target must have the dtype its tensor has after the cast. ``"target"``: each is cast to
-            the dtype of its target, between the same dtypes.
+        dtype: As for `load`; a target must have the dtype of its tensor after the cast. ``"target"`` casts each tensor
+            to the dtype of its target, for the same dtypes.
         verify: As for `load`.
 
     Returns:
-        What was done; remarks name what stays on the meta device, because the checkpoint does not hold it, and hooks
-        that ``load_state_dict`` would have run on the tensors before it copies them. Those it runs afterwards were run.
+        The report. Its remarks name targets that stay on the meta device because the checkpoint lacks them, and the
+        pre-hooks of ``load_state_dict``, which are not run. Its post-hooks are run.
 
     Raises:
         UsageError: `device` is given, and nothing is on the meta device.
-        UnknownTensorError: the checkpoint has none of the names that `names`, `prefix` or `rename` speak of.
-        TargetError: a target is missing, has another shape or dtype, is no plain tensor, shares a part of its memory
-            with another or with itself, or got other memory while it was filled; or two targets are the same memory
+        UnknownTensorError: the checkpoint has none of the names in `names`, `prefix` or `rename`.
+        TargetError: a target is missing, has another shape or dtype, is not a plain tensor, shares a part of its memory
+            with another or with itself, or got other memory during the load; or two targets have the same memory
             (tied), and the checkpoint holds different bytes for them; or two tensors get one name.
         StreamerError: as for `load`.
 
