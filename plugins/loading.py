@@ -116,6 +116,12 @@ def _is_ours(point: EntryPoint) -> bool:
     return point.value.startswith("streamer.backends.")  # to read the name of its distribution takes half a millisecond
 
 
+def _wrong_hook(error: BaseException) -> str:
+    """Say in one line what pluggy says in several."""
+    problem = str(error).splitlines()[-1].strip()
+    return f"has a hook that cannot be called: {problem}. Its arguments may be scheme, uri, storage_options and limits"
+
+
 def _hooks(point: EntryPoint, scheme: str) -> Any:
     manager = pluggy.PluginManager(PROJECT_NAME)
     manager.add_hookspecs(StoreHooks)
@@ -135,7 +141,7 @@ def _hooks(point: EntryPoint, scheme: str) -> Any:
     except BaseException as error:
         is_of_pluggy = isinstance(error, pluggy.PluginValidationError)
         raise _plugin(point, scheme).error(
-            str(error) if is_of_pluggy else f"cannot be used ({description_of(error)})"
+            _wrong_hook(error) if is_of_pluggy else f"cannot be used ({description_of(error)})"
         ) from error
     if not manager.hook.streamer_open_store.get_hookimpls():
         raise _plugin(point, scheme).error("has no function streamer_open_store marked with streamer.plugins.hookimpl")

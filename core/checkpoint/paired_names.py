@@ -65,7 +65,8 @@ def pair_names(
     if called and not paired:
         raise TargetError(
             f"the checkpoint holds no tensor of the target's: it holds {_some(sorted(called.values()))}",
-            hint=_near(called, tensors) or f"The target has {_some(sorted(map(str, tensors)))}; see rename=",
+            hint=_near(called, tensors)
+            or f"The target has {_some(sorted(map(str, tensors))) or 'no tensors'}; see rename=",
         )
     return names
 

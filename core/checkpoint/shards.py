@@ -89,7 +89,7 @@ def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Sh
     """A name may have the marks of a pattern in it: where nothing matches, it is taken for a name."""
     folder, _, pattern = root.rpartition("/")
     listed = store.find(folder or "/")
-    matches = [info for info in listed if fnmatchcase(_name(info), pattern)]
+    matches = [info for info in listed if fnmatchcase(_name(info), pattern) and _is_meant(info, pattern)]
     if matches:
         return _from_infos(store, label, matches, "glob")
     try:
@@ -134,7 +134,7 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         # An entry that is listed without a size may be no file.
         sized = store.info(index.path) if index.size_bytes is None else index
         return _from_index(store, label, sized, infos, settings)
-    shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX)]
+    shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX) and _is_meant(info)]
     if shards:
         remarks = _check_whole(shards, label, is_allowed=bool(settings.allow_missing_shards))
         return replace(_from_infos(store, label, shards, "folder"), remarks=remarks)
@@ -155,6 +155,11 @@ def _check_whole(shards: list[ObjectInfo], label: str, *, is_allowed: bool) -> t
     for remark in incomplete:
         _log.warning("%s: %s, which allow_missing_shards permits", printable(label), printable(remark))
     return tuple(incomplete)
+
+
+def _is_meant(info: ObjectInfo, pattern: str = "") -> bool:
+    """Whether a file is not hidden, as for a shell's patterns: tools leave drafts and notes (``._a.safetensors``)."""
+    return not _name(info).startswith(".") or pattern.startswith(".")
 
 
 def _listed(store: Store, root: str) -> list[ObjectInfo]:

@@ -150,6 +150,18 @@ class TensorSlice(Generic[TensorT]):
         except _NO_INDEX as error:
             raise self._refused(error) from error
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Read the whole tensor for ``numpy.asarray``, which would otherwise hold this object.
+
+        Raises:
+            ValueError: `copy` is False: bytes that are not read yet cannot be shared.
+        """
+        if copy is False:
+            raise ValueError("a tensor of a checkpoint is read, and so cannot be had without a copy")
+        import numpy as np  # noqa: PLC0415  seldom needed
+
+        return np.asarray(self[...], dtype=dtype)
+
     def _refused(self, error: Exception) -> TensorIndexError:
         return TensorIndexError(
             f"tensor {quoted(self._entry.name)} of shape {self.get_shape()} cannot be indexed so: {error}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from streamer import _native
 from streamer.core.engine.native_errors import checksum_error, error_from_native
@@ -100,7 +100,7 @@ class ReadSession:
         self._on_progress = on_progress
         self._name_of = name_of
         self._device_tensors = device_tensors
-        self._delivered = 0
+        self._delivered = self._taken = 0
         self._deadline = settings.deadline
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
@@ -149,7 +149,14 @@ class ReadSession:
 
     @_of_one_process
     def take(self, item: int) -> _native.Memory | None:
-        """Hand over the memory of a finished item; None when it is empty or went to the caller's target."""
+        """Hand over the memory of a finished item; None when it is empty or went to the caller's target.
+
+        Raises:
+            TransferTimeoutError: the load's own deadline is over.
+        """
+        if self._deadline.is_over:
+            self._taken_late()
+        self._taken += 1
         memory = self._engine.take(item)
         if self._device_tensors:  # a slow consumer must not keep the engine without memory until it waits again
             try:
@@ -209,12 +216,18 @@ class ReadSession:
 
     def _check_deadline(self) -> None:
         if self._deadline.is_over and self._delivered < self._plan.item_count:
-            missing = self._plan.item_count - self._delivered
-            away = [f"; {each.server} has been failing for {each.waited_s:.1f} s" for each in self._engine.outages()]
-            raise self._deadline.error(
-                f"{missing} of {self._plan.item_count} {self._items} were not there in time{''.join(away)}",
-                self._objects[0].uri,
-            )
+            raise self._late(self._plan.item_count - self._delivered)
+
+    def _taken_late(self) -> NoReturn:
+        self.close()
+        raise self._late(self._plan.item_count - self._taken)
+
+    def _late(self, missing: int) -> StreamerError:
+        away = [f"; {each.server} has been failing for {each.waited_s:.1f} s" for each in self._engine.outages()]
+        return self._deadline.error(
+            f"{missing} of {self._plan.item_count} {self._items} were not there in time{''.join(away)}",
+            self._objects[0].uri,
+        )
 
     def _error(self, native: _native.ReadError) -> StreamerError:
         raised = self._readers.failure

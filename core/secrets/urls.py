@@ -20,7 +20,8 @@ __all__ = ["SecretBytes", "SecretText", "hidden_part", "hidden_uri", "hidden_uri
 
 # What looks like a path, and would be shown as one, with its password and signature.
 _MANGLED = re.compile(
-    r"""[\s"'<(]+[a-z][a-z0-9+.-]*:/|//[^/]*@|(abfss?|az|gc?s|hf|https?|nfs|s3a?|wasbs?):/(?!/)""", re.IGNORECASE
+    r"""[\s"'<(]+[a-z][a-z0-9+.-]*:/|//[^/]*@|[^/:@\s]+:[^/@\s]+@[^/\s]+/|(abfss?|az|gc?s|hf|https?|nfs|s3a?|wasbs?):/(?!/)""",
+    re.IGNORECASE,
 )
 
 

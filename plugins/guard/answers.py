@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamer.core.options.limits import Limits, ListingCount
-from streamer.core.quoting import quoted
+from streamer.core.quoting import printable, quoted
 from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo
 from streamer.plugins.guard.plugin import BrokenContractError, kind_of
@@ -48,16 +48,22 @@ def number_in(value: Any, what: str, low: int, high: int) -> int:
     return number
 
 
-def info_in(answer: Any) -> ObjectInfo:
+def info_in(answer: Any, path: str | None = None) -> ObjectInfo:
     """Return the description of one object.
 
+    Args:
+        answer: What the store returned.
+        path: The object that it was asked for; None where it lists.
+
     Raises:
-        BrokenContractError: it is none.
+        BrokenContractError: it is none, or of another object.
     """
     if not isinstance(answer, ObjectInfo):
         raise BrokenContractError(f"returned {kind_of(answer)}, not an ObjectInfo")
     if not text_in(answer.path, "path"):
         raise BrokenContractError("gave an empty path, which names no object")
+    if path is not None and answer.path.strip("/") != path.strip("/"):
+        raise BrokenContractError(f"described {printable(answer.path[:200])} when asked for {printable(path[:200])}")
     text_in(answer.uri, "uri")
     text_in(answer.version, "version", may_be_none=True)
     if answer.size_bytes is None:

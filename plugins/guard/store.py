@@ -48,7 +48,7 @@ class GuardedStore:
 
     def info(self, path: str) -> ObjectInfo:
         """Describe one object; raises as `Store.info`."""
-        return self._calls.ask("info", lambda: info_in(self._store.info(path)), self._uri(path))
+        return self._calls.ask("info", lambda: info_in(self._store.info(path), path), self._uri(path))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the objects directly in a folder, sorted; raises as `Store.find`."""

@@ -83,6 +83,8 @@ def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> N
 
     Example: python -m streamer run train.py --model s3://bucket/model
     """
+    if not is_module and not os.path.exists(target):
+        raise click.BadParameter(f"there is no file {target!r}", param_hint="TARGET")
     sys.argv = [target, *arguments]
     with streamer.patched():
         if is_module:

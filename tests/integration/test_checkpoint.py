@@ -54,6 +54,14 @@ def test_shape_and_dtype_are_those_of_the_tensor_that_is_read(file: Path) -> Non
         assert (part.get_dtype(), part.nbytes) == ("F32", 48)
 
 
+def test_numpy_reads_it_as_an_array(file: Path) -> None:
+    for framework in ("pt", "np"):
+        part = streamer.open(file, framework=framework)["a"]
+        assert np.array_equal(np.asarray(part, dtype="f8"), TENSORS["a"].numpy())
+        with pytest.raises(ValueError, match="without a copy"):
+            part.__array__(copy=False)
+
+
 def test_the_repr_says_where_how_many_and_how_large(checkpoint: streamer.Checkpoint, file: Path) -> None:
     assert repr(checkpoint) == f"<Checkpoint {file}: 2 tensors, 88.0 B in 1 shard>"
     assert repr(checkpoint["a"]) == f"<TensorSlice 'a' F32 [3, 4], 48.0 B in {file}>"

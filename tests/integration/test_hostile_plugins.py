@@ -330,6 +330,13 @@ def test_a_store_that_lacks_something_is_told_what(shelf: Shelf, name: str, monk
     assert f"returned Half, which lacks {name}." in str(blamed("streamer_open_store"))
 
 
+def test_the_description_of_another_object_is_refused(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = shelf.info("folder/model.safetensors")
+    monkeypatch.setattr(shelf, "info", lambda path: described)
+    monkeypatch.setattr(shelf, "root", "folder/other.safetensors", raising=False)
+    assert "described folder/model.safetensors when asked for folder/other.safetensors" in str(blamed("info"))
+
+
 def test_objects_of_sub_folders_are_no_shards_of_the_folder(shelf: Shelf) -> None:
     shelf.objects["folder/old/model-2.safetensors"] = save({"c": np.arange(3.0)})
     shelf.find = lambda prefix: [shelf.info(path) for path in shelf.objects]  # type: ignore[method-assign]

@@ -117,6 +117,16 @@ def test_a_probe_that_meets_a_silent_server_is_soon_followed_by_another():
     assert stats["outages"] >= 1
 
 
+def test_a_consumer_that_is_slow_is_ended_by_the_deadline_regression(tmp_path):
+    """It counted only while the engine was waited for: tensors that were ready were handed out for ever."""
+    save_file({f"t{number}": np.zeros(10) for number in range(50)}, tmp_path / "model.safetensors")
+    with streamer.stream(tmp_path, framework="np", options=Options(deadline_s=0.5)) as tensors:
+        next(tensors)
+        time.sleep(0.6)
+        with pytest.raises(errors.TransferTimeoutError, match=r"49 of 50 tensors were not there in time.*deadline_s"):
+            next(tensors)
+
+
 def test_headers_that_take_long_to_parse_keep_the_deadline_regression(tmp_path, monkeypatch):
     """Those of 90 MB took seconds each, with any deadline."""
     for name in ("a", "b"):

@@ -61,3 +61,8 @@ def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:
 def test_an_endpoint_of_s3_holds_no_query(mark: str) -> None:
     options = {"endpoint_url": f"http://127.0.0.1:9/{mark}{SECRET}", "key": "k", "secret": "s"}
     assert SECRET not in shown(lambda: streamer.load("s3://bucket/x", storage_options=options))
+
+
+@pytest.mark.parametrize("uri", [f"u:{SECRET}@127.0.0.1:9/x", f"u:{SECRET}@host/x?sig={SECRET}"])
+def test_a_url_whose_scheme_was_forgotten_is_no_path(uri: str) -> None:
+    assert SECRET not in shown(lambda: streamer.load(uri))

@@ -97,6 +97,12 @@ def test_an_error_is_a_line_and_a_status(tmp_path: Path) -> None:
     assert result.output == f"Error: {tmp_path}/none.safetensors: No such file or folder (ENOENT). {hint}\n"
 
 
+def test_a_script_that_is_not_there_is_told_in_a_line() -> None:
+    result = CliRunner().invoke(main, ["run", "absent.py"])
+    assert result.exit_code == 2
+    assert "there is no file 'absent.py'" in result.output
+
+
 @pytest.mark.parametrize("options", ["{", "[]", "7"])
 def test_storage_options_are_a_json_object(options: str) -> None:
     result = CliRunner().invoke(main, ["manifest", "s3://bucket/model", "--storage-options", options])

@@ -84,3 +84,14 @@ def test_what_the_glance_of_a_storage_raises_is_ignored(monkeypatch: pytest.Monk
     monkeypatch.setattr("streamer.backends.posix.store.PosixStore.glance", fail)
     monkeypatch.setattr("streamer.backends.fsspec.store.FsspecStore.glance", fail)
     assert "folder" in said(folder)
+
+
+def test_hidden_files_are_no_shards(tmp_path: Path) -> None:
+    """Drafts of a download and what macOS writes beside each file were loaded, or ended the load."""
+    save_file({"a": torch.ones(2)}, tmp_path / "model.safetensors")
+    save_file({"b": torch.ones(2)}, tmp_path / ".draft.safetensors")
+    (tmp_path / "._model.safetensors").write_bytes(b"\0\5\x16\7")
+    assert list(streamer.load(tmp_path)) == ["a"]
+    assert list(streamer.load(f"{tmp_path}/*.safetensors")) == ["a"]
+    assert list(streamer.load(f"{tmp_path}/.d*.safetensors")) == ["b"]
+    assert list(streamer.load(tmp_path / ".draft.safetensors")) == ["b"]

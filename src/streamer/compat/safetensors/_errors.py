@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 
 from streamer.core.errors import StreamerError
 
-__all__ = ["raised_as_safetensors"]
+__all__ = ["both", "raised_as_safetensors"]
 
 
 @contextmanager
@@ -19,14 +19,15 @@ def raised_as_safetensors() -> Iterator[None]:
         yield
     except StreamerError as error:
         if not isinstance(error, SafetensorError):
-            error.__class__ = _both(type(error))
+            error.__class__ = both(type(error))
         raise
 
 
 _BOTH: dict[type[StreamerError], type[StreamerError]] = {}
 
 
-def _both(kind: type[StreamerError]) -> type[StreamerError]:
+def both(kind: type[StreamerError]) -> type[StreamerError]:
+    """Give a class of the same name that is a `SafetensorError`, too."""
     if kind not in _BOTH:
         _BOTH[kind] = type(kind.__name__, (kind, SafetensorError), {"__module__": kind.__module__})
     return _BOTH[kind]

@@ -8,17 +8,16 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from safetensors import SafetensorError
 from safetensors import safe_open as their_safe_open  # bound here, as `streamer.patch` replaces it there
 
 from streamer._checkpoint import Checkpoint
 from streamer._opening import Opening
 from streamer._stream import Stream
-from streamer.compat.safetensors._errors import raised_as_safetensors
+from streamer.compat.safetensors._errors import both, raised_as_safetensors
 from streamer.compat.safetensors._numpy_index import check_numpy_index
 from streamer.compat.safetensors._prefetch import PrefetchLoader, planned
 from streamer.core.checkpoint.tensor_slice import TensorSlice
-from streamer.core.errors import ObjectNotFoundError
+from streamer.core.errors import ObjectNotFoundError, OptionError, UnknownTensorError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
@@ -112,7 +111,7 @@ class EngineHandle(Checkpoint[Any]):
     ) -> None:
         filename, storage_options = hidden_uri(filename), hidden(storage_options)
         if backend not in BACKENDS:
-            raise SafetensorError(f"backend {backend!r} is invalid, it is one of {', '.join(map(repr, BACKENDS))}")
+            raise both(OptionError)(f"backend {backend!r} is invalid, it is one of {', '.join(map(repr, BACKENDS))}")
         opening = Opening(
             uri=filename,
             framework=framework,
@@ -128,7 +127,7 @@ class EngineHandle(Checkpoint[Any]):
             except ObjectNotFoundError as error:
                 if scheme_of(os.fspath(filename)) != "file" or fs is not None:
                     raise
-                raise FileNotFoundError(f"No such file or directory: {os.fspath(filename)}") from error
+                raise both(ObjectNotFoundError)(f"No such file or directory: {os.fspath(filename)}") from error
 
     def keys(self) -> list[str]:
         """Names of the tensors, sorted."""
@@ -198,12 +197,12 @@ class EngineHandle(Checkpoint[Any]):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise SafetensorError("File is closed")
+            raise both(UsageError)("File is closed")
 
     def _check_holds(self, name: str) -> None:
         self._check_open()
         if name not in self._shard_tensors:
-            raise SafetensorError(f"File does not contain tensor {name}")
+            raise both(UnknownTensorError)(f"File does not contain tensor {name}")
 
 
 class _Slice(TensorSlice[Any]):
