@@ -7,12 +7,13 @@ on behind the point until `Load.stop`, so whatever ends earlier was ended by the
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from servers.raw_tcp import FullQueue
 
 import streamer
 from faults.stopping_server import HOLD_S, StoppingServer
@@ -216,21 +217,11 @@ def in_the_tls_handshake(folder: Path) -> Load:
 def while_connecting(folder: Path) -> Load:
     """The server's queue of connections is full: the kernel answers nothing."""
     del folder
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(0)
-    port = listener.getsockname()[1]
-    filling = []
-    for _ in range(4):
-        each = socket.socket()
-        each.setblocking(False)
-        each.connect_ex(("127.0.0.1", port))
-        filling.append(each)
-    own = {each.getsockname()[1] for each in filling}
+    queue = FullQueue()
     reached, ended = threading.Event(), threading.Event()
 
     def look() -> None:
-        while not ended.wait(0.005) and not _ports_asking(port) - own:
+        while not ended.wait(0.005) and not _ports_asking(queue.port) - queue.own_ports:
             pass
         reached.set()
 
@@ -238,11 +229,9 @@ def while_connecting(folder: Path) -> Load:
 
     def stop() -> None:
         ended.set()
-        for each in (listener, *filling):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            each.close()
+        queue.close()
 
-    return _from_source(HttpSource(f"http://127.0.0.1:{port}/x"), reached, stop)
+    return _from_source(HttpSource(f"http://127.0.0.1:{queue.port}/x"), reached, stop)
 
 
 def _ports_asking(port: int) -> set[int]:

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from servers.raw_tcp import FullQueue
 from servers.scripted_http import ScriptedServer
 
 import streamer
@@ -18,6 +19,7 @@ from streamer.core.checkpoint import catalog
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.format.header import parse_header
+from streamer.core.options.deadline import Deadline
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import HttpSource
 
@@ -117,12 +119,22 @@ def test_a_probe_that_meets_a_silent_server_is_soon_followed_by_another():
     assert stats["outages"] >= 1
 
 
-def test_a_consumer_that_is_slow_is_ended_by_the_deadline_regression(tmp_path):
+def test_a_host_that_takes_no_connection_is_asked_again_after_the_connect_timeout():
+    queue = FullQueue()
+    try:
+        with pytest.raises(errors.StorageError) as caught:
+            read(f"http://127.0.0.1:{queue.port}/x", connect_timeout_s=0.3, max_attempts=2, block_deadline_s=20)
+    finally:
+        queue.close()
+    assert caught.value.attempts == 2  # else the first waits for the deadline
+
+
+def test_a_consumer_that_is_slow_is_ended_by_the_deadline_regression(tmp_path, monkeypatch):
     """It counted only while the engine was waited for: tensors that were ready were handed out for ever."""
     save_file({f"t{number}": np.zeros(10) for number in range(50)}, tmp_path / "model.safetensors")
-    with streamer.stream(tmp_path, framework="np", options=Options(deadline_s=0.5)) as tensors:
+    with streamer.stream(tmp_path, framework="np", options=Options(deadline_s=60)) as tensors:
         next(tensors)
-        time.sleep(0.6)
+        monkeypatch.setattr(Deadline, "is_over", property(lambda _: True))  # without waiting for it
         with pytest.raises(errors.TransferTimeoutError, match=r"49 of 50 tensors were not there in time.*deadline_s"):
             next(tensors)
 

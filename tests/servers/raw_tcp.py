@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 from servers.background import served
 
-__all__ = ["Speaker", "asked", "repeating", "speaking"]
+__all__ = ["FullQueue", "Speaker", "asked", "repeating", "speaking"]
 
 REQUEST_BYTES = 64 << 10
 GIVE_UP_S = 10.0  # for a client that asks nothing
@@ -57,3 +58,29 @@ def repeating(head: bytes, piece: bytes) -> Speaker:
             connection.sendall(piece)
 
     return speaker
+
+
+class FullQueue:
+    """A port whose queue of connections is full: the kernel answers nothing to the next.
+
+    Attributes:
+        port: On loopback.
+        own_ports: Of the connections that fill the queue.
+    """
+
+    def __init__(self) -> None:
+        self._listener = socket.socket()
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(0)
+        self.port = int(self._listener.getsockname()[1])
+        self._filling = [socket.socket() for _ in range(4)]
+        for each in self._filling:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", self.port))
+        self.own_ports = {int(each.getsockname()[1]) for each in self._filling}
+
+    def close(self) -> None:
+        """Reset all connections."""
+        for each in (self._listener, *self._filling):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            each.close()
