@@ -26,7 +26,7 @@ from transformers import (
 
 import streamer
 from streamer.compat import versions
-from streamer.integrations import read_ahead
+from streamer.integrations import read_ahead, shard_handles
 from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
 
@@ -117,10 +117,26 @@ def test_a_model_from_s3_equals_the_original_from_a_disk(url, folder, s3_server,
     assert ours.name_or_path == ours.config.name_or_path == url
 
 
-def test_a_local_folder_is_read_by_the_engine_too(folder, streams):
+@pytest.mark.parametrize(("cached", "options"), [(1.0, streamer.Options()), (0.5, None)], ids=["options", "cold"])
+def test_a_local_folder_is_read_by_the_engine(folder, streams, monkeypatch, cached, options):
+    monkeypatch.setattr(shard_handles, "cached_fraction", lambda *_: cached)
+    ours = streamer.transformers.from_pretrained(LlamaForCausalLM, folder, options=options)
+    assert_same_model(ours, LlamaForCausalLM.from_pretrained(folder))
+    assert len(streams) == 1
+
+
+def test_a_local_folder_in_the_page_cache_is_mapped_by_safetensors(folder, streams, monkeypatch):
+    monkeypatch.setattr(shard_handles, "cached_fraction", lambda *_: 1.0)
     ours = streamer.transformers.from_pretrained(LlamaForCausalLM, folder)
     assert_same_model(ours, LlamaForCausalLM.from_pretrained(folder))
-    assert streams
+    assert not streams
+
+
+def test_a_local_folder_that_is_to_be_verified_is_read_by_the_engine(folder, streams, monkeypatch):
+    monkeypatch.setenv("STREAMER_VERIFY", "auto")
+    ours = streamer.transformers.from_pretrained(LlamaForCausalLM, folder)
+    assert_same_model(ours, LlamaForCausalLM.from_pretrained(folder))
+    assert len(streams) == 1
 
 
 def test_little_memory_changes_nothing(url, folder, s3_server, streams):

@@ -17,7 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from streamer.compat.safetensors._handle import EngineHandle
+import safetensors
+
 from streamer.core.checkpoint.small_files import folder_files, read_files
 from streamer.core.errors import FormatError, ObjectNotFoundError, UsageError
 from streamer.core.options.settings import Settings, resolve
@@ -91,18 +92,24 @@ class ModelFolder:
             self.close()
             raise
 
-    def opened(self, path: str, framework: str = "pt", device: Any = "cpu", **_: Any) -> EngineHandle | None:
+    def opened(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
         """Open a shard as ``safe_open`` does; None for a file that is really in the folder.
+
+        A file in the page cache is mapped by safetensors itself, which copies nothing, unless there are options.
 
         Args:
             path: Below the folder.
             framework: Of the tensors.
             device: Of the tensors.
+            others: Of safetensors' own handle.
         """
         if framework not in ("pt", "torch", "pytorch") or os.path.exists(path):
             return None
         name = os.path.relpath(path, self.path)
         if self._checkpoint is not None and name in self._shards:
+            warm = self._checkpoint.warm_file(name) if self._location.options is None else None
+            if warm is not None:
+                return safetensors.safe_open(warm, framework, device, **others)
             return self._checkpoint.opened_shard(name, device, self._plans[0] if self._plans else None)
         other = self._location.inside(name).checkpoint()  # an adapter's weights
         plan = other.read_ahead()

@@ -13,10 +13,14 @@ from streamer._checkpoint import Checkpoint
 from streamer.compat.safetensors._handle import EngineHandle
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.engine.page_cache import cached_fraction
+from streamer.core.store.sources import FileSource
 from streamer.core.tensors.frameworks import Framework
 from streamer.integrations.read_ahead import ReadAhead
 
 __all__ = ["WholeCheckpoint"]
+
+MOSTLY = 0.9  # of a file's samples; the rest is read while it is used
 
 
 class WholeCheckpoint(Checkpoint[Any]):
@@ -41,6 +45,17 @@ class WholeCheckpoint(Checkpoint[Any]):
         """
         number = self._shard_names().index(name)
         return _ShardHandle(self, number, device, plan)
+
+    def warm_file(self, name: str) -> str | None:
+        """Give the path of a shard that is a file in this machine's page cache; None for any other, or to verify it."""
+        number = self._shard_names().index(name)
+        shard = self._checkpoint.catalog.shards[number]
+        if not isinstance(shard.source, FileSource) or shard.source.is_remote:
+            return None
+        if self._checkpoint.verification(list(self.tensors_of(number).values())) is not None:
+            return None
+        is_warm = cached_fraction(shard.source.path, shard.size_bytes) > MOSTLY
+        return shard.source.path if is_warm else None
 
     def tensors_of(self, shard: int) -> dict[str, ShardTensor]:
         """Give the tensors of one shard, in file order."""
