@@ -21,6 +21,7 @@ PAGE = ROOT / "docs/architecture.md"
 # From the top: a room imports from lines below its own, never from its own line or from above.
 PYTHON_ROOMS = [
     "face",
+    "streamer.integrations",
     "streamer.compat",
     "streamer",
     "plugins.contract",

@@ -27,7 +27,7 @@ from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 
-__all__ = ["Shards", "joined", "shards_in"]
+__all__ = ["Shards", "joined", "shards_in", "source_object"]
 
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 
@@ -176,7 +176,7 @@ def _listed(store: Store, root: str) -> list[ObjectInfo]:
 def _from_index(
     store: Store, label: str, index_info: ObjectInfo, listed: list[ObjectInfo], settings: Settings
 ) -> Shards:
-    index_object = _object(store, index_info)
+    index_object = source_object(store, index_info)
     check_index_size(index_object.size_bytes, uri=index_object.uri)
     content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
     index = parse_index(content.pop(), uri=index_object.uri)  # kept no longer than it is read
@@ -229,10 +229,15 @@ def _from_infos(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = 
 
 
 def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
-    return in_parallel(lambda info: _object(store, info), infos, role="source")
+    return in_parallel(lambda info: source_object(store, info), infos, role="source")
 
 
-def _object(store: Store, info: ObjectInfo) -> SourceObject:
+def source_object(store: Store, info: ObjectInfo) -> SourceObject:
+    """Ask the store where the bytes of an object live.
+
+    Raises:
+        StorageError: its size is not known, or impossible; and its kinds, from the storage.
+    """
     if info.size_bytes is None:
         raise StorageError(
             "the storage does not tell the size of this object", uri=info.uri, hint="Download it and load the copy"

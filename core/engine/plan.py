@@ -75,7 +75,8 @@ def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
     """Join neighbouring items of an object into spans, each for one device.
 
     Args:
-        items: Sorted by source, then by begin; they must not overlap.
+        items: In the order they shall be read; those of an object must not overlap. One that lies before its
+            predecessor begins a span.
         coalesce_gap_bytes: Largest number of unwanted bytes between two items of one span.
     """
     rows = array("q")
@@ -87,7 +88,7 @@ def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
     for index, item in enumerate(items):
         rows.extend(item)
         item_bytes += item.end - item.begin
-        is_near = open_span and item.source == open_span[0] and item.begin - open_span[2] <= coalesce_gap_bytes
+        is_near = open_span and item.source == open_span[0] and 0 <= item.begin - open_span[2] <= coalesce_gap_bytes
         if open_span and is_near and item.device == device:
             open_span[2] = item.end
             open_span[4] += 1

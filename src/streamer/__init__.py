@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from streamer.core.options.options import Options
     from streamer.core.store.sources import hookimpl
+    from streamer.integrations import transformers
 
 __version__ = "0.1.0"
 
@@ -113,6 +114,7 @@ __all__ = [
     "release_pinned_memory",
     "safe_open",
     "stream",
+    "transformers",
     "unpatch",
     "write_manifest",
 ]
@@ -142,10 +144,13 @@ _HOME = {
 }
 
 
+_MODULES = {"plugins": "streamer.plugins", "transformers": "streamer.integrations.transformers"}
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
-    if name == "plugins":
-        return importlib.import_module("streamer.plugins")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'streamer' has no attribute {name!r}")

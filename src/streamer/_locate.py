@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from streamer import plugins
 from streamer._patient_store import patient
 from streamer.core.checkpoint.shards import Shards, joined, shards_in
-from streamer.core.checkpoint.strategies import Strategy
+from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.arguments import check_uris
 from streamer.core.options.settings import Settings
@@ -28,7 +29,7 @@ from streamer.plugins.registry import enabled, folder_of, refuse_accidental_file
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["StorageOptions", "UriOption", "close_store", "folders_of", "locate"]
+__all__ = ["StorageOptions", "UriOption", "close_store", "folders_of", "locate", "opened_store"]
 
 _log = logging.getLogger("streamer")
 
@@ -100,16 +101,39 @@ class _Lookup:
 
     def _find(self, wanted: tuple[str, Mapping[str, Any] | None]) -> Shards:
         uri, options = wanted
-        secrets = SecretTexts(uri, getattr(self.fs, "storage_options", options))
-        limits = replace(self.settings.limits, is_wanted=self.patience.is_wanted)
-        with secrets.kept_out():
-            plain_store = plugins.open_store(uri, options, fs=self.fs, entry_points=self.backends, limits=limits)
-        store = patient(plain_store, uri, self.patience, secrets)
-        try:
+        with _opened(self, uri, options) as store:
             shards = shards_in(store, uri, self.settings)
             return replace(shards, expected=self.strategy.expected_of(store, shards, self.settings))
-        finally:
-            close_store(store)
+
+
+@contextmanager
+def _opened(lookup: _Lookup, uri: str, storage_options: Mapping[str, Any] | None) -> Iterator[Store]:
+    secrets = SecretTexts(uri, getattr(lookup.fs, "storage_options", storage_options))
+    limits = replace(lookup.settings.limits, is_wanted=lookup.patience.is_wanted)
+    with secrets.kept_out():
+        plain_store = plugins.open_store(
+            uri, storage_options, fs=lookup.fs, entry_points=lookup.backends, limits=limits
+        )
+    store = patient(plain_store, uri, lookup.patience, secrets)
+    try:
+        yield store
+    finally:
+        close_store(store)
+
+
+@contextmanager
+def opened_store(
+    uri: str, storage_options: Mapping[str, Any] | None, fs: AbstractFileSystem | None, settings: Settings
+) -> Iterator[Store]:
+    """Open the store of one URI for the time of a block; its requests wait for a server that is away."""
+    refuse_accidental_file_systems([uri])
+    patience = Patience(settings.block_deadline_s)
+    lookup = _Lookup(settings, fs, Unverified(), enabled(uris=[uri]), patience)
+    try:
+        with _opened(lookup, uri, storage_options) as store:
+            yield store
+    finally:
+        patience.end()
 
 
 def folders_of(uri: UriOption) -> Iterator[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 import safetensors.torch
 import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 PAGES = Path(__file__).resolve().parents[2] / "docs/integrations"
 
@@ -39,3 +42,18 @@ def test_safetensors(capsys: pytest.CaptureFixture[str]) -> None:
     assert "weight torch.Size([2, 4])" in told
     assert names["rows"].shape == (2, 4)
     assert (names["missing"], names["unexpected"]) == (set(), [])
+
+
+def test_transformers(tmp_path: Path) -> None:
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "hello": 1}, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(tmp_path)
+    small = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=64)
+    LlamaForCausalLM(small).save_pretrained(tmp_path)
+    fsspec.filesystem("memory").put(str(tmp_path), "/transformers", recursive=True)
+    names: dict[str, Any] = {"url": "memory://transformers", "AutoConfig": AutoConfig}
+    for example in examples("transformers.md"):
+        exec(compile(example, "transformers.md", "exec"), names)
+    theirs = LlamaForCausalLM.from_pretrained(tmp_path)
+    words_of_one = torch.tensor([names["tokenizer"]("hello")["input_ids"]])
+    assert torch.equal(names["model"](words_of_one).logits, theirs(words_of_one).logits)
+    assert names["config"].hidden_size == 32

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 import streamer
-from streamer.compat import patches
+from streamer.compat import versions
 
 URL = "memory://patched/model.safetensors"
 
@@ -135,7 +135,7 @@ def test_a_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_version_that_was_not_tried_is_left_alone_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, found: str, is_tried: bool
 ) -> None:
-    monkeypatch.setattr(patches, "version", lambda _: found)
+    monkeypatch.setattr(versions, "version", lambda _: found)
     with streamer.patched() as names:
         assert bool(names) is is_tried
     assert [f"safetensors {found} is left as it is" in each for each in caplog.messages] == [True] * (not is_tried)

@@ -31,6 +31,11 @@ def test_objects_never_share_a_span():
     assert spans_of(plan) == [(0, 0, 10, 0, 1), (1, 10, 20, 1, 1)]
 
 
+def test_an_item_that_lies_before_its_predecessor_begins_a_span():
+    plan = plan_reads([Item(0, 40, 50), Item(0, 50, 60), Item(0, 0, 10), Item(0, 10, 20)], coalesce_gap_bytes=1000)
+    assert spans_of(plan) == [(0, 40, 60, 0, 2), (0, 0, 20, 2, 2)]
+
+
 def test_a_span_without_bytes_is_not_read():
     plan = plan_reads([Item(0, 5, 5), Item(0, 5, 5)], coalesce_gap_bytes=0)
     assert (len(plan.spans), plan.item_count) == (0, 2)

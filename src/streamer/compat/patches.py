@@ -8,18 +8,16 @@ meanwhile stays as it is. Thread-safe.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
-from streamer.core.secrets.environment import variable
+from streamer.compat.versions import may_be_patched
 
 __all__ = ["TABLE", "patch", "patched", "unpatch"]
 
@@ -31,9 +29,6 @@ TABLE = (
     ("safetensors.numpy", "load_file"),
 )
 TRIED = ("0.8", "0.9")  # versions of safetensors: the first one tried, and the first one not tried
-SWITCH = "STREAMER_DISABLE_PATCHES"
-
-_log = logging.getLogger("streamer")
 
 
 class _Patches:
@@ -126,22 +121,7 @@ def patched() -> Iterator[list[str]]:
 
 
 def _is_possible() -> bool:
-    if variable(SWITCH) == "1":
-        return False
-    try:
-        found = version("safetensors")
-    except PackageNotFoundError:
-        return False
-    oldest, newest = (_number(each) for each in TRIED)
-    if oldest <= _number(found) < newest:
-        return True
-    _log.warning(
-        "safetensors %s is left as it is: streamer was tried with %s and newer, before %s. %s=1 ends this message",
-        found,
-        *TRIED,
-        SWITCH,
-    )
-    return False
+    return may_be_patched("safetensors", TRIED)
 
 
 def _own(ours: Any) -> Any:
@@ -154,11 +134,6 @@ def _own(ours: Any) -> Any:
         return ours(*arguments, **named)
 
     return twin
-
-
-def _number(text: str) -> tuple[int, ...]:
-    parts = text.split(".")[:2]
-    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in parts)
 
 
 def _modules() -> list[ModuleType]:

@@ -1,0 +1,71 @@
+"""Reads whole small files of a folder at once: a model's configuration and tokenizer, beside its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from streamer.core.checkpoint.shards import source_object
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import size_text
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import ObjectInfo, Store
+
+__all__ = ["folder_files", "read_files"]
+
+MOST_BYTES = 1 << 30  # of all together: the tokenizer of a large vocabulary has 40 MB
+
+
+def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:
+    """List the files directly in the store's root, by name; where that is forbidden, those of usual names.
+
+    Raises:
+        AccessDeniedError: listing is forbidden, and there is none of the usual names.
+        StorageError: and its kinds.
+    """
+    root = store.root.rstrip("/")
+
+    def info_of(name: str) -> ObjectInfo | None:
+        with suppress(AccessDeniedError, ObjectNotFoundError):
+            return store.info(f"{root}/{name}" if root else name)
+        return None
+
+    try:
+        infos = store.find(root or "/")
+    except AccessDeniedError:
+        infos = [info for info in in_parallel(info_of, usual, role="info") if info is not None]
+        if not infos:
+            raise
+    return {info.path.rpartition("/")[2]: info for info in infos}
+
+
+def read_files(store: Store, infos: Sequence[ObjectInfo], settings: Settings) -> list[bytes]:
+    """Read files as a whole, in parallel.
+
+    Args:
+        store: Theirs.
+        infos: What to read.
+        settings: How to read.
+
+    Raises:
+        StorageError: they are too large to be small files; and its kinds, from the storage.
+    """
+
+    def object_of(info: ObjectInfo) -> ObjectInfo:
+        return store.info(info.path) if info.size_bytes is None else info
+
+    objects = in_parallel(lambda info: source_object(store, object_of(info)), infos, role="source")
+    total_bytes = sum(each.size_bytes for each in objects)
+    if total_bytes > MOST_BYTES:
+        largest = max(objects, key=lambda each: each.size_bytes)
+        raise StorageError(
+            f"this file has {size_text(largest.size_bytes)} of the {size_text(total_bytes)} beside the shards",
+            uri=largest.uri,
+            hint=f"Keep what is no part of the model in another folder: {size_text(MOST_BYTES)} are read at most",
+        )
+    contents, _ = read_ranges(
+        objects, [(i, 0, each.size_bytes) for i, each in enumerate(objects)], settings, what="files"
+    )
+    return [bytes(content) for content in contents]

@@ -1,0 +1,1 @@
+"""Libraries that load models themselves, from any URL: a module for each library."""

@@ -1,0 +1,62 @@
+"""Where a model lies: the URL of its folder, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from streamer._locate import opened_store
+from streamer._opening import Opening
+from streamer.core.options.options import Options
+from streamer.core.options.settings import Settings
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.sources import Store
+from streamer.integrations.shard_handles import WholeCheckpoint
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["Location"]
+
+
+@dataclass(frozen=True, repr=False)
+class Location:
+    """A folder.
+
+    Attributes:
+        uri: Its path or URL.
+        storage_options: As for `streamer.load`.
+        fs: As for `streamer.load`.
+        options: As for `streamer.load`.
+    """
+
+    uri: str
+    storage_options: Mapping[str, Any] | None = None
+    fs: AbstractFileSystem | None = None
+    options: Options | None = None
+
+    @property
+    def label(self) -> str:
+        """The URL without secrets."""
+        return redact(self.uri)
+
+    def inside(self, name: str) -> Location:
+        """Give a file or folder in it."""
+        path, mark, query = self.uri.partition("?") if self.uri.lower().startswith("http") else (self.uri, "", "")
+        return replace(self, uri=hidden_uri(f"{path.rstrip('/')}/{name}{mark}{query}"))
+
+    def checkpoint(self) -> WholeCheckpoint:
+        """Open the checkpoint there; raises as `streamer.load`."""
+        opening = Opening(
+            uri=self.uri, storage_options=self.storage_options, fs=self.fs, options=self.options, progress=False
+        )
+        return WholeCheckpoint(opening)
+
+    @contextmanager
+    def store(self, settings: Settings) -> Iterator[Store]:
+        """Open the store for the time of a block."""
+        with opened_store(self.uri, self.storage_options, self.fs, settings) as store:
+            yield store

@@ -1,0 +1,99 @@
+"""The shards of an open checkpoint as files of their own, which one read plan fills.
+
+A library that opens shard by shard, asks each for its slices, and indexes those later gets the tensors from one
+`ReadAhead` over all shards. An index that leaves rows out reads those rows alone, and ends the plan: a rank that wants
+parts of tensors does not read them whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamer._checkpoint import Checkpoint
+from streamer.compat.safetensors._handle import EngineHandle
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.tensor_slice import TensorSlice
+from streamer.core.engine.page_cache import cached_fraction
+from streamer.core.store.sources import FileSource
+from streamer.core.tensors.frameworks import Framework
+from streamer.integrations.read_ahead import ReadAhead
+
+__all__ = ["WholeCheckpoint"]
+
+MOSTLY = 0.9  # of a file's samples; the rest is read while it is used
+
+
+class WholeCheckpoint(Checkpoint[Any]):
+    """All shards."""
+
+    def shard_of_tensor(self) -> dict[str, str]:
+        """Give the file of each tensor, by its path in the checkpoint's folder, tensors in file order."""
+        names = self._shard_names()
+        return {name: names[each.shard] for name, each in self._shard_tensors.items()}
+
+    def read_ahead(self) -> ReadAhead:
+        """Make a plan, of no tensor yet."""
+        return ReadAhead(self._checkpoint, self._framework)
+
+    def opened_shard(self, name: str, device: Any, plan: ReadAhead | None) -> EngineHandle:
+        """Open one shard.
+
+        Args:
+            name: As `shard_of_tensor` gives it.
+            device: Of its tensors; those for another one than the CPU are not planned.
+            plan: Reads its tensors, when the first is asked for; None: each is read when it is indexed.
+        """
+        number = self._shard_names().index(name)
+        return _ShardHandle(self, number, device, plan)
+
+    def warm_file(self, name: str) -> str | None:
+        """Give the path of a shard that is a file in this machine's page cache; None for any other, or to verify it."""
+        number = self._shard_names().index(name)
+        shard = self._checkpoint.catalog.shards[number]
+        if not isinstance(shard.source, FileSource) or shard.source.is_remote:
+            return None
+        if self._checkpoint.verification(list(self.tensors_of(number).values())) is not None:
+            return None
+        is_warm = cached_fraction(shard.source.path, shard.size_bytes) > MOSTLY
+        return shard.source.path if is_warm else None
+
+    def tensors_of(self, shard: int) -> dict[str, ShardTensor]:
+        """Give the tensors of one shard, in file order."""
+        return {name: each for name, each in self._shard_tensors.items() if each.shard == shard}
+
+    def _shard_names(self) -> list[str]:
+        infos, index_path = self._checkpoint.infos, self._checkpoint.index_path
+        folder = (index_path or infos[0].path).rpartition("/")[0]
+        return [info.path.removeprefix(f"{folder}/") for info in infos]
+
+
+class _ShardHandle(EngineHandle):
+    def __init__(self, whole: WholeCheckpoint, number: int, device: Any, plan: ReadAhead | None) -> None:
+        self.__dict__.update(vars(whole))
+        self._shard_tensors: dict[str, ShardTensor] = whole.tensors_of(number)
+        self._device = None if str(device) == "cpu" else device
+        self._plan = plan if self._device is None else None
+
+    def get_slice(self, name: str, **named: Any) -> TensorSlice[Any]:
+        """Return a tensor that is read when it is indexed; that it will be is expected from now on."""
+        if self._plan is not None and not named:
+            self._check_holds(name)
+            self._plan.expect(self._shard_tensors[name])
+        return super().get_slice(name, **{"device": self._device, **named})
+
+    def close(self) -> None:
+        """Refuse further slices; what nobody has begun to read is no longer expected."""
+        super().close()
+        if self._plan is not None:
+            self._plan.forget(self._shard_tensors)
+
+    def _read(self, wanted: ShardTensor, library: Framework) -> Any:
+        if self._plan is None or library is not self._framework:
+            return super()._read(wanted, library)
+        name = wanted.entry.name
+        tensor = None
+        if wanted == self._shard_tensors[name]:
+            tensor = self._plan.take(name)
+        else:
+            self._plan.stop()
+        return super()._read(wanted, library) if tensor is None else tensor

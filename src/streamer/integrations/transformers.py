@@ -1,0 +1,144 @@
+"""``from_pretrained`` of transformers, from any URL.
+
+Small files are pulled into a private folder, and the unmodified ``from_pretrained`` loads from that. The weights it
+reads from the URL, through one read plan: ``transformers.modeling_utils.safe_open`` is ours for that folder meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from streamer.compat.versions import may_be_patched
+from streamer.core.errors import OptionError
+from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uri
+from streamer.core.options.options import Options
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uri
+from streamer.integrations.location import Location
+from streamer.integrations.model_folder import ModelFolder
+from streamer.integrations.routed_names import RoutedName
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["TRIED", "from_pretrained"]
+
+TRIED = ("5.23", "5.24")  # versions of transformers: the first one tried, and the first one not tried
+
+_SAFE_OPEN = RoutedName("transformers.modeling_utils")
+# With these, each rank reads parts of tensors.
+_OF_RANKS = ("tp_plan", "tp_size", "device_mesh", "distributed_config")
+
+
+def from_pretrained(
+    cls: Any,
+    uri: str | os.PathLike[str],
+    *model_args: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    fs: AbstractFileSystem | None = None,
+    options: Options | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Call ``cls.from_pretrained`` for a model, tokenizer, processor or configuration in a folder at any URL.
+
+    Configuration, tokenizer and other small files are pulled in parallel, ``*.py`` only with ``trust_remote_code``.
+    Weights are read from the URL while the model is filled; nothing of them is written to a disk. An adapter (PEFT) is
+    loaded with the model that it names. A version of transformers that was not tried gets `uri` as it is.
+
+    Args:
+        cls: Any class of transformers with ``from_pretrained``: ``AutoModelForCausalLM``, ``AutoTokenizer``, …
+        uri: A folder.
+        model_args: Passed on.
+        storage_options: As for `streamer.load`.
+        fs: As for `streamer.load`.
+        options: How to read; see `streamer.Options`. Its ``memory_limit_bytes`` bounds the tensors that were read and
+            are not in the model yet: twice as many at most.
+        kwargs: Passed on: ``dtype``, ``device_map``, ``variant``, ``subfolder`` (of the URL), …
+
+    Returns:
+        What ``cls.from_pretrained`` returns.
+
+    Raises:
+        OptionError: an argument asks for what is not read here: another format, or weights left on a disk.
+        ObjectNotFoundError: the folder has no checkpoint, configuration or adapter, or its index names an absent shard.
+        StreamerError: as for `streamer.load`.
+
+    Example:
+        >>> model = streamer.transformers.from_pretrained(AutoModel, "s3://bucket/model")     # doctest: +SKIP
+    """
+    uri, storage_options = hidden_uri(uri), hidden(storage_options)
+    if not may_be_patched("transformers", TRIED):
+        return cls.from_pretrained(uri, *model_args, **kwargs)
+    check_uri(uri)
+    check_storage_options(storage_options)
+    check_options(options, Options)
+    check_file_system(fs)
+    _check_format(kwargs)
+    location = Location(hidden_uri(os.fspath(uri)), storage_options, fs, options)
+    if subfolder := kwargs.pop("subfolder", None):
+        location = location.inside(subfolder.strip("/"))
+    return _loaded(cls, location, model_args, kwargs)
+
+
+def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    is_model = _is_model(cls)
+    if is_model:
+        kwargs.pop("disable_mmap", None)  # nothing is mapped
+    folder = ModelFolder(
+        location,
+        variant=kwargs.get("variant"),
+        needs_config=is_model and kwargs.get("config") is None,
+        needs_weights=is_model,
+        takes_code=bool(kwargs.get("trust_remote_code")),
+        reads_ahead=not any(kwargs.get(name) for name in _OF_RANKS),
+    )
+    try:
+        with ExitStack() as stack:
+            stack.callback(folder.stop)
+            for each in filter(None, (folder, folder.base)) if is_model else ():
+                stack.enter_context(_SAFE_OPEN.routed(each.path, each.opened))
+            loaded = cls.from_pretrained(folder.path, *model_args, **kwargs)
+        _keep(folder, loaded, location)
+    except BaseException:
+        folder.close()
+        raise
+    return loaded
+
+
+def _is_model(cls: Any) -> bool:
+    from transformers import PreTrainedModel  # noqa: PLC0415 (takes seconds; the caller has imported it)
+
+    return hasattr(cls, "from_config") or (isinstance(cls, type) and issubclass(cls, PreTrainedModel))
+
+
+def _check_format(kwargs: Mapping[str, Any]) -> None:
+    device_map = kwargs.get("device_map")
+    if kwargs.get("gguf_file") or kwargs.get("use_safetensors") is False:
+        raise OptionError("only safetensors are read from a URL", hint="Download the folder for another format")
+    if isinstance(device_map, Mapping) and "disk" in device_map.values():
+        raise _on_disk()
+
+
+def _on_disk() -> OptionError:
+    return OptionError(
+        'device_map leaves weights on "disk", and those of a URL are on none',
+        hint="Download the folder and load that, or give device_map devices with room for all weights",
+    )
+
+
+def _keep(folder: ModelFolder, loaded: Any, location: Location) -> None:
+    """Let the folder live as long as what was loaded from it, which may copy its files when it is saved."""
+    first = loaded[0] if isinstance(loaded, tuple) and loaded else loaded
+    if "disk" in (getattr(first, "hf_device_map", None) or {}).values():
+        raise _on_disk()
+    for named in filter(None, (first, getattr(first, "config", None))):
+        if getattr(named, "name_or_path", None) == folder.path:
+            named.name_or_path = location.label
+    try:
+        weakref.finalize(first, folder.close)
+    except TypeError:  # it is of a kind that cannot be watched
+        folder.close()

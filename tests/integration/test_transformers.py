@@ -1,0 +1,283 @@
+"""``from_pretrained`` of the real transformers, from a real S3 server and from a disk: what the original gives."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import tempfile
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import safetensors
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+import streamer
+from streamer.compat import versions
+from streamer.integrations import read_ahead, shard_handles
+from streamer.integrations.location import Location
+from streamer.integrations.model_folder import ModelFolder
+
+pytestmark = pytest.mark.server
+
+WORDS = torch.arange(1, 17)[None]
+
+
+def llama(dtype=torch.float32):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=12,  # layers.10 lies before layers.2 in a file
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=256,
+        tie_word_embeddings=False,
+    )
+    return LlamaForCausalLM(config).to(dtype)
+
+
+def tokenizer():
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "hello": 1, "world": 2}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
+
+
+@pytest.fixture(scope="session", params=["sharded", "single"])
+def folder(request, tmp_path_factory):
+    """A model of bfloat16 with its tokenizer, in one file or in several."""
+    path = tmp_path_factory.mktemp(request.param) / "model"
+    model = llama(torch.bfloat16)
+    model.generation_config = GenerationConfig(max_new_tokens=7)
+    model.save_pretrained(path, max_shard_size="200KB" if request.param == "sharded" else "1GB")
+    tokenizer().save_pretrained(path)
+    assert len(list(path.glob("*.safetensors"))) > 2 or request.param == "single"
+    return path
+
+
+@pytest.fixture(scope="session")
+def url(folder, s3_server):
+    return s3_server.upload_folder(folder, "private", f"transformers/{folder.parent.name}")
+
+
+@pytest.fixture(autouse=True)
+def _the_name_is_theirs_again():
+    yield
+    assert transformers.modeling_utils.safe_open is safetensors.safe_open
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """The numbers of tensors of the plans that were read."""
+    counts = []
+
+    def noted(checkpoint, wanted, *others, **named):
+        counts.append(len(wanted))
+        return streamer.Stream(checkpoint, wanted, *others, **named)
+
+    monkeypatch.setattr(read_ahead, "Stream", noted)
+    return counts
+
+
+def assert_same_model(ours, theirs):
+    assert type(ours) is type(theirs)
+    with torch.no_grad():
+        assert torch.equal(ours(WORDS).logits, theirs(WORDS).logits)
+    expected = theirs.state_dict()
+    for name, tensor in ours.state_dict().items():
+        assert tensor.dtype == expected[name].dtype
+        assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"dtype": "auto"}, {"dtype": torch.float32}, {"device_map": "cpu"}, {"device_map": "auto", "dtype": "auto"}],
+    ids=str,
+)
+def test_a_model_from_s3_equals_the_original_from_a_disk(url, folder, s3_server, streams, how):
+    ours = streamer.transformers.from_pretrained(
+        AutoModelForCausalLM, url, storage_options=s3_server.storage_options(), **how
+    )
+    theirs = AutoModelForCausalLM.from_pretrained(folder, **how)
+    assert_same_model(ours, theirs)
+    assert streams == [len(theirs.state_dict())]  # one read of all tensors
+    assert ours.generation_config.max_new_tokens == 7
+    assert ours.name_or_path == ours.config.name_or_path == url
+
+
+@pytest.mark.parametrize(("cached", "options"), [(1.0, streamer.Options()), (0.5, None)], ids=["options", "cold"])
+def test_a_local_folder_is_read_by_the_engine(folder, streams, monkeypatch, cached, options):
+    monkeypatch.setattr(shard_handles, "cached_fraction", lambda *_: cached)
+    ours = streamer.transformers.from_pretrained(LlamaForCausalLM, folder, options=options)
+    assert_same_model(ours, LlamaForCausalLM.from_pretrained(folder))
+    assert len(streams) == 1
+
+
+def test_a_local_folder_in_the_page_cache_is_mapped_by_safetensors(folder, streams, monkeypatch):
+    monkeypatch.setattr(shard_handles, "cached_fraction", lambda *_: 1.0)
+    ours = streamer.transformers.from_pretrained(LlamaForCausalLM, folder)
+    assert_same_model(ours, LlamaForCausalLM.from_pretrained(folder))
+    assert not streams
+
+
+def test_a_local_folder_that_is_to_be_verified_is_read_by_the_engine(folder, streams, monkeypatch):
+    monkeypatch.setenv("STREAMER_VERIFY", "auto")
+    ours = streamer.transformers.from_pretrained(LlamaForCausalLM, folder)
+    assert_same_model(ours, LlamaForCausalLM.from_pretrained(folder))
+    assert len(streams) == 1
+
+
+def test_little_memory_changes_nothing(url, folder, s3_server, streams):
+    options = streamer.Options(memory_limit_bytes=1)
+    ours = streamer.transformers.from_pretrained(
+        AutoModelForCausalLM, url, storage_options=s3_server.storage_options(), options=options
+    )
+    assert_same_model(ours, AutoModelForCausalLM.from_pretrained(folder))
+    assert len(streams) == 1
+
+
+def test_loading_in_one_thread_changes_nothing(url, folder, s3_server, streams, monkeypatch):
+    monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
+    ours = streamer.transformers.from_pretrained(AutoModelForCausalLM, url, storage_options=s3_server.storage_options())
+    assert_same_model(ours, AutoModelForCausalLM.from_pretrained(folder))
+    assert len(streams) == 1
+
+
+def test_tensors_that_the_model_does_not_want_are_no_obstacle(tmp_path):
+    state = {**llama().state_dict(), "model.layers.0.unknown.weight": torch.ones(1 << 18)}
+    llama().save_pretrained(tmp_path)
+    safetensors.torch.save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
+    options = streamer.Options(memory_limit_bytes=1)
+    ours, report = streamer.transformers.from_pretrained(
+        LlamaForCausalLM, tmp_path, options=options, output_loading_info=True
+    )
+    assert report["unexpected_keys"] == {"model.layers.0.unknown.weight"}
+    assert_same_model(ours, LlamaForCausalLM.from_pretrained(tmp_path))
+
+
+def test_a_tokenizer_and_a_configuration_come_from_the_url_too(folder, tmp_path, s3_server):
+    url = s3_server.upload_folder(folder, "private", "transformers/all/sub")
+    options = s3_server.storage_options()
+    words = streamer.transformers.from_pretrained(AutoTokenizer, url, storage_options=options)
+    assert words("hello world")["input_ids"] == [1, 2]
+    words.save_pretrained(tmp_path / "saved")
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved")("world")["input_ids"] == [2]
+    config = streamer.transformers.from_pretrained(
+        AutoConfig, url.removesuffix("/sub"), subfolder="sub", storage_options=options
+    )
+    assert config.num_hidden_layers == 12
+
+
+@pytest.mark.parametrize("size", ["200KB", "1GB"])
+def test_a_variant_is_chosen(tmp_path, size):
+    llama().save_pretrained(tmp_path)
+    other = LlamaForCausalLM(llama().config)
+    other.save_pretrained(tmp_path, variant="fp16", max_shard_size=size)
+    ours = streamer.transformers.from_pretrained(LlamaForCausalLM, tmp_path, variant="fp16")
+    assert_same_model(ours, LlamaForCausalLM.from_pretrained(tmp_path, variant="fp16"))
+
+
+def test_the_private_folder_goes_with_the_model(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ours = streamer.transformers.from_pretrained(LlamaForCausalLM, folder)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert not list(tmp_path.rglob("*.safetensors"))
+    del ours
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_threads_load_from_disks_meanwhile(url, folder, s3_server):
+    found = {}
+
+    def load(name, loader, *args, **named):
+        found[name] = loader(*args, **named)
+
+    ours = (streamer.transformers.from_pretrained, LlamaForCausalLM, url)
+    how = {"dtype": torch.float32}  # transformers makes any other one the default of all threads
+    from_s3 = {"storage_options": s3_server.storage_options(), **how}
+    threads = [
+        threading.Thread(target=load, args=(0, *ours), kwargs=from_s3),
+        threading.Thread(target=load, args=(1, *ours), kwargs=from_s3),
+        threading.Thread(target=load, args=(2, LlamaForCausalLM.from_pretrained, folder), kwargs=how),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for model in found.values():
+        assert_same_model(model, found[2])
+    assert len(found) == 3
+
+
+def test_a_patch_before_or_during_a_load_is_undone_all_the_same(folder, monkeypatch):
+    original = LlamaForCausalLM.from_pretrained
+
+    def patched_meanwhile(*args, **named):
+        streamer.patch()
+        return original(*args, **named)
+
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", patched_meanwhile)
+    streamer.transformers.from_pretrained(LlamaForCausalLM, folder)
+    assert transformers.modeling_utils.safe_open is safetensors.safe_open  # the patch's
+    streamer.unpatch()
+    with streamer.patched():
+        monkeypatch.undo()
+        streamer.transformers.from_pretrained(LlamaForCausalLM, folder)
+
+
+CODE = """
+from transformers import LlamaForCausalLM
+class OurModel(LlamaForCausalLM):
+    pass
+"""
+
+
+def test_code_is_pulled_only_for_those_who_trust_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache"))
+    model = llama()
+    model.config.auto_map = {"AutoModelForCausalLM": "code.OurModel"}
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "model/code.py").write_text(CODE)
+    ours = streamer.transformers.from_pretrained(AutoModelForCausalLM, tmp_path / "model", trust_remote_code=True)
+    assert type(ours).__name__ == "OurModel"
+    with closing(ModelFolder(Location(str(tmp_path / "model")))) as folder:
+        pulled = {path.name for path in Path(folder.path).iterdir()}
+    assert pulled == {"config.json", "generation_config.json", "model.safetensors.index.json"}
+    assert not Path(folder.path).exists()
+
+
+@pytest.mark.parametrize("found", ["4.57.1", "6.0.0"])
+def test_a_version_that_was_not_tried_gets_the_url_as_it_is(monkeypatch, caplog, found):
+    calls = []
+
+    class Model:
+        @classmethod
+        def from_pretrained(cls, *args, **named):
+            calls.append((args, named))
+
+    monkeypatch.setattr(versions, "version", lambda _: found)
+    streamer.transformers.from_pretrained(Model, "s3://bucket/model", dtype="auto")
+    assert calls == [(("s3://bucket/model",), {"dtype": "auto"})]
+    assert [f"transformers {found} is left as it is" in each for each in caplog.messages] == [True]
+    assert "STREAMER_DISABLE_PATCHES=1" in caplog.text
+
+
+def test_the_switch_turns_it_off_without_a_word(monkeypatch, caplog, folder):
+    monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
+    with caplog.at_level(logging.INFO, "streamer"):
+        ours = streamer.transformers.from_pretrained(LlamaForCausalLM, str(folder))
+    assert ours.name_or_path == str(folder)
+    assert not caplog.messages

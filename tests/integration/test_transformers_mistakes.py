@@ -1,0 +1,122 @@
+"""What ``streamer.transformers`` says of folders that hold no model, and of what it does not read."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+
+import pytest
+import safetensors.torch
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+import streamer
+from streamer.integrations import model_folder
+
+
+@pytest.fixture(autouse=True)
+def _no_private_folder_is_left(tmp_path_factory, monkeypatch):
+    private = tmp_path_factory.mktemp("private")
+    monkeypatch.setattr(tempfile, "tempdir", str(private))
+    yield
+    assert not list(private.iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model in several shards."""
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=64
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model", max_shard_size="50KB")
+    return tmp_path / "model"
+
+
+def load(folder, cls=AutoModelForCausalLM, **named):
+    return streamer.transformers.from_pretrained(cls, folder, **named)
+
+
+def remove(folder, pattern):
+    for path in folder.glob(pattern):
+        path.unlink()
+
+
+def test_a_folder_without_a_checkpoint(folder):
+    remove(folder, "*.safetensors*")
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"holds no \*\.safetensors file, but config\.json"):
+        load(folder)
+
+
+def test_a_folder_of_pickles(folder):
+    remove(folder, "*.safetensors*")
+    torch.save({"a": torch.ones(1)}, folder / "pytorch_model.bin")
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"pytorch_model\.bin has another format: convert it"):
+        load(folder)
+
+
+def test_a_folder_without_a_configuration(folder):
+    (folder / "config.json").unlink()
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"holds no config\.json, but generation_config.*config="):
+        load(folder)
+
+
+@pytest.mark.parametrize("cls", [AutoModelForCausalLM, AutoTokenizer])
+def test_no_folder(tmp_path, cls):
+    with pytest.raises(streamer.ObjectNotFoundError):
+        load(tmp_path / "none", cls)
+
+
+def test_an_index_that_names_an_absent_shard(folder):
+    remove(folder, "model-00002-*")
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"the index names shard 'model-00002-of.*does not exist"):
+        load(folder)
+
+
+def test_an_index_that_leaves_the_folder(folder):
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-00002", "../model-00002"))
+    with pytest.raises(streamer.ShardIndexError, match=r"\.\."):
+        load(folder)
+
+
+def test_a_shard_that_was_cut(folder):
+    shard = next(folder.glob("model-00002-*"))
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(streamer.TruncatedError):
+        load(folder)
+
+
+def test_an_adapter_without_its_weights(folder, monkeypatch):
+    monkeypatch.setattr(model_folder, "find_spec", lambda _: object())
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "x", "peft_type": "LORA"}))
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"holds no adapter_model\.safetensors"):
+        load(folder)
+
+
+def test_an_adapter_without_peft(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_folder, "find_spec", lambda _: None)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(streamer.UsageError, match="pip install peft"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "x", '{"base_model_name_or_path": 3}'])
+def test_an_adapter_of_no_model(tmp_path, text, monkeypatch):
+    monkeypatch.setattr(model_folder, "find_spec", lambda _: object())
+    (tmp_path / "adapter_config.json").write_text(text)
+    safetensors.torch.save_file({"a": torch.ones(1)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(streamer.FormatError, match="base_model_name_or_path"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("asked", [{"gguf_file": "a.gguf"}, {"use_safetensors": False}, {"device_map": {"": "disk"}}])
+def test_what_is_not_read_from_a_url(folder, asked):
+    with pytest.raises(streamer.OptionError, match="Download the folder"):
+        load(folder, **asked)
+
+
+def test_small_files_that_are_large(folder, monkeypatch, caplog):
+    monkeypatch.setattr(model_folder, "LARGEST_BYTES", 1 << 10)
+    (folder / "data.json").write_text(" " * 2000)
+    load(folder)
+    assert any("data.json: not pulled" in each for each in caplog.messages)

@@ -1,0 +1,63 @@
+"""Ranks that share a model (tensor parallelism) read their own rows, and not the others'."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
+
+RANK = """
+import json, os, sys
+import torch
+from transformers import LlamaForCausalLM
+from transformers.distributed import DistributedConfig
+import streamer
+
+folder, read_bytes = sys.argv[1], []
+started = streamer.Stream.__init__
+
+def noted(stream, *args, **named):
+    started(stream, *args, **named)
+    read_bytes.append(stream.total_bytes)
+
+streamer.Stream.__init__ = noted
+whole = LlamaForCausalLM.from_pretrained(folder)
+how = {"distributed_config": DistributedConfig(tp_plan="auto")}
+ours = streamer.transformers.from_pretrained(LlamaForCausalLM, folder, **how)
+loaded_bytes = sum(read_bytes)
+words = torch.arange(1, 9)[None]
+theirs = LlamaForCausalLM.from_pretrained(folder, **how)
+for name, tensor in ours.state_dict().items():
+    local, expected = (getattr(each, "to_local", lambda: each)() for each in (tensor, theirs.state_dict()[name]))
+    assert torch.equal(local, expected), name
+with torch.no_grad():
+    assert torch.allclose(ours(words).logits, whole(words).logits, atol=1e-5)
+with open(f"{folder}/rank{os.environ['RANK']}.json", "w") as file:
+    json.dump(loaded_bytes, file)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_read_their_rows_and_have_the_whole_model_together(tmp_path):
+    small = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, **small))
+    model.save_pretrained(tmp_path / "model", max_shard_size="300KB")
+    (tmp_path / "rank.py").write_text(RANK)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launcher, str(tmp_path / "rank.py"), str(tmp_path / "model")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-4000:]
+    total_bytes = sum(tensor.nbytes for tensor in model.state_dict().values())
+    # Columns of a tensor lie in all of its rows: o_proj and down_proj are read whole.
+    whole_bytes = sum(
+        tensor.nbytes
+        for name, tensor in model.state_dict().items()
+        if any(part in name for part in ("o_proj", "down_proj", "norm", "embed_tokens", "lm_head"))
+    )
+    for rank in range(2):
+        read_bytes = json.loads((tmp_path / f"model/rank{rank}.json").read_text())
+        assert read_bytes <= whole_bytes + (total_bytes - whole_bytes) // 2
