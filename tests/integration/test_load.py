@@ -419,6 +419,9 @@ def test_four_and_six_bit_floats_are_as_torch_has_them(tmp_path):
     four = streamer.load(path)["four"]
     assert (four.dtype, tuple(four.shape)) == (torch.float4_e2m1fn_x2, (2, 2))
     assert bytes(four.view(torch.uint8).flatten().tolist()) == b"abcd"
+    odd = {"odd": {"dtype": "F4", "shape": [2, 3], "data_offsets": [0, 3]}}
+    with pytest.raises(streamer.UnsupportedDtypeError, match="the last dimension is odd"):
+        streamer.load(write(tmp_path / "z.safetensors", header_of(**odd) + b"abc"))
     six = {"six": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}
     with pytest.raises(streamer.UnsupportedDtypeError, match="F6_E2M3"):
         streamer.load(write(tmp_path / "y.safetensors", header_of(**six) + b"abc"))
