@@ -7,6 +7,7 @@ No name in a checkpoint can lead out of its folder.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ SHARD_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".index.json"
 USUAL_INDEX = "model.safetensors.index.json"
 USUAL_SHARD = "model.safetensors"
+
+_UNFINISHED = re.compile(r"\.safetensors\.(aria2|crdownload|download|incomplete|part|partial|tmp)\Z")
 
 _log = logging.getLogger("streamer")
 
@@ -136,7 +139,9 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         return _from_index(store, label, sized, infos, settings)
     shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX) and _is_meant(info)]
     if shards:
-        remarks = _check_whole(shards, label, is_allowed=bool(settings.allow_missing_shards))
+        remarks = _check_whole(shards, label, is_allowed=bool(settings.allow_missing_shards)) + _unfinished(
+            infos, label
+        )
         return replace(_from_infos(store, label, shards, "folder"), remarks=remarks)
     if infos:
         raise no_shard(store, label, root, infos)
@@ -155,6 +160,16 @@ def _check_whole(shards: list[ObjectInfo], label: str, *, is_allowed: bool) -> t
     for remark in incomplete:
         _log.warning("%s: %s, which allow_missing_shards permits", printable(label), printable(remark))
     return tuple(incomplete)
+
+
+def _unfinished(infos: list[ObjectInfo], label: str) -> tuple[str, ...]:
+    """Give a remark on files that a download left unfinished beside the shards: one of them may be missing."""
+    names = sorted(_name(info) for info in infos if _UNFINISHED.search(_name(info)))
+    if not names:
+        return ()
+    remark = f"a download left {names[0]} unfinished" + (f", and {len(names) - 1} more" if names[1:] else "")
+    _log.warning("%s: %s", printable(label), printable(remark))
+    return (remark,)
 
 
 def _is_meant(info: ObjectInfo, pattern: str = "") -> bool:

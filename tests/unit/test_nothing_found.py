@@ -95,3 +95,15 @@ def test_hidden_files_are_no_shards(tmp_path: Path) -> None:
     assert list(streamer.load(f"{tmp_path}/*.safetensors")) == ["a"]
     assert list(streamer.load(f"{tmp_path}/.d*.safetensors")) == ["b"]
     assert list(streamer.load(tmp_path / ".draft.safetensors")) == ["b"]
+
+
+def test_an_unfinished_download_beside_the_shards_is_remarked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A shard may be missing, and nothing else tells it."""
+    save_file({"a": torch.ones(2)}, tmp_path / "model-1.safetensors")
+    for suffix in ("incomplete", "part"):
+        (tmp_path / f"model-2.safetensors.{suffix}").touch()
+    with streamer.stream(tmp_path) as tensors:
+        assert [name for name, _ in tensors] == ["a"]
+    remark = "a download left model-2.safetensors.incomplete unfinished, and 1 more"
+    assert remark in tensors.report.remarks
+    assert remark in caplog.text
