@@ -111,6 +111,14 @@ def test_errors_are_caught_as_safetensors_and_as_ours(tmp_path: Path) -> None:
         ours.safe_open(URL, "pt", backend="x")
 
 
+def test_a_shard_that_an_index_names_and_that_is_not_there_is_named(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "model-1.safetensors"}}')
+    with pytest.raises(ours.SafetensorError, match=r"model-1\.safetensors") as caught:
+        ours.safe_open(index, "pt", options=streamer.Options())
+    assert isinstance(caught.value, streamer.ObjectNotFoundError)
+
+
 def test_what_is_not_there_or_closed_is_told_in_their_words() -> None:
     with ours.safe_open(URL, "pt") as handle:
         for read in (handle.get_tensor, handle.get_slice, handle.get_tensor_meta):

@@ -125,7 +125,8 @@ class EngineHandle(Checkpoint[Any]):
             try:
                 super().__init__(opening)
             except ObjectNotFoundError as error:
-                if scheme_of(os.fspath(filename)) != "file" or fs is not None:
+                is_other = scheme_of(os.fspath(filename)) != "file" or fs is not None
+                if is_other or os.path.lexists(filename):  # then a shard that its index names is missing
                     raise
                 raise both(ObjectNotFoundError)(f"No such file or directory: {os.fspath(filename)}") from error
 
