@@ -65,7 +65,12 @@ def met_by(outage: str, storage: Storage, lasts_s: float | None, at_bytes: int =
     ],
 )
 def test_a_load_outlasts(
-    kind: str, outage: str, lasts_s: float, storages: Storages, expected: dict[str, torch.Tensor]
+    kind: str,
+    outage: str,
+    lasts_s: float,
+    storages: Storages,
+    expected: dict[str, torch.Tensor],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with met_by(outage, storages[kind], lasts_s) as planned:
         loaded, report = load(storages[kind], planned.proxy.port)
@@ -74,6 +79,8 @@ def test_a_load_outlasts(
         assert report.outages >= 1
         assert report.waited_s > lasts_s / 2
         assert planned.proxy.requests <= 2 * storages.undisturbed_requests(kind) + report.probes
+    if lasts_s > 2:  # the log says it after one second
+        assert "waiting for " in caplog.text
 
 
 def test_credentials_that_expire_in_an_outage_are_renewed(
