@@ -6,6 +6,7 @@ The system only promises memory until it is filled, and ends the process that fi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import Targets
@@ -53,6 +54,4 @@ def _kept_bytes(wanted: ShardTensor, framework: Framework, targets: Targets | No
     entry = wanted.entry
     if targets is not None and entry.name in targets.cuts:  # a part of what is read
         return int(targets.fresh[entry.name].nbytes)
-    size_bytes: int = entry.end - entry.begin
-    stored, kept = framework.dtype(entry), framework.final_dtype(entry)
-    return size_bytes if stored is kept else size_bytes // stored.itemsize * kept.itemsize
+    return prod(framework.shape(entry)) * int(framework.final_dtype(entry).itemsize)

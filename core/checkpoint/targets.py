@@ -170,7 +170,9 @@ def _placed(
         if device != _native.HOST:
             targets.devices[name] = device
         targets.device_paths.add(framework.devices.path_of(tensor))
-        is_changed = bool(here.cut) or framework.dtype(here.wanted.entry) != tensor.dtype
+        entry = here.wanted.entry
+        is_stored_so = framework.dtype(entry) == tensor.dtype and tensor.nbytes == entry.end - entry.begin
+        is_changed = bool(here.cut) or not is_stored_so
         address = None if is_changed else _address(tensor, is_filled_on_device=device != _native.HOST)
         if name in ties:  # no byte may have two writers
             targets.tied[name] = ties[name], tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from math import prod
 from numbers import Integral
 from typing import Any, Generic
 
@@ -34,7 +35,7 @@ def narrow(entry: TensorEntry, key: Any) -> tuple[TensorEntry, Any]:
     if not all(_is_basic(part) for part in parts):
         return entry, key  # one list or mask changes the meaning of the integers beside it
     shape, begin, end = entry.shape, entry.begin, entry.end
-    while parts and len(shape) > _packed_dimensions(entry):
+    while parts and shape and _has_whole_bytes(entry.dtype, shape[1:]):
         row_bytes = (end - begin) // shape[0] if shape[0] else 0
         part = parts[0]
         if isinstance(part, Integral):
@@ -53,9 +54,9 @@ def narrow(entry: TensorEntry, key: Any) -> tuple[TensorEntry, Any]:
     return entry._replace(shape=shape, begin=begin, end=end), tuple(parts)
 
 
-def _packed_dimensions(entry: TensorEntry) -> int:
-    """How many trailing dimensions share bytes between elements, and so cannot be cut."""
-    return 1 if bits_of(entry.dtype) % 8 else 0
+def _has_whole_bytes(dtype: str, row: tuple[int, ...]) -> bool:
+    """Whether rows of this shape share no byte; those of a dtype of 4 or 6 bits may."""
+    return prod(row) * bits_of(dtype) % 8 == 0
 
 
 def _is_basic(part: Any) -> bool:

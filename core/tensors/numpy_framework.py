@@ -1,6 +1,7 @@
 """numpy arrays, with the dtypes of numpy and of ml_dtypes, where that is installed.
 
-numpy is imported when a framework is made.
+ml_dtypes gives a value of 4 bits a byte, and a file packs two into one, the first into its low half, as torch does:
+arrays of F4 are unpacked, and take twice the bytes of the file. numpy is imported when a framework is made.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _NUMPY_DTYPES = {
     "I64": "<i8",
     "U64": "<u8",
 }
-# F4 is not among them: ml_dtypes gives each value a byte, and a file two values.
 _ML_DTYPES = {
+    "F4": "float4_e2m1fn",
     "BF16": "bfloat16",
     "F8_E5M2": "float8_e5m2",
     "F8_E4M3": "float8_e4m3fn",
@@ -66,6 +67,8 @@ class NumpyFramework:
         dtype = self.dtype(entry)
         if memory is None:
             return self._np.empty(entry.shape, dtype=dtype)
+        if entry.dtype == "F4":
+            return self._unpacked(memoryview(memory)).view(dtype).reshape(entry.shape)
         return self._np.frombuffer(memoryview(memory), dtype=dtype).reshape(entry.shape)
 
     def final_dtype(self, entry: TensorEntry) -> Any:
@@ -76,6 +79,13 @@ class NumpyFramework:
 
     def cast(self, tensor: Any, entry: TensorEntry) -> Any:
         return tensor
+
+    def _unpacked(self, memory: memoryview) -> Any:
+        packed = self._np.frombuffer(memory, dtype="u1")
+        halves = self._np.empty((packed.size, 2), dtype="u1")
+        self._np.bitwise_and(packed, 0xF, out=halves[:, 0])
+        self._np.right_shift(packed, 4, out=halves[:, 1])
+        return halves.reshape(-1)
 
     def _ml_dtype(self, entry: TensorEntry) -> Any:
         name = _ML_DTYPES.get(entry.dtype)

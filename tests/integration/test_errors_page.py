@@ -89,7 +89,8 @@ class Provoked:
         streamer.load_into(self.file, {"weight": torch.zeros(7), "bias": torch.zeros(3)})
 
     def unsupported_dtype_error(self) -> None:
-        save_file({"weight": torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}, self.file)
+        header = json.dumps({"weight": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}).encode()
+        self.file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(3))
         streamer.load(self.file, framework="np")
 
     def format_error(self) -> None:

@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.torch
@@ -425,6 +426,22 @@ def test_four_and_six_bit_floats_are_as_torch_has_them(tmp_path):
     six = {"six": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}
     with pytest.raises(streamer.UnsupportedDtypeError, match="F6_E2M3"):
         streamer.load(write(tmp_path / "y.safetensors", header_of(**six) + b"abc"))
+
+
+def test_numpy_gives_each_value_of_four_bits_a_byte(tmp_path):
+    """The first of two values is in the low half of a byte; 0b0010 is 1.0, 0b1111 is -6.0, 0b0001 is 0.5."""
+    entries = {"four": {"dtype": "F4", "shape": [2, 3], "data_offsets": [0, 3]}}
+    path = write(tmp_path / "x.safetensors", header_of(**entries) + bytes([0xF2, 0x10, 0x2F]))
+    right = np.array([[1.0, -6.0, 0.0], [0.5, -6.0, 1.0]], dtype=np.float32)
+    four = streamer.load(path, framework="np")["four"]
+    assert four.dtype == ml_dtypes.float4_e2m1fn
+    assert np.array_equal(four.astype(np.float32), right)
+    target = np.zeros((2, 3), dtype=ml_dtypes.float4_e2m1fn)
+    streamer.load_into(path, {"four": target}, framework="np")
+    assert np.array_equal(target.astype(np.float32), right)
+    with streamer.open(path, framework="np") as checkpoint:
+        assert np.array_equal(checkpoint["four"][:, 1].astype(np.float32), right[:, 1])
+        assert checkpoint["four"].shape == (2, 3)
 
 
 def test_a_header_longer_than_the_first_read_is_read_on(tmp_path, tensors):

@@ -99,6 +99,15 @@ def test_a_packed_dimension_is_never_cut():
     assert narrow(packed, np.s_[1, 2])[0].shape == (6,)
 
 
+def test_rows_that_share_a_byte_are_never_cut_regression():
+    """Five rows of three values of 4 bits: the second begins in the middle of a byte."""
+    packed = TensorEntry("t", "F4", (2, 5, 3), 0, 15)
+    assert narrow(packed, np.s_[1]) == (packed, (1,))
+    packed = TensorEntry("t", "F4", (2, 4, 3), 0, 12)
+    entry, rest = narrow(packed, np.s_[1, 2])
+    assert (entry.shape, entry.begin, entry.end, rest) == ((4, 3), 6, 12, (2,))
+
+
 def test_shape_and_dtype_are_told_without_reading():
     sliced = TensorSlice(ENTRY, lambda entry: pytest.fail("read"), NUMPY)
     assert (sliced.get_shape(), sliced.get_dtype()) == ([4, 5, 6], "I16")
