@@ -16,7 +16,7 @@ def device_path(planned: Iterable[str], stats: Mapping[str, int]) -> str:
     """Join the planned paths of the tensors, corrected by the engine's counters.
 
     Args:
-        planned: ``"ring"``, ``"torch"``, or ``""`` for tensors that stay on this machine.
+        planned: ``"ring"``, ``"torch"``, ``"jax"``, or ``""`` for tensors that stay on this machine.
         stats: Of `ReadSession.stats`.
 
     Example:

@@ -61,8 +61,8 @@ class LoadReport:
         credential_refreshes: How often an expiring signature was renewed.
         peak_held_bytes: Peak of the bytes that were read or being read, and not yet passed to the consumer.
         device_path: How tensors reached their accelerator: ``"ring"`` through the engine's pinned memory, ``"torch"``
-            by torch's copy after each arrived, ``"gpudirect"`` directly from the disk; ``"ring+torch"`` and similar for
-            several paths, ``""`` if all tensors stayed in this machine's memory.
+            or ``"jax"`` by that library's copy after each arrived, ``"gpudirect"`` directly from the disk;
+            ``"ring+torch"`` and similar for several paths, ``""`` if all tensors stayed in this machine's memory.
         peak_pinned_bytes: Peak of the pinned host memory that this load used, all devices together.
         readers: Number of shards per reader: ``file``, ``http`` and ``nfs`` are native, ``python`` is not.
         remarks: Why a shard was read by a slower path, which shards are missing under ``allow_missing_shards``,

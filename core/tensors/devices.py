@@ -38,7 +38,7 @@ class Devices(Protocol):
         """The same, for a tensor that exists."""
 
     def path(self, name: str) -> str:
-        """How it gets there: "ring" through pinned memory, "torch" by torch's own copy, "" where it stays."""
+        """How it gets there: "ring" through pinned memory, "torch" or "jax" by their own copy, "" where it stays."""
 
     def path_of(self, tensor: Any) -> str:
         """The same, for a tensor that exists."""

@@ -1,6 +1,6 @@
-"""Tensors of torch and numpy over memory that belongs to them alone.
+"""Tensors of torch, numpy and JAX over memory that belongs to them alone.
 
-torch is imported when the first tensor, device or dtype is asked for, never before.
+A library is imported when the first tensor, device or dtype is asked for, never before.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import OptionError
 from streamer.core.tensors.devices import Devices, TorchDevices
+from streamer.core.tensors.jax_framework import JaxFramework
 from streamer.core.tensors.numpy_framework import NumpyFramework
 from streamer.core.tensors.unsupported import check_addressable, unsupported
 
@@ -53,7 +54,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("f32", "fp32", "float_32"), "float32"),
     **dict.fromkeys(("f64", "fp64", "float_64"), "float64"),
 }
-_ALIASES = {"pt": "pt", "torch": "pt", "pytorch": "pt", "np": "np", "numpy": "np"}
+_ALIASES = {"pt": "pt", "torch": "pt", "pytorch": "pt", "np": "np", "numpy": "np", "jax": "jax", "flax": "jax"}
 
 
 class DtypesByName(dict[str, Any]):
@@ -143,7 +144,9 @@ class TorchFramework:
         return tensor.to(self.final_dtype(entry)) if is_cast else tensor
 
 
-def framework_of(name: str, device: Any = "cpu", cast_to: Any = None, folders: Iterable[str] = ()) -> Framework:
+def framework_of(
+    name: str, device: Any = "cpu", cast_to: Any = None, folders: Iterable[str] = (), *, fills_targets: bool = False
+) -> Framework:
     """Give the framework of this name, on this device, casting to this dtype unless it is None.
 
     Args:
@@ -151,10 +154,11 @@ def framework_of(name: str, device: Any = "cpu", cast_to: Any = None, folders: I
         device: As for `streamer.load`.
         cast_to: A dtype, a `DtypesByName`, or None.
         folders: Of the checkpoints that are being loaded: no code in them is run, when torch is imported or later.
+        fills_targets: Whether tensors of the caller's own shall be filled.
 
     Raises:
-        OptionError: unknown framework or dtype, or a cast that is not supported.
-        UnknownDeviceError: torch does not know the device, or it is not available.
+        OptionError: unknown framework or dtype, one that is not installed, or a cast or targets that it has not.
+        UnknownDeviceError: the library does not know the device, or it is not available.
     """
     kind = _ALIASES.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -162,8 +166,12 @@ def framework_of(name: str, device: Any = "cpu", cast_to: Any = None, folders: I
     if kind == "pt":
         return TorchFramework(device, cast_to, folders)
     if cast_to is not None:
-        raise OptionError("dtype= casts torch tensors only", hint='Use framework="pt", or numpy\'s astype')
-    return NumpyFramework(device)
+        raise OptionError("dtype= casts torch tensors only", hint='Use framework="pt", or the array\'s astype')
+    if kind == "np":
+        return NumpyFramework(device)
+    if fills_targets:
+        raise OptionError("arrays of jax cannot be filled", hint='Use load(framework="jax"), which makes new ones')
+    return JaxFramework(device, folders)
 
 
 def _cast_dtype(torch: Any, dtype: Any) -> Any:

@@ -226,7 +226,7 @@ def open(
         uri: As for `streamer.load`.
         device: As for `streamer.load`.
         names: As for `streamer.load`; the returned object contains only these tensors.
-        framework: ``"pt"`` or ``"np"``.
+        framework: ``"pt"``, ``"np"`` or ``"jax"``.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.

@@ -59,7 +59,7 @@ def load(
             these (``{"model.layers.0": 0, "": "cpu"}``, like accelerate's ``device_map``; ``""`` is for all others).
         names: None for all tensors, or a name, an ``fnmatch`` pattern, a list of these, or a callable
             ``name -> bool``. Only the bytes of the chosen tensors are read.
-        framework: ``"pt"`` (torch) or ``"np"`` (numpy, CPU only).
+        framework: ``"pt"`` (torch), ``"np"`` (numpy, CPU only) or ``"jax"`` (its devices and shardings, too).
         storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``). For URIs on
             several storages, options under the name of a scheme (``{"s3": {…}, "gs": {…}}``) apply only to its URLs,
             and a list has one entry for each URI.

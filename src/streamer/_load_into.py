@@ -136,7 +136,8 @@ def _library(
 ) -> Framework:
     """Give the targets' library; the dtypes, by the names in the checkpoint, are for ``dtype="target"``."""
     cast_to = DtypesByName(dtypes or {}) if _is_of_targets(dtype) else dtype
-    return framework_of(framework, "cpu" if device is None else device, cast_to, folders_of(uri))
+    place = "cpu" if device is None else device
+    return framework_of(framework, place, cast_to, folders_of(uri), fills_targets=True)
 
 
 def _is_of_targets(dtype: Any) -> bool:

@@ -236,7 +236,7 @@ def stream(
         uri: As for `streamer.load`.
         device: As for `streamer.load`.
         names: As for `streamer.load`.
-        framework: ``"pt"`` or ``"np"``.
+        framework: ``"pt"``, ``"np"`` or ``"jax"``.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
         options: How to read; see `streamer.Options`.

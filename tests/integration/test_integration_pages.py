@@ -44,6 +44,17 @@ def test_safetensors(capsys: pytest.CaptureFixture[str]) -> None:
     assert (names["missing"], names["unexpected"]) == (set(), [])
 
 
+def test_arrays() -> None:
+    model = {"embed": torch.ones(4, 3, dtype=torch.bfloat16), "bias": torch.arange(3)[1:].int()}
+    fsspec.filesystem("memory").pipe_file("/arrays/model.safetensors", safetensors.torch.save(model))
+    names: dict[str, Any] = {"url": "memory://arrays/model.safetensors"}
+    for example in examples("arrays.md"):
+        exec(compile(example, "arrays.md", "exec"), names)
+    assert str(names["weights"]["embed"].dtype) == str(names["params"]["embed"].dtype) == "bfloat16"
+    assert names["params"]["bias"].tolist() == [1, 2]
+    assert names["params"]["embed"].sharding is names["rows"]
+
+
 def test_transformers(tmp_path: Path) -> None:
     words = Tokenizer(models.WordLevel({"[UNK]": 0, "hello": 1}, unk_token="[UNK]"))
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(tmp_path)
