@@ -25,7 +25,10 @@ def noted(stream, *args, **named):
 
 streamer.Stream.__init__ = noted
 whole = LlamaForCausalLM.from_pretrained(folder)
-how = {"distributed_config": DistributedConfig(tp_plan="auto")}
+try:
+    how = {"distributed_config": DistributedConfig(tp_plan="auto")}
+except TypeError:  # an older transformers
+    how = {"tp_plan": "auto"}
 ours = streamer.transformers.from_pretrained(LlamaForCausalLM, folder, **how)
 loaded_bytes = sum(read_bytes)
 words = torch.arange(1, 9)[None]

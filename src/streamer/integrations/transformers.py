@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TRIED", "from_pretrained"]
 
-TRIED = ("5.23", "5.24")  # versions of transformers: the first one tried, and the first one not tried
+TRIED = ("5.0", "5.24")  # versions of transformers: the first one tried, and the first one not tried
 
 _SAFE_OPEN = RoutedName("transformers.modeling_utils")
 # With these, each rank reads parts of tensors.
