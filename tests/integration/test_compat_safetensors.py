@@ -94,7 +94,7 @@ def test_errors_are_caught_as_safetensors_and_as_ours(tmp_path: Path) -> None:
     for call, kind in (
         (lambda: ours.safe_open("memory://compat/bad.safetensors", "pt"), streamer.HeaderError),
         (lambda: ours.safe_open(URL, "pt", device="nonsense"), streamer.UnknownDeviceError),
-        (lambda: ours.safe_open(URL, "jax"), streamer.OptionError),
+        (lambda: ours.safe_open(URL, "mlx"), streamer.OptionError),
         (lambda: ours.safe_open(URL, "pt").get_slice("a")["x"], streamer.TensorIndexError),
         (lambda: our_torch.load_file("memory://compat/absent.safetensors"), streamer.ObjectNotFoundError),
     ):
