@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     )
     from streamer.core.options.options import Options
     from streamer.core.store.sources import hookimpl
-    from streamer.integrations import transformers
+    from streamer.integrations import accelerate, transformers
 
 __version__ = "0.1.0"
 
@@ -101,6 +101,7 @@ __all__ = [
     "UnknownTensorError",
     "UnsupportedDtypeError",
     "UsageError",
+    "accelerate",
     "aload",
     "astream",
     "hookimpl",
@@ -144,7 +145,10 @@ _HOME = {
 }
 
 
-_MODULES = {"plugins": "streamer.plugins", "transformers": "streamer.integrations.transformers"}
+_MODULES = {
+    "plugins": "streamer.plugins",
+    **{name: f"streamer.integrations.{name}" for name in ("accelerate", "transformers")},
+}
 
 
 def __getattr__(name: str) -> Any:
