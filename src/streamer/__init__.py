@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     )
     from streamer.core.options.options import Options
     from streamer.core.store.sources import hookimpl
-    from streamer.integrations import accelerate, transformers
+    from streamer.integrations import accelerate, diffusers, transformers
 
 __version__ = "0.1.0"
 
@@ -104,6 +104,7 @@ __all__ = [
     "accelerate",
     "aload",
     "astream",
+    "diffusers",
     "hookimpl",
     "load",
     "load_file",
@@ -147,7 +148,7 @@ _HOME = {
 
 _MODULES = {
     "plugins": "streamer.plugins",
-    **{name: f"streamer.integrations.{name}" for name in ("accelerate", "transformers")},
+    **{name: f"streamer.integrations.{name}" for name in ("accelerate", "diffusers", "transformers")},
 }
 
 
