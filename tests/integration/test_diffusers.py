@@ -152,6 +152,14 @@ def test_a_text_encoder_is_loaded_by_auto_model(url, folder, s3):
     assert ours.name_or_path == f"{url}/text_encoder"
 
 
+def test_what_a_text_encoder_leaves_on_disk_is_read_from_the_url_while_it_is_used(url, folder, s3):
+    how = {"subfolder": "text_encoder", "device_map": {"": "disk"}}
+    ours, theirs = load(AutoModel, url, **how, **s3), AutoModel.from_pretrained(str(folder), **how)
+    with torch.no_grad():
+        found, expected = (each(torch.tensor([[0, 3, 1]])).last_hidden_state for each in (ours, theirs))
+    assert torch.equal(found, expected)
+
+
 def test_a_scheduler_is_loaded_without_weights(url, s3, streams):
     scheduler = load(DDIMScheduler, url, subfolder="scheduler", **s3)
     assert scheduler.config.steps_offset == 1

@@ -124,7 +124,7 @@ def test_an_adapter_of_no_model(tmp_path, text, monkeypatch):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("asked", [{"gguf_file": "a.gguf"}, {"use_safetensors": False}, {"device_map": {"": "disk"}}])
+@pytest.mark.parametrize("asked", [{"gguf_file": "a.gguf"}, {"use_safetensors": False}])
 def test_what_is_not_read_from_a_url(folder, asked):
     with pytest.raises(streamer.OptionError, match="Download the folder"):
         load(folder, **asked)

@@ -8,7 +8,7 @@ transformers for the text encoders, are ours for that folder meanwhile.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -187,12 +187,11 @@ def _folder_for(cls: Any, location: Location, kwargs: Mapping[str, Any], *, need
 
 def _loaded(folder: _Folder | SingleFile, call: Callable[[], Any]) -> Any:
     """Call a function of diffusers while the weights of a folder are read from the URL."""
-    parts = folder.components.values() if isinstance(folder, PipelineFolder) else [folder]
     with ExitStack() as stack:
         stack.callback(folder.stop)
-        for part in parts:
+        for part in _parts(folder):
             if any(name.startswith("model") for name in part.shards) and not isinstance(part, SingleFile):
-                stack.enter_context(routed(part.path, {transformers.SAFE_OPEN: part.opened}))
+                stack.enter_context(routed(part.path, dict.fromkeys(transformers.READERS, part.opened)))
             elif part.shards:
                 stack.enter_context(routed(part.path, dict.fromkeys(_READERS, part.loaded)))
         return call()
@@ -203,7 +202,11 @@ def _keep(folder: _Folder, loaded: Any, location: Location) -> None:
     is_pipeline = isinstance(folder, PipelineFolder)
     objects = [first, *(each for each in first.components.values() if each is not None)] if is_pipeline else [first]
     name_after(objects, folder.path, location)
-    keep(folder.close, objects)
+    keep(folder, _parts(folder), objects)
+
+
+def _parts(folder: _Folder | SingleFile) -> Iterable[ModelFolder | SingleFile]:
+    return folder.components.values() if isinstance(folder, PipelineFolder) else [folder]
 
 
 def _check_format(kwargs: Mapping[str, Any]) -> None:

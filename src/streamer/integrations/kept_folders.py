@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from streamer.integrations.location import Location
+from streamer.integrations.routed_names import RoutedName
 
 __all__ = ["keep", "name_after"]
 
+_OFFLOADED = RoutedName("accelerate.utils.offload", origin=("safetensors", "safe_open"))
 
-def keep(close: Callable[[], None], objects: Iterable[Any]) -> None:
+
+class _Folder(Protocol):
+    def close(self) -> None: ...
+
+
+class _Part(Protocol):
+    path: str
+
+    def opened(self, path: str) -> Any: ...
+
+
+def keep(folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any]) -> None:
     """Close a folder when the last of some objects is gone.
 
+    Until then, what a ``device_map`` of theirs left on ``"disk"`` is read from the URL whenever it is used.
+
     Args:
-        close: Removes the folder.
+        folder: What to close.
+        parts: The folders of models in it, or itself.
         objects: That were loaded from it; those of a kind that cannot be watched do not keep it.
     """
+    offloaded = list(parts) if any(map(_is_on_disk, objects)) else []
+    for part in offloaded:
+        _OFFLOADED.add(part.path, part.opened)
     alive = [None]  # until all are watched
 
     def one_is_gone() -> None:
         alive.pop()
         if not alive:
-            close()
+            for part in offloaded:
+                _OFFLOADED.discard(part.path)
+            folder.close()
 
     for each in objects:
         try:
@@ -33,6 +54,11 @@ def keep(close: Callable[[], None], objects: Iterable[Any]) -> None:
             continue
         alive.append(None)
     one_is_gone()
+
+
+def _is_on_disk(loaded: Any) -> bool:
+    devices = getattr(loaded, "hf_device_map", None)
+    return isinstance(devices, Mapping) and "disk" in devices.values()
 
 
 def name_after(objects: Iterable[Any], path: str, location: Location) -> None:

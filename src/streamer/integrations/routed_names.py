@@ -22,8 +22,8 @@ class RoutedName:
     """A name of a module that reads one file.
 
     Args:
-        module: Its name; it is imported when a folder is routed first.
-        name: What it calls the reader.
+        module: Its name; it is imported when a folder is routed first. A version of its library may be without it.
+        name: What it calls the reader, if it does.
         origin: Module and name that the reader was imported from, if it is one that `streamer.patch` replaces.
     """
 
@@ -41,22 +41,31 @@ class RoutedName:
             folder: Its absolute path.
             reader: Reads a path below it, or gives None for one that is to be read as before.
         """
-        names = vars(import_module(self._module))
+        names = self._names()
         with self._lock:
-            if not self._readers:
+            if not self._readers and self._name in names:
                 held = names[self._name]
                 # What is safetensors' own may be patched until then, or no longer.
                 self._theirs = None if self._origin is not None and held is self._original() else held
                 names[self._name] = self._route
             self._readers[folder] = reader
 
-    def remove(self, folder: str) -> None:
-        """End what `add` began."""
-        names = vars(import_module(self._module))
+    def discard(self, folder: str) -> None:
+        """End what `add` began; a folder that is not routed is no error."""
         with self._lock:
-            del self._readers[folder]
-            if not self._readers and names[self._name] is self._route:
+            if self._readers.pop(folder, None) is None:
+                return
+            names = self._names()
+            if not self._readers and names.get(self._name) is self._route:
                 names[self._name] = self._theirs or self._original()
+
+    def _names(self) -> dict[str, Any]:
+        try:
+            return vars(import_module(self._module))
+        except ModuleNotFoundError as error:
+            if error.name != self._module:
+                raise
+            return {}
 
     def _original(self) -> Any:
         assert self._origin is not None
@@ -85,5 +94,5 @@ def routed(folder: str, readers: Mapping[RoutedName, Reader]) -> Iterator[None]:
     with ExitStack() as stack:
         for name, reader in readers.items():
             name.add(folder, reader)
-            stack.callback(name.remove, folder)
+            stack.callback(name.discard, folder)
         yield

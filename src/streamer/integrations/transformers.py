@@ -1,7 +1,8 @@
 """``from_pretrained`` of transformers, from any URL.
 
 Small files are pulled into a private folder, and the unmodified ``from_pretrained`` loads from that. The weights it
-reads from the URL, through one read plan: ``transformers.modeling_utils.safe_open`` is ours for that folder meanwhile.
+reads from the URL, through one read plan: the names that transformers has for ``safe_open`` are ours for that folder
+meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ __all__ = ["TRIED", "from_pretrained"]
 
 TRIED = ("5.0", "5.24")  # versions of transformers: the first one tried, and the first one not tried
 
-SAFE_OPEN = RoutedName("transformers.modeling_utils", origin=("safetensors", "safe_open"))
+READERS = [
+    RoutedName(f"transformers.{module}", origin=("safetensors", "safe_open"))
+    for module in ("modeling_utils", "integrations.accelerate", "modeling_layers", "quantizers.quantizer_torchao")
+]
 # With these, each rank reads parts of tensors.
 _OF_RANKS = ("tp_plan", "tp_size", "device_mesh", "distributed_config")
 
@@ -63,7 +67,7 @@ def from_pretrained(
         What ``cls.from_pretrained`` returns.
 
     Raises:
-        OptionError: an argument asks for what is not read here: another format, or weights left on a disk.
+        OptionError: an argument asks for another format, which is not read here.
         ObjectNotFoundError: the folder has no checkpoint, configuration or adapter, or its index names an absent shard.
         StreamerError: as for `streamer.load`.
 
@@ -96,7 +100,7 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
         with ExitStack() as stack:
             stack.callback(folder.stop)
             for each in filter(None, (folder, folder.base)) if is_model else ():
-                stack.enter_context(routed(each.path, {SAFE_OPEN: each.opened}))
+                stack.enter_context(routed(each.path, dict.fromkeys(READERS, each.opened)))
             loaded = cls.from_pretrained(folder.path, *model_args, **kwargs)
         _keep(folder, loaded, location)
     except BaseException:
@@ -112,23 +116,11 @@ def _is_model(cls: Any) -> bool:
 
 
 def _check_format(kwargs: Mapping[str, Any]) -> None:
-    device_map = kwargs.get("device_map")
     if kwargs.get("gguf_file") or kwargs.get("use_safetensors") is False:
         raise OptionError("only safetensors are read from a URL", hint="Download the folder for another format")
-    if isinstance(device_map, Mapping) and "disk" in device_map.values():
-        raise _on_disk()
-
-
-def _on_disk() -> OptionError:
-    return OptionError(
-        'device_map leaves weights on "disk", and those of a URL are on none',
-        hint="Download the folder and load that, or give device_map devices with room for all weights",
-    )
 
 
 def _keep(folder: ModelFolder, loaded: Any, location: Location) -> None:
     first = loaded[0] if isinstance(loaded, tuple) and loaded else loaded
-    if "disk" in (getattr(first, "hf_device_map", None) or {}).values():
-        raise _on_disk()
     name_after([first], folder.path, location)
-    keep(folder.close, [first])
+    keep(folder, filter(None, (folder, folder.base)), [first])
