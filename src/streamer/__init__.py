@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     )
     from streamer.core.options.options import Options
     from streamer.core.store.sources import hookimpl
-    from streamer.integrations import transformers
+    from streamer.integrations import accelerate, diffusers, transformers
 
 __version__ = "0.1.0"
 
@@ -101,8 +101,10 @@ __all__ = [
     "UnknownTensorError",
     "UnsupportedDtypeError",
     "UsageError",
+    "accelerate",
     "aload",
     "astream",
+    "diffusers",
     "hookimpl",
     "load",
     "load_file",
@@ -144,7 +146,10 @@ _HOME = {
 }
 
 
-_MODULES = {"plugins": "streamer.plugins", "transformers": "streamer.integrations.transformers"}
+_MODULES = {
+    "plugins": "streamer.plugins",
+    **{name: f"streamer.integrations.{name}" for name in ("accelerate", "diffusers", "transformers")},
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,8 +10,9 @@ import fsspec
 import pytest
 import safetensors.torch
 import torch
+from tiny_pipelines import assert_same_pipeline, assert_same_weights, make_pipeline
 from tokenizers import Tokenizer, models
-from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 PAGES = Path(__file__).resolve().parents[2] / "docs/integrations"
 
@@ -68,3 +69,32 @@ def test_transformers(tmp_path: Path) -> None:
     words_of_one = torch.tensor([names["tokenizer"]("hello")["input_ids"]])
     assert torch.equal(names["model"](words_of_one).logits, theirs(words_of_one).logits)
     assert names["config"].hidden_size == 32
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    small = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=64)
+    LlamaForCausalLM(small).save_pretrained(tmp_path)
+    fsspec.filesystem("memory").put(str(tmp_path), "/accelerate", recursive=True)
+    names: dict[str, Any] = {
+        "url": "memory://accelerate",
+        "config": small,
+        "AutoModelForCausalLM": AutoModelForCausalLM,
+    }
+    for example in examples("accelerate.md"):
+        exec(compile(example, "accelerate.md", "exec"), names)
+    theirs, words = LlamaForCausalLM.from_pretrained(tmp_path), torch.ones(1, 3, dtype=torch.int64)
+    for ours in (names["model"], names["other"].eval()):
+        assert torch.equal(ours(words).logits, theirs(words).logits)
+
+
+def test_diffusers(tmp_path: Path) -> None:
+    diffusers = pytest.importorskip("diffusers")  # needs Python 3.11
+    make_pipeline(tmp_path).save_pretrained(tmp_path / "pipeline")
+    fsspec.filesystem("memory").put(str(tmp_path / "pipeline"), "/diffusers", recursive=True)
+    names: dict[str, Any] = {"url": "memory://diffusers", "torch": torch, "AutoencoderKL": diffusers.AutoencoderKL}
+    for example in examples("diffusers.md"):
+        exec(compile(example, "diffusers.md", "exec"), names)
+    theirs = diffusers.DiffusionPipeline.from_pretrained(tmp_path / "pipeline")
+    assert_same_pipeline(names["pipeline"], theirs)
+    assert_same_weights(names["vae"], theirs.vae)
+    assert names["pipeline"].unet is names["unet"]

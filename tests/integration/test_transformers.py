@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import tempfile
 import threading
 from contextlib import closing
@@ -75,7 +76,10 @@ def url(folder, s3_server):
 @pytest.fixture(autouse=True)
 def _the_name_is_theirs_again():
     yield
-    assert transformers.modeling_utils.safe_open is safetensors.safe_open
+    gc.collect()
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("transformers.", "accelerate.")):
+            assert vars(module).get("safe_open", safetensors.safe_open) is safetensors.safe_open
 
 
 @pytest.fixture
@@ -187,6 +191,46 @@ def test_a_variant_is_chosen(tmp_path, size):
     other.save_pretrained(tmp_path, variant="fp16", max_shard_size=size)
     ours = streamer.transformers.from_pretrained(LlamaForCausalLM, tmp_path, variant="fp16")
     assert_same_model(ours, LlamaForCausalLM.from_pretrained(tmp_path, variant="fp16"))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"device_map": "auto", "max_memory": {"cpu": "800KB"}},
+        {"device_map": {"model": "cpu", "lm_head": "disk"}},
+    ],
+    ids=str,
+)
+def test_what_is_left_on_disk_is_read_from_the_url_while_the_model_is_used(url, folder, s3_server, how, tmp_path):
+    options = s3_server.storage_options()
+    ours = streamer.transformers.from_pretrained(LlamaForCausalLM, url, storage_options=options, **how)
+    theirs = LlamaForCausalLM.from_pretrained(folder, **how)
+    assert ours.hf_device_map == theirs.hf_device_map
+    assert "disk" in ours.hf_device_map.values()
+    with torch.no_grad():
+        assert torch.equal(ours(WORDS).logits, theirs(WORDS).logits)
+    with pytest.warns(UserWarning, match="offloaded modules"):
+        ours.save_pretrained(tmp_path)
+    assert_same_model(LlamaForCausalLM.from_pretrained(tmp_path), LlamaForCausalLM.from_pretrained(folder))
+
+
+def test_every_name_that_transformers_has_for_safe_open_is_routed(folder, monkeypatch):
+    original, seen = LlamaForCausalLM.from_pretrained, []
+
+    def looked_around(path, **named):
+        seen.extend(
+            name
+            for name, module in list(sys.modules.items())
+            if name.startswith("transformers.") and vars(module).get("safe_open") is safetensors.safe_open
+        )
+        return original(path, **named)
+
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", looked_around)
+    looked_around(folder)
+    assert "transformers.modeling_utils" in seen
+    seen.clear()
+    streamer.transformers.from_pretrained(LlamaForCausalLM, folder)
+    assert not seen
 
 
 def test_the_private_folder_goes_with_the_model(folder, tmp_path, monkeypatch):

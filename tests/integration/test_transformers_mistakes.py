@@ -72,6 +72,21 @@ def test_an_index_that_names_an_absent_shard(folder):
         load(folder)
 
 
+def test_the_index_of_a_variant_that_names_an_absent_shard(folder):
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, variant="fp16", max_shard_size="50KB")
+    load(folder, variant="fp16")
+    remove(folder, "model.fp16-00002-*")
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"index\.fp16\.json names shard 'model\.fp16-00002"):
+        load(folder, variant="fp16")
+
+
+def test_a_malformed_index_beside_one_file_is_of_no_use(tmp_path):
+    small = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=64)
+    LlamaForCausalLM(small).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("no JSON")
+    load(tmp_path)
+
+
 def test_an_index_that_leaves_the_folder(folder):
     index = folder / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("model-00002", "../model-00002"))
@@ -109,7 +124,7 @@ def test_an_adapter_of_no_model(tmp_path, text, monkeypatch):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("asked", [{"gguf_file": "a.gguf"}, {"use_safetensors": False}, {"device_map": {"": "disk"}}])
+@pytest.mark.parametrize("asked", [{"gguf_file": "a.gguf"}, {"use_safetensors": False}])
 def test_what_is_not_read_from_a_url(folder, asked):
     with pytest.raises(streamer.OptionError, match="Download the folder"):
         load(folder, **asked)

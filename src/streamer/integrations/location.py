@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamer._locate import opened_store
 from streamer._opening import Opening
+from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.redact import redact
@@ -37,6 +39,20 @@ class Location:
     storage_options: Mapping[str, Any] | None = None
     fs: AbstractFileSystem | None = None
     options: Options | None = None
+
+    @classmethod
+    def checked(cls, uri: str | os.PathLike[str], storage_options: Any, fs: Any, options: Any) -> Location:
+        """Check what a caller gave, and keep it.
+
+        Raises:
+            OptionError: an argument is of another kind.
+            UsageError: as `streamer.load`.
+        """
+        check_uri(uri)
+        check_storage_options(storage_options)
+        check_options(options, Options)
+        check_file_system(fs)
+        return cls(hidden_uri(os.fspath(uri)), storage_options, fs, options)
 
     @property
     def label(self) -> str:

@@ -1,9 +1,9 @@
 """One read plan for the tensors that a library asks for one by one, from several threads.
 
-The library says first which tensors it will want; the first that it takes starts one stream of all of them, in the
-order in which it is likely to go on. Guarantees: `ReadAhead.take` never waits for a tensor that is not on its way: one
-that is taken twice, out of order, or was let go of is left to a read of its own. What arrived and is not taken is
-bounded by the memory limit of the load, once more. Nothing is kept of what was taken.
+The library says first which tensors it will want, or takes one shard after the other; the first that it takes starts
+one stream of all of them, in the order in which it is likely to go on. Guarantees: `ReadAhead.take` never waits for a
+tensor that is not on its way: one that is taken twice, out of order, or was let go of is left to a read of its own.
+What arrived and is not taken is bounded by the memory limit of the load, once more. Nothing is kept of what was taken.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ class ReadAhead:
     Args:
         checkpoint: Theirs.
         library: Makes the tensors.
+        in_this_order: All that will be taken; None: what `expect` names, by name.
     """
 
-    def __init__(self, checkpoint: OpenedCheckpoint, library: Framework) -> None:
+    def __init__(
+        self, checkpoint: OpenedCheckpoint, library: Framework, in_this_order: Iterable[ShardTensor] | None = None
+    ) -> None:
         self._checkpoint, self._library = checkpoint, library
         self._changed = threading.Condition()
-        self._expected: dict[str, ShardTensor] = {}
+        self._has_order = in_this_order is not None
+        self._expected = {each.entry.name: each for each in in_this_order or ()}
         self._stream: Stream[Any] | None = None
         self._is_stopped = False
         self._is_pulling = False  # by one thread, which waits for the engine; the others wait for `_changed`
@@ -56,9 +60,9 @@ class ReadAhead:
                 self._expected[tensor.entry.name] = tensor
 
     def forget(self, names: Iterable[str]) -> None:
-        """Note that tensors will not be taken, unless reading has begun."""
+        """Note that tensors will not be taken, unless reading has begun or all were named at first."""
         with self._changed:
-            if self._stream is None:
+            if self._stream is None and not self._has_order:
                 for name in names:
                     self._expected.pop(name, None)
 
@@ -99,13 +103,15 @@ class ReadAhead:
                 self._awaited.discard(name)
 
     def _start(self) -> None:
-        most_bytes = self._checkpoint.settings.memory_limit_bytes
-        wanted = in_order_of_names(self._expected.values(), min(WINDOW_BYTES, most_bytes // 4))
-        verification = self._checkpoint.verification(wanted)
+        expected = list(self._expected.values())
+        verification = self._checkpoint.verification(expected)
         if verification is not None and verification.needs_order:  # an object's digest is of its bytes in their order
-            wanted = [each for each in self._checkpoint.catalog.in_file_order() if each.entry.name in self._expected]
+            expected = [each for each in self._checkpoint.catalog.in_file_order() if each.entry.name in self._expected]
             self._limit_bytes = float("inf")
-        self._read(wanted)
+        elif not self._has_order:
+            most_bytes = self._checkpoint.settings.memory_limit_bytes
+            expected = in_order_of_names(expected, min(WINDOW_BYTES, most_bytes // 4))
+        self._read(expected)
 
     def _read(self, wanted: list[ShardTensor]) -> None:
         verification = self._checkpoint.verification(wanted)

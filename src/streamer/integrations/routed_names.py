@@ -1,4 +1,4 @@
-"""Replaces ``safe_open`` of one module while files of certain folders are opened by us; other files go on as before.
+"""Replaces a reader's name in one module while files of certain folders are read by us; other files go on as before.
 
 Thread-safe. The name is ours while at least one folder is routed; then it is again what it was, or what
 `streamer.patch` has made of it meanwhile. One that somebody else has changed stays as it is.
@@ -8,70 +8,91 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
-import safetensors
+__all__ = ["Reader", "RoutedName", "routed"]
 
-__all__ = ["RoutedName", "Opener"]
-
-Opener = Callable[..., Any]  # of a path in the folder, and what else `safe_open` takes
+Reader = Callable[..., Any]  # of a path in the folder, and what else the name takes
 
 
 class RoutedName:
-    """The name ``safe_open`` of a module.
+    """A name of a module that reads one file.
 
     Args:
-        module: Its name; it is imported when a folder is routed first.
+        module: Its name; it is imported when a folder is routed first. A version of its library may be without it.
+        name: What it calls the reader, if it does.
+        origin: Module and name that the reader was imported from, if it is one that `streamer.patch` replaces.
     """
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, module: str, name: str = "safe_open", origin: tuple[str, str] | None = None) -> None:
+        self._module, self._name, self._origin = module, name, origin
         self._lock = threading.Lock()
-        self._openers: dict[str, Opener] = {}
+        self._readers: dict[str, Reader] = {}
         self._theirs: Any = None
-        self._route = self._opened  # one object: a method is another one each time
+        self._route = self._read  # one object: a method is another one each time
 
-    @contextmanager
-    def routed(self, folder: str, opener: Opener) -> Iterator[None]:
-        """Open the files of a folder so inside of a block.
+    def add(self, folder: str, reader: Reader) -> None:
+        """Read the files of a folder so from now on.
 
         Args:
             folder: Its absolute path.
-            opener: Gives a handle of a path below it, or None for one that is to be opened as before.
+            reader: Reads a path below it, or gives None for one that is to be read as before.
         """
-        self._add(folder, opener)
-        try:
-            yield
-        finally:
-            self._remove(folder)
-
-    def _add(self, folder: str, opener: Opener) -> None:
-        module = import_module(self._module)
+        names = self._names()
         with self._lock:
-            if not self._openers:
-                held = vars(module)["safe_open"]
+            if not self._readers and self._name in names:
+                held = names[self._name]
                 # What is safetensors' own may be patched until then, or no longer.
-                self._theirs = None if held is safetensors.safe_open else held
-                vars(module)["safe_open"] = self._route
-            self._openers[folder] = opener
+                self._theirs = None if self._origin is not None and held is self._original() else held
+                names[self._name] = self._route
+            self._readers[folder] = reader
 
-    def _remove(self, folder: str) -> None:
-        module = import_module(self._module)
+    def discard(self, folder: str) -> None:
+        """End what `add` began; a folder that is not routed is no error."""
         with self._lock:
-            del self._openers[folder]
-            if not self._openers and vars(module)["safe_open"] is self._route:
-                vars(module)["safe_open"] = self._theirs or safetensors.safe_open
+            if self._readers.pop(folder, None) is None:
+                return
+            names = self._names()
+            if not self._readers and names.get(self._name) is self._route:
+                names[self._name] = self._theirs or self._original()
 
-    def _opened(self, filename: Any, *arguments: Any, **named: Any) -> Any:
+    def _names(self) -> dict[str, Any]:
+        try:
+            return vars(import_module(self._module))
+        except ModuleNotFoundError as error:
+            if error.name != self._module:
+                raise
+            return {}
+
+    def _original(self) -> Any:
+        assert self._origin is not None
+        return vars(import_module(self._origin[0]))[self._origin[1]]
+
+    def _read(self, filename: Any, *arguments: Any, **named: Any) -> Any:
         if isinstance(filename, (str, os.PathLike)):
             path = os.path.abspath(os.fspath(filename))
             with self._lock:
-                openers = [each for folder, each in self._openers.items() if path.startswith(folder + os.sep)]
-            for opener in openers:
-                handle = opener(path, *arguments, **named)
-                if handle is not None:
-                    return handle
-        return (self._theirs or safetensors.safe_open)(filename, *arguments, **named)
+                readers = [each for folder, each in self._readers.items() if path.startswith(folder + os.sep)]
+            for reader in readers:
+                found = reader(path, *arguments, **named)
+                if found is not None:
+                    return found
+        return (self._theirs or self._original())(filename, *arguments, **named)
+
+
+@contextmanager
+def routed(folder: str, readers: Mapping[RoutedName, Reader]) -> Iterator[None]:
+    """Route several names inside of a block.
+
+    Args:
+        folder: As for `RoutedName.add`.
+        readers: What reads for each name.
+    """
+    with ExitStack() as stack:
+        for name, reader in readers.items():
+            name.add(folder, reader)
+            stack.callback(name.discard, folder)
+        yield

@@ -26,6 +26,11 @@ MOSTLY = 0.9  # of a file's samples; the rest is read while it is used
 class WholeCheckpoint(Checkpoint[Any]):
     """All shards."""
 
+    @property
+    def is_one_file(self) -> bool:
+        """Whether one file was named, and neither an index, a folder nor a pattern."""
+        return self._checkpoint.kind == "file"
+
     def shard_of_tensor(self) -> dict[str, str]:
         """Give the file of each tensor, by its path in the checkpoint's folder, tensors in file order."""
         names = self._shard_names()
@@ -35,6 +40,26 @@ class WholeCheckpoint(Checkpoint[Any]):
         """Make a plan, of no tensor yet."""
         return ReadAhead(self._checkpoint, self._framework)
 
+    def read_shards_ahead(self, device: Any) -> ReadAhead:
+        """Make a plan of all shards, for a library that takes them as a whole, in the order of their names."""
+        names = self._shard_names()
+        tensors = sorted(self._shard_tensors.values(), key=lambda each: (names[each.shard], each.entry.begin))
+        return ReadAhead(self._checkpoint, self._library(device, None), tensors)
+
+    def whole_shard(self, name: str, device: Any, plan: ReadAhead) -> dict[str, Any]:
+        """Take all tensors of one shard.
+
+        Args:
+            name: As `shard_of_tensor` gives it.
+            device: That of the plan.
+            plan: As `read_shards_ahead` makes it.
+        """
+        taken: dict[str, Any] = {}
+        for each in self.tensors_of(self._shard_names().index(name)):
+            tensor = plan.take(each)
+            taken[each] = self.get_tensor(each, device=device) if tensor is None else tensor
+        return taken
+
     def opened_shard(self, name: str, device: Any, plan: ReadAhead | None) -> EngineHandle:
         """Open one shard.
 
@@ -43,8 +68,14 @@ class WholeCheckpoint(Checkpoint[Any]):
             device: Of its tensors; those for another one than the CPU are not planned.
             plan: Reads its tensors, when the first is asked for; None: each is read when it is indexed.
         """
-        number = self._shard_names().index(name)
-        return _ShardHandle(self, number, device, plan)
+        return _ShardHandle(self, self._shard_names().index(name), device, plan)
+
+    def opened_whole_shard(self, name: str, device: Any, plan: ReadAhead) -> EngineHandle:
+        """Open one shard whose tensors go to different devices; arguments as for `opened_shard`.
+
+        The plan is of all devices' tensors, for the CPU: what is asked for another device is copied there.
+        """
+        return _CopyingHandle(self, self._shard_names().index(name), device, plan)
 
     def warm_file(self, name: str) -> str | None:
         """Give the path of a shard that is a file in this machine's page cache; None for any other, or to verify it."""
@@ -97,3 +128,13 @@ class _ShardHandle(EngineHandle):
         else:
             self._plan.stop()
         return super()._read(wanted, library) if tensor is None else tensor
+
+
+class _CopyingHandle(_ShardHandle):
+    def __init__(self, whole: WholeCheckpoint, number: int, device: Any, plan: ReadAhead) -> None:
+        super().__init__(whole, number, "cpu", plan)
+        self._copies_to = device
+
+    def get_tensor(self, name: str, **named: Any) -> Any:
+        """Take one tensor from the plan."""
+        return super().get_tensor(name, **named).to(self._copies_to)

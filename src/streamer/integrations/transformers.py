@@ -1,26 +1,27 @@
 """``from_pretrained`` of transformers, from any URL.
 
 Small files are pulled into a private folder, and the unmodified ``from_pretrained`` loads from that. The weights it
-reads from the URL, through one read plan: ``transformers.modeling_utils.safe_open`` is ours for that folder meanwhile.
+reads from the URL, through one read plan: the names that transformers has for ``safe_open`` are ours for that folder
+meanwhile.
 """
 
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from streamer.compat.versions import may_be_patched
 from streamer.core.errors import OptionError
-from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
+from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
-from streamer.integrations.routed_names import RoutedName
+from streamer.integrations.naming import CONFIG
+from streamer.integrations.routed_names import RoutedName, routed
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -29,7 +30,10 @@ __all__ = ["TRIED", "from_pretrained"]
 
 TRIED = ("5.0", "5.24")  # versions of transformers: the first one tried, and the first one not tried
 
-_SAFE_OPEN = RoutedName("transformers.modeling_utils")
+READERS = [
+    RoutedName(f"transformers.{module}", origin=("safetensors", "safe_open"))
+    for module in ("modeling_utils", "integrations.accelerate", "modeling_layers", "quantizers.quantizer_torchao")
+]
 # With these, each rank reads parts of tensors.
 _OF_RANKS = ("tp_plan", "tp_size", "device_mesh", "distributed_config")
 
@@ -63,7 +67,7 @@ def from_pretrained(
         What ``cls.from_pretrained`` returns.
 
     Raises:
-        OptionError: an argument asks for what is not read here: another format, or weights left on a disk.
+        OptionError: an argument asks for another format, which is not read here.
         ObjectNotFoundError: the folder has no checkpoint, configuration or adapter, or its index names an absent shard.
         StreamerError: as for `streamer.load`.
 
@@ -73,12 +77,8 @@ def from_pretrained(
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     if not may_be_patched("transformers", TRIED):
         return cls.from_pretrained(uri, *model_args, **kwargs)
-    check_uri(uri)
-    check_storage_options(storage_options)
-    check_options(options, Options)
-    check_file_system(fs)
+    location = Location.checked(uri, storage_options, fs, options)
     _check_format(kwargs)
-    location = Location(hidden_uri(os.fspath(uri)), storage_options, fs, options)
     if subfolder := kwargs.pop("subfolder", None):
         location = location.inside(subfolder.strip("/"))
     return _loaded(cls, location, model_args, kwargs)
@@ -91,7 +91,7 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
     folder = ModelFolder(
         location,
         variant=kwargs.get("variant"),
-        needs_config=is_model and kwargs.get("config") is None,
+        needs=CONFIG if is_model and kwargs.get("config") is None else None,
         needs_weights=is_model,
         takes_code=bool(kwargs.get("trust_remote_code")),
         reads_ahead=not any(kwargs.get(name) for name in _OF_RANKS),
@@ -100,7 +100,7 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
         with ExitStack() as stack:
             stack.callback(folder.stop)
             for each in filter(None, (folder, folder.base)) if is_model else ():
-                stack.enter_context(_SAFE_OPEN.routed(each.path, each.opened))
+                stack.enter_context(routed(each.path, dict.fromkeys(READERS, each.opened)))
             loaded = cls.from_pretrained(folder.path, *model_args, **kwargs)
         _keep(folder, loaded, location)
     except BaseException:
@@ -116,29 +116,11 @@ def _is_model(cls: Any) -> bool:
 
 
 def _check_format(kwargs: Mapping[str, Any]) -> None:
-    device_map = kwargs.get("device_map")
     if kwargs.get("gguf_file") or kwargs.get("use_safetensors") is False:
         raise OptionError("only safetensors are read from a URL", hint="Download the folder for another format")
-    if isinstance(device_map, Mapping) and "disk" in device_map.values():
-        raise _on_disk()
-
-
-def _on_disk() -> OptionError:
-    return OptionError(
-        'device_map leaves weights on "disk", and those of a URL are on none',
-        hint="Download the folder and load that, or give device_map devices with room for all weights",
-    )
 
 
 def _keep(folder: ModelFolder, loaded: Any, location: Location) -> None:
-    """Let the folder live as long as what was loaded from it, which may copy its files when it is saved."""
     first = loaded[0] if isinstance(loaded, tuple) and loaded else loaded
-    if "disk" in (getattr(first, "hf_device_map", None) or {}).values():
-        raise _on_disk()
-    for named in filter(None, (first, getattr(first, "config", None))):
-        if getattr(named, "name_or_path", None) == folder.path:
-            named.name_or_path = location.label
-    try:
-        weakref.finalize(first, folder.close)
-    except TypeError:  # it is of a kind that cannot be watched
-        folder.close()
+    name_after([first], folder.path, location)
+    keep(folder, filter(None, (folder, folder.base)), [first])

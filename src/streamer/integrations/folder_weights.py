@@ -1,0 +1,149 @@
+"""The weights of a private folder, which holds none of them: its shards lie where they are, and are read from there.
+
+An index in the folder names the shards; an empty file takes the place of each where a library looks whether it exists.
+Whoever reads one of these files through `FolderWeights` gets the tensors of the URL, from one read plan of all shards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+
+from streamer.core.errors import ObjectNotFoundError
+from streamer.core.format.index import parse_index
+from streamer.integrations.location import Location
+from streamer.integrations.read_ahead import ReadAhead
+
+__all__ = ["FolderWeights"]
+
+PYTORCH = ("pt", "torch", "pytorch")
+
+
+class FolderWeights:
+    """All shards of one checkpoint.
+
+    Args:
+        folder: The absolute path of the private folder.
+        location: Of the checkpoint: whatever `streamer.load` reads.
+        reads_ahead: Whole tensors are read before they are asked for.
+
+    Attributes:
+        shards: The names of the files, sorted.
+
+    Raises:
+        StreamerError: as `streamer.load`.
+    """
+
+    def __init__(self, folder: str, location: Location, *, reads_ahead: bool = True) -> None:
+        self._folder, self._location = folder, location
+        self._checkpoint = location.checkpoint()
+        self._shard_of = self._checkpoint.shard_of_tensor()
+        self.shards = sorted(set(self._shard_of.values()))
+        self._plan = self._checkpoint.read_ahead() if reads_ahead else None
+        self._plans_of_shards: dict[str, ReadAhead] = {}  # by device
+        self._lock = threading.Lock()
+
+    def write_index(self, name: str, *, without: str | None = None) -> None:
+        """Write which shard holds which tensor; with the metadata of the checkpoint's own index.
+
+        Args:
+            name: Of the index; one of the checkpoint's may be there, and is replaced.
+            without: A file that is none of the model's.
+
+        Raises:
+            ObjectNotFoundError: the index that was there names a shard that is not.
+            ShardIndexError: that index is malformed.
+        """
+        if len(self.shards) > 1:
+            self._shard_of = {tensor: shard for tensor, shard in self._shard_of.items() if shard != without}
+            self.shards = [shard for shard in self.shards if shard != without]
+        path = Path(self._folder, name)
+        metadata: dict[str, Any] = {}
+        if path.exists() and not self._checkpoint.is_one_file:  # which needs no index, whatever that says
+            own = parse_index(path.read_bytes(), uri=self._location.label)
+            metadata = dict(own.metadata)
+            absent = [shard for shard in own.shards if shard not in self.shards]
+            if absent:
+                raise ObjectNotFoundError(
+                    f"{name} names shard {absent[0][:80]!r}, which does not exist",
+                    uri=self._location.label,
+                    hint="Fetch it",
+                )
+        path.write_text(json.dumps({"metadata": metadata, "weight_map": self._shard_of}))
+
+    def write_empty_files(self) -> None:
+        """Put an empty file in the place of each shard."""
+        for shard in self.shards:
+            path = Path(self._folder, shard)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    def opened(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
+        """Open a shard as ``safe_open`` does; None for what is none of these.
+
+        A file in the page cache is mapped by safetensors itself, which copies nothing, unless there are options.
+
+        Args:
+            path: Below the folder.
+            framework: Of the tensors.
+            device: Of the tensors.
+            others: Of safetensors' own handle.
+        """
+        name = self._name_of(path)
+        if name is None or framework not in PYTORCH:
+            return None
+        warm = self._warm_file(name)
+        if warm is not None:
+            return safetensors.safe_open(warm, framework, device, **others)
+        return self._checkpoint.opened_shard(name, device, self._plan)
+
+    def opened_whole(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
+        """Open a shard of which every tensor will be taken, for one device or another; as `opened`."""
+        name = self._name_of(path)
+        if name is None or framework not in PYTORCH:
+            return None
+        warm = self._warm_file(name) if str(device) == "cpu" else None
+        if warm is not None:
+            return safetensors.safe_open(warm, framework, device, **others)
+        return self._checkpoint.opened_whole_shard(name, device, self._shards_ahead("cpu"))
+
+    def loaded(self, path: str, device: Any = "cpu", **_others: Any) -> dict[str, Any] | None:
+        """Load a shard as ``load_file`` of safetensors does; None for what is none of these.
+
+        Args:
+            path: Below the folder.
+            device: Of the tensors.
+        """
+        name = self._name_of(path)
+        if name is None:
+            return None
+        warm = self._warm_file(name) if str(device) == "cpu" else None
+        if warm is not None:
+            return dict(safetensors.torch.load_file(warm))
+        return self._checkpoint.whole_shard(name, device, self._shards_ahead(device))
+
+    def stop(self) -> None:
+        """Read nothing more in the background; what is still asked for is read on its own."""
+        with self._lock:
+            plans = [*self._plans_of_shards.values(), *filter(None, [self._plan])]
+        for plan in plans:
+            plan.stop()
+
+    def _name_of(self, path: str) -> str | None:
+        name = os.path.relpath(path, self._folder)
+        return name if name in self.shards else None
+
+    def _warm_file(self, name: str) -> str | None:
+        return self._checkpoint.warm_file(name) if self._location.options is None else None
+
+    def _shards_ahead(self, device: Any) -> ReadAhead:
+        with self._lock:
+            if str(device) not in self._plans_of_shards:
+                self._plans_of_shards[str(device)] = self._checkpoint.read_shards_ahead(device)
+            return self._plans_of_shards[str(device)]

@@ -1,0 +1,109 @@
+"""How libraries name the files of a model: which are its weights, and which index tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from streamer.core.errors import ObjectNotFoundError
+from streamer.core.store.glances import enumerated
+from streamer.integrations.location import Location
+
+__all__ = ["COMPONENT", "CONFIG", "DIFFUSERS", "PIPELINE", "TRANSFORMERS", "ChosenWeights", "Naming", "without"]
+
+CONFIG, PIPELINE = "config.json", "model_index.json"
+SHARD_SUFFIX = ".safetensors"
+_STEMS = ("diffusion_pytorch_model", "model")  # a component of a pipeline may be a model of transformers
+
+_OF_TOKENIZERS = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "preprocessor_config.json"),
+)
+
+
+@dataclass(frozen=True)
+class ChosenWeights:
+    """Which weights of a folder a library would load.
+
+    Attributes:
+        location: What `streamer.load` reads for them.
+        index: The index that the library looks for; None: it looks for the file itself.
+        has_files: Whether the library looks if the shards exist.
+    """
+
+    location: Location
+    index: str | None
+    has_files: bool
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What a library looks for.
+
+    Attributes:
+        choose: Chooses weights among the names in a folder. Arguments: these, the variant or None, the folder.
+        usual: Names to ask for where listing is forbidden.
+    """
+
+    choose: Callable[[Collection[str], str | None, Location], ChosenWeights]
+    usual: tuple[str, ...]
+
+
+def without(name: str, listed: Collection[str], location: Location, hint: str) -> ObjectNotFoundError:
+    """Make the error that a folder has no such file."""
+    message = f"the folder holds no {name}, but {enumerated(sorted(listed))}"
+    return ObjectNotFoundError(message, uri=location.label, hint=hint)
+
+
+def _of_transformers(listed: Collection[str], variant: str | None, location: Location) -> ChosenWeights:
+    """One file before an index, and these before other names."""
+    index = _with_variant("model.safetensors.index.json", variant)
+    stem = _with_variant("model.safetensors", variant).removesuffix(SHARD_SUFFIX)
+    if f"{stem}.safetensors" in listed:
+        chosen = f"{stem}.safetensors"
+    elif variant:
+        chosen = f"{stem}-*-of-*.safetensors"
+    else:
+        chosen = index if index in listed else ""
+    return ChosenWeights(location.inside(chosen) if chosen else location, index, has_files=False)
+
+
+def _of_diffusers(
+    listed: Collection[str], variant: str | None, location: Location, *, may_lack_variant: bool = False
+) -> ChosenWeights:
+    """An index before one file."""
+    for wanted in dict.fromkeys((variant, None) if may_lack_variant else (variant,)):
+        for stem in _STEMS:
+            file, index = (_with_variant(f"{stem}.safetensors{end}", wanted) for end in ("", ".index.json"))
+            if index in listed and (file not in listed or stem == _STEMS[0]):
+                # The name of a variant's index is none of an index anywhere else.
+                shards = location.inside(f"{stem}.{wanted}-*-of-*.safetensors" if wanted else index)
+                return ChosenWeights(shards, index, has_files=True)
+            if file in listed:
+                return ChosenWeights(location.inside(file), None, has_files=True)
+    if any(name.endswith(SHARD_SUFFIX) for name in listed):
+        hint = "Save the model with save_pretrained; for a file of another kind, use from_single_file"
+        raise without(_with_variant(f"{_STEMS[0]}.safetensors", variant), listed, location, hint)
+    return ChosenWeights(location, None, has_files=True)  # which is an error that says what is there
+
+
+def _with_variant(name: str, variant: str | None) -> str:
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}.{variant}.{suffix}" if variant else name
+
+
+TRANSFORMERS = Naming(
+    _of_transformers,
+    (
+        *(CONFIG, "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
+        *("adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "chat_template.json"),
+        *("processor_config.json", "video_preprocessor_config.json", *_OF_TOKENIZERS),
+    ),
+)
+_USUAL_OF_DIFFUSERS = (
+    *(PIPELINE, CONFIG, "scheduler_config.json", *_OF_TOKENIZERS),
+    *(f"{stem}.safetensors{end}" for stem in _STEMS for end in ("", ".index.json")),
+)
+DIFFUSERS = Naming(_of_diffusers, _USUAL_OF_DIFFUSERS)
+COMPONENT = Naming(partial(_of_diffusers, may_lack_variant=True), _USUAL_OF_DIFFUSERS)  # some have only other weights

@@ -1,0 +1,132 @@
+"""A private folder that stands for a pipeline's folder at a URL: a `ModelFolder` inside it for each component.
+
+``model_index.json`` names the components; each lies in a sub-folder of its name. Those that the caller has are not
+looked at. Refused before anything is loaded: a component that is named and not there, a name that is none of a folder,
+and what `ModelFolder` refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection
+from typing import Any
+
+from streamer.core.checkpoint.small_files import folder_files, read_files
+from streamer.core.errors import FormatError, ObjectNotFoundError
+from streamer.core.format import strict_json
+from streamer.core.options.settings import resolve
+from streamer.core.quoting import printable
+from streamer.core.store.parallel import in_parallel
+from streamer.integrations.location import Location
+from streamer.integrations.model_folder import SMALL_SUFFIXES, ModelFolder, write_small_files
+from streamer.integrations.naming import COMPONENT, PIPELINE, without
+
+__all__ = ["PipelineFolder"]
+
+
+class PipelineFolder:
+    """The folder; it exists until `close`.
+
+    Args:
+        location: Of the pipeline.
+        given: Names of the components that the caller has, or does not want.
+        variant: Which weights, for the components that have them.
+        needs_weights: Whether models are loaded from it; else it is read for its configurations.
+        takes_code: Whether ``*.py`` are pulled, too.
+
+    Attributes:
+        path: Its absolute path.
+        components: The folder of each component, by its name.
+
+    Raises:
+        StreamerError: see above; and as `streamer.load`.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        *,
+        given: Collection[str] = (),
+        variant: str | None = None,
+        needs_weights: bool = True,
+        takes_code: bool = False,
+    ) -> None:
+        self._location, self._variant, self._takes_code = location, variant, takes_code
+        self._needs_weights = None if needs_weights else False
+        self._folder = tempfile.TemporaryDirectory(prefix="streamer-")
+        self.path = os.path.abspath(self._folder.name)
+        self.components: dict[str, ModelFolder] = {}
+        try:
+            names = [name for name in self._pull() if name not in given]
+            in_parallel(self._pull_component, names, role="component")
+        except BaseException:
+            self.close()
+            raise
+
+    def stop(self) -> None:
+        """Read nothing more in the background."""
+        for each in self.components.values():
+            each.stop()
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self.stop()
+        self._folder.cleanup()
+
+    def _pull(self) -> list[str]:
+        """Pull the small files beside the components, and name these."""
+        location, settings = self._location, resolve(self._location.options)
+        with location.store(settings) as store:
+            listed = folder_files(store, (PIPELINE,))
+            if PIPELINE not in listed:
+                hint = "Check the name of the folder; a single component is loaded by its own class, with subfolder="
+                raise without(PIPELINE, listed, location, hint)
+            (content,) = read_files(store, [listed[PIPELINE]], settings)
+            names = _components(content, location)
+            suffixes = (*SMALL_SUFFIXES, ".py") if self._takes_code else SMALL_SUFFIXES
+            write_small_files(self.path, store, listed, suffixes, settings)
+        return names
+
+    def _pull_component(self, name: str) -> None:
+        path = os.path.join(self.path, name)
+        os.mkdir(path)
+        location = self._location.inside(name)
+        try:
+            self.components[name] = ModelFolder(
+                location,
+                naming=COMPONENT,
+                path=path,
+                variant=self._variant,
+                needs=None,
+                needs_weights=self._needs_weights,
+                takes_code=self._takes_code,
+            )
+        except ObjectNotFoundError as error:
+            if error.uri != location.label:
+                raise
+            message = f"{PIPELINE} names the component {name!r}: {error.message}"
+            hint = f"{error.hint}, or give {name}= yourself"
+            raise ObjectNotFoundError(message, uri=location.label, hint=hint) from error
+
+
+def _components(content: bytes, location: Location) -> list[str]:
+    """Name the components that a ``model_index.json`` lists, but for those that are null."""
+    label = location.inside(PIPELINE).label
+    try:
+        index: Any = strict_json.loads(strict_json.decode_utf8(content))
+    except ValueError as error:
+        raise FormatError(f"this is no JSON: {error}", uri=label, hint="Save the pipeline again") from error
+    if not isinstance(index, dict):
+        raise FormatError("this is no index of a pipeline", uri=label, hint="Save the pipeline again")
+    names = [
+        name
+        for name, library_and_class in index.items()
+        if not name.startswith("_") and isinstance(library_and_class, list) and library_and_class[:1] != [None]
+    ]
+    for name in names:
+        if not name.isidentifier():  # it is an argument of the pipeline's class, and never leaves its folder
+            raise FormatError(
+                f"{printable(name[:80])!r} is no name of a component", uri=label, hint="Save the pipeline again"
+            )
+    return names

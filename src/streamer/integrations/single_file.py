@@ -1,0 +1,62 @@
+"""A private folder that has an empty file in the place of one ``.safetensors`` file at a URL."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+from streamer.core.errors import OptionError
+from streamer.integrations.folder_weights import FolderWeights
+from streamer.integrations.location import Location
+
+__all__ = ["SingleFile"]
+
+
+class SingleFile:
+    """The folder; it exists until `close`.
+
+    Args:
+        location: Of the file.
+
+    Attributes:
+        path: Its absolute path.
+        file_path: That of the file.
+        shards: The name of the file.
+
+    Raises:
+        OptionError: the file has another suffix.
+        StreamerError: as `streamer.load`.
+    """
+
+    def __init__(self, location: Location) -> None:
+        if not location.uri.partition("?")[0].endswith(".safetensors"):
+            hint = "Convert it, or download it"
+            raise OptionError("only .safetensors files are read from a URL", uri=location.label, hint=hint)
+        self._folder = tempfile.TemporaryDirectory(prefix="streamer-")
+        self.path = os.path.abspath(self._folder.name)
+        try:
+            self._weights = FolderWeights(self.path, location)
+            self._weights.write_empty_files()
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        self.shards = self._weights.shards
+        self.file_path = os.path.join(self.path, self.shards[0])
+
+    def opened(self, path: str, *arguments: Any, **named: Any) -> Any:
+        """Open the file as ``safe_open`` does; None for any other."""
+        return self._weights.opened(path, *arguments, **named)
+
+    def loaded(self, path: str, *arguments: Any, **named: Any) -> dict[str, Any] | None:
+        """Load the file as ``load_file`` of safetensors does; None for any other."""
+        return self._weights.loaded(path, *arguments, **named)
+
+    def stop(self) -> None:
+        """Read nothing more in the background."""
+        self._weights.stop()
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self.stop()
+        self._folder.cleanup()
