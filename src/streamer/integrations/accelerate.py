@@ -123,7 +123,7 @@ def _private_folder(location: Location) -> Iterator[str]:
     """Give the path of a folder that has the index of a checkpoint, and is read from the URL inside of the block."""
     with tempfile.TemporaryDirectory(prefix="streamer-") as folder:
         path = os.path.abspath(folder)
-        weights = FolderWeights(path, _chosen(location), reads_ahead=False)
+        weights = FolderWeights(path, _chosen(location))
         weights.write_index(INDEX)
         try:
             with routed(path, {_SAFE_OPEN: weights.opened_whole, _LOAD_FILE: weights.loaded}):

@@ -31,7 +31,7 @@ class FolderWeights:
     Args:
         folder: The absolute path of the private folder.
         location: Of the checkpoint: whatever `streamer.load` reads.
-        reads_ahead: Whole tensors are read before they are asked for.
+        takes_parts: Rows of tensors will be asked for, and not whole ones.
 
     Attributes:
         shards: The names of the files, sorted.
@@ -40,12 +40,12 @@ class FolderWeights:
         StreamerError: as `streamer.load`.
     """
 
-    def __init__(self, folder: str, location: Location, *, reads_ahead: bool = True) -> None:
+    def __init__(self, folder: str, location: Location, *, takes_parts: bool = False) -> None:
         self._folder, self._location = folder, location
         self._checkpoint = location.checkpoint()
         self._shard_of = self._checkpoint.shard_of_tensor()
         self.shards = sorted(set(self._shard_of.values()))
-        self._plan = self._checkpoint.read_ahead() if reads_ahead else None
+        self._plan = self._checkpoint.read_ahead(takes_parts=takes_parts)
         self._plans_of_shards: dict[str, ReadAhead] = {}  # by device
         self._lock = threading.Lock()
 
@@ -131,7 +131,7 @@ class FolderWeights:
     def stop(self) -> None:
         """Read nothing more in the background; what is still asked for is read on its own."""
         with self._lock:
-            plans = [*self._plans_of_shards.values(), *filter(None, [self._plan])]
+            plans = [*self._plans_of_shards.values(), self._plan]
         for plan in plans:
             plan.stop()
 

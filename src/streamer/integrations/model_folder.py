@@ -47,7 +47,7 @@ class ModelFolder:
         needs: A file that must be there: a configuration; None: none.
         needs_weights: Whether a model is loaded from it; None: if it has a model's configuration, and no tokenizer.
         takes_code: Whether ``*.py`` are pulled, too.
-        reads_ahead: Whole tensors are read before they are asked for.
+        takes_parts: Rows of tensors will be asked for, and not whole ones.
 
     Attributes:
         path: Its absolute path.
@@ -67,9 +67,9 @@ class ModelFolder:
         needs: str | None = CONFIG,
         needs_weights: bool | None = True,
         takes_code: bool = False,
-        reads_ahead: bool = True,
+        takes_parts: bool = False,
     ) -> None:
-        self._location, self._naming, self._variant, self._reads_ahead = location, naming, variant, reads_ahead
+        self._location, self._naming, self._variant, self._takes_parts = location, naming, variant, takes_parts
         self._needs, self._needs_weights = needs, needs_weights
         self._weights: FolderWeights | None = None
         self._others: list[FolderWeights] = []
@@ -83,7 +83,7 @@ class ModelFolder:
         try:
             is_adapter = self._pull(suffixes)
             if is_adapter:
-                self._find_base(takes_code=takes_code, reads_ahead=reads_ahead)
+                self._find_base(takes_code=takes_code, takes_parts=takes_parts)
         except BaseException:
             self.close()
             raise
@@ -106,7 +106,7 @@ class ModelFolder:
         if handle is not None or os.path.exists(path):
             return handle
         location = self._location.inside(os.path.relpath(path, self.path))  # an adapter's weights
-        beside = FolderWeights(os.path.dirname(path), location, reads_ahead=self._reads_ahead)
+        beside = FolderWeights(os.path.dirname(path), location, takes_parts=self._takes_parts)
         self._others.append(beside)
         return beside.opened(path, framework, device, **others)
 
@@ -163,16 +163,16 @@ class ModelFolder:
         return needs_weights, is_adapter
 
     def _open(self, weights: Location) -> None:
-        self._weights = FolderWeights(self.path, weights, reads_ahead=self._reads_ahead)
+        self._weights = FolderWeights(self.path, weights, takes_parts=self._takes_parts)
 
-    def _find_base(self, *, takes_code: bool, reads_ahead: bool) -> None:
+    def _find_base(self, *, takes_code: bool, takes_parts: bool) -> None:
         """Make a folder for the model of an adapter, too, if that is at a URL."""
         path = Path(self.path, ADAPTER_CONFIG)
         config = _adapter_config(path, self._location)
         base = config["base_model_name_or_path"]
         if "://" not in base:
             return  # a path or a name of the Hub, which libraries find themselves
-        self.base = ModelFolder(replace(self._location, uri=base), takes_code=takes_code, reads_ahead=reads_ahead)
+        self.base = ModelFolder(replace(self._location, uri=base), takes_code=takes_code, takes_parts=takes_parts)
         path.write_text(json.dumps({**config, "base_model_name_or_path": self.base.path}))
 
 

@@ -102,11 +102,19 @@ class ReadAhead:
             finally:
                 self._awaited.discard(name)
 
+    def take_part(self, wanted: ShardTensor) -> Any:
+        """Take a tensor of which all is wanted. Who wants a part of one will not want others whole: the plan ends."""
+        name = wanted.entry.name
+        if self._expected.get(name, wanted) == wanted:
+            return self.take(name)
+        self.stop()
+        return None
+
     def _start(self) -> None:
         expected = list(self._expected.values())
         verification = self._checkpoint.verification(expected)
         if verification is not None and verification.needs_order:  # an object's digest is of its bytes in their order
-            expected = [each for each in self._checkpoint.catalog.in_file_order() if each.entry.name in self._expected]
+            expected.sort(key=lambda each: (each.shard, each.entry.begin))
             self._limit_bytes = float("inf")
         elif not self._has_order:
             most_bytes = self._checkpoint.settings.memory_limit_bytes

@@ -1,8 +1,7 @@
 """The shards of an open checkpoint as files of their own, which one read plan fills.
 
 A library that opens shard by shard, asks each for its slices, and indexes those later gets the tensors from one
-`ReadAhead` over all shards. An index that leaves rows out reads those rows alone, and ends the plan: a rank that wants
-parts of tensors does not read them whole.
+`ReadAhead` over all shards, or their rows from one `PartsAhead`. An index that leaves rows out reads those rows alone.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.engine.page_cache import cached_fraction
 from streamer.core.store.sources import FileSource
 from streamer.core.tensors.frameworks import Framework
+from streamer.integrations.parts_ahead import PartsAhead
 from streamer.integrations.read_ahead import ReadAhead
 
 __all__ = ["WholeCheckpoint"]
@@ -36,9 +36,14 @@ class WholeCheckpoint(Checkpoint[Any]):
         names = self._shard_names()
         return {name: names[each.shard] for name, each in self._shard_tensors.items()}
 
-    def read_ahead(self) -> ReadAhead:
-        """Make a plan, of no tensor yet."""
-        return ReadAhead(self._checkpoint, self._framework)
+    def read_ahead(self, *, takes_parts: bool = False) -> ReadAhead | PartsAhead:
+        """Make a plan, of no tensor yet.
+
+        Args:
+            takes_parts: Rows of tensors will be asked for, and not whole ones.
+        """
+        ahead = ReadAhead(self._checkpoint, self._framework)
+        return PartsAhead(ahead) if takes_parts else ahead
 
     def read_shards_ahead(self, device: Any) -> ReadAhead:
         """Make a plan of all shards, for a library that takes them as a whole, in the order of their names."""
@@ -60,13 +65,13 @@ class WholeCheckpoint(Checkpoint[Any]):
             taken[each] = self.get_tensor(each, device=device) if tensor is None else tensor
         return taken
 
-    def opened_shard(self, name: str, device: Any, plan: ReadAhead | None) -> EngineHandle:
+    def opened_shard(self, name: str, device: Any, plan: ReadAhead | PartsAhead) -> EngineHandle:
         """Open one shard.
 
         Args:
             name: As `shard_of_tensor` gives it.
             device: Of its tensors; those for another one than the CPU are not planned.
-            plan: Reads its tensors, when the first is asked for; None: each is read when it is indexed.
+            plan: Reads its tensors; as `read_ahead` makes it.
         """
         return _ShardHandle(self, self._shard_names().index(name), device, plan)
 
@@ -99,7 +104,7 @@ class WholeCheckpoint(Checkpoint[Any]):
 
 
 class _ShardHandle(EngineHandle):
-    def __init__(self, whole: WholeCheckpoint, number: int, device: Any, plan: ReadAhead | None) -> None:
+    def __init__(self, whole: WholeCheckpoint, number: int, device: Any, plan: ReadAhead | PartsAhead) -> None:
         self.__dict__.update(vars(whole))
         self._shard_tensors: dict[str, ShardTensor] = whole.tensors_of(number)
         self._device = None if str(device) == "cpu" else device
@@ -121,12 +126,7 @@ class _ShardHandle(EngineHandle):
     def _read(self, wanted: ShardTensor, library: Framework) -> Any:
         if self._plan is None or library is not self._framework:
             return super()._read(wanted, library)
-        name = wanted.entry.name
-        tensor = None
-        if wanted == self._shard_tensors[name]:
-            tensor = self._plan.take(name)
-        else:
-            self._plan.stop()
+        tensor = self._plan.take_part(wanted)
         return super()._read(wanted, library) if tensor is None else tensor
 
 

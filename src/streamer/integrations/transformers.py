@@ -94,7 +94,7 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
         needs=CONFIG if is_model and kwargs.get("config") is None else None,
         needs_weights=is_model,
         takes_code=bool(kwargs.get("trust_remote_code")),
-        reads_ahead=not any(kwargs.get(name) for name in _OF_RANKS),
+        takes_parts=any(kwargs.get(name) for name in _OF_RANKS),
     )
     try:
         with ExitStack() as stack:

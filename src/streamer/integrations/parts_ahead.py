@@ -1,0 +1,124 @@
+"""One read plan for the parts of tensors that a rank takes, which nobody says in advance.
+
+The layers of a model are alike, and so are the parts that a rank takes of them: the first layer shows which rows of a
+tensor are wanted, and from the second on the same rows of all other layers are read ahead. Guarantees: what was learned
+wrong is read and not used, and what is asked for instead is left to a read of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.integrations.read_ahead import ReadAhead
+
+__all__ = ["PartsAhead"]
+
+# How many tensors of a second layer are read on their own before the plan starts: by then no thread is still about to
+# ask for the first one of a kind in the first layer.
+LEARNED_AFTER = 8
+_FIRST_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
+
+
+class PartsAhead:
+    """Parts of tensors of one checkpoint that are read before they are taken. Thread-safe.
+
+    Args:
+        ahead: Reads them; of no tensor yet.
+    """
+
+    def __init__(self, ahead: ReadAhead) -> None:
+        self._ahead = ahead
+        self._guard = threading.Lock()
+        self._expected: dict[str, ShardTensor] = {}
+        self._parts: dict[str, _Part | None] = {}  # by kind; None where two of a kind differ
+        self._repeated = 0
+        self._planned: dict[str, ShardTensor] | None = None
+
+    def expect(self, tensor: ShardTensor) -> None:
+        """Note that a tensor, or a part of it, may be taken."""
+        with self._guard:
+            self._expected[tensor.entry.name] = tensor
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Note that tensors will not be taken, unless reading has begun."""
+        with self._guard:
+            for name in names:
+                self._expected.pop(name, None)
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        self._ahead.stop()
+
+    def take_part(self, wanted: ShardTensor) -> Any:
+        """Wait for rows of a tensor and take them; None: they are to be read on their own.
+
+        Raises:
+            StreamerError: as `streamer.load`.
+        """
+        name = wanted.entry.name
+        with self._guard:
+            if self._planned is None and self._learn(wanted):
+                self._plan()
+            planned = (self._planned or {}).get(name)
+        return self._ahead.take(name) if planned == wanted else None
+
+    def _learn(self, wanted: ShardTensor) -> bool:
+        """Note what is taken of a kind of tensor; tell whether enough is known."""
+        kind, whole = _kind_of(wanted.entry.name), self._expected.pop(wanted.entry.name, None)
+        part = None if whole is None else _Part.of(whole, wanted)  # None: it is a second part of that tensor
+        if kind not in self._parts and part is not None:
+            self._parts[kind] = part
+            return False
+        if part is None or self._parts.get(kind) != part:
+            self._parts[kind] = None
+            return False
+        self._repeated += 1
+        return self._repeated >= LEARNED_AFTER
+
+    def _plan(self) -> None:
+        self._planned = {}
+        for name, whole in self._expected.items():
+            part = self._parts.get(_kind_of(name))
+            if part is not None and part.is_of(whole):
+                self._planned[name] = part.cut(whole)
+                self._ahead.expect(self._planned[name])
+
+
+class _Part(NamedTuple):
+    """What is taken of a tensor.
+
+    Attributes:
+        dtype: Of the tensor, as the file names it.
+        shape: Of the tensor.
+        rows: The shape of what is taken.
+        offset_bytes: Where that begins in the tensor.
+        size_bytes: How long it is.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    rows: tuple[int, ...]
+    offset_bytes: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, whole: ShardTensor, wanted: ShardTensor) -> _Part:
+        entry, rows = whole.entry, wanted.entry
+        return cls(entry.dtype, entry.shape, rows.shape, rows.begin - entry.begin, rows.end - rows.begin)
+
+    def is_of(self, whole: ShardTensor) -> bool:
+        return (whole.entry.dtype, whole.entry.shape) == (self.dtype, self.shape)
+
+    def cut(self, whole: ShardTensor) -> ShardTensor:
+        begin = whole.entry.begin + self.offset_bytes
+        end = begin + self.size_bytes
+        return ShardTensor(whole.shard, whole.entry._replace(shape=self.rows, begin=begin, end=end))
+
+
+def _kind_of(name: str) -> str:
+    """Name what a tensor is in its layer; experts of a layer are of different kinds, as a rank may have only some."""
+    return _FIRST_NUMBER.sub("*", name, count=1)
