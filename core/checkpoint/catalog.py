@@ -6,7 +6,7 @@ index that names a tensor its shard does not hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamer.core.engine.session import SourceObject
@@ -15,7 +15,7 @@ from streamer.core.errors import FormatError, ShardIndexError
 from streamer.core.format.header import LENGTH_BYTES, Header, TensorEntry, header_size_bytes, parse_header
 from streamer.core.options.settings import Settings
 
-__all__ = ["Catalog", "ShardTensor", "read_catalog"]
+__all__ = ["Catalog", "ShardTensor", "check_index", "read_catalog", "read_headers", "twin"]
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,41 @@ def read_catalog(
         FormatError: two shards hold a tensor of the same name and no index decides.
         TransferTimeoutError: the load's own deadline is over.
     """
-    beginnings = [(i, 0, min(each.size_bytes, settings.header_bytes)) for i, each in enumerate(shards)]
-    prefixes, pinned = read_ranges(shards, beginnings, settings, what="headers")
-    prefixes, pinned = _completed(prefixes, pinned, settings)
-    headers = _parsed(prefixes, pinned, settings)
+    headers, prefixes, pinned = _read(shards, settings)
     tensors: dict[str, ShardTensor] = {}
     metadata: dict[str, str] = {}
     for shard, header in enumerate(headers):
         metadata.update(header.metadata or {})
         _add_entries(tensors, shard, header, pinned, shard_of)
     if shard_of is not None:
-        _check_index(tensors, shard_of, pinned)
+        check_index(tensors, shard_of, pinned)
     begun = zip(prefixes, headers, strict=True) if keeps_headers else ()
     return Catalog(pinned, tensors, metadata, [bytes(data[: header.data_begin]) for data, header in begun])
+
+
+def read_headers(shards: Sequence[SourceObject], settings: Settings) -> tuple[list[Header], list[SourceObject]]:
+    """Read and check the headers of all shards, whose tensors may have the same names.
+
+    Returns:
+        The headers, and the shards with the version that was read.
+
+    Raises:
+        HeaderError: a header is malformed.
+        TruncatedError: a shard is shorter than its header says.
+        TransferTimeoutError: the load's own deadline is over.
+    """
+    headers, _, pinned = _read(shards, settings)
+    return headers, pinned
+
+
+def _read(
+    shards: Sequence[SourceObject], settings: Settings
+) -> tuple[list[Header], Sequence[memoryview], list[SourceObject]]:
+    """Give the headers, the bytes they were parsed from, and the shards with their versions."""
+    beginnings = [(i, 0, min(each.size_bytes, settings.header_bytes)) for i, each in enumerate(shards)]
+    prefixes, pinned = read_ranges(shards, beginnings, settings, what="headers")
+    prefixes, pinned = _completed(prefixes, pinned, settings)
+    return _parsed(prefixes, pinned, settings), prefixes, pinned
 
 
 def _parsed(prefixes: Sequence[memoryview], shards: Sequence[SourceObject], settings: Settings) -> list[Header]:
@@ -126,11 +148,12 @@ def _add_entries(
             continue  # the index takes it from another shard
         first = tensors.get(entry.name)
         if first is not None:
-            raise _twin(entry.name, shards[first.shard].uri, shards[shard].uri)
+            raise twin(entry.name, shards[first.shard].uri, shards[shard].uri)
         tensors[entry.name] = ShardTensor(shard, entry)
 
 
-def _twin(name: str, first: str, second: str) -> FormatError:
+def twin(name: str, first: str, second: str) -> FormatError:
+    """Make the error for a tensor that two shards hold, by their URLs."""
     if first == second:
         return FormatError("the same shard is named twice", uri=first, hint="Name each file once")
     return FormatError(
@@ -139,9 +162,17 @@ def _twin(name: str, first: str, second: str) -> FormatError:
     )
 
 
-def _check_index(
-    tensors: Mapping[str, ShardTensor], shard_of: Mapping[str, int], shards: Sequence[SourceObject]
-) -> None:
+def check_index(tensors: Container[str], shard_of: Mapping[str, int], shards: Sequence[SourceObject]) -> None:
+    """Check that each tensor of an index is in its shard.
+
+    Args:
+        tensors: Names of those that were found.
+        shard_of: What the index says: the number of the shard, by name.
+        shards: All of them.
+
+    Raises:
+        ShardIndexError: one is not.
+    """
     for name, shard in shard_of.items():
         if name not in tensors:
             raise ShardIndexError(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from streamer.core.errors import FormatError
 from streamer.core.quoting import quoted
 
-__all__ = ["DTYPE_BITS", "MAX_UNSIGNED", "bit_length", "bits_of", "byte_length"]
+__all__ = ["DTYPE_BITS", "MAX_UNSIGNED", "TORCH_DTYPES", "bit_length", "bits_of", "byte_length"]
 
 MAX_UNSIGNED = 2**64 - 1
 """Largest dimension, offset, element count and bit length: the format counts in unsigned 64-bit integers."""
@@ -44,6 +44,34 @@ DTYPE_BITS: Mapping[str, int] = MappingProxyType(
     }
 )
 """Bits of one element of each dtype, under the names a header uses."""
+
+TORCH_DTYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "BOOL": "bool",
+        "U8": "uint8",
+        "I8": "int8",
+        "F8_E5M2": "float8_e5m2",
+        "F8_E4M3": "float8_e4m3fn",
+        "F8_E8M0": "float8_e8m0fnu",
+        "F8_E4M3FNUZ": "float8_e4m3fnuz",
+        "F8_E5M2FNUZ": "float8_e5m2fnuz",
+        "F4": "float4_e2m1fn_x2",
+        "F6_E2M3": "float6_e2m3fn",
+        "F6_E3M2": "float6_e3m2fn",
+        "I16": "int16",
+        "U16": "uint16",
+        "F16": "float16",
+        "BF16": "bfloat16",
+        "I32": "int32",
+        "U32": "uint32",
+        "F32": "float32",
+        "C64": "complex64",
+        "F64": "float64",
+        "I64": "int64",
+        "U64": "uint64",
+    }
+)
+"""What torch calls each of them."""
 
 
 def bits_of(dtype: str) -> int:

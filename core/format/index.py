@@ -15,6 +15,7 @@ from typing import Any
 
 from streamer.core.errors import ShardIndexError
 from streamer.core.format import strict_json
+from streamer.core.format.inner_paths import why_not_inside
 from streamer.core.format.shard_names import MOST_SHARDS
 from streamer.core.quoting import quoted
 
@@ -167,29 +168,11 @@ def _natural_order(name: str) -> tuple[list[str | int], str]:
 
 
 def _check_shard_name(name: str) -> None:
-    reason = _reason_to_refuse(name)
+    reason = why_not_inside(name)
+    if reason is None and not name.endswith(SHARD_SUFFIX):
+        reason = f"does not end in {SHARD_SUFFIX}"
     if reason is not None:
         raise ShardIndexError(
             f"shard name {quoted(name)} {reason}",
             hint="Shards are named by their relative path inside the folder of the index",
         )
-
-
-def _reason_to_refuse(name: str) -> str | None:
-    if not name:
-        return "is empty"
-    if not name.isprintable():
-        return "holds a control character"
-    if "\\" in name:
-        return "holds a backslash, which some systems read as a slash"
-    if ":" in name:
-        return "holds a colon, as URLs, chained URLs and drives do"
-    if re.search(r"%[0-9A-Fa-f]{2}", name):
-        return "holds a percent escape, which some storages decode"
-    if name.startswith("/"):
-        return "is an absolute path"
-    if any(segment in ("", ".", "..") for segment in name.split("/")):
-        return "has an empty segment, `.` or `..`"
-    if not name.endswith(SHARD_SUFFIX):
-        return f"does not end in {SHARD_SUFFIX}"
-    return None

@@ -20,6 +20,7 @@ MOST_SHARDS = 10_000
 SHOWN_NAMES = 3
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})\.safetensors")
+_OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # torch.distributed.checkpoint's: a rank writes those it has parts for
 
 
 _OF_CHECKPOINTS = (".safetensors", ".safetensors.index.json")
@@ -68,7 +69,7 @@ def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:
     """
     series: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for name in names:
-        if match := _NUMBERED.fullmatch(name):
+        if (match := _NUMBERED.fullmatch(name)) and not _OF_RANK.match(name):
             series[match[1], match[3]][int(match[2])] = len(match[2])
     found = (_incomplete(prefix, total, widths) for (prefix, total), widths in sorted(series.items()))
     return [each for each in found if each is not None]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import OptionError
+from streamer.core.format.dtypes import TORCH_DTYPES
 from streamer.core.tensors.devices import Devices, TorchDevices
 from streamer.core.tensors.jax_framework import JaxFramework
 from streamer.core.tensors.numpy_framework import NumpyFramework
@@ -22,30 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DtypesByName", "Framework", "framework_of"]
 
-_TORCH_DTYPES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F4": "float4_e2m1fn_x2",
-    "F6_E2M3": "float6_e2m3fn",
-    "F6_E3M2": "float6_e3m2fn",
-    "I16": "int16",
-    "U16": "uint16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I32": "int32",
-    "U32": "uint32",
-    "F32": "float32",
-    "C64": "complex64",
-    "F64": "float64",
-    "I64": "int64",
-    "U64": "uint64",
-}
 # A cast between these keeps the values' meaning; smaller dtypes are quantized, and need their scales.
 _CAST = ("F64", "F32", "F16", "BF16")
 _OTHER_NAMES = {
@@ -103,13 +80,13 @@ class TorchFramework:
         self._dtypes: dict[str, Any] = {}
         self._casts = cast_to if isinstance(cast_to, DtypesByName) else None
         self._cast_to = None if self._casts is not None else _cast_dtype(torch, cast_to)
-        self._castable = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
+        self._castable = {getattr(torch, TORCH_DTYPES[name]) for name in _CAST}
         self.devices = TorchDevices(torch, device)
 
     def dtype(self, entry: TensorEntry) -> Any:
         dtype = self._dtypes.get(entry.dtype)
         if dtype is None:
-            dtype = getattr(self._torch, _TORCH_DTYPES[entry.dtype], None)
+            dtype = getattr(self._torch, TORCH_DTYPES[entry.dtype], None)
             if dtype is None:
                 raise unsupported(entry, f"torch {self._torch.__version__} has no such dtype")
             self._dtypes[entry.dtype] = dtype
@@ -175,11 +152,11 @@ def framework_of(
 
 
 def _cast_dtype(torch: Any, dtype: Any) -> Any:
-    possible = {getattr(torch, _TORCH_DTYPES[name]) for name in _CAST}
+    possible = {getattr(torch, TORCH_DTYPES[name]) for name in _CAST}
     chosen = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
     if dtype is None or any(chosen is each for each in possible):
         return chosen
-    names = ", ".join(_TORCH_DTYPES[name] for name in _CAST)
+    names = ", ".join(TORCH_DTYPES[name] for name in _CAST)
     text = str(dtype)[:80]
     name = text.lower().removeprefix("torch.")
     meant = name if name in names.split(", ") else _OTHER_NAMES.get(name)

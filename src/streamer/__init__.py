@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     )
     from streamer.core.options.options import Options
     from streamer.core.store.sources import hookimpl
-    from streamer.integrations import accelerate, diffusers, transformers
+    from streamer.integrations import accelerate, dcp, diffusers, transformers
 
 __version__ = "0.1.0"
 
@@ -104,6 +104,7 @@ __all__ = [
     "accelerate",
     "aload",
     "astream",
+    "dcp",
     "diffusers",
     "hookimpl",
     "load",
@@ -148,7 +149,7 @@ _HOME = {
 
 _MODULES = {
     "plugins": "streamer.plugins",
-    **{name: f"streamer.integrations.{name}" for name in ("accelerate", "diffusers", "transformers")},
+    **{name: f"streamer.integrations.{name}" for name in ("accelerate", "dcp", "diffusers", "transformers")},
 }
 
 

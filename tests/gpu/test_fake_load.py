@@ -9,6 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from comparison import assert_same, tensors_of
 from safetensors.torch import save_file
 from servers.nginx import NginxServer
@@ -201,3 +202,20 @@ def test_a_forked_child_is_told_to_spawn(fake_gpu: FakeGpu, checkpoint: Path) ->
     os.close(reader)
     os.close(writer)
     assert said == "CUDA was used before this process was forked; start processes with the spawn method"
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("kind", ["dcp", "safetensors"])
+def test_a_load_plan_of_torch_fills_tensors_on_the_device(fake_gpu: FakeGpu, tmp_path: Path, kind: str) -> None:
+    stored = {name: torch.randn(600, 512) for name in "abc"}
+    if kind == "dcp":
+        dcp.save(stored, checkpoint_id=tmp_path)
+    else:
+        save_file(stored, tmp_path / "model.safetensors")
+    targets = {name: fake_gpu.place(torch.zeros(600, 512), number % 2) for number, name in enumerate(stored)}
+    reader = streamer.dcp.StorageReader(tmp_path, options=SMALL)
+    dcp.load(targets, storage_reader=reader)
+    for name, tensor in targets.items():
+        assert torch.equal(tensor, stored[name]), name
+    assert reader.report is not None
+    assert reader.report.device_path == "ring"

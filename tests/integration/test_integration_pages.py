@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import fsspec
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 from tiny_pipelines import assert_same_pipeline, assert_same_weights, make_pipeline
 from tokenizers import Tokenizer, models
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+import streamer
 
 PAGES = Path(__file__).resolve().parents[2] / "docs/integrations"
 
@@ -98,3 +102,40 @@ def test_diffusers(tmp_path: Path) -> None:
     assert_same_pipeline(names["pipeline"], theirs)
     assert_same_weights(names["vae"], theirs.vae)
     assert names["pipeline"].unet is names["unet"]
+
+
+class StateDictAdapter:
+    """Stands for torchtitan's."""
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_dcp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, model = torch.nn.Linear(30, 20), torch.nn.Linear(30, 20)
+    dcp.save({"model": saved.state_dict()}, checkpoint_id=tmp_path / "step")
+    shutil.copytree(tmp_path / "step", tmp_path / "truncated")
+    for path in (tmp_path / "truncated").glob("*.distcp"):
+        path.write_bytes(path.read_bytes()[:-1])
+    safetensors.torch.save_file(saved.state_dict(), tmp_path / "model.safetensors")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path / "step"), "/dcp", recursive=True)
+    memory.put(str(tmp_path / "model.safetensors"), "/dcp-hf/model.safetensors")
+    names: dict[str, Any] = {
+        "url": "memory://dcp",
+        "hf_url": "memory://dcp-hf",
+        "truncated_url": str(tmp_path / "truncated"),
+        "model": model,
+        "hf_state": {name: torch.zeros_like(each) for name, each in saved.state_dict().items()},
+        "torch": torch,
+        "StateDictAdapter": StateDictAdapter,
+    }
+    for example in examples("dcp.md"):
+        exec(compile(example, "dcp.md", "exec"), names)
+    for name, tensor in saved.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor)
+        assert torch.equal(names["hf_state"][name], tensor)
+    adapter: Any = StateDictAdapter()
+    assert isinstance(adapter.get_hf_storage_reader("memory://dcp-hf"), streamer.dcp.HuggingFaceStorageReader)
+    assert adapter.get_hf_storage_reader("memory://dcp-hf", True).target_dtype == torch.float32
+    told = capsys.readouterr().out
+    assert "memory://dcp" in told
+    assert "TruncatedError" in told

@@ -28,6 +28,7 @@ def some_of(total: int, *numbers: int, first: int = 1) -> list[str]:
         ["model-00000-of-00002.safetensors", ONE],  # some count from 0
         ["model-00001-of-00002.bin"],
         ["1-of-1.safetensors"],
+        ["shard-00002-model-00001-of-00003.safetensors"],  # of a rank that had no part in the others
     ],
 )
 def test_a_series_is_whole(names: list[str]) -> None:

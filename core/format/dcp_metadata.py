@@ -1,0 +1,220 @@
+"""The ``.metadata`` of a checkpoint of torch.distributed.checkpoint: a pickle, which is read as data alone.
+
+Guarantees: every name is text, every shape and offset is of whole unsigned numbers, every file lies in the checkpoint's
+own folder. Of a pickle only the classes below are taken; torch is not imported. Refuses everything else with
+FormatError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from streamer.core.errors import FormatError
+from streamer.core.format.inner_paths import why_not_inside
+from streamer.core.format.plain_pickle import GlobalName, Record, empty_dict, read_plain, same
+from streamer.core.quoting import quoted
+
+__all__ = ["DcpMetadata", "SavedChunk", "SavedItem", "SavedTensor", "parse_dcp_metadata"]
+
+_METADATA = "torch.distributed.checkpoint.metadata"
+_BEFORE_2_3 = "torch.distributed._shard.sharded_tensor.metadata"
+_RECORDS: frozenset[GlobalName] = frozenset(
+    {
+        (_METADATA, "BytesStorageMetadata"),
+        (_METADATA, "ChunkStorageMetadata"),
+        (_METADATA, "Metadata"),
+        (_METADATA, "MetadataIndex"),
+        (_METADATA, "StorageMeta"),
+        (_METADATA, "TensorProperties"),
+        (_METADATA, "TensorStorageMetadata"),
+        (_BEFORE_2_3, "TensorProperties"),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+        ("pathlib", "PosixPath"),
+        ("pathlib", "WindowsPath"),
+        ("pathlib._local", "PosixPath"),  # of Python 3.13
+        ("pathlib._local", "WindowsPath"),
+    }
+)
+_DTYPES = """
+    bfloat16 bool complex128 complex32 complex64 float16 float32 float64 float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz
+    float8_e5m2 float8_e5m2fnuz float8_e8m0fnu int16 int32 int64 int8 qint32 qint8 quint8 uint16 uint32 uint64 uint8
+"""
+_BUILTINS: Mapping[GlobalName, Any] = {
+    ("torch", "Size"): same(tuple),
+    ("torch.serialization", "_get_layout"): same(str),
+    (_METADATA, "_MEM_FORMAT_ENCODING"): same(int),
+    (_BEFORE_2_3, "MEM_FORMAT_ENCODING"): same(int),
+    ("collections", "OrderedDict"): empty_dict,
+    **{("torch", name): name for name in _DTYPES.split()},
+}
+_HINT = "It is damaged, or of another program: save the checkpoint again"
+
+
+class SavedChunk(NamedTuple):
+    """A block of a tensor that was saved as one item.
+
+    Attributes:
+        offsets: Of its first element in the tensor.
+        sizes: Its shape.
+    """
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A tensor.
+
+    Attributes:
+        dtype: torch's name of it: ``"bfloat16"``.
+        size: Its shape.
+        chunks: The blocks in which it was saved.
+        layout: torch's name of it.
+        requires_grad: As it was saved.
+        memory_format: The number torch has for it.
+    """
+
+    dtype: str
+    size: tuple[int, ...]
+    chunks: list[SavedChunk]
+    layout: str = "torch.strided"
+    requires_grad: bool = False
+    memory_format: int = 0
+
+
+class SavedItem(NamedTuple):
+    """Where an item lies.
+
+    Attributes:
+        path: The file, in the checkpoint's folder.
+        offset: Its first byte there.
+        length: Its bytes.
+        transforms: Names of what its bytes went through: compression, encryption.
+    """
+
+    path: str
+    offset: int
+    length: int
+    transforms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DcpMetadata:
+    """What the pickle says.
+
+    Attributes:
+        entries: By name, in their order; None for what is no tensor.
+        items: By name and, for a tensor, offsets of the chunk.
+        planner_data: Of the planner that saved it: plain values.
+        save_id: Of the program that saved it.
+        version: Of the format, or None.
+    """
+
+    entries: Mapping[str, SavedTensor | None]
+    items: Mapping[tuple[str, tuple[int, ...] | None], SavedItem]
+    planner_data: Any = None
+    save_id: str | None = None
+    version: str | None = None
+
+
+def parse_dcp_metadata(data: bytes | memoryview, *, uri: str) -> DcpMetadata:
+    """Read a ``.metadata``.
+
+    Args:
+        data: The whole file.
+        uri: The file, for messages.
+
+    Raises:
+        FormatError: it is malformed, names anything but the classes above, or a file outside of the folder.
+    """
+    try:
+        root = _state(read_plain(data, _RECORDS, _BUILTINS), "Metadata")
+        entries = _typed(root.get("state_dict_metadata"), dict, "state_dict_metadata")
+        items = _typed(root.get("storage_data"), dict, "storage_data")
+        meta = root.get("storage_meta")
+        save_id = _state(meta, "StorageMeta").get("save_id") if meta is not None else None
+        version = root.get("version")
+        return DcpMetadata(
+            {_typed(name, str, "a name"): _tensor(entry) for name, entry in entries.items()},
+            {_index(index): _item(info) for index, info in items.items()},
+            root.get("planner_data"),
+            save_id if isinstance(save_id, str) else None,
+            version if isinstance(version, str) else None,
+        )
+    except FormatError as error:
+        error.uri, error.hint = uri, error.hint or _HINT
+        raise
+
+
+def _tensor(record: Any) -> SavedTensor | None:
+    if isinstance(record, Record) and record.kind == "BytesStorageMetadata":
+        return None
+    state = _state(record, "TensorStorageMetadata")
+    # dtype, layout, requires_grad, memory format, pinned: as its __getstate__ gives them.
+    properties = _state_of(state.get("properties"), "TensorProperties", tuple)
+    if len(properties) != 5:
+        raise FormatError(f"the properties of a tensor are {len(properties)} values, not 5")
+    dtype, layout, requires_grad, memory_format, _ = properties
+    chunks = [_chunk(each) for each in _typed(state.get("chunks"), list, "chunks")]
+    size = _numbers(state.get("size"), "a size")
+    if any(len(chunk.sizes) != len(size) or len(chunk.offsets) != len(size) for chunk in chunks):
+        raise FormatError("a chunk has other dimensions than its tensor")
+    return SavedTensor(
+        _typed(dtype, str, "a dtype"),
+        size,
+        chunks,
+        _typed(layout, str, "a layout"),
+        bool(requires_grad),
+        _typed(memory_format, int, "a memory format"),
+    )
+
+
+def _chunk(record: Any) -> SavedChunk:
+    state = _state(record, "ChunkStorageMetadata")
+    return SavedChunk(_numbers(state.get("offsets"), "offsets"), _numbers(state.get("sizes"), "sizes"))
+
+
+def _index(record: Any) -> tuple[str, tuple[int, ...] | None]:
+    state = _state(record, "MetadataIndex")
+    offset = state.get("offset")
+    return _typed(state.get("fqn"), str, "a name"), None if offset is None else _numbers(offset, "an offset")
+
+
+def _item(record: Any) -> SavedItem:
+    state = _state(record, "_StorageInfo")
+    path = _typed(state.get("relative_path"), str, "a path")
+    if reason := why_not_inside(path):
+        raise FormatError(f"the file name {quoted(path)} {reason}", hint="Files lie in the checkpoint's own folder")
+    (offset, length) = _numbers((state.get("offset"), state.get("length")), "a place in a file")
+    transforms = state.get("transform_descriptors") or ()
+    if not isinstance(transforms, (list, tuple)) or not all(isinstance(each, str) for each in transforms):
+        raise FormatError("the transforms of an item are no list of names")
+    return SavedItem(path, offset, length, tuple(transforms))
+
+
+def _state(record: Any, kind: str) -> dict[str, Any]:
+    state: dict[str, Any] = _state_of(record, kind, dict)
+    return state
+
+
+def _state_of(record: Any, kind: str, of: type) -> Any:
+    if not isinstance(record, Record) or record.kind != kind:
+        found = record.kind if isinstance(record, Record) else type(record).__name__
+        raise FormatError(f"there is a {found} in place of a {kind}")
+    state = of() if record.state is None else record.state  # a class without values of its own has no state
+    return _typed(state, of, f"the state of {kind}")
+
+
+def _typed(value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, kind):
+        raise FormatError(f"{what} is of type {type(value).__name__}, not {kind.__name__}")
+    return value
+
+
+def _numbers(values: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(values, (tuple, list)) or not all(type(each) is int and 0 <= each < 1 << 63 for each in values):
+        raise FormatError(f"{what} is not of whole unsigned numbers")
+    return tuple(values)

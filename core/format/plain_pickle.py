@@ -1,0 +1,147 @@
+"""Reads a pickle as data: no class in it is imported, and nothing that it names is called.
+
+A pickle is a program. This one may name only what the caller lists: a class becomes an inert `Record`, made anew for
+each call, so that not even its attributes can be changed; a function or value becomes the immutable builtin that the
+caller gives. Refuses everything else with FormatError, whose `uri` the caller fills in.
+
+Format: https://docs.python.org/3/library/pickletools.html
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeAlias
+
+from streamer.core.errors import FormatError
+from streamer.core.format.pickle_lengths import check_lengths
+from streamer.core.quoting import quoted
+
+__all__ = ["GlobalName", "Record", "empty_dict", "read_plain", "same"]
+
+GlobalName: TypeAlias = tuple[str, str]  # the module and the name in it
+
+
+class Record:
+    """Stands for an object of a class that was not imported.
+
+    Attributes:
+        arguments: What its constructor was to be called with.
+        state: What its attributes were to be set from, usually a dict; None without any.
+    """
+
+    __slots__ = ("arguments", "state")
+
+    arguments: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *arguments: Any) -> Record:
+        """Keep the arguments."""
+        record = super().__new__(cls)
+        record.arguments, record.state = arguments, None
+        return record
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep the state, in place of the class's own attributes."""
+        self.state = state
+
+    @property
+    def kind(self) -> str:
+        """The name of the class."""
+        return type(self).__name__
+
+
+class _Function:
+    """Immutable: a pickle may try to set attributes of whatever it has."""
+
+    __slots__ = ()
+
+
+def same(kind: type) -> _Function:
+    """Make a function that gives its argument, which is of this type and no other: for constructors of its subclasses.
+
+    Example:
+        >>> same(tuple)((1, 2))
+        (1, 2)
+    """
+
+    def call(_: _Function, value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(type(value).__name__)
+        return value
+
+    made: _Function = type("_Same", (_Function,), {"__slots__": (), "__call__": call})()
+    return made
+
+
+class _EmptyDict(_Function):
+    __slots__ = ()
+
+    def __call__(self) -> dict[Any, Any]:
+        return {}
+
+
+empty_dict = _EmptyDict()
+
+
+def read_plain(
+    data: bytes | memoryview,
+    records: Collection[GlobalName],
+    builtins: Mapping[GlobalName, Any],
+    persistent: Callable[[Any], Any] | None = None,
+) -> Any:
+    r"""Read a pickle.
+
+    Args:
+        data: The whole pickle.
+        records: Classes whose objects become a `Record`.
+        builtins: What other names become: texts, `same`, `empty_dict`.
+        persistent: Gives the object of a persistent id; None refuses one.
+
+    Raises:
+        FormatError: it names something else, or is malformed.
+
+    Example:
+        >>> read_plain(b"cpathlib\nPosixPath\n(S'a'\ntR.", {("pathlib", "PosixPath")}, {}).arguments
+        ('a',)
+    """
+    content = bytes(data)
+    check_lengths(content)
+    try:
+        return _PlainUnpickler(io.BytesIO(content), records, builtins, persistent).load()
+    except FormatError:
+        raise
+    except Exception as error:  # whatever an ill-formed program leads to
+        raise FormatError(f"the pickle is malformed: {type(error).__name__}") from error
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def __init__(
+        self,
+        file: io.BytesIO,
+        records: Collection[GlobalName],
+        builtins: Mapping[GlobalName, Any],
+        persistent: Callable[[Any], Any] | None,
+    ) -> None:
+        super().__init__(file)
+        self._records, self._builtins, self._persistent = records, builtins, persistent
+        self._kinds: dict[GlobalName, type[Record]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        named = module, name
+        if named in self._builtins:
+            return self._builtins[named]
+        if named not in self._records:
+            raise FormatError(
+                f"the pickle names {quoted(f'{module}.{name}')}, which does not belong there; nothing of it was run",
+                hint="Do not load it with other tools, unless you trust who wrote it",
+            )
+        if named not in self._kinds:
+            self._kinds[named] = type(name, (Record,), {"__slots__": ()})
+        return self._kinds[named]
+
+    def persistent_load(self, pid: Any) -> Any:
+        if self._persistent is None:
+            raise FormatError("the pickle refers to objects outside of it")
+        return self._persistent(pid)

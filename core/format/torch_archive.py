@@ -1,0 +1,205 @@
+"""A tensor that ``torch.save`` wrote: where its bytes lie in the archive, told from what is around them.
+
+The archive is a zip of stored members, and the tensor's bytes are one of them, aligned, with all else in front of it or
+behind. So a reader that guesses the place can read the bytes straight to where they belong, and check the guess with
+the rest afterwards. Guarantees: what is told is what ``torch.load`` would have given. Tells nothing, rather than
+something wrong, of an archive of any other form; nothing in it is imported or called.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import zipfile
+from math import prod
+from typing import Any, NamedTuple
+
+from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
+from streamer.core.format.plain_pickle import GlobalName, Record, empty_dict, read_plain
+
+__all__ = ["Archives", "SavedArchive", "StoredTensor", "begin_of_data", "stored_tensor"]
+
+_STORAGES = {
+    "BFloat16Storage": "BF16",
+    "BoolStorage": "BOOL",
+    "ByteStorage": "U8",
+    "CharStorage": "I8",
+    "ComplexFloatStorage": "C64",
+    "DoubleStorage": "F64",
+    "FloatStorage": "F32",
+    "HalfStorage": "F16",
+    "IntStorage": "I32",
+    "LongStorage": "I64",
+    "ShortStorage": "I16",
+    "UntypedStorage": "",  # dtypes that came later say theirs beside it
+}
+_BY_TORCH_NAME = {torch_name: name for name, torch_name in TORCH_DTYPES.items() if bits_of(name) >= 8}
+_RECORDS: frozenset[GlobalName] = frozenset(
+    {("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3")}
+)
+_BUILTINS: dict[GlobalName, Any] = {
+    **{("torch", name): name for name in (*_STORAGES, *_BY_TORCH_NAME)},
+    ("torch.storage", "UntypedStorage"): "UntypedStorage",
+    ("collections", "OrderedDict"): empty_dict,
+}
+# A member's local header: 26 bytes, the lengths of its name and of the extra field, the name.
+_DATA_HEADER = re.compile(rb"PK\x03\x04.{22}(..)(..)([^/]{1,255}/data/0)", re.DOTALL)
+_LOCAL_HEADER_BYTES = 30
+_END_BYTES = 22  # of the record that ends a zip: it says where the directory is, and how long
+_MOST_KNOWN = 1000  # of a kilobyte each; a model has a handful of shapes
+_MOST_PICKLE_BYTES = 1 << 16  # of a tensor: 200 and a few for each dimension
+
+
+class StoredTensor(NamedTuple):
+    """A contiguous tensor.
+
+    Attributes:
+        dtype: A key of `streamer.core.format.dtypes.DTYPE_BITS`.
+        shape: Dimensions.
+        begin: Its first byte in the archive.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+
+
+class SavedArchive(NamedTuple):
+    """The bytes of an archive without those of its tensor.
+
+    Attributes:
+        head: Its first bytes.
+        tail: Its last.
+        size_bytes: Of all of it.
+    """
+
+    head: bytes
+    tail: bytes
+    size_bytes: int
+
+
+class Archives:
+    """Tells of many archives, of which most differ in the bytes of their tensor alone: those are parsed once.
+
+    Such are equal from their first byte to the tensor's, in size, and in where their directory is.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, bytes, int], StoredTensor | None] = {}
+
+    def stored_tensor(self, archive: SavedArchive) -> StoredTensor | None:
+        """Tell as the function of this name does."""
+        alike = archive.head, archive.tail[-_END_BYTES:], archive.size_bytes
+        if alike not in self._known:
+            if len(self._known) == _MOST_KNOWN:
+                self._known.clear()
+            self._known[alike] = stored_tensor(archive)
+        return self._known[alike]
+
+
+def begin_of_data(head: bytes) -> int | None:
+    """Guess from an archive's first bytes where those of its tensor begin; None where that is not among them."""
+    for match in _DATA_HEADER.finditer(head):
+        name_bytes, extra_bytes = (int.from_bytes(match[number], "little") for number in (1, 2))
+        if name_bytes == len(match[3]):
+            return match.end() + extra_bytes
+    return None
+
+
+def stored_tensor(archive: SavedArchive) -> StoredTensor | None:
+    """Tell which tensor an archive holds, and where; None where it is not one that lies there in one piece."""
+    try:
+        with zipfile.ZipFile(_ArchiveFile(archive)) as members:
+            return _stored_tensor(archive, members)
+    except Exception:  # whatever malformed bytes lead to: torch.load says what is wrong with them
+        return None
+
+
+def _stored_tensor(archive: SavedArchive, members: zipfile.ZipFile) -> StoredTensor | None:
+    infos = {info.filename: info for info in members.infolist()}
+    (pickled,) = (name for name in infos if name.endswith("/data.pkl"))
+    if infos[pickled].file_size > _MOST_PICKLE_BYTES or any(each.compress_type for each in infos.values()):
+        return None
+    folder = pickled.removesuffix("data.pkl")
+    if f"{folder}byteorder" in infos and members.read(f"{folder}byteorder") != sys.byteorder.encode():
+        return None
+    told = _described(read_plain(members.read(pickled), _RECORDS, _BUILTINS, _storage))
+    if told is None:
+        return None
+    dtype, shape, key = told
+    data = infos[f"{folder}data/{key}"]
+    if data.file_size != prod(shape) * bits_of(dtype) // 8:
+        return None
+    lengths = archive.head[data.header_offset + 26 : data.header_offset + _LOCAL_HEADER_BYTES]
+    name_and_extra = int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:4], "little")
+    begin = data.header_offset + _LOCAL_HEADER_BYTES + name_and_extra
+    return StoredTensor(dtype, shape, begin) if len(lengths) == 4 and begin <= len(archive.head) else None
+
+
+def _storage(pid: Any) -> tuple[str, str, int]:
+    kind, storage, key, _, count = pid
+    if kind != "storage" or storage not in _STORAGES or not isinstance(key, str) or not isinstance(count, int):
+        raise ValueError(kind)
+    return storage, key, count
+
+
+def _described(rebuilt: Any) -> tuple[str, tuple[int, ...], str] | None:
+    """Give dtype, shape and the member that holds the bytes, of a tensor that is contiguous in its own storage."""
+    if not isinstance(rebuilt, Record):
+        return None
+    is_v3 = rebuilt.kind == "_rebuild_tensor_v3"
+    (storage, key, count), offset, shape, stride, _, hooks, *more = rebuilt.arguments
+    dtype = _BY_TORCH_NAME[more.pop(0)] if is_v3 and more else _STORAGES[storage]
+    if not dtype or more or hooks or offset or not all(type(each) is int and each >= 0 for each in shape):
+        return None
+    elements = count * 8 // bits_of(dtype) if storage == "UntypedStorage" else count
+    is_whole = elements == prod(shape) and tuple(stride) == _contiguous(shape)
+    return (dtype, tuple(shape), key) if is_whole and storage in _STORAGES else None
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+class _ArchiveFile(io.RawIOBase):
+    """The archive as a file that can be read, with zeros for the bytes that are not here."""
+
+    def __init__(self, archive: SavedArchive) -> None:
+        self._archive, self._position = archive, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._archive.size_bytes}[whence]
+        if base + offset < 0:
+            raise ValueError("before the beginning")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        head, tail, size_bytes = self._archive
+        begin = self._position
+        end = min(begin + len(buffer), size_bytes)
+        tail_begin = size_bytes - len(tail)
+        count = max(end - begin, 0)
+        buffer[:count] = bytes(count)
+        if begin < len(head):
+            piece = head[begin:end]
+            buffer[: len(piece)] = piece
+        if end > tail_begin:
+            first = max(begin, tail_begin)
+            buffer[first - begin : count] = tail[first - tail_begin : end - tail_begin]
+        self._position += count
+        return count

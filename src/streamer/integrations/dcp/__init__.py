@@ -1,0 +1,6 @@
+"""torch.distributed.checkpoint (DCP): its checkpoints, and those of Hugging Face, from any URL by its own loader."""
+
+from streamer.integrations.dcp.hugging_face import HuggingFaceStorageReader, QuantizedHuggingFaceStorageReader
+from streamer.integrations.dcp.reader import StorageReader
+
+__all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader", "StorageReader"]

@@ -1,0 +1,92 @@
+"""What lies at a URL: a checkpoint of DCP, or one of safetensors.
+
+Refused: a folder with neither, and one whose save was not finished, as ``.metadata`` is written last.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Protocol
+
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan
+
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.small_files import read_files
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
+from streamer.core.format.dcp_metadata import parse_dcp_metadata
+from streamer.core.format.shard_names import is_of_checkpoint
+from streamer.core.options.settings import Settings
+from streamer.core.store.glances import enumerated
+from streamer.core.store.sources import ObjectInfo, Store
+from streamer.integrations.dcp.destination import Destination
+from streamer.integrations.dcp.saved_checkpoint import SavedCheckpoint
+from streamer.integrations.dcp.tensor_files import tensor_files_in
+from streamer.integrations.location import Location
+
+__all__ = ["Found", "checkpoint_in"]
+
+METADATA = ".metadata"
+DATA_SUFFIX = ".distcp"
+
+
+class Found(Protocol):
+    """A checkpoint whose metadata are read."""
+
+    def metadata(self, load_id: str) -> Metadata:
+        """Give them as torch wants them."""
+
+    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:
+        """Read what a plan wants."""
+
+
+def checkpoint_in(store: Store, location: Location, settings: Settings, rank: int | None = None) -> Found:
+    """Find the checkpoint.
+
+    Args:
+        store: Opened for the location.
+        location: Of the checkpoint.
+        settings: How to read.
+        rank: Whose metadata are read, where each process has saved its own; None: those of all.
+
+    Raises:
+        ObjectNotFoundError: there is none.
+        FormatError: its metadata are malformed.
+        StorageError: and its kinds.
+    """
+    root = store.root.rstrip("/")
+    name = METADATA if rank is None else f"__{rank}{METADATA}"
+    if is_of_checkpoint(root):
+        return tensor_files_in(store, location, settings)
+    listed = _listed(store, root, name)
+    if name in listed:
+        info = listed[name]
+        (content,) = read_files(store, [info], settings)
+        return SavedCheckpoint(parse_dcp_metadata(content, uri=info.uri), listed, location.label)
+    _check_finished(listed, name, location)
+    return tensor_files_in(store, location, settings)
+
+
+def _listed(store: Store, root: str, name: str) -> dict[str, ObjectInfo]:
+    """List the folder; where that is forbidden, look for the metadata alone."""
+    try:
+        return {info.path.rpartition("/")[2]: info for info in store.find(root or "/")}
+    except AccessDeniedError:
+        with suppress(AccessDeniedError, ObjectNotFoundError):
+            return {name: store.info(f"{root}/{name}" if root else name)}
+        return {}
+
+
+def _check_finished(listed: dict[str, ObjectInfo], name: str, location: Location) -> None:
+    names = sorted(listed)
+    if any(map(is_of_checkpoint, names)):
+        return
+    by_rank = [each for each in names if each.endswith(METADATA)]
+    if any(each.endswith(DATA_SUFFIX) for each in names) and not by_rank:
+        hint = "Its save was not finished, or not uploaded as a whole: hidden files belong to it, too"
+    elif by_rank:
+        hint = f"Each process saved its own part: there is {enumerated(by_rank)}"
+    else:
+        hint = "Check the URL; a checkpoint is a folder with .metadata, or with *.safetensors"
+    if names:
+        raise ObjectNotFoundError(f"the folder holds no {name}, but {enumerated(names)}", uri=location.label, hint=hint)

@@ -1,0 +1,178 @@
+"""Quantised weights in safetensors, given to torch.distributed.checkpoint dequantised: only the part that is wanted.
+
+Two forms, as torch's own reader knows them. Squares: ``X.weight``, a matrix, is multiplied by ``X.weight_scale_inv``,
+one factor for each square of elements (DeepSeek-V3, https://huggingface.co/deepseek-ai/DeepSeek-V3). MXFP4:
+``X_blocks`` holds two 4-bit values in a byte, in groups that share the power of two in ``X_scales`` (Open Compute
+Project, *Microscaling Formats Specification*, 2023, §5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.tensor_slice import narrow
+from streamer.core.errors import FormatError
+from streamer.core.format.dcp_metadata import SavedChunk
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import quoted
+from streamer.integrations.dcp.destination import Destination
+from streamer.integrations.dcp.reading import Job, Part
+from streamer.integrations.dcp.tensor_files import TensorFiles
+from streamer.integrations.dcp.tensor_rows import Stored
+from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadata_of_tensors
+from streamer.integrations.location import Location
+
+__all__ = ["QuantizedTensorFiles"]
+
+SCALE_BIAS = 127  # of the exponents in MXFP4
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the 4-bit values; the highest bit is the sign
+
+
+class QuantizedTensorFiles:
+    """The checkpoint with its weights dequantised.
+
+    Args:
+        files: As it is stored.
+        dtype: What the weights become.
+        block_size: Rows and columns of a square.
+    """
+
+    def __init__(self, files: TensorFiles, dtype: torch.dtype, block_size: int) -> None:
+        self._files, self._dtype, self._block_size = files, dtype, block_size
+        self._scales = {name: scale for name in files.chunks if (scale := _scale_of(name)) in files.chunks}
+
+    def metadata(self, load_id: str) -> Metadata:
+        """Give the checkpoint's metadata, of tensors as they are after dequantisation."""
+        tensors = self._files.tensors()
+        for name in self._scales:
+            shape = self._shape(name)
+            tensors[name] = metadata_of_tensor([SavedChunk((0,) * len(shape), shape)], self._dtype)
+        return metadata_of_tensors(tensors, load_id, self._files.label)
+
+    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:  # noqa: ARG002  of `Found`
+        """Read what a plan wants, with its scales."""
+        plain = [request for request in plan.items if request.storage_index.fqn not in self._scales]
+        jobs = self._files.jobs(plain, destination)
+        jobs += [self._job(each, destination) for each in plan.items if each.storage_index.fqn in self._scales]
+        return self._files.read_jobs(jobs, settings)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """Give the shape of a weight after dequantisation.
+
+        Raises:
+            FormatError: it and its scales do not fit.
+        """
+        weight, scale = self._whole(name).shape, self._whole(self._scales[name]).shape
+        if name.endswith("_blocks"):
+            if len(weight) < 3 or scale != weight[:-1]:
+                raise self._unfit(name, weight, scale)
+            return (*weight[:-2], weight[-2] * weight[-1] * 2)
+        if len(weight) != 2 or scale != tuple(-(-size // self._block_size) for size in weight):
+            raise self._unfit(name, weight, scale)
+        return weight
+
+    def _whole(self, name: str) -> Stored:
+        ((offsets, stored), *others) = self._files.chunks[name].items()
+        if others or any(offsets):
+            raise FormatError(
+                f"tensor {quoted(name)} is quantised, and in parts", uri=self._files.label, hint="Save it whole"
+            )
+        return stored
+
+    def _unfit(self, name: str, weight: Sequence[int], scale: Sequence[int]) -> FormatError:
+        return FormatError(
+            f"tensor {quoted(name)} has shape {list(weight)}, its scales {list(scale)}",
+            uri=self._files.label,
+            hint=f"Give the block_size of this checkpoint, which is not {self._block_size}",
+        )
+
+    def _job(self, request: ReadItem, destination: Destination) -> Job:
+        name = request.storage_index.fqn
+        self._shape(name)
+        weight, scale = self._whole(name), self._whole(self._scales[name])
+        kind = _Mxfp4 if name.endswith("_blocks") else _Squares
+        return kind(request, weight, scale, _How(destination, self._dtype, self._block_size))
+
+
+def _scale_of(name: str) -> str:
+    if name.endswith("_blocks"):
+        return f"{name.removesuffix('_blocks')}_scales"
+    return f"{name}_scale_inv" if name.endswith(".weight") else ""
+
+
+class _How(NamedTuple):
+    destination: Destination
+    dtype: torch.dtype
+    block_size: int
+
+
+class _Dequantization:
+    """Rows of a weight, and those of its scales."""
+
+    def __init__(self, request: ReadItem, weight: Stored, scale: Stored, how: _How) -> None:
+        self._request, self._how = request, how
+        first, count = request.storage_offsets[0], request.lengths[0]
+        rows = slice(first, first + count)
+        parts = {"weight": _part(weight, rows), "scale": _part(scale, self._rows_of_scale(rows))}
+        by_place = sorted(parts.items(), key=lambda named: (named[1].shard, named[1].entry.begin))
+        self._roles = [role for role, _ in by_place]
+        self.parts = [part for _, part in by_place]
+
+    def finish(self, tensors: list[Any]) -> None:
+        """Dequantise and deliver."""
+        named = dict(zip(self._roles, tensors, strict=True))
+        result = torch.empty(tuple(self._request.lengths), dtype=self._how.dtype)
+        self._fill(result, named["weight"], named["scale"])
+        self._how.destination.fill(self._request, result)
+
+    def _rows_of_scale(self, rows: slice) -> slice:
+        return rows
+
+    def _fill(self, result: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> None:
+        raise NotImplementedError
+
+
+class _Squares(_Dequantization):
+    def _rows_of_scale(self, rows: slice) -> slice:
+        return slice(rows.start // self._how.block_size, -(-rows.stop // self._how.block_size))
+
+    def _fill(self, result: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> None:
+        (first, left), (count, width) = self._request.storage_offsets, self._request.lengths
+        size = self._how.block_size
+        factor_of_column = torch.arange(left, left + width) // size
+        above = first // size
+        begin = 0
+        while begin < count:  # row by row of squares, as float32 takes four times the memory
+            row_of_squares = (first + begin) // size
+            end = min(count, (row_of_squares + 1) * size - first)
+            factors = scale[row_of_squares - above].to(torch.float32)[factor_of_column]
+            result[begin:end] = (weight[begin:end, left : left + width].to(torch.float32) * factors).to(self._how.dtype)
+            begin = end
+
+
+class _Mxfp4(_Dequantization):
+    def _fill(self, result: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> None:
+        *offsets, left = self._request.storage_offsets
+        *counts, width = self._request.lengths
+        values_of_group = weight.shape[-1] * 2
+        groups = slice(left // values_of_group, -(-(left + width) // values_of_group))
+        left -= groups.start * values_of_group
+        between = [slice(first, first + count) for first, count in zip(offsets[1:], counts[1:], strict=True)]
+        cut = (*between, groups)
+        signed = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=self._how.dtype)
+        pairs = torch.stack([signed.repeat(16), signed.repeat_interleave(16)], dim=1)  # the low 4 bits come first
+        for row in range(len(result)):  # one by one, as indices take eight times the memory
+            blocks, exponents = (each[row][cut] for each in (weight, scale))
+            values = pairs[blocks.to(torch.int32)].flatten(-2)
+            powers = (exponents.to(torch.int32) - SCALE_BIAS).unsqueeze(-1)
+            result[row] = torch.ldexp(values, powers).flatten(-2)[..., left : left + width]
+
+
+def _part(stored: Stored, rows: slice) -> Part:
+    return Part(stored.shard, narrow(stored.entry, (rows,))[0])

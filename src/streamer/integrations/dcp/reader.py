@@ -1,0 +1,155 @@
+"""A storage reader for torch.distributed.checkpoint: DCP checkpoints, and those of safetensors, at any URL.
+
+Only what the load plan of this process wants is read, in one go, through the engine. The planner is called by one
+thread, that of the caller. Nothing in a checkpoint is run: the ``.metadata`` of DCP and its items are read as data.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.storage import StorageReader as TorchStorageReader
+from torch.futures import Future
+
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.errors import UsageError
+from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uri
+from streamer.core.options.options import Options
+from streamer.core.options.settings import Settings, resolve
+from streamer.core.quoting import printable
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.sources import Store
+from streamer.integrations.dcp.destination import Destination
+from streamer.integrations.dcp.finding import Found, checkpoint_in
+from streamer.integrations.location import Location
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["StorageReader"]
+
+
+class StorageReader(TorchStorageReader):
+    """Reads a checkpoint for ``torch.distributed.checkpoint.load``.
+
+    The checkpoint is a folder with ``.metadata`` and ``*.distcp``, as ``dcp.save`` writes it, or one of safetensors: a
+    file, an index or a folder, also with the shards that ``HuggingFaceStorageWriter`` writes by rank.
+
+    Args:
+        uri: Its path or URL.
+        storage_options: As for `streamer.load`.
+        fs: As for `streamer.load`.
+        options: How to read; see `streamer.Options`. ``memory_limit_bytes`` bounds what arrived and is not yet copied.
+
+    Attributes:
+        report: Of the last read; None before.
+
+    Raises:
+        UsageError: an argument has a wrong type. Other errors come from the methods that torch calls; ``dcp.load``
+            wraps them in a ``CheckpointException``.
+
+    Example:
+        >>> dcp.load(state_dict, storage_reader=streamer.dcp.StorageReader("s3://bucket/step-1000"))    # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        fs: AbstractFileSystem | None = None,
+        options: Options | None = None,
+    ) -> None:
+        uri, storage_options = hidden_uri(uri), hidden(storage_options)
+        check_uri(uri)
+        check_storage_options(storage_options)
+        check_options(options, Options)
+        check_file_system(fs)
+        super().__init__()
+        self._location = Location(hidden_uri(os.fspath(uri)), storage_options, fs, options)
+        self._found: Found | None = None
+        self._load_id = str(uuid.uuid4())
+        self.report: LoadReport | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin another load, of the checkpoint at another URL if one is given."""
+        checkpoint_id = hidden_uri(checkpoint_id) if checkpoint_id is not None else None
+        if checkpoint_id:
+            check_uri(checkpoint_id)
+            self._location = replace(self._location, uri=hidden_uri(os.fspath(checkpoint_id)))
+        self._found = None
+        self._load_id = str(uuid.uuid4())
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  torch's own
+        """Find the checkpoint, and read what it holds.
+
+        Args:
+            args: None.
+            kwargs: ``rank=`` for the metadata that a rank saved alone.
+
+        Raises:
+            ObjectNotFoundError: there is no checkpoint, or no shard that its index names.
+            FormatError: its metadata are malformed, or name what does not belong there.
+            StorageError: and its kinds.
+        """
+        settings = resolve(self._location.options)
+        with self._location.store(settings) as store:
+            found = self._in(store, settings, kwargs.get("rank"))
+        metadata = found.metadata(self._load_id)
+        self._found = found
+        return metadata
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Take note of the metadata, which are those of `read_metadata`."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Give the plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Give the plans as they are: each process reads its own part."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read what the plan wants, and give it to the planner; all is done when this returns.
+
+        Raises:
+            UsageError: the metadata were not read.
+            TargetError: a tensor of the caller cannot be filled.
+            FormatError: an item is damaged, or names what might run code.
+            StorageError: and its kinds.
+        """
+        if self._found is None:
+            raise UsageError("read_data was called before read_metadata", uri=self._location.label)
+        destination = Destination(planner, self._location.label)
+        self.report = self._found.read(plan, destination, self._location, resolve(self._location.options))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The URL, without secrets."""
+        return self._location.label
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether this can be the URL of a checkpoint."""
+        try:
+            check_uri(hidden_uri(checkpoint_id))
+        except UsageError:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {printable(self._location.label)}>"
+
+    def _in(self, store: Store, settings: Settings, rank: int | None) -> Found:
+        return checkpoint_in(store, self._location, settings, rank)

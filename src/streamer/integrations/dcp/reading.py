@@ -1,0 +1,151 @@
+"""Reads what a load plan needs of some objects in one go, and hands it out job by job.
+
+A job is what one item of the checkpoint takes: ranges that are read together and finished together. Guarantees: all
+ranges of all jobs are one read of the engine, neighbours joined; they arrive in the order of the jobs, so that beside
+what the engine holds only the ranges of one job are held; and a job is finished on the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from streamer._opened_checkpoint import OpenedCheckpoint
+from streamer._stream import Stream
+from streamer.core.checkpoint.catalog import Catalog, ShardTensor
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.shards import Shards
+from streamer.core.checkpoint.strategies import Unverified
+from streamer.core.checkpoint.targets import match_targets
+from streamer.core.engine.session import SourceObject
+from streamer.core.format.header import TensorEntry
+from streamer.core.options.settings import Settings
+from streamer.core.tensors.frameworks import framework_of
+from streamer.core.tensors.version_counters import count_changes
+
+__all__ = ["Job", "Objects", "Part", "read_jobs"]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What is read from.
+
+    Attributes:
+        label: The checkpoint, for messages.
+        objects: Its files, as `Part.shard` numbers them.
+        settings: How to read.
+    """
+
+    label: str
+    objects: Sequence[SourceObject]
+    settings: Settings
+
+
+@dataclass
+class Part:
+    """One range.
+
+    Attributes:
+        shard: Number of the object.
+        entry: The bytes, and the tensor that they make.
+        target: A plain contiguous tensor of the same shape and dtype, which the engine fills; None: it makes one.
+    """
+
+    shard: int
+    entry: TensorEntry
+    target: torch.Tensor | None = None
+
+
+class Job(Protocol):
+    """Ranges of one item of the checkpoint.
+
+    Attributes:
+        parts: At least one.
+    """
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The ranges, in the order in which they are read."""
+
+    def finish(self, tensors: list[Any]) -> None:
+        """Take the tensors of the parts, in their order; they are kept no longer than this call."""
+
+
+def read_jobs(jobs: Iterable[Job], where: Objects) -> LoadReport:
+    """Read and finish all jobs.
+
+    Raises:
+        TargetError: a target cannot be filled.
+        StorageError: and its kinds.
+    """
+    ordered = sorted(jobs, key=_position)
+    parts = [part for job in ordered for part in job.parts]
+    _keep_apart(parts)
+    wanted = [ShardTensor(part.shard, entry) for part, entry in zip(parts, _uniquely_named(parts), strict=True)]
+    placed = {each.entry.name: part.target for part, each in zip(parts, wanted, strict=True) if part.target is not None}
+    library = framework_of("pt")
+    _, targets = match_targets([each for each in wanted if each.entry.name in placed], placed, library)
+    try:
+        opened = _opened(where)
+        with Stream(opened, wanted, library, None, targets=targets, order="file", progress=False) as stream:
+            for job in ordered:
+                job.finish([_filled(next(stream)[1], part.target) for part in job.parts])
+            next(stream, None)  # which ends it, and checks that all was there
+        targets.states.check_unchanged()
+    finally:
+        targets.lock.release()
+        count_changes(placed.values())
+    return stream.report
+
+
+def _position(job: Job) -> tuple[int, int]:
+    return job.parts[0].shard, job.parts[0].entry.begin
+
+
+def _filled(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
+    """Give the target; copy to it where the engine has not filled it itself."""
+    if target is None:
+        return tensor
+    if tensor.data_ptr() != target.data_ptr():
+        target.copy_(tensor)
+    return target
+
+
+def _keep_apart(parts: Sequence[Part]) -> None:
+    """Let the engine fill no byte twice: of targets that share memory, the first is filled by it."""
+    reach: dict[torch.device, int] = {}
+    placed = [part for part in parts if part.target is not None and part.target.nbytes]
+    for part in sorted(placed, key=lambda part: part.target.data_ptr()):  # type: ignore[union-attr]  # as chosen above
+        target = part.target
+        assert target is not None
+        begin = target.data_ptr()
+        if begin < reach.get(target.device, 0):
+            part.target = None
+        else:
+            reach[target.device] = begin + target.nbytes
+
+
+def _uniquely_named(parts: Sequence[Part]) -> list[TensorEntry]:
+    """Number the ranges of a tensor, as the engine's results are told apart by their names."""
+    taken = {part.entry.name for part in parts}
+    counts: dict[str, int] = {}
+    entries = []
+    for part in parts:
+        name = part.entry.name
+        number = counts.get(name, 0) + 1
+        unique = name if number == 1 else f"{name} ({number})"
+        while number > 1 and unique in taken:
+            number += 1
+            unique = f"{name} ({number})"
+        taken.add(unique)
+        counts[name] = number
+        entries.append(part.entry._replace(name=unique))
+    return entries
+
+
+def _opened(where: Objects) -> OpenedCheckpoint:
+    shards = Shards(where.label, list(where.objects), None, [])
+    return OpenedCheckpoint(shards, Catalog(where.objects, {}, {}), where.settings, {}, Unverified())

@@ -1,0 +1,65 @@
+"""A checkpoint that ``dcp.save`` wrote: its ``.metadata`` says where each item lies in which file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan
+
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.shards import source_object
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import ObjectNotFoundError
+from streamer.core.format.dcp_metadata import DcpMetadata
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import quoted
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import ObjectInfo, Store
+from streamer.integrations.dcp.destination import Destination
+from streamer.integrations.dcp.reading import Objects
+from streamer.integrations.dcp.saved_items import grouped, read_items
+from streamer.integrations.dcp.torch_metadata import metadata_of_dcp
+from streamer.integrations.location import Location
+
+__all__ = ["SavedCheckpoint"]
+
+
+class SavedCheckpoint:
+    """The checkpoint.
+
+    Args:
+        saved: Its metadata.
+        listed: The files of its folder, by name, as far as they are known.
+        label: Its URL, without secrets.
+    """
+
+    def __init__(self, saved: DcpMetadata, listed: Mapping[str, ObjectInfo], label: str) -> None:
+        self._saved, self._listed, self._label = saved, listed, label
+
+    def metadata(self, load_id: str) -> Metadata:
+        """Give its metadata as torch wants them."""
+        return metadata_of_dcp(self._saved, load_id, self._label)
+
+    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:
+        """Read the items of a plan."""
+        wanted = grouped(plan.items, self._saved, self._label)
+        paths = sorted({saved.path for saved in wanted})
+        with location.store(settings) as store:
+            objects = in_parallel(lambda path: self._object(store, path), paths, role="source")
+        where = Objects(self._label, objects, settings)
+        return read_items(wanted, self._saved, {path: number for number, path in enumerate(paths)}, where, destination)
+
+    def _object(self, store: Store, path: str) -> SourceObject:
+        info = self._listed.get(path)
+        root = store.root.rstrip("/")
+        try:
+            if info is None or info.size_bytes is None:
+                info = store.info(f"{root}/{path}" if root else path)
+            return source_object(store, info)
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(
+                f"the metadata name the file {quoted(path)}, which does not exist",
+                uri=self._label,
+                hint="Upload the whole folder, or save the checkpoint again",
+            ) from error

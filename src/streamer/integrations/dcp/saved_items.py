@@ -1,0 +1,282 @@
+"""The items of a DCP checkpoint: each is what ``torch.save`` wrote of one chunk of a tensor, or of any other value.
+
+Large tensors are read straight to their place: where their bytes lie in an item is learnt from the beginning of one
+item of each kind, and checked with what lies around them as soon as they are there. What is not as it was expected is
+read again as a whole, and left to ``torch.load``. Small items are read as a whole, and looked at in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
+
+from streamer.core.checkpoint.report import LoadReport, joined_reports
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.errors import FormatError, TruncatedError
+from streamer.core.format.dcp_metadata import DcpMetadata, SavedItem
+from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
+from streamer.core.format.header import TensorEntry
+from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTensor, begin_of_data
+from streamer.core.quoting import quoted
+from streamer.integrations.dcp.destination import Destination, loaded
+from streamer.integrations.dcp.reading import Job, Objects, Part, read_jobs
+from streamer.integrations.dcp.tensor_rows import Stored, block_of, rows_of
+
+__all__ = ["grouped", "read_items"]
+
+SMALL_BYTES = 256 << 10  # below, three ranges and the check cost more than one copy
+MOST_AROUND_BYTES = 64 << 10  # of an archive without its tensor; torch writes 1.6 KB
+HEAD_BYTES = 4096  # the tensor's bytes begin before; torch pads to 64 bytes after some 700
+
+_DTYPES = {torch_name: name for name, torch_name in TORCH_DTYPES.items() if bits_of(name) >= 8}
+
+
+def grouped(requests: Iterable[ReadItem], metadata: DcpMetadata, label: str) -> dict[SavedItem, list[ReadItem]]:
+    """Find the items that requests are for.
+
+    Raises:
+        FormatError: the metadata name no place of one.
+    """
+    wanted: dict[SavedItem, list[ReadItem]] = {}
+    for request in requests:
+        index = request.storage_index
+        saved = metadata.items.get((index.fqn, None if index.offset is None else tuple(index.offset)))
+        if saved is None:
+            raise FormatError(
+                f"the metadata name no place of {quoted(index.fqn)}", uri=label, hint="Save the checkpoint again"
+            )
+        wanted.setdefault(saved, []).append(request)
+    return wanted
+
+
+def read_items(
+    wanted: Mapping[SavedItem, list[ReadItem]],
+    metadata: DcpMetadata,
+    shards: Mapping[str, int],
+    where: Objects,
+    to: Destination,
+) -> LoadReport:
+    """Read items.
+
+    Args:
+        wanted: The items, and the requests for each.
+        metadata: Of the checkpoint.
+        shards: Number of each file in `where`.
+        where: The files.
+        to: Where the values go.
+
+    Raises:
+        FormatError: an item is damaged, or was written in a way that is not read here.
+        TruncatedError: an item ends behind its file.
+        TargetError: a tensor of the caller does not fit.
+        StorageError: and its kinds.
+    """
+    sizes = _Sizes(metadata)
+    items = [_Item.of(shards[saved.path], saved, requests, sizes) for saved, requests in wanted.items()]
+    for item in items:
+        _check(item, where)
+    begins, where = _begins([item for item in items if item.is_large], where)
+    how = _How(where.label, to, Archives(), [])
+    jobs: list[Job] = []
+    for item in items:
+        begin = begins.get(item.kind) if item.is_large else None
+        jobs.append(_Whole(item, how) if begin is None else _Spread(item, begin, how))
+    report = read_jobs(jobs, where)
+    if not how.again:
+        return report
+    return joined_reports(report, read_jobs([_Whole(item, how) for item in how.again], where), ())
+
+
+class _Sizes:
+    """Shapes of chunks by their offsets; a tensor may have thousands."""
+
+    def __init__(self, metadata: DcpMetadata) -> None:
+        self._metadata = metadata
+        self._by_name: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def of(self, name: str, offset: Sequence[int] | None) -> tuple[str, tuple[int, ...]] | None:
+        """Give dtype and shape of a chunk; None for what is no tensor, or one that is left to torch."""
+        tensor = self._metadata.entries.get(name)
+        dtype = _DTYPES.get(tensor.dtype) if tensor is not None else None
+        if tensor is None or dtype is None or offset is None:
+            return None
+        if name not in self._by_name:
+            self._by_name[name] = {chunk.offsets: chunk.sizes for chunk in tensor.chunks}
+        shape = self._by_name[name].get(tuple(offset))
+        return None if shape is None else (dtype, shape)
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One item and what is wanted of it.
+
+    Attributes:
+        shard: Number of its file.
+        saved: Where it lies.
+        name: Of the value.
+        requests: For it.
+        dtype: As a header of safetensors calls it; None: no tensor, or one that is left to torch.
+        shape: Of the chunk.
+    """
+
+    shard: int
+    saved: SavedItem
+    name: str
+    requests: list[ReadItem]
+    dtype: str | None
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shard: int, saved: SavedItem, requests: list[ReadItem], sizes: _Sizes) -> _Item:
+        index = requests[0].storage_index
+        is_bytes = any(request.type == LoadItemType.BYTE_IO for request in requests)
+        dtype, shape = (None if is_bytes else sizes.of(index.fqn, index.offset)) or (None, ())
+        return cls(shard, saved, index.fqn, requests, dtype, shape)
+
+    @property
+    def data_bytes(self) -> int:
+        """Of the tensor alone."""
+        return prod(self.shape) * bits_of(self.dtype) // 8 if self.dtype else 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its tensor is read apart from what is around it."""
+        around = self.saved.length - self.data_bytes
+        return self.data_bytes >= SMALL_BYTES and HEAD_BYTES // 8 <= around <= MOST_AROUND_BYTES
+
+    @property
+    def kind(self) -> _Kind:
+        """What items of the same layout have in common: members behind the tensor are aligned, too."""
+        return _Kind(self.saved.length - self.data_bytes, self.data_bytes % 64)
+
+    def entry(self, begin: int, end: int, dtype: str = "U8", shape: Sequence[int] | None = None) -> TensorEntry:
+        """Give a range of it, as a tensor."""
+        first, sizes = self.saved.offset, (end - begin,) if shape is None else tuple(shape)
+        return TensorEntry(self.name, dtype, sizes, first + begin, first + end)
+
+
+class _Kind(NamedTuple):
+    around_bytes: int
+    over_bytes: int
+
+
+class _How(NamedTuple):
+    """What the jobs of one read have in common; `again` are the items to be read again."""
+
+    label: str
+    destination: Destination
+    archives: Archives
+    again: list[_Item]
+
+
+class _Whole:
+    """An item that is read as a whole."""
+
+    def __init__(self, item: _Item, how: _How) -> None:
+        self._item, self._how = item, how
+        self.parts = [Part(item.shard, item.entry(0, item.saved.length))]
+
+    def finish(self, tensors: list[Any]) -> None:
+        """Let torch load it, unless it is plain to see what it would give."""
+        data = tensors.pop()
+        value = _tensor_in(data, self._item, self._how.archives)
+        for request in self._item.requests:
+            if request.type == LoadItemType.BYTE_IO:
+                self._how.destination.load_bytes(request, data.numpy().tobytes())
+                continue
+            value = loaded(data.numpy().data, self._item.name, self._how.label) if value is None else value
+            _check_tensor(value, request, self._how.label)
+            self._how.destination.fill(request, block_of(value, request))
+
+
+class _Spread:
+    """A tensor's rows, with what is before and behind the tensor to check that these were its bytes."""
+
+    def __init__(self, item: _Item, begin: int, how: _How) -> None:
+        assert item.dtype is not None
+        self._item, self._how = item, how
+        end = begin + item.data_bytes
+        self._stored = StoredTensor(item.dtype, item.shape, begin)
+        dtype = getattr(torch, TORCH_DTYPES[item.dtype])
+        stored = Stored(item.shard, item.entry(begin, end, item.dtype, item.shape), item.shape, dtype)
+        self._rows = rows_of(stored, item.requests, how.destination)
+        head, tail = item.entry(0, begin), item.entry(end, item.saved.length)
+        self.parts = [Part(item.shard, head), *self._rows, Part(item.shard, tail)]
+
+    def finish(self, tensors: list[Any]) -> None:
+        """Deliver the rows, or leave the item to be read again."""
+        head, *rows, tail = tensors
+        archive = SavedArchive(head.numpy().tobytes(), tail.numpy().tobytes(), self._item.saved.length)
+        if self._how.archives.stored_tensor(archive) != self._stored:
+            self._how.again.append(self._item)
+            return
+        for part, tensor in zip(self._rows, rows, strict=True):
+            part.deliver(tensor, self._how.destination)
+
+
+def _tensor_in(data: torch.Tensor, item: _Item, archives: Archives) -> torch.Tensor | None:
+    """Give the tensor in the bytes of an item, without a copy; None where torch must load it."""
+    if item.dtype is None or not item.data_bytes:
+        return None
+    begin = begin_of_data(data[:HEAD_BYTES].numpy().tobytes())
+    if begin is None:
+        return None
+    end = begin + item.data_bytes
+    archive = SavedArchive(data[:begin].numpy().tobytes(), data[end:].numpy().tobytes(), len(data))
+    if archives.stored_tensor(archive) != StoredTensor(item.dtype, item.shape, begin):
+        return None
+    return data[begin:end].view(getattr(torch, TORCH_DTYPES[item.dtype])).view(item.shape)
+
+
+def _check(item: _Item, where: Objects) -> None:
+    object_, saved = where.objects[item.shard], item.saved
+    if saved.transforms:
+        raise FormatError(
+            f"item {quoted(item.name)} went through {quoted(', '.join(saved.transforms))} when it was saved, which is"
+            " not undone here",
+            uri=object_.uri,
+            hint="Load it with torch's own FsspecReader, or save the checkpoint without extensions",
+        )
+    end = saved.offset + saved.length
+    if end > object_.size_bytes:
+        raise TruncatedError(
+            f"item {quoted(item.name)} ends at byte {end}, the file has {object_.size_bytes}",
+            uri=object_.uri,
+            byte_range=(saved.offset, end),
+            object_size=object_.size_bytes,
+            hint="It was cut short, or is of another checkpoint: upload or save it again",
+        )
+
+
+def _check_tensor(value: Any, request: ReadItem, label: str) -> None:
+    name = quoted(request.storage_index.fqn)
+    if not isinstance(value, torch.Tensor):
+        raise FormatError(f"item {name} is a {type(value).__name__}, not a tensor", uri=label)
+    ends = [begin + size for begin, size in zip(request.storage_offsets, request.lengths, strict=False)]
+    if len(request.lengths) != value.dim() or any(end > size for end, size in zip(ends, value.shape, strict=True)):
+        raise FormatError(f"item {name} has shape {list(value.shape)}, the metadata say another", uri=label)
+
+
+def _begins(items: Sequence[_Item], where: Objects) -> tuple[dict[_Kind, int], Objects]:
+    """Read the beginning of one item of each kind, and learn where its tensor begins; and of one in each file.
+
+    Returns:
+        Where tensors begin, and the files with the versions that were read: later reads are of the same.
+    """
+    by_kind, by_file = {item.kind: item for item in items}, {item.shard: item for item in items}
+    samples = {(each.shard, each.saved.offset): each for each in (*by_kind.values(), *by_file.values())}
+    if not samples:
+        return {}, where
+    ranges = [(shard, offset, offset + HEAD_BYTES) for shard, offset in sorted(samples)]
+    heads, pinned = read_ranges(where.objects, ranges, where.settings, what="items")
+    begins = {}
+    for (shard, offset, _), head in zip(ranges, heads, strict=True):
+        kind, begin = samples[shard, offset].kind, begin_of_data(bytes(head))
+        if begin is not None and begin < kind.around_bytes:
+            begins[kind] = begin
+    return begins, replace(where, objects=pinned)

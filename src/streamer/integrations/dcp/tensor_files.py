@@ -1,0 +1,175 @@
+"""A checkpoint of safetensors as torch.distributed.checkpoint sees it: tensors in chunks, each in some shard.
+
+A shard that `HuggingFaceStorageWriter` of torch wrote by rank says in its header which part of each tensor it holds; of
+any other, each tensor is whole. Refuses parts that do not fill their tensor: a shard is missing then, and torch would
+leave the rest of the tensor as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any
+
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+
+from streamer.core.checkpoint.catalog import check_index, read_headers, twin
+from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.shards import Shards, shards_in
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import FormatError
+from streamer.core.format.dcp_metadata import SavedChunk
+from streamer.core.format.header import Header, TensorEntry
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import quoted
+from streamer.core.store.sources import Store
+from streamer.core.tensors.frameworks import framework_of
+from streamer.integrations.dcp.destination import Destination
+from streamer.integrations.dcp.reading import Job, Objects, read_jobs
+from streamer.integrations.dcp.tensor_rows import Stored, TensorJob, rows_of
+from streamer.integrations.dcp.torch_metadata import metadata_of_tensor, metadata_of_tensors
+from streamer.integrations.location import Location
+
+__all__ = ["TensorFiles", "tensor_files_in"]
+
+SHARDING_INFO, SAVED_OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # as torch writes them
+
+
+def tensor_files_in(store: Store, location: Location, settings: Settings) -> TensorFiles:
+    """Open a checkpoint of safetensors.
+
+    Raises:
+        StreamerError: as `streamer.load`.
+    """
+    shards = shards_in(store, location.uri, settings)
+    headers, objects = read_headers(shards.objects, settings)
+    return TensorFiles(_chunks(shards, headers, objects), objects, location.label)
+
+
+class TensorFiles:
+    """The checkpoint.
+
+    Args:
+        chunks: Of each tensor, by its name and their offsets.
+        objects: The files.
+        label: Its URL, without secrets.
+
+    Attributes:
+        chunks: The same.
+        label: The same.
+    """
+
+    def __init__(
+        self, chunks: Mapping[str, Mapping[tuple[int, ...], Stored]], objects: list[SourceObject], label: str
+    ) -> None:
+        self.chunks, self._objects, self.label = chunks, objects, label
+
+    def tensors(self) -> dict[str, TensorStorageMetadata]:
+        """Give what torch wants to know of each tensor.
+
+        Raises:
+            FormatError: its parts do not fill it.
+        """
+        return {name: self._tensor(name, stored) for name, stored in self.chunks.items()}
+
+    def metadata(self, load_id: str) -> Metadata:
+        """Give the checkpoint's metadata."""
+        return metadata_of_tensors(self.tensors(), load_id, self.label)
+
+    def read(self, plan: LoadPlan, destination: Destination, location: Location, settings: Settings) -> LoadReport:  # noqa: ARG002  of `Found`
+        """Read the rows that a plan wants."""
+        return self.read_jobs(self.jobs(plan.items, destination), settings)
+
+    def jobs(self, requests: Iterable[ReadItem], destination: Destination) -> list[Job]:
+        """Plan the reads of some requests."""
+        grouped: dict[tuple[str, tuple[int, ...]], list[ReadItem]] = {}
+        for request in requests:
+            offset = tuple(request.storage_index.offset or ())
+            grouped.setdefault((request.storage_index.fqn, offset), []).append(request)
+        jobs: list[Job] = []
+        for (name, offset), wanted in grouped.items():
+            stored = self.stored(name, offset)
+            rows = rows_of(stored, wanted, destination)
+            jobs.append(TensorJob(rows, destination))
+        return jobs
+
+    def stored(self, name: str, offset: tuple[int, ...]) -> Stored:
+        """Find a chunk.
+
+        Raises:
+            FormatError: there is none.
+        """
+        chunk = self.chunks.get(name, {}).get(offset)
+        if chunk is None:
+            raise FormatError(
+                f"the checkpoint holds no part of {quoted(name)} at {list(offset)}",
+                uri=self.label,
+                hint="The load plan was made for another checkpoint",
+            )
+        return chunk
+
+    def read_jobs(self, jobs: Iterable[Job], settings: Settings) -> LoadReport:
+        """Read from the files."""
+        return read_jobs(jobs, Objects(self.label, self._objects, settings))
+
+    def _tensor(self, name: str, stored: Mapping[tuple[int, ...], Stored]) -> TensorStorageMetadata:
+        chunks = [SavedChunk(offsets, each.shape) for offsets, each in stored.items()]
+        dtype, *others = {each.dtype for each in stored.values()}
+        metadata = metadata_of_tensor(chunks, dtype)
+        if others or sum(prod(each.sizes) for each in chunks) != prod(metadata.size):
+            raise FormatError(
+                f"the parts of tensor {quoted(name)} do not make one of shape {list(metadata.size)}",
+                uri=self.label,
+                hint="A shard of some rank is missing: upload them all, or name one complete checkpoint",
+            )
+        return metadata
+
+
+def _chunks(
+    shards: Shards, headers: list[Header], objects: list[SourceObject]
+) -> dict[str, dict[tuple[int, ...], Stored]]:
+    library = framework_of("pt")
+    found: dict[str, dict[tuple[int, ...], Stored]] = {}
+    for shard, header in enumerate(headers):
+        uri = objects[shard].uri
+        offsets = _saved_offsets(header, uri)
+        for entry in header.entries:
+            if shards.shard_of is not None and shards.shard_of.get(entry.name, shard) != shard:
+                continue  # the index takes it from another shard
+            shape = library.shape(entry)
+            begins = (0,) * len(shape) if offsets is None else _offsets_of(entry, len(shape), offsets, uri)
+            chunks = found.setdefault(entry.name, {})
+            twins = [each for at, each in chunks.items() if at == begins or len(at) != len(begins) or offsets is None]
+            if twins:
+                raise twin(entry.name, objects[twins[0].shard].uri, uri)
+            chunks[begins] = Stored(shard, entry, shape, library.dtype(entry))
+    if shards.shard_of is not None:
+        check_index(found, shards.shard_of, objects)
+    return found
+
+
+def _saved_offsets(header: Header, uri: str) -> Mapping[str, Any] | None:
+    """Give what torch's writer says of the parts in a shard; None of any other shard."""
+    text = (header.metadata or {}).get(SHARDING_INFO)
+    if text is None:
+        return None
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{SHARDING_INFO} in the header is no JSON", uri=uri, hint="Save it again") from error
+    if not isinstance(told, dict):
+        raise FormatError(f"{SHARDING_INFO} in the header is no JSON object", uri=uri, hint="Save it again")
+    return told
+
+
+def _offsets_of(entry: TensorEntry, rank: int, told: Mapping[str, Any], uri: str) -> tuple[int, ...]:
+    said = told.get(entry.name)
+    offsets = said.get(SAVED_OFFSETS) if isinstance(said, dict) else None
+    is_list = isinstance(offsets, list) and len(offsets) == rank
+    if not is_list or not all(type(each) is int and 0 <= each < 1 << 63 for each in offsets or ()):
+        raise FormatError(
+            f"the header does not say which part of tensor {quoted(entry.name)} this is", uri=uri, hint="Save it again"
+        )
+    return tuple(offsets or ())

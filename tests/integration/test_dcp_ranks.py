@@ -1,0 +1,107 @@
+"""Processes that share a model (FSDP2 over gloo) load what others have saved, and each reads its own part alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import dcp_ranks
+import pytest
+from servers.tcp_proxy import TcpProxy, http_requests
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+WEIGHT_BYTES = dcp_ranks.ROWS * dcp_ranks.COLUMNS * 4
+WHOLE = 2 * WEIGHT_BYTES + dcp_ranks.ROWS * 4
+AROUND = 20_000  # bytes of an item's archive, headers and metadata
+
+
+def done(processes: int, steps: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    command = [sys.executable, dcp_ranks.__file__, str(processes), json.dumps(steps)]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    told: list[list[dict[str, Any]]] = json.loads(ended.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.fixture(scope="module")
+def by_four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("four")
+    done(4, [{"do": "save", "folder": str(folder)}])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def of_two(by_four: Path, tmp_path_factory: pytest.TempPathFactory, s3_server: Any) -> dict[str, Any]:
+    """What two processes tell that load what four have saved, and then save themselves."""
+    url = s3_server.upload_folder(by_four, "private", "dcp/four")
+    folder = tmp_path_factory.mktemp("two")
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(TcpProxy(s3_server.port, http_requests)) for _ in range(2)]
+        options = [{**s3_server.storage_options(), "endpoint_url": f"http://127.0.0.1:{each.port}"} for each in proxies]
+        steps: list[dict[str, Any]] = [
+            {"do": "load", "uri": f"{url}/dcp", "options": options},
+            {"do": "load", "uri": str(by_four / "dcp"), "options": [None] * 2},
+            {"do": "load", "uri": str(by_four / "hf"), "options": [None] * 2},
+            {"do": "load", "uri": str(by_four / "dcp"), "options": [None] * 2, "placed": "columns"},
+            {"do": "fail", "uri": str(by_four), "options": [None] * 2},
+            {"do": "save", "folder": str(folder)},
+        ]
+        names = ["s3", "local", "hf", "columns", "fail", "save"]
+        told: dict[str, Any] = dict(zip(names, done(2, steps), strict=True))
+        told["passed"] = [each.passed_bytes for each in proxies]
+    return {**told, "folder": folder}
+
+
+@pytest.fixture(scope="module")
+def of_four(of_two: dict[str, Any], s3_server: Any) -> dict[str, Any]:
+    """What four processes tell that load what two have saved."""
+    url = s3_server.upload_folder(of_two["folder"], "private", "dcp/two")
+    steps: list[dict[str, Any]] = [
+        {"do": "load", "uri": f"{url}/dcp", "options": [s3_server.storage_options()] * 4},
+        {"do": "load", "uri": f"{url}/hf", "options": [s3_server.storage_options()] * 4},
+    ]
+    return dict(zip(["dcp", "hf"], done(4, steps), strict=True))
+
+
+@pytest.mark.parametrize("case", ["s3", "local", "hf", "columns"])
+def test_two_processes_load_what_four_have_saved(of_two: Any, case: str) -> None:
+    assert [each["wrong"] for each in of_two[case]] == [[]] * 2
+
+
+@pytest.mark.parametrize("case", ["dcp", "hf"])
+def test_four_processes_load_what_two_have_saved(of_four: Any, case: str) -> None:
+    assert [each["wrong"] for each in of_four[case]] == [[]] * 4
+    assert all(set(each["readers"]) == {"http"} for each in of_four[case])
+
+
+def test_each_process_asks_the_server_for_its_part_alone(of_two: Any) -> None:
+    for told, passed_bytes in zip(of_two["s3"], of_two["passed"], strict=True):
+        assert told["bytes"] < passed_bytes < told["bytes"] + 2 * AROUND
+        assert told["bytes"] < 0.51 * WHOLE
+
+
+def test_of_an_item_that_others_share_only_the_rows_of_the_process_are_read(of_four: Any) -> None:
+    """Two have saved halves, and a quarter is half of one."""
+    for told in of_four["dcp"]:
+        assert told["bytes"] <= told["bytes_read"] < told["bytes"] + AROUND
+        assert told["bytes"] < 0.26 * WHOLE
+    for told in of_four["hf"]:
+        assert told["bytes_read"] == told["bytes"]
+
+
+def test_of_columns_all_rows_are_read(of_two: Any) -> None:
+    for told in of_two["columns"]:
+        assert 2 * WEIGHT_BYTES < told["bytes_read"] < WHOLE + AROUND
+
+
+def test_every_process_is_told_what_failed(of_two: Any) -> None:
+    for told in of_two["fail"]:
+        assert told["failed"] == [0, 1]
+        assert "but dcp/, hf/. Name one of its folders" in told["text"]
