@@ -18,11 +18,11 @@ import threading
 import fsspec
 import pytest
 from frames import shown_by_us
-from fsspec.callbacks import Callback
+from fsspec.callbacks import Callback, NoOpCallback
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.integrations.fsspec import StreamerFileSystem, remote_file
+from streamer.integrations.fsspec import StreamerFileSystem, downloads, ranges, remote_file
 from streamer.integrations.fsspec.read_only import ReadOnly
 
 CONTENT = random.Random(0).randbytes(3_000_000)
@@ -133,11 +133,20 @@ def test_cat_takes_lists_and_patterns(fs, key):
     assert fs.cat(small) == b"one\ntwo\n"
     assert fs.cat([small, key]) == {small: b"one\ntwo\n", key: CONTENT}
     assert fs.cat(f"{folder}/*.txt") == {small: b"one\ntwo\n"}
-    assert fs.cat(folder, recursive=True, on_error="omit") == {
+    assert fs.cat(folder, recursive=True) == {
         small: b"one\ntwo\n",
         key: CONTENT,
         f"{folder}/below/empty": b"",
     }
+
+
+@pytest.mark.server
+def test_cat_leaves_out_or_gives_the_error_of_a_file(fs, key):
+    small, absent = f"{key.rpartition('/')[0]}/small.txt", f"{key}-absent"
+    with pytest.raises(FileNotFoundError):
+        fs.cat([small, absent])
+    assert fs.cat([small, absent], on_error="omit") == {small: b"one\ntwo\n"}
+    assert isinstance(fs.cat([small, absent], on_error="return")[absent], FileNotFoundError)
 
 
 @pytest.mark.server
@@ -393,6 +402,41 @@ def test_a_download_goes_to_where_a_link_leads_and_replaces_no_device(over_memor
     reader.join()
     assert found == [CONTENT]
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.server
+def test_a_folder_is_copied_and_the_callback_counts_its_files(fs, key, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, "SMALL_BYTES", 1000)
+    callback = Callback()
+    branches = []
+    monkeypatch.setattr(Callback, "branched", lambda *each, **named: branches.append(each[1:]) or NoOpCallback())
+    fs.get(key.rpartition("/")[0], str(tmp_path / "copy"), recursive=True, callback=callback)
+    copied = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert copied == {"copy/large.bin": CONTENT, "copy/small.txt": b"one\ntwo\n", "copy/below/empty": b""}
+    assert callback.value == callback.size >= 3
+    assert (key, str(tmp_path / "copy/large.bin")) in branches
+
+
+@pytest.mark.server
+def test_many_small_files_are_read_together(s3_server, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, "AT_A_TIME", 3)
+    folder = secrets.token_hex(4)
+    for number in range(8):
+        s3_server.put("private", f"{folder}/{number}", str(number).encode())
+    fs = fsspec.filesystem("streamer", target_protocol="s3", target_options=s3_server.storage_options())
+    sessions = []
+    read = ranges.read_bytes
+    monkeypatch.setattr(
+        ranges, "read_bytes", lambda objects, *how: sessions.append(len(objects)) or read(objects, *how)
+    )
+    fs.get(f"private/{folder}/*", str(tmp_path / "copy") + "/")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()} == {
+        str(number): str(number).encode() for number in range(8)
+    }
+    assert sessions == [3, 3, 2]
+    with pytest.raises(FileNotFoundError):
+        fs.get([f"private/{folder}/0", f"private/{folder}/absent"], [str(tmp_path / "a"), str(tmp_path / "b")])
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_download_into_an_open_file_comes_in_order(over_memory, memory):

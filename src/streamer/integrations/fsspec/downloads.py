@@ -7,17 +7,21 @@ file (a pipe, a device) is written to as it is. Of a link, the file that it lead
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.posix.atomic_write import draft_of
 from streamer.integrations.fsspec.pinned_object import PinnedObject
+from streamer.integrations.fsspec.ranges import read_ranges
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
 
-__all__ = ["download", "write_to"]
+__all__ = ["download", "download_small", "is_small", "write_to"]
+
+AT_A_TIME = 32  # small objects: 128 MiB at most
+SMALL_BYTES = 4 << 20  # larger ones are worth a session of their own
 
 
 def download(pinned: PinnedObject, path: str, callback: Callback) -> None:
@@ -37,6 +41,31 @@ def download(pinned: PinnedObject, path: str, callback: Callback) -> None:
                     file.seek(offset)
                 _write(file, piece)
                 callback.relative_update(piece.nbytes)
+
+
+def is_small(pinned: PinnedObject) -> bool:
+    """Whether an object is better read together with others."""
+    return pinned.size_bytes <= SMALL_BYTES
+
+
+def download_small(objects: Mapping[str, PinnedObject]) -> Iterator[str]:
+    """Write small objects to files, some of them in each session of the engine; give each path when it is written.
+
+    Args:
+        objects: By the paths of their files.
+
+    Raises:
+        StorageError: and its kinds, from the storage.
+        OSError: a file cannot be written.
+    """
+    for first in range(0, len(objects), AT_A_TIME):
+        some = dict(list(objects.items())[first : first + AT_A_TIME])
+        for path, content in zip(some, read_ranges(some, [(path, None, None) for path in some], None), strict=True):
+            if not isinstance(content, bytes):
+                raise content
+            with _destination(path) as name, open(name, "wb", buffering=0) as file:
+                _write(file, memoryview(content))
+            yield path
 
 
 def write_to(pinned: PinnedObject, file: Any, callback: Callback) -> None:

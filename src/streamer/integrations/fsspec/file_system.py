@@ -18,12 +18,13 @@ from fsspec import AbstractFileSystem
 from fsspec.callbacks import Callback, NoOpCallback
 from fsspec.utils import isfilelike
 
+from streamer.core.engine.byte_reads import read_bytes
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
 from streamer.core.secrets.options import hidden
-from streamer.integrations.fsspec.downloads import download, write_to
+from streamer.integrations.fsspec.downloads import download, download_small, is_small, write_to
 from streamer.integrations.fsspec.inner import Inner
 from streamer.integrations.fsspec.listing import ListedInside
 from streamer.integrations.fsspec.pinned_object import PinnedObject
@@ -111,7 +112,9 @@ class StreamerFileSystem(ListedInside):
         """
         _check_names("cat_file", named, frozenset())
         pinned = self.pinned(path)
-        return pinned.read(*bounds(pinned.size_bytes, start, end))
+        wanted = (0, *bounds(pinned.size_bytes, start, end))
+        (content,), _ = read_bytes([pinned.source_object()], [wanted], pinned.fresh_settings())
+        return content
 
     def cat_ranges(
         self,
@@ -148,8 +151,10 @@ class StreamerFileSystem(ListedInside):
         Raises:
             StorageError: and its kinds, unless `on_error` is ``"return"`` or ``"omit"``.
         """
-        paths = self.expand_path(path, recursive=recursive, **named)
-        if len(paths) == 1 and not isinstance(path, list) and paths[0] == self._path_of(path):
+        paths = self.expand_path(path, **named)
+        if recursive:  # fsspec's own expansion has the folders, too
+            paths = list(dict.fromkeys(each for root in paths for each in self.find(root)))
+        if not recursive and len(paths) == 1 and not isinstance(path, list) and paths[0] == self._path_of(path):
             return self.cat_file(paths[0])
         found = zip(paths, self.cat_ranges(paths, None, None), strict=True)
         contents = {each: content for each, content in found if on_error != "omit" or isinstance(content, bytes)}
@@ -182,6 +187,30 @@ class StreamerFileSystem(ListedInside):
         else:
             download(pinned, os.fspath(lpath), callback or NoOpCallback())
 
+    def get(self, rpath: Any, lpath: Any, *how: Any, callback: Callback | None = None, **named: Any) -> None:
+        """Copy files to local ones, as fsspec names these; small ones at the same time.
+
+        Raises:
+            ChangedError: one was replaced meanwhile.
+            StorageError: and its kinds, from the storage.
+            OSError: a local file cannot be written.
+        """
+        told, wanted = callback or NoOpCallback(), _Wanted(self)
+        AbstractFileSystem.get(wanted, rpath, lpath, *how, **named)
+        told.set_size(len(wanted.files))
+        found = opened_objects((path for path, _ in wanted.files), self.pinned)
+        small = {}
+        for path, target in wanted.files:
+            each = found[path]
+            if isinstance(each, PinnedObject) and is_small(each) and isinstance(target, str):
+                small[target] = each
+                continue
+            with told.branched(path, target) as child:
+                self.get_file(path, target, callback=child)
+            told.relative_update()
+        for _ in download_small(small):
+            told.relative_update()
+
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **named: Any) -> RemoteFile | CachedFile:
         if mode != "rb":
             raise refusal()
@@ -192,6 +221,20 @@ class StreamerFileSystem(ListedInside):
             how = {"cache_type": named["cache_type"], "cache_options": named.get("cache_options")}
             return CachedFile(self, self._path_of(path), pinned, block_size=size, **how)
         return RemoteFile(self, self._path_of(path), pinned, size)
+
+
+class _Wanted:
+    """Stands for a file system that is asked to copy files, and notes which, and where to."""
+
+    def __init__(self, fs: StreamerFileSystem) -> None:
+        self._fs = fs
+        self.files: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
+
+    def get_file(self, rpath: str, lpath: Any, **_named: Any) -> None:
+        self.files.append((rpath, lpath))
 
 
 def _with_single(options: Options | None, single: Mapping[str, Any]) -> Options | None:

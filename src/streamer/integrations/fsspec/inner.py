@@ -22,7 +22,7 @@ from streamer.core.secrets.texts import SecretTexts
 from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.fsspec.pinned_object import Opened
 from streamer.integrations.fsspec.store_file_system import StoreFileSystem
-from streamer.plugins.registry import choose, enabled
+from streamer.plugins.registry import choose, enabled, refuse_accidental_file_systems
 
 __all__ = ["Inner"]
 
@@ -54,7 +54,9 @@ class Inner:
                 hint="Name one: streamer::s3://bucket/key, or fs=, or target_protocol= with target_options=",
             )
         self._protocol, self._options, self._settings = protocol, hidden(options) or SecretOptions(), settings
-        self._has_backend = protocol is not None and choose(protocol, enabled()) is not None
+        refuse_accidental_file_systems([f"{protocol or 'file'}://"])
+        self._backends = enabled()
+        self._has_backend = protocol is not None and choose(protocol, self._backends) is not None
         self._callers, self._process = fs, os.getpid()
         self._fs = self._made() if fs is None else fs
 
@@ -77,7 +79,7 @@ class Inner:
             StorageError: and its kinds.
         """
         uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
-        with opened_store(hidden_uri(uri), options, fs, self._settings) as store:
+        with opened_store(hidden_uri(uri), options, fs, self._settings, self._backends) as store:
             info = store.info(store.root)
             return Opened(info, source_object(store, info))
 

@@ -13,7 +13,7 @@ from streamer.integrations.fsspec.read_only import ReadOnly
 
 try:
     from fsspec.implementations.chained import ChainedFileSystem
-except ImportError:  # older than 2025.9: the path of a chain is in `fo` alone
+except ImportError:  # older than 2025.10: the path of a chain is in `fo` alone
     ChainedFileSystem = AbstractFileSystem
 
 __all__ = ["ListedInside"]

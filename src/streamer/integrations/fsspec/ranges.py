@@ -93,7 +93,4 @@ def _read(
     settings = next(iter(objects.values())).fresh_settings()
     if max_gap is not None:
         settings = replace(settings, coalesce_gap_bytes=max_gap)
-    contents, pinned = read_bytes([each.source_object() for each in objects.values()], ranges, settings)
-    for each, version in zip(objects.values(), pinned, strict=True):
-        each.pin(version)
-    return contents
+    return read_bytes([each.source_object() for each in objects.values()], ranges, settings)[0]
