@@ -533,3 +533,33 @@ def test_a_file_that_nobody_closed_leaves_no_thread(memory, over_memory, monkeyp
     file.read(1)
     del file
     gc.collect()  # the fixture of all tests looks for threads
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", ["gcs", "azure"])
+def test_other_object_stores_are_read(request, name, checkpoint):
+    url = request.getfixturevalue(f"{name}_checkpoint")
+    options = request.getfixturevalue(f"{name}_server").storage_options()
+    fs, path = fsspec.url_to_fs(f"streamer::{url}", **{url.partition(":")[0]: options})
+    for local in checkpoint.iterdir():
+        assert fs.cat_file(f"{path}/{local.name}") == local.read_bytes()
+        with fs.open(f"{path}/{local.name}") as file:
+            file.seek(100)
+            assert file.read(1000) == local.read_bytes()[100:1100]
+    with pytest.raises(FileNotFoundError):
+        fs.open(f"{path}/absent")
+
+
+@pytest.mark.server
+def test_azure_is_listed(azure_checkpoint, azure_server, checkpoint):
+    """gcsfs is not asked: it waits a minute for an answer over gRPC, which the emulator does not have."""
+    fs, path = fsspec.url_to_fs(f"streamer::{azure_checkpoint}", az=azure_server.storage_options())
+    assert fs.ls(path, detail=False) == sorted(f"{path}/{each.name}" for each in checkpoint.iterdir())
+    with pytest.raises(FileNotFoundError):
+        fs.info(f"{path}/absent")
+
+
+def test_a_checkpoint_is_loaded_through_it(checkpoint):
+    through, straight = (streamer.load(uri, framework="np") for uri in (f"streamer::file://{checkpoint}", checkpoint))
+    assert through.keys() == straight.keys()
+    assert all((through[name] == straight[name]).all() for name in straight)
