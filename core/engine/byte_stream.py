@@ -44,7 +44,6 @@ class ByteStream:
         self.position = begin
         self._ready: deque[int] = deque()
         self._piece = memoryview(b"")
-        self._object = source_object
         self._session = ReadSession([source_object], plan_reads(items, 0), own, in_item_order=in_order, items="pieces")
 
     def close(self) -> None:
@@ -82,11 +81,6 @@ class ByteStream:
         """Give each piece with its offset; raises as `read_into`."""
         while self._has_next():
             yield self._begins[self._item], self._piece
-
-    def pinned(self) -> SourceObject:
-        """Give the object with the version that the answers had."""
-        version, compares = self._session.version(0), self._session.compares_answers(0)
-        return replace(self._object, version=version, compares_answers=compares)
 
     def _has_next(self) -> bool:
         self._piece = memoryview(b"")  # frees the memory of the last one before the next is waited for

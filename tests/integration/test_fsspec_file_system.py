@@ -22,7 +22,9 @@ from fsspec.callbacks import Callback, NoOpCallback
 from servers.scripted_http import ScriptedServer
 
 import streamer
+from streamer.core.options.settings import resolve
 from streamer.integrations.fsspec import StreamerFileSystem, downloads, ranges, remote_file
+from streamer.integrations.fsspec.pinned_object import PinnedObject
 from streamer.integrations.fsspec.read_only import ReadOnly
 
 CONTENT = random.Random(0).randbytes(3_000_000)
@@ -111,6 +113,16 @@ def test_the_error_of_one_file_is_in_its_place_or_raised(fs, key):
         fs.cat_ranges(key, 0, 5)
     with pytest.raises(ValueError, match="shorter"):
         fs.cat_ranges([key, key], [0], [5, 6])
+
+
+def test_a_file_that_is_gone_when_it_is_read_does_not_fail_the_others(over_memory, memory):
+    over_memory.fs.pipe_file(f"{memory}-gone", b"12345")
+    objects = ranges.opened_objects([memory, f"{memory}-gone"], over_memory.pinned)
+    over_memory.fs.rm(f"{memory}-gone")
+    wanted = [(memory, 0, 5), (f"{memory}-gone", 0, 5), (memory, 7, 9)]
+    first, error, last = ranges.read_ranges(objects, wanted, None)
+    assert (first, last) == (CONTENT[:5], CONTENT[7:9])
+    assert isinstance(error, FileNotFoundError)
 
 
 def test_gaps_between_ranges_are_read_up_to_the_one_that_is_named():
@@ -396,10 +408,10 @@ def test_a_download_goes_to_where_a_link_leads_and_replaces_no_device(over_memor
     assert (tmp_path / "behind").read_bytes() == CONTENT
     os.mkfifo(tmp_path / "pipe")
     found = []
-    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_bytes()))
+    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_bytes()), daemon=True)
     reader.start()
     over_memory.get_file(memory, str(tmp_path / "pipe"))
-    reader.join()
+    reader.join(timeout=20)
     assert found == [CONTENT]
     assert (tmp_path / "pipe").is_fifo()
 
@@ -490,14 +502,30 @@ def test_a_forked_child_lists_and_reads_on_and_so_does_its_parent(fs, key, monke
         assert file.read(1_500_000) + file.read(10_000) == CONTENT[:1_510_000]
 
         def work():
-            assert file.read(10_000) == CONTENT[1_510_000:1_520_000]
-            assert file.read() == CONTENT[1_520_000:]
+            assert file.read(500_000) == CONTENT[1_510_000:2_010_000]  # past what the parent has in its buffer
+            assert file.read() == CONTENT[2_010_000:]
             assert fs.exists(key)
             assert fs.find(key.rpartition("/")[0])
             assert fs.cat_file(key, 0, 5) == CONTENT[:5]
 
         assert in_child(work) == 0
         assert file.read() == CONTENT[1_510_000:]
+
+
+def test_a_forked_child_looks_an_object_up_again(memory, over_memory):
+    asked = []
+    look_up = over_memory._inner.opened
+    pinned = PinnedObject(lambda path: asked.append(path) or look_up(path), memory, resolve(None))
+    pinned.read(0, 5)
+    before = len(asked)
+
+    def work():
+        assert pinned.read(5, 10) == CONTENT[5:10]
+        assert len(asked) == before + 1
+
+    assert in_child(work) == 0
+    assert pinned.read(5, 10) == CONTENT[5:10]
+    assert len(asked) == before
 
 
 @pytest.mark.server

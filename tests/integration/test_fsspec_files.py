@@ -206,6 +206,16 @@ def test_a_jump_fetches_what_is_asked_for_and_what_a_request_is_worth(served):
         assert len(served.requests) == 1
 
 
+def test_a_jump_after_much_was_read_in_order_fetches_little(served):
+    with StreamerFileSystem(target_protocol="http").open(served.url) as file:
+        file.read(600_000)
+        file.read(600_000)
+        del served.requests[:]
+        file.seek(50)
+        assert file.read(10) == CONTENT[50:60]
+        assert sum(end - begin for begin, end in ranges_of(served)) <= 512 << 10
+
+
 def test_small_reads_in_order_are_few_requests(served):
     with StreamerFileSystem(target_protocol="http").open(served.url) as file:
         del served.requests[:]

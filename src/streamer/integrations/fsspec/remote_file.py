@@ -118,7 +118,6 @@ class _RawFile(io.RawIOBase):
         try:
             self._stream.skip_to(self._position)
             read = self._stream.read_into(target)
-            self._pinned.pin(self._stream.pinned())
         except BaseException:
             self._end_stream()
             raise
