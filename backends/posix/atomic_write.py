@@ -22,8 +22,12 @@ def write_atomically(path: str, data: bytes) -> None:
 
 
 @contextmanager
-def draft_of(path: str) -> Iterator[str]:
+def draft_of(path: str, *, is_flushed: bool = True) -> Iterator[str]:
     """Give a new name beside `path`; the file written there is flushed to the disk and renamed to `path` at the end.
+
+    Args:
+        path: Of the file.
+        is_flushed: Without it a crash of the machine, though not of this process, may leave a part under the name.
 
     Raises:
         OSError: the disk is full, or failed. After this and any other exception the draft is removed.
@@ -32,8 +36,9 @@ def draft_of(path: str) -> Iterator[str]:
     draft = os.path.join(folder, f".{name[:100]}-{secrets.token_hex(4)}")  # a name has 255 bytes at most
     try:
         yield draft
-        with open(draft, "rb") as file:
-            os.fsync(file.fileno())
+        if is_flushed:
+            with open(draft, "rb") as file:
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except BaseException:
         with suppress(OSError):

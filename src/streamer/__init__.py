@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     )
     from streamer.core.options.options import Options
     from streamer.core.store.sources import hookimpl
-    from streamer.integrations import accelerate, dcp, diffusers, transformers
+    from streamer.integrations import accelerate, dcp, diffusers, fsspec, transformers
 
 __version__ = "0.1.0"
 
@@ -106,6 +106,7 @@ __all__ = [
     "astream",
     "dcp",
     "diffusers",
+    "fsspec",
     "hookimpl",
     "load",
     "load_file",
@@ -149,7 +150,7 @@ _HOME = {
 
 _MODULES = {
     "plugins": "streamer.plugins",
-    **{name: f"streamer.integrations.{name}" for name in ("accelerate", "dcp", "diffusers", "transformers")},
+    **{name: f"streamer.integrations.{name}" for name in ("accelerate", "dcp", "diffusers", "fsspec", "transformers")},
 }
 
 

@@ -123,12 +123,26 @@ def _opened(lookup: _Lookup, uri: str, storage_options: Mapping[str, Any] | None
 
 @contextmanager
 def opened_store(
-    uri: str, storage_options: Mapping[str, Any] | None, fs: AbstractFileSystem | None, settings: Settings
+    uri: str,
+    storage_options: Mapping[str, Any] | None,
+    fs: AbstractFileSystem | None,
+    settings: Settings,
+    backends: list[EntryPoint] | None = None,
 ) -> Iterator[Store]:
-    """Open the store of one URI for the time of a block; its requests wait for a server that is away."""
-    refuse_accidental_file_systems([uri])
+    """Open the store of one URI for the time of a block; its requests wait for a server that is away.
+
+    Args:
+        uri: As for `streamer.load`, as the next two.
+        storage_options: For the file system.
+        fs: To read from, or None.
+        settings: How to ask.
+        backends: From `enabled`, if the caller has them already; else they are searched for, which takes milliseconds.
+    """
+    if backends is None:
+        refuse_accidental_file_systems([uri])
+        backends = enabled(uris=[uri])
     patience = Patience(settings.block_deadline_s)
-    lookup = _Lookup(settings, fs, Unverified(), enabled(uris=[uri]), patience)
+    lookup = _Lookup(settings, fs, Unverified(), backends, patience)
     try:
         with _opened(lookup, uri, storage_options) as store:
             yield store

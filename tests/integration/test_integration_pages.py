@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
+from servers.seaweedfs import SeaweedServer
 from tiny_pipelines import assert_same_pipeline, assert_same_weights, make_pipeline
 from tokenizers import Tokenizer, models
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -58,6 +59,19 @@ def test_arrays() -> None:
     assert str(names["weights"]["embed"].dtype) == str(names["params"]["embed"].dtype) == "bfloat16"
     assert names["params"]["bias"].tolist() == [1, 2]
     assert names["params"]["embed"].sharding is names["rows"]
+
+
+@pytest.mark.server
+def test_fsspec(s3_server: SeaweedServer, tmp_path: Path) -> None:
+    content = bytes(range(256))
+    s3_server.put("private", "page/bytes", content)
+    options, target = s3_server.storage_options(), tmp_path / "copy"
+    names: dict[str, Any] = {"key": "private/page/bytes", "options": options, "target": str(target)}
+    for example in examples("fsspec.md"):
+        exec(compile(example, "fsspec.md", "exec"), names)
+    assert (names["first"], names["whole"]) == (content[:16], content)
+    assert names["parts"] == [content[:16], content[100:116]]
+    assert target.read_bytes() == names["same"].cat_file("private/page/bytes") == content
 
 
 def test_transformers(tmp_path: Path) -> None:

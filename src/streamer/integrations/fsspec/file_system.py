@@ -1,0 +1,256 @@
+"""A file system for fsspec over another one: ``streamer::s3://bucket/key``.
+
+The engine reads the bytes; the file system inside lists, with its own arguments (``s3={…}``), configuration and
+environment. Guarantees: an open object is of one version, or raises `streamer.ChangedError`. Answers are requested each
+time, never taken from a listing cache. What writes is refused. Errors are those of `streamer`, each of them also the
+builtin that users of fsspec expect; none shows a secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.callbacks import Callback, NoOpCallback
+from fsspec.utils import isfilelike
+
+from streamer.core.engine.byte_reads import read_bytes
+from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError
+from streamer.core.options.arguments import check_file_system, check_options, check_storage_options
+from streamer.core.options.options import Options
+from streamer.core.options.settings import resolve
+from streamer.core.secrets.options import hidden
+from streamer.integrations.fsspec.downloads import download, download_small, is_small, write_to
+from streamer.integrations.fsspec.inner import Inner
+from streamer.integrations.fsspec.listing import ListedInside
+from streamer.integrations.fsspec.pinned_object import PinnedObject
+from streamer.integrations.fsspec.ranges import bounds, opened_objects, read_ranges
+from streamer.integrations.fsspec.read_only import refusal
+from streamer.integrations.fsspec.remote_file import CachedFile, RemoteFile
+
+__all__ = ["StreamerFileSystem"]
+
+# What fsspec itself gives to any file system.
+_COMMON = frozenset({"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"})
+_OF_OPEN = frozenset({"autocommit", "cache_options", "cache_type", "fill_cache", "size"})
+
+
+class StreamerFileSystem(ListedInside):
+    """Reads what another file system lists; see the module's docstring.
+
+    Args:
+        fs: The file system to read from, instead of the two that follow.
+        target_protocol: Its protocol; one that only `streamer` knows (``nfs``, those of plug-ins) is possible, too.
+        target_options: Its arguments.
+        fo: From fsspec: the path of the URL.
+        options: How to read; see `streamer.Options`.
+        named: Single options, by their names: ``memory_limit_bytes=…``.
+
+    Raises:
+        OptionError: an argument is unknown or out of its bounds, or names no file system.
+        StreamerError: the file system inside cannot be made.
+
+    Example:
+        >>> import fsspec
+        >>> fsspec.filesystem("memory").pipe_file("/example/letters", b"abc")
+        >>> fs = fsspec.filesystem("streamer", target_protocol="memory")
+        >>> fs.cat_file("/example/letters", start=1)
+        b'bc'
+    """
+
+    protocol = "streamer"
+
+    def __init__(
+        self,
+        fs: AbstractFileSystem | None = None,
+        target_protocol: str | None = None,
+        target_options: Mapping[str, Any] | None = None,
+        fo: str = "",
+        options: Options | None = None,
+        **named: Any,
+    ) -> None:
+        target_options = hidden(target_options)
+        check_file_system(fs)
+        check_storage_options(target_options)
+        check_options(options, Options)
+        if named.pop("asynchronous", False):
+            raise OptionError(
+                "streamer:: is synchronous: it reads in threads of its own",
+                hint="Wrap it: fsspec.implementations.asyn_wrapper.AsyncFileSystemWrapper",
+            )
+        super().__init__(**{name: named.pop(name) for name in _COMMON & named.keys()})
+        self._settings = resolve(_with_single(options, named))
+        self._list_with(Inner(target_protocol, target_options, fs, self._settings), fo)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} over {type(self.fs).__name__}>"
+
+    def pinned(self, path: str, expected: tuple[str | None, int] | None = None) -> PinnedObject:
+        """Look up an object; see `PinnedObject`."""
+        return PinnedObject(self._inner.opened, self._path_of(path), self._settings, expected)
+
+    def ukey(self, path: str) -> str:
+        """Give a text that changes with the content, from one fresh request; raises as `info`."""
+        pinned = self.pinned(path)
+        version = pinned.version or str(self.info(path))
+        return hashlib.sha256(f"{self._path_of(path)} {pinned.size_bytes} {version}".encode()).hexdigest()
+
+    def checksum(self, path: str) -> int:
+        """Give `ukey` as a number."""
+        return int(self.ukey(path), 16)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **named: Any) -> bytes:
+        """Read a file, or a slice of it.
+
+        Raises:
+            ChangedError: it was replaced meanwhile.
+            StorageError: and its kinds.
+        """
+        _check_names("cat_file", named, frozenset())
+        pinned = self.pinned(path)
+        wanted = (0, *bounds(pinned.size_bytes, start, end))
+        (content,), _ = read_bytes([pinned.source_object()], [wanted], pinned.fresh_settings())
+        return content
+
+    def cat_ranges(
+        self,
+        paths: Sequence[str],
+        starts: int | Sequence[int | None] | None,
+        ends: int | Sequence[int | None] | None,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **named: Any,
+    ) -> list[Any]:
+        """Read slices of files at the same time; gaps of up to `max_gap` bytes are read and dropped.
+
+        Raises:
+            TypeError: `paths` is no list.
+            ValueError: there are not as many starts and ends as paths.
+            StorageError: and its kinds, unless `on_error` is ``"return"``, which gives them in place of the bytes.
+        """
+        _check_names("cat_ranges", named, {"batch_size"})
+        if not isinstance(paths, list):
+            raise TypeError(f"paths is a list, not {type(paths).__name__}")
+        firsts, lasts = (
+            list(each) if isinstance(each, (list, tuple)) else [each] * len(paths) for each in (starts, ends)
+        )
+        wanted = list(zip(map(self._path_of, paths), firsts, lasts, strict=True))
+        results = read_ranges(opened_objects((path for path, _, _ in wanted), self.pinned), wanted, max_gap)
+        failed = [each for each in results if isinstance(each, StreamerError)]
+        if failed and on_error != "return":
+            raise failed[0]
+        return results
+
+    def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **named: Any) -> Any:
+        """Read files as a whole, at the same time: of one path its bytes, of several or a pattern a dictionary.
+
+        Raises:
+            StorageError: and its kinds, unless `on_error` is ``"return"`` or ``"omit"``.
+        """
+        paths = self.expand_path(path, **named)
+        if recursive:  # fsspec's own expansion has the folders, too
+            paths = list(dict.fromkeys(each for root in paths for each in self.find(root)))
+        if not recursive and len(paths) == 1 and not isinstance(path, list) and paths[0] == self._path_of(path):
+            return self.cat_file(paths[0])
+        found = zip(paths, self.cat_ranges(paths, None, None), strict=True)
+        contents = {each: content for each, content in found if on_error != "omit" or isinstance(content, bytes)}
+        failed = [content for content in contents.values() if isinstance(content, StreamerError)]
+        if failed and on_error == "raise":
+            raise failed[0]
+        return contents
+
+    def get_file(
+        self, rpath: str, lpath: Any = None, callback: Callback | None = None, outfile: Any = None, **named: Any
+    ) -> None:
+        """Copy a file to a local one, which has its name only when it is whole; of a folder, make the folder.
+
+        Raises:
+            ChangedError: it was replaced meanwhile.
+            StorageError: and its kinds, from the storage.
+            OSError: the local file cannot be written.
+        """
+        _check_names("get_file", named, {"maxdepth", "recursive"})
+        target = lpath if outfile is None and isfilelike(lpath) else outfile
+        try:
+            pinned = self.pinned(rpath)
+        except ObjectNotFoundError:
+            if target is not None or not self.isdir(rpath):
+                raise
+            os.makedirs(lpath, exist_ok=True)
+            return
+        if target is not None:
+            write_to(pinned, target, callback or NoOpCallback())
+        else:
+            download(pinned, os.fspath(lpath), callback or NoOpCallback())
+
+    def get(self, rpath: Any, lpath: Any, *how: Any, callback: Callback | None = None, **named: Any) -> None:
+        """Copy files to local ones, as fsspec names these; small ones at the same time.
+
+        Raises:
+            ChangedError: one was replaced meanwhile.
+            StorageError: and its kinds, from the storage.
+            OSError: a local file cannot be written.
+        """
+        told, wanted = callback or NoOpCallback(), _Wanted(self)
+        AbstractFileSystem.get(wanted, rpath, lpath, *how, **named)
+        told.set_size(len(wanted.files))
+        found = opened_objects((path for path, _ in wanted.files), self.pinned)
+        small = {}
+        for path, target in wanted.files:
+            each = found[path]
+            if isinstance(each, PinnedObject) and is_small(each) and isinstance(target, str):
+                small[target] = each
+                continue
+            with told.branched(path, target) as child:
+                self.get_file(path, target, callback=child)
+            told.relative_update()
+        for _ in download_small(small):
+            told.relative_update()
+
+    def _open(self, path: str, mode: str = "rb", block_size: Any = None, **named: Any) -> RemoteFile | CachedFile:
+        if mode != "rb":
+            raise refusal()
+        _check_names("open", named, _OF_OPEN)
+        size = None if block_size == "default" else block_size
+        pinned = self.pinned(path)
+        if named.get("cache_type"):
+            how = {"cache_type": named["cache_type"], "cache_options": named.get("cache_options")}
+            return CachedFile(self, self._path_of(path), pinned, block_size=size, **how)
+        return RemoteFile(self, self._path_of(path), pinned, size)
+
+
+class _Wanted:
+    """Stands for a file system that is asked to copy files, and notes which, and where to."""
+
+    def __init__(self, fs: StreamerFileSystem) -> None:
+        self._fs = fs
+        self.files: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
+
+    def get_file(self, rpath: str, lpath: Any, **_named: Any) -> None:
+        self.files.append((rpath, lpath))
+
+
+def _with_single(options: Options | None, single: Mapping[str, Any]) -> Options | None:
+    known = {each.name for each in fields(Options)}
+    if unknown := sorted(single.keys() - known):
+        raise OptionError(
+            f"streamer:: has no argument {unknown[0][:80]!r}",
+            hint="Arguments of the file system inside go under its name: s3={…}, or into target_options",
+        )
+    if options is None:
+        return Options(**single) if single else None
+    return replace(options, **single)
+
+
+def _check_names(method: str, named: Mapping[str, Any], known: frozenset[str] | set[str]) -> None:
+    if unknown := sorted(named.keys() - known):
+        raise OptionError(
+            f"{method} of streamer:: has no argument {unknown[0][:80]!r}", hint="Leave it out, or use the attribute fs"
+        )

@@ -1,0 +1,111 @@
+"""The file system inside of ``streamer::``, which lists, and the storage behind it, which says where bytes live."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+from fsspec import AbstractFileSystem
+
+from streamer._locate import opened_store
+from streamer.backends.fsspec.chains import with_guarded_links
+from streamer.backends.fsspec.errors import raise_storage_error
+from streamer.core.checkpoint.shards import source_object
+from streamer.core.errors import OptionError, StreamerError
+from streamer.core.options.settings import Settings
+from streamer.core.secrets.options import SecretOptions, hidden, plain
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.texts import SecretTexts
+from streamer.core.secrets.urls import hidden_uri
+from streamer.integrations.fsspec.pinned_object import Opened
+from streamer.integrations.fsspec.store_file_system import StoreFileSystem
+from streamer.plugins.registry import choose, enabled, refuse_accidental_file_systems
+
+__all__ = ["Inner"]
+
+
+class Inner:
+    """Finds and lists objects.
+
+    Args:
+        protocol: Of the file system; None with `fs`.
+        options: Its arguments, or None.
+        fs: A file system of the caller's, or None.
+        settings: How requests are made.
+
+    Raises:
+        OptionError: there is no file system, or too much of it.
+        StreamerError: the file system cannot be made.
+    """
+
+    def __init__(
+        self,
+        protocol: str | None,
+        options: Mapping[str, Any] | None,
+        fs: AbstractFileSystem | None,
+        settings: Settings,
+    ) -> None:
+        if (fs is None) == (protocol is None):
+            raise OptionError(
+                "streamer:: reads from another file system",
+                hint="Name one: streamer::s3://bucket/key, or fs=, or target_protocol= with target_options=",
+            )
+        self._protocol, self._options, self._settings = protocol, hidden(options) or SecretOptions(), settings
+        refuse_accidental_file_systems([f"{protocol or 'file'}://"])
+        self._backends = enabled()
+        self._has_backend = protocol is not None and choose(protocol, self._backends) is not None
+        self._callers, self._process = fs, os.getpid()
+        self._fs = self._made() if fs is None else fs
+
+    @property
+    def fs(self) -> AbstractFileSystem:
+        """The file system; in a forked child another one, as event loops run in the parent alone."""
+        if self._process != os.getpid():
+            callers = self._callers
+            self._fs = (
+                self._made() if callers is None else type(callers)(*callers.storage_args, **callers.storage_options)
+            )
+            self._process = os.getpid()
+        return self._fs
+
+    def opened(self, path: str) -> Opened:
+        """Look up an object.
+
+        Raises:
+            ObjectNotFoundError: there is none; a folder is not an object.
+            StorageError: and its kinds.
+        """
+        uri, options, fs = (self._uri(path), self._options, None) if self._has_backend else (path, None, self.fs)
+        with opened_store(hidden_uri(uri), options, fs, self._settings, self._backends) as store:
+            info = store.info(store.root)
+            return Opened(info, source_object(store, info))
+
+    @contextmanager
+    def asked(self, path: str) -> Iterator[AbstractFileSystem]:
+        """Ask the file system within a block: its exceptions become errors of this package, without secrets.
+
+        Raises:
+            StorageError: and its kinds.
+        """
+        uri = hidden_uri(str(self.fs.unstrip_protocol(path)))
+        options = self._options if self._callers is None else hidden(self._callers.storage_options)
+        with SecretTexts(uri, options).kept_out():
+            try:
+                yield self.fs
+            except (StreamerError, NotImplementedError):
+                raise
+            except Exception as error:
+                raise_storage_error(error, redact(uri), hides_cause=redact(uri) != uri)
+
+    def _uri(self, path: str) -> str:
+        return path if self._protocol in ("file", "local") else str(self.fs.unstrip_protocol(path))
+
+    def _made(self) -> AbstractFileSystem:
+        assert self._protocol is not None
+        if self._protocol not in fsspec.available_protocols() and self._has_backend:
+            return StoreFileSystem(self._protocol, self._options, self._settings)
+        options = with_guarded_links(f"{self._protocol}://", self._options)
+        return fsspec.filesystem(self._protocol, **plain(options))

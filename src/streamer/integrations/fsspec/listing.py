@@ -1,0 +1,120 @@
+"""The half of ``streamer::`` that the file system inside does: paths, descriptions and listings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.utils import stringify_path
+
+from streamer.backends.private_names.fsspec import parent_of, path_of
+from streamer.integrations.fsspec.inner import Inner
+from streamer.integrations.fsspec.read_only import ReadOnly
+
+try:
+    from fsspec.implementations.chained import ChainedFileSystem
+except ImportError:  # older than 2025.10: the path of a chain is in `fo` alone
+    ChainedFileSystem = AbstractFileSystem
+
+__all__ = ["ListedInside"]
+
+
+class ListedInside(ReadOnly, ChainedFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A file system whose paths are those of another one. Answers are requested each time, never taken from a cache."""
+
+    @property
+    def fs(self) -> AbstractFileSystem:
+        """The file system inside."""
+        return self._inner.fs
+
+    def info(self, path: str, **named: Any) -> dict[str, Any]:
+        """Describe a file or folder as the file system inside does.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+            StorageError: and its kinds.
+        """
+        path = self._path_of(path)
+        with self._inner.asked(path) as fs:
+            fs.invalidate_cache(parent_of(fs, path))
+            description: dict[str, Any] = fs.info(path, **named)
+            return description
+
+    def exists(self, path: str, **named: Any) -> bool:
+        """Whether there is a file or folder; a storage that does not tell raises, as it may be there."""
+        try:
+            self.info(path, **named)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def ls(self, path: str, detail: bool = True, **named: Any) -> list[Any]:
+        """List a folder; raises as `info`."""
+        return list(self._listed("ls", path, detail=detail, **named))
+
+    def find(self, path: str, **named: Any) -> Any:
+        """List all files below a folder; raises as `info`."""
+        return self._listed("find", path, **named)
+
+    def glob(self, path: str, **named: Any) -> Any:
+        """List what matches a pattern; raises as `info`."""
+        return self._listed("glob", path, **named)
+
+    def created(self, path: str) -> Any:
+        """Ask the file system inside; raises as `info`."""
+        return self._listed("created", path)
+
+    def modified(self, path: str) -> Any:
+        """Ask the file system inside; raises as `info`."""
+        return self._listed("modified", path)
+
+    def sign(self, path: str, expiration: int = 100, **named: Any) -> Any:
+        """Ask the file system inside; raises as `info`."""
+        with self._inner.asked(self._path_of(path)) as fs:
+            return fs.sign(self._path_of(path), expiration=expiration, **named)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Have the file system inside forget its listings."""
+        self.fs.invalidate_cache(None if path is None else self._path_of(path))
+
+    def unstrip_protocol(self, name: str) -> str:
+        """Give the URL of a path."""
+        return f"streamer::{self.fs.unstrip_protocol(self._path_of(name))}"
+
+    def _list_with(self, inner: Inner, path_of_chain: str) -> None:
+        self._inner = inner
+        self._path_of_chain = "" if ChainedFileSystem is not AbstractFileSystem else path_of_chain
+        self.root_marker, self.sep = inner.fs.root_marker, inner.fs.sep
+        self._strip_protocol = self._path_of  # type: ignore[method-assign]  # an instance knows the file system inside
+
+    def _listed(self, question: str, path: str, **named: Any) -> Any:
+        path = self._path_of(path)
+        with self._inner.asked(path) as fs:
+            fs.invalidate_cache(None if question == "glob" else path)
+            return getattr(fs, question)(path, **named)
+
+    def _path_of(self, path: Any) -> Any:
+        if isinstance(path, list):
+            return [self._path_of(each) for each in path]
+        return path_of(self.fs, _without_own(path) or self._path_of_chain)
+
+    def _parent(self, path: str) -> Any:
+        return parent_of(self.fs, path)
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        """Give the URL inside: which file system that is of, the class does not know."""
+        return [cls._strip_protocol(each) for each in path] if isinstance(path, list) else _without_own(path)
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        """Take the protocol from ``streamer://nfs://server/path``: a chain has none that fsspec does not know."""
+        protocol, mark, _ = _without_own(path).partition("://")
+        return {"target_protocol": protocol} if mark else {}
+
+
+def _without_own(path: Any) -> str:
+    text = str(stringify_path(path))
+    for own in ("streamer::", "streamer://"):
+        text = text.removeprefix(own)
+    return text

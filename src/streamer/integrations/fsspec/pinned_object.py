@@ -1,0 +1,116 @@
+"""One version of one object: every read of it gives bytes of this version, or raises.
+
+It stays readable in a forked child, and can be pinned again in another process. There it is looked up again, and
+must have the version that it had here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from streamer.core.engine.byte_reads import read_bytes, read_into
+from streamer.core.engine.byte_stream import ByteStream
+from streamer.core.engine.session import SourceObject
+from streamer.core.errors import ChangedError
+from streamer.core.options.settings import Settings
+from streamer.core.outages.meter import OutageMeter
+from streamer.core.store.sources import HttpSource, ObjectInfo
+
+__all__ = ["LookUp", "Opened", "PinnedObject"]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An object as its storage describes it, and how the engine reads it."""
+
+    info: ObjectInfo
+    source_object: SourceObject
+
+
+LookUp = Callable[[str], Opened]  # of a path
+
+
+class PinnedObject:
+    """Reads one object.
+
+    Args:
+        look_up: Finds it, here or in another process.
+        path: The file system's own path of it.
+        settings: How to read.
+        expected: Of an object that was pinned in another process, its version and size there.
+
+    Attributes:
+        uri: Of the object, without secrets.
+        settings: How to read.
+        size_bytes: Its size.
+        version: As the storage gives it, or None.
+
+    Raises:
+        ChangedError: it is not the one that is expected.
+        StorageError: and its kinds.
+    """
+
+    def __init__(
+        self, look_up: LookUp, path: str, settings: Settings, expected: tuple[str | None, int] | None = None
+    ) -> None:
+        self._look_up, self._path, self.settings = look_up, path, settings
+        opened = look_up(path)
+        self.uri, self.version, self.size_bytes = opened.info.uri, opened.info.version, opened.source_object.size_bytes
+        if expected is not None and expected != (self.version, self.size_bytes):
+            raise self._changed(*expected, self.version)
+        self._object, self._process = opened.source_object, os.getpid()
+        self._is_confirmed = isinstance(opened.source_object.source, HttpSource)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Read a range inside of the object.
+
+        Raises:
+            ChangedError: the object was replaced.
+            StorageError: and its kinds.
+        """
+        (content,), (pinned,) = read_bytes([self.source_object()], [(0, begin, end)], self.fresh_settings())
+        self.pin(pinned)
+        return content
+
+    def read_into(self, begin: int, buffer: memoryview) -> None:
+        """Fill a buffer from an offset; raises as `read`."""
+        self.pin(read_into(self.source_object(), begin, buffer, self.fresh_settings()))
+
+    def stream(self, begin: int, *, in_order: bool = True) -> ByteStream:
+        """Read from an offset to the end; raises as `read`."""
+        return ByteStream(self.source_object(), begin, self.fresh_settings(), in_order=in_order)
+
+    def source_object(self) -> SourceObject:
+        """Give the object for a read."""
+        if self._process != os.getpid():  # connections and event loops of the parent are of no use here
+            self._object, self._process = self._looked_up_again(), os.getpid()
+        return self._object
+
+    def pin(self, pinned: SourceObject) -> None:
+        """Keep the version of a read: later ones must have it, too."""
+        if not self._is_confirmed:
+            # A server compares the version of the look-up itself. Others are compared from their first read on: whether
+            # that was of the object looked up, only another look tells.
+            self._looked_up_again()
+            self._is_confirmed = True
+        self._object = pinned
+
+    def fresh_settings(self) -> Settings:
+        """Give each read the whole deadline."""
+        return replace(self.settings, began=None, meter=OutageMeter())
+
+    def _looked_up_again(self) -> SourceObject:
+        opened = self._look_up(self._path)
+        if (opened.info.version, opened.source_object.size_bytes) != (self.version, self.size_bytes):
+            raise self._changed(self.version, self.size_bytes, opened.info.version)
+        return opened.source_object
+
+    def _changed(self, was: str | None, size_bytes: int, now: str | None) -> ChangedError:
+        return ChangedError(
+            f"the object was replaced while it was open: version {was} became {now}",
+            uri=self.uri,
+            object_size=size_bytes,
+            hint="Open it again",
+        )

@@ -1,0 +1,208 @@
+"""Files that are read by the engine: a buffer of the standard library over ranges, or over one stream.
+
+A read that jumps fetches what is asked for, and no more than what a request is worth anyway. Whoever reads on in order
+gets ever more, then a `ByteStream` to the end. Large reads go straight into the memory of the caller. Thread-safe, as
+every `io.BufferedReader`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fsspec.spec import AbstractBufferedFile
+
+from streamer.core.engine.byte_stream import ByteStream
+from streamer.integrations.fsspec.pinned_object import PinnedObject
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from streamer.integrations.fsspec.file_system import StreamerFileSystem
+
+__all__ = ["CachedFile", "RemoteFile"]
+
+BUFFER_BYTES = 128 << 10  # between lines and records, and the reads of ranges
+DIRECT_BYTES = 32 << 20  # so much is worth connections of its own, and saves a copy
+STREAM_AFTER_BYTES = 8 << 20  # who has read so much in order is likely to go on
+GROWTH = 4  # of what is read ahead: three reads, and so three connections, to a stream
+SKIPPED_BYTES = 8 << 20  # a jump ahead by so much costs less than new connections
+
+
+class _RawFile(io.RawIOBase):
+    mode = "rb"
+
+    def __init__(self, pinned: PinnedObject, ahead_bytes: int) -> None:
+        self._pinned, self._ahead_bytes = pinned, ahead_bytes
+        self._position = 0
+        self._in_order_bytes = 0  # read without a jump until here
+        self._expected = 0  # where a read goes on without a jump
+        self._window, self._window_begin = memoryview(b""), 0
+        self._stream: ByteStream | None = None
+        self._process = 0  # that began the stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._pinned.size_bytes}[whence]
+        if begin + offset < 0:
+            raise ValueError("seek before the start of the file")
+        self._position = begin + offset
+        return self._position
+
+    def readinto(self, buffer: Buffer) -> int:
+        target = memoryview(buffer).cast("B")
+        wanted = min(target.nbytes, self._pinned.size_bytes - self._position)
+        if wanted <= 0:
+            return 0
+        if self._position != self._expected:
+            self._in_order_bytes = 0
+        read = self._read_into(target[:wanted])
+        self._position += read
+        self._expected = self._position
+        self._in_order_bytes += read
+        return read
+
+    def readall(self) -> bytes:
+        begin, end = self._position, self._pinned.size_bytes
+        if begin >= end:
+            return b""
+        self._end_stream()
+        content = self._pinned.read(begin, end)
+        self._position = self._expected = end
+        return content
+
+    def close(self) -> None:
+        if not self.closed:
+            self._end_stream()
+            self._window = memoryview(b"")
+        super().close()
+
+    def _read_into(self, target: memoryview) -> int:
+        if self._may_stream():
+            return self._streamed(target)
+        inside = self._position - self._window_begin
+        if 0 <= inside < self._window.nbytes:
+            count = min(target.nbytes, self._window.nbytes - inside)
+            target[:count] = self._window[inside : inside + count]
+            return count
+        self._end_stream()
+        ahead = max(target.nbytes, self._ahead_bytes, GROWTH * self._in_order_bytes)
+        if self._in_order_bytes and target.nbytes < DIRECT_BYTES and ahead >= STREAM_AFTER_BYTES:
+            self._window = memoryview(b"")
+            self._stream, self._process = self._pinned.stream(self._position), os.getpid()
+            return self._streamed(target)
+        if target.nbytes >= min(ahead, DIRECT_BYTES):
+            self._pinned.read_into(self._position, target)
+            return target.nbytes
+        end = min(self._position + ahead, self._pinned.size_bytes)
+        self._window, self._window_begin = memoryview(self._pinned.read(self._position, end)), self._position
+        return self._read_into(target)
+
+    def _may_stream(self) -> bool:
+        if self._stream is None or self._process != os.getpid():  # a child cannot read what its parent has begun
+            return False
+        return 0 <= self._position - self._stream.position <= SKIPPED_BYTES
+
+    def _streamed(self, target: memoryview) -> int:
+        assert self._stream is not None
+        try:
+            self._stream.skip_to(self._position)
+            read = self._stream.read_into(target)
+        except BaseException:
+            self._end_stream()
+            raise
+        if self._stream.position >= self._pinned.size_bytes:
+            self._end_stream()
+        return read
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+class RemoteFile(io.BufferedReader):
+    """An object, open for reading, with the attributes of files of fsspec.
+
+    Args:
+        fs: Its file system.
+        path: Its path there.
+        pinned: Its version.
+        block_size: Bytes that a read fetches at least; None: as many as a request is worth.
+    """
+
+    def __init__(self, fs: StreamerFileSystem, path: str, pinned: PinnedObject, block_size: int | None) -> None:
+        self.fs, self.path = fs, path
+        self.blocksize = block_size or pinned.settings.coalesce_gap_bytes
+        self._block_size, self._pinned = block_size, pinned
+        super().__init__(_RawFile(pinned, self.blocksize), BUFFER_BYTES)
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+        return self._pinned.size_bytes
+
+    @property
+    def full_name(self) -> str:
+        """Its URL."""
+        return str(self.fs.unstrip_protocol(self.path))
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """Its description, without a request."""
+        return {"name": self.path, "size": self.size, "type": "file", "version": self._pinned.version}
+
+    def info(self) -> Mapping[str, Any]:
+        """Give `details`."""
+        return self.details
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._pinned.uri}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pin = (self._pinned.version, self._pinned.size_bytes)
+        return _reopened, (self.fs, self.path, pin, self._block_size, None if self.closed else self.tell())
+
+
+def _reopened(
+    fs: StreamerFileSystem, path: str, pin: tuple[str | None, int], block_size: int | None, position: int | None
+) -> RemoteFile:
+    file = RemoteFile(fs, path, fs.pinned(path, expected=pin), block_size)
+    if position is None:
+        file.close()
+    else:
+        file.seek(position)
+    return file
+
+
+class CachedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
+    """An object behind one of fsspec's own caches, each of whose reads is one of the engine."""
+
+    def __init__(self, fs: StreamerFileSystem, path: str, pinned: PinnedObject, **how: Any) -> None:
+        self._pinned, self._how = pinned, how
+        super().__init__(fs, path, "rb", size=pinned.size_bytes, **how)
+        self.details = {"name": path, "size": pinned.size_bytes, "type": "file", "version": pinned.version}
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self._pinned.read(start, min(end, self._pinned.size_bytes)) if start < end else b""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened_with_cache, (self.fs, self.path, (self._pinned.version, self.size), self._how, self.loc)
+
+
+def _reopened_with_cache(
+    fs: StreamerFileSystem, path: str, pin: tuple[str | None, int], how: dict[str, Any], position: int
+) -> CachedFile:
+    file = CachedFile(fs, path, fs.pinned(path, expected=pin), **how)
+    file.seek(position)
+    return file
