@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -172,13 +171,13 @@ class GcsClient:
             document = _document(await body_of(response, self._limits.answer_bytes))
             return Answer(response.status, document, parse_word(response.headers.get("X-GUploader-UploadID")))
 
-    def _environment_trust(self) -> dict[str, ssl.SSLContext]:
+    def _environment_trust(self) -> dict[str, Any]:
         """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp reads it only when it is imported."""
         ca_file = os.environ.get("SSL_CERT_FILE")
         has_own = "connector" in self._session_options or shows_certificate(self._fs)
         return {"ssl": trust_in(ca_file)} if ca_file and not has_own else {}
 
-    def _environment_proxy(self) -> dict[str, str]:
+    def _environment_proxy(self) -> dict[str, Any]:
         """Obey ``HTTPS_PROXY``, where the user's session names no proxy itself."""
         if self._session_options.keys() & {"proxy", "trust_env"}:
             return {}
