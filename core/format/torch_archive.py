@@ -8,7 +8,6 @@ something wrong, of an archive of any other form; nothing in it is imported or c
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 import zipfile
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
 from streamer.core.format.plain_pickle import GlobalName, Record, empty_dict, read_plain
+from streamer.core.format.positioned_file import PositionedFile
 
 __all__ = ["Archives", "SavedArchive", "StoredTensor", "begin_of_data", "stored_tensor"]
 
@@ -166,27 +166,12 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-class _ArchiveFile(io.RawIOBase):
+class _ArchiveFile(PositionedFile):
     """The archive as a file that can be read, with zeros for the bytes that are not here."""
 
     def __init__(self, archive: SavedArchive) -> None:
-        self._archive, self._position = archive, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._archive.size_bytes}[whence]
-        if base + offset < 0:
-            raise ValueError("before the beginning")
-        self._position = base + offset
-        return self._position
+        super().__init__(archive.size_bytes)
+        self._archive = archive
 
     def readinto(self, buffer: Any) -> int:
         head, tail, size_bytes = self._archive

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fsspec.spec import AbstractBufferedFile
 
 from streamer.core.engine.byte_stream import ByteStream
+from streamer.core.format.positioned_file import PositionedFile
 from streamer.integrations.fsspec.pinned_object import PinnedObject
 
 if TYPE_CHECKING:
@@ -31,33 +32,17 @@ GROWTH = 4  # of what is read ahead: three reads, and so three connections, to a
 SKIPPED_BYTES = 8 << 20  # a jump ahead by so much costs less than new connections
 
 
-class _RawFile(io.RawIOBase):
+class _RawFile(PositionedFile):
     mode = "rb"
 
     def __init__(self, pinned: PinnedObject, ahead_bytes: int) -> None:
+        super().__init__(pinned.size_bytes)
         self._pinned, self._ahead_bytes = pinned, ahead_bytes
-        self._position = 0
         self._in_order_bytes = 0  # read without a jump until here
         self._expected = 0  # where a read goes on without a jump
         self._window, self._window_begin = memoryview(b""), 0
         self._stream: ByteStream | None = None
         self._process = 0  # that began the stream
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._pinned.size_bytes}[whence]
-        if begin + offset < 0:
-            raise ValueError("seek before the start of the file")
-        self._position = begin + offset
-        return self._position
 
     def readinto(self, buffer: Buffer) -> int:
         target = memoryview(buffer).cast("B")
