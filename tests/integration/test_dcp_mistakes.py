@@ -117,6 +117,15 @@ def test_malicious_metadata_do_not_run(folder, tmp_path):
     assert not (tmp_path / "proof").exists()
 
 
+def test_dcp_load_tells_what_is_wrong_with_the_metadata(folder):
+    (folder / ".metadata").write_bytes(b"no pickle")
+    with pytest.raises(CheckpointException) as caught:
+        dcp.load(blank(), storage_reader=streamer.dcp.StorageReader(folder))
+    (error, _) = caught.value.failures[0]
+    assert f"{folder / '.metadata'}: the pickle is malformed" in str(error)
+    assert "holds no" not in str(error)  # torch asks for the metadata of a rank afterwards, and tells both errors
+
+
 def test_a_malicious_value_does_not_run(tmp_path):
     """torch's own planner unpickles values with all that pickles can do."""
     dcp.save({"step": Runs(tmp_path / "proof")}, checkpoint_id=tmp_path / "step")

@@ -121,9 +121,11 @@ def test_threads_patch_and_undo_at_the_same_time() -> None:
         thread.join()
 
 
-def test_a_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
-    assert streamer.patch() == []
+    with caplog.at_level("INFO", logger="streamer"):
+        assert streamer.patch() == []
+    assert caplog.messages == ["safetensors is left as it is: STREAMER_DISABLE_PATCHES=1"]
     with streamer.patched() as names:
         assert names == []
         assert held() == ORIGINALS

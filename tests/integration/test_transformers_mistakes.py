@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+import re
 import tempfile
 
 import pytest
@@ -62,8 +65,39 @@ def test_a_folder_without_a_configuration(folder):
 
 @pytest.mark.parametrize("cls", [AutoModelForCausalLM, AutoTokenizer])
 def test_no_folder(tmp_path, cls):
-    with pytest.raises(streamer.ObjectNotFoundError):
+    with pytest.raises(streamer.ObjectNotFoundError, match="there is no such folder, or it is empty"):
         load(tmp_path / "none", cls)
+
+
+@pytest.mark.parametrize("library", [streamer.transformers, streamer.diffusers])
+def test_a_url_where_the_class_belongs(library):
+    with pytest.raises(
+        streamer.UsageError, match=r"of the type str, has no method from_pretrained\. Give the class first"
+    ):
+        library.from_pretrained("s3://bucket/model", AutoModelForCausalLM)
+
+
+def test_an_error_of_transformers_names_the_url(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(OSError, match=re.escape(f"'{folder}/config.json' is not a valid JSON file")):
+        load(folder)
+
+
+def test_the_report_of_transformers_names_the_url(folder):
+    shard = min(folder.glob("*.safetensors"))
+    tensors = safetensors.torch.load_file(shard)
+    name, tensor = tensors.popitem()
+    safetensors.torch.save_file({**tensors, f"{name}.other": tensor}, shard, {"format": "pt"})
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace(f'"{name}"', f'"{name}.other"'))
+    shown = io.StringIO()
+    handler = logging.StreamHandler(shown)
+    logging.getLogger("transformers").addHandler(handler)
+    try:
+        load(folder)
+    finally:
+        logging.getLogger("transformers").removeHandler(handler)
+    assert re.search(f"LOAD REPORT.* from: {re.escape(str(folder))}\n", shown.getvalue())
 
 
 def test_an_index_that_names_an_absent_shard(folder):

@@ -44,7 +44,7 @@ class _Patches:
             self._users += 1
             if self._users == 1:
                 self._put()
-            return sorted(f"{module.__name__}.{name}" for module, name, _ in self._held())
+            return sorted({f"{module.__name__}.{name}" for module, name, _ in self._held()})
 
     def remove_user(self) -> None:
         with self._lock:

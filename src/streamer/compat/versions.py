@@ -22,6 +22,7 @@ def may_be_patched(library: str, tried: tuple[str, str]) -> bool:
         tried: The first version tried, and the first one after it that was not.
     """
     if variable(SWITCH) == "1":
+        _log.info("%s is left as it is: %s=1", library, SWITCH)
         return False
     try:
         found = version(library)

@@ -20,6 +20,7 @@ from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations import transformers
 from streamer.integrations.kept_folders import keep, name_after
+from streamer.integrations.library_calls import check_class, library_call
 from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG, DIFFUSERS, PIPELINE
@@ -82,6 +83,7 @@ def from_pretrained(
         >>> pipeline = streamer.diffusers.from_pretrained(DiffusionPipeline, "s3://bucket/sdxl")   # doctest: +SKIP
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
+    check_class(cls, "from_pretrained")
     if not _is_possible():
         return cls.from_pretrained(uri, **kwargs)
     location = Location.checked(uri, storage_options, fs, options)
@@ -130,6 +132,7 @@ def from_single_file(
         >>> streamer.diffusers.from_single_file(StableDiffusionXLPipeline, uri)                    # doctest: +SKIP
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
+    check_class(cls, "from_single_file")
     if not _is_possible():
         return cls.from_single_file(uri, **kwargs)
     file = SingleFile(Location.checked(uri, storage_options, fs, options))
@@ -194,6 +197,7 @@ def _loaded(folder: _Folder | SingleFile, call: Callable[[], Any]) -> Any:
                 stack.enter_context(routed(part.path, dict.fromkeys(transformers.READERS, part.opened)))
             elif part.shards:
                 stack.enter_context(routed(part.path, dict.fromkeys(_READERS, part.loaded)))
+        stack.enter_context(library_call(folder.labels, loads_model=True))
         return call()
 
 

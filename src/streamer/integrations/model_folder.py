@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from streamer.core.checkpoint.small_files import folder_files, read_files
-from streamer.core.errors import FormatError, ObjectNotFoundError, UsageError
+from streamer.core.errors import FormatError, UsageError
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.quoting import printable
 from streamer.core.store.parallel import in_parallel
@@ -93,6 +93,11 @@ class ModelFolder:
         """The names of the files of weights."""
         return [] if self._weights is None else self._weights.shards
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The URL, without secrets, that each private folder stands for."""
+        return {self.path: self._location.label, **({} if self.base is None else self.base.labels)}
+
     def opened(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
         """Open a shard as ``safe_open`` does; None for a file that is really in the folder.
 
@@ -150,9 +155,7 @@ class ModelFolder:
         """Tell whether there should be weights, and whether they are an adapter's."""
         location, needs_weights = self._location, self._needs_weights
         if not listed:
-            raise ObjectNotFoundError(
-                "there is no such folder, or it is empty", uri=location.label, hint="Check its name"
-            )
+            raise without(CONFIG, listed, location, "")
         if needs_weights is None:
             needs_weights = CONFIG in listed and "tokenizer_config.json" not in listed
         if needs_weights:

@@ -52,6 +52,8 @@ class Naming:
 
 def without(name: str, listed: Collection[str], location: Location, hint: str) -> ObjectNotFoundError:
     """Make the error that a folder has no such file."""
+    if not listed:
+        return ObjectNotFoundError("there is no such folder, or it is empty", uri=location.label, hint="Check its name")
     message = f"the folder holds no {name}, but {enumerated(sorted(listed))}"
     return ObjectNotFoundError(message, uri=location.label, hint=hint)
 

@@ -64,6 +64,11 @@ class PipelineFolder:
             self.close()
             raise
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The URL, without secrets, that the private folder stands for."""
+        return {self.path: self._location.label}
+
     def stop(self) -> None:
         """Read nothing more in the background."""
         for each in self.components.values():

@@ -33,6 +33,7 @@ class SingleFile:
         if not location.uri.partition("?")[0].endswith(".safetensors"):
             hint = "Convert it, or download it"
             raise OptionError("only .safetensors files are read from a URL", uri=location.label, hint=hint)
+        self._location = location
         self._folder = tempfile.TemporaryDirectory(prefix="streamer-")
         self.path = os.path.abspath(self._folder.name)
         try:
@@ -43,6 +44,11 @@ class SingleFile:
             raise
         self.shards = self._weights.shards
         self.file_path = os.path.join(self.path, self.shards[0])
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The URL, without secrets, that the file stands for."""
+        return {self.file_path: self._location.label}
 
     def opened(self, path: str, *arguments: Any, **named: Any) -> Any:
         """Open the file as ``safe_open`` does; None for any other."""

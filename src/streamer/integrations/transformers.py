@@ -18,6 +18,7 @@ from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.kept_folders import keep, name_after
+from streamer.integrations.library_calls import check_class, library_call
 from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG
@@ -51,7 +52,8 @@ def from_pretrained(
 
     Configuration, tokenizer and other small files are pulled in parallel, ``*.py`` only with ``trust_remote_code``.
     Weights are read from the URL while the model is filled; nothing of them is written to a disk. An adapter (PEFT) is
-    loaded with the model that it names. A version of transformers that was not tried gets `uri` as it is.
+    loaded with the model that it names. One model is loaded at a time in a process: other threads wait. A version of
+    transformers that was not tried gets `uri` as it is.
 
     Args:
         cls: Any class of transformers with ``from_pretrained``: ``AutoModelForCausalLM``, ``AutoTokenizer``, …
@@ -67,6 +69,7 @@ def from_pretrained(
         What ``cls.from_pretrained`` returns.
 
     Raises:
+        UsageError: `cls` is no such class.
         OptionError: an argument asks for another format, which is not read here.
         ObjectNotFoundError: the folder has no checkpoint, configuration or adapter, or its index names an absent shard.
         StreamerError: as for `streamer.load`.
@@ -75,6 +78,7 @@ def from_pretrained(
         >>> model = streamer.transformers.from_pretrained(AutoModel, "s3://bucket/model")     # doctest: +SKIP
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
+    check_class(cls, "from_pretrained")
     if not may_be_patched("transformers", TRIED):
         return cls.from_pretrained(uri, *model_args, **kwargs)
     location = Location.checked(uri, storage_options, fs, options)
@@ -101,6 +105,7 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
             stack.callback(folder.stop)
             for each in filter(None, (folder, folder.base)) if is_model else ():
                 stack.enter_context(routed(each.path, dict.fromkeys(READERS, each.opened)))
+            stack.enter_context(library_call(folder.labels, loads_model=is_model))
             loaded = cls.from_pretrained(folder.path, *model_args, **kwargs)
         _keep(folder, loaded, location)
     except BaseException:

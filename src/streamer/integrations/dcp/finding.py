@@ -47,7 +47,8 @@ def checkpoint_in(store: Store, location: Location, settings: Settings, rank: in
         store: Opened for the location.
         location: Of the checkpoint.
         settings: How to read.
-        rank: Whose metadata are read, where each process has saved its own; None: those of all.
+        rank: Whose metadata are read, where each process has saved its own; None: those of all. torch asks for a
+            rank's after an error in those of all: where these exist, they are read again, and tell what is wrong.
 
     Raises:
         ObjectNotFoundError: there is none.
@@ -55,26 +56,29 @@ def checkpoint_in(store: Store, location: Location, settings: Settings, rank: in
         StorageError: and its kinds.
     """
     root = store.root.rstrip("/")
-    name = METADATA if rank is None else f"__{rank}{METADATA}"
+    names = [METADATA] if rank is None else [f"__{rank}{METADATA}", METADATA]
     if is_of_checkpoint(root):
         return tensor_files_in(store, location, settings)
-    listed = _listed(store, root, name)
-    if name in listed:
-        info = listed[name]
-        (content,) = read_files(store, [info], settings)
-        return SavedCheckpoint(parse_dcp_metadata(content, uri=info.uri), listed, location.label)
-    _check_finished(listed, name, location)
+    listed = _listed(store, root, names)
+    for name in names:
+        if name in listed:
+            info = listed[name]
+            (content,) = read_files(store, [info], settings)
+            return SavedCheckpoint(parse_dcp_metadata(content, uri=info.uri), listed, location.label)
+    _check_finished(listed, names[0], location)
     return tensor_files_in(store, location, settings)
 
 
-def _listed(store: Store, root: str, name: str) -> dict[str, ObjectInfo]:
+def _listed(store: Store, root: str, names: list[str]) -> dict[str, ObjectInfo]:
     """List the folder; where that is forbidden, look for the metadata alone."""
     try:
         return {info.path.rpartition("/")[2]: info for info in store.find(root or "/")}
     except AccessDeniedError:
-        with suppress(AccessDeniedError, ObjectNotFoundError):
-            return {name: store.info(f"{root}/{name}" if root else name)}
-        return {}
+        listed = {}
+        for name in names:
+            with suppress(AccessDeniedError, ObjectNotFoundError):
+                listed[name] = store.info(f"{root}/{name}" if root else name)
+        return listed
 
 
 def _check_finished(listed: dict[str, ObjectInfo], name: str, location: Location) -> None:

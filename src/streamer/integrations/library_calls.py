@@ -1,0 +1,75 @@
+"""A call of a library's ``from_pretrained`` for a private folder.
+
+Models are loaded one after the other in a process: transformers and diffusers switch torch's default dtype, and what
+initialises and ties weights, for all threads while they load. And what the call says names the URL, not the folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from streamer.core.errors import UsageError
+
+__all__ = ["check_class", "library_call"]
+
+_ONE_MODEL = threading.RLock()  # a model's own code may load another one
+_LIBRARIES = ("diffusers", "transformers")
+
+
+@contextmanager
+def library_call(labels: Mapping[str, str], *, loads_model: bool) -> Iterator[None]:
+    """Call a library inside of the block.
+
+    Args:
+        labels: For each private folder, the URL it stands for, without secrets.
+        loads_model: Whether another one must be waited for.
+    """
+    with _ONE_MODEL if loads_model else nullcontext(), _labelled_messages(labels):
+        try:
+            yield
+        except Exception as error:
+            error.args = tuple(_labelled(each, labels) for each in error.args)
+            raise
+
+
+def check_class(cls: Any, method: str) -> None:
+    """Refuse what is no class of a library, for instance the URL.
+
+    Raises:
+        UsageError: it lacks the method.
+    """
+    if not callable(getattr(cls, method, None)):
+        raise UsageError(
+            f"the first argument, of the type {type(cls).__name__}, has no method {method}",
+            hint="Give the class first, and the URL after it",
+        )
+
+
+@contextmanager
+def _labelled_messages(labels: Mapping[str, str]) -> Iterator[None]:
+    def label(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        labelled = _labelled(message, labels)
+        if labelled != message:
+            record.msg, record.args = labelled, ()
+        return True
+
+    handlers = [handler for library in _LIBRARIES for handler in logging.getLogger(library).handlers]
+    for handler in handlers:
+        handler.addFilter(label)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(label)
+
+
+def _labelled(message: Any, labels: Mapping[str, str]) -> Any:
+    if isinstance(message, str):
+        for path, label in labels.items():
+            message = message.replace(path, label)
+    return message
