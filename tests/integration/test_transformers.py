@@ -319,9 +319,9 @@ def test_a_version_that_was_not_tried_gets_the_url_as_it_is(monkeypatch, caplog,
     assert "STREAMER_DISABLE_PATCHES=1" in caplog.text
 
 
-def test_the_switch_turns_it_off_without_a_word(monkeypatch, caplog, folder):
+def test_the_switch_turns_it_off_with_a_line_in_the_log(monkeypatch, caplog, folder):
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
     with caplog.at_level(logging.INFO, "streamer"):
         ours = streamer.transformers.from_pretrained(LlamaForCausalLM, str(folder))
     assert ours.name_or_path == str(folder)
-    assert not caplog.messages
+    assert caplog.messages == ["transformers is left as it is: STREAMER_DISABLE_PATCHES=1"]
