@@ -16,6 +16,7 @@ from typing import Any
 from streamer._pull.digesting import FileDigests
 from streamer._pull.record import PulledFile
 from streamer.backends.posix.atomic_write import draft_of
+from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.sources import ObjectInfo
 
 __all__ = ["Part", "part_path"]
@@ -49,13 +50,14 @@ class Part:
         self._descriptor = -1
         note = self._note()
         self.crc32c: str | None = note.get("crc32c")
+        self._verified_by: str | None = note.get("verified_by")
         self._synced_bytes = int(note.get("synced_bytes", 0))
         self.offset = self._bytes_here(note)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all bytes are here and verified."""
-        return self.crc32c is not None and self.offset == self._info.size_bytes
+    def is_whole(self, expected: ObjectDigest | NoDigest) -> bool:
+        """Whether all bytes are here, and were compared with the digest of their storage where it has one."""
+        is_compared = isinstance(expected, NoDigest) or self._verified_by is not None
+        return self.crc32c is not None and self.offset == self._info.size_bytes and is_compared
 
     def write(self, data: memoryview, digests: FileDigests) -> None:
         """Write the next bytes; what was here before is read for the digests.
@@ -88,7 +90,7 @@ class Part:
             raise
         os.fsync(self._descriptor)
         self.close()
-        self._synced_bytes, self.crc32c = self.offset, digests.crc32c
+        self._synced_bytes, self.crc32c, self._verified_by = self.offset, digests.crc32c, digests.verified_by
         self._write_note()
 
     def close(self) -> None:
@@ -100,15 +102,15 @@ class Part:
     def discard(self) -> None:
         """Remove the file."""
         self.close()
-        self.offset, self.crc32c = 0, None
+        self.offset, self._synced_bytes, self.crc32c, self._verified_by = 0, 0, None, None
         for path in (self._note_path, self.path):
             with suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def pulled(self, digest: str | None, verified_by: str | None) -> PulledFile:
-        """Describe the whole file for the record."""
+    def pulled(self, digest: str | None) -> PulledFile:
+        """Describe the whole file for the record, with the hash that its storage keeps."""
         assert self.crc32c is not None
-        return PulledFile(self.offset, self._info.version, self.crc32c, digest, verified_by)
+        return PulledFile(self.offset, self._info.version, self.crc32c, digest, self._verified_by)
 
     def _open(self, digests: FileDigests) -> None:
         if self._descriptor >= 0:
@@ -154,6 +156,7 @@ class Part:
             "boot": _boot(),
             "synced_bytes": self._synced_bytes,
             "crc32c": self.crc32c,
+            "verified_by": self._verified_by,
         }
         # Not flushed: it claims no more of the file than what is, and a crash that loses it costs a read.
         with draft_of(self._note_path, is_flushed=False) as draft:

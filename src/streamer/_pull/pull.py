@@ -7,6 +7,7 @@ holds another pull, and a disk without enough room, before it reads a byte.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from streamer._pull.record import PulledFile, PulledFolder
 from streamer._pull.transfer import Incoming, transfer
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.checkpoint.strategies import digests_of
-from streamer.core.errors import ObjectNotFoundError, UsageError
+from streamer.core.errors import ChecksumError, ObjectNotFoundError, UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
@@ -41,6 +42,8 @@ from streamer.core.store.sources import ObjectInfo, Store
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["PullReport", "Wanted", "pull"]
+
+_log = logging.getLogger("streamer")
 
 _UNVERIFIED = NoDigest("digests were not asked for")
 
@@ -230,24 +233,37 @@ class _Pull:
             self._folder.mark()
         infos = list(missing.values())
         digests = digests_of(self._store, infos) if self._wanted.is_verified else [_UNVERIFIED] * len(infos)
-        incoming = self._incoming(missing, parts, digests)
-        with Progress(progress, needed_bytes, f"{self._label} ({len(missing)} files)") as shown:
+        expected = dict(zip(missing, digests, strict=True))
+        try:
+            read_bytes = self._transfer(missing, parts, expected, progress)
+        except ChecksumError as error:  # a bit may have flipped on the way; in the storage, it will be wrong again
+            _log.warning("%s: %s; it is read again", error.uri, error.message)
+            read_bytes = self._transfer(missing, parts, expected, progress)
+        pulled = {name: part.pulled(hash_of(expected[name])) for name, part in parts.items()}
+        return pulled, list(parts.values()), read_bytes
+
+    def _transfer(
+        self,
+        missing: Mapping[str, ObjectInfo],
+        parts: Mapping[str, Part],
+        expected: Mapping[str, ObjectDigest | NoDigest],
+        progress: ProgressOption,
+    ) -> int:
+        """Read what is missing, and return how many bytes that was."""
+        incoming = self._incoming(missing, parts, expected)
+        read_bytes = sum(each.source_object.size_bytes - each.part.offset for each in incoming)
+        with Progress(progress, read_bytes, f"{self._label} ({len(missing)} files)") as shown:
             transfer(incoming, self._store, self._settings, shown.update, shown.note)
-        pulled = {
-            name: part.pulled(hash_of(digest), digest.algorithm if isinstance(digest, ObjectDigest) else None)
-            for (name, part), digest in zip(parts.items(), digests, strict=True)
-        }
-        return pulled, list(parts.values()), needed_bytes
+        return read_bytes
 
     def _incoming(
         self,
         missing: Mapping[str, ObjectInfo],
         parts: Mapping[str, Part],
-        digests: Sequence[ObjectDigest | NoDigest],
+        expected: Mapping[str, ObjectDigest | NoDigest],
     ) -> list[Incoming]:
         """Find out where the bytes of the files are that are not whole; the others wait for them."""
-        expected = dict(zip(missing, digests, strict=True))
-        names = [name for name in missing if not parts[name].is_whole]
+        names = [name for name in missing if not parts[name].is_whole(expected[name])]
         objects = in_parallel(partial(source_object, self._store), [missing[name] for name in names], role="source")
         # Only then do requests ask for checksums of their answers, and are as small as these require.
         objects = [replace(each, compares_answers=self._wanted.is_verified) for each in objects]
