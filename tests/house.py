@@ -23,6 +23,7 @@ PYTHON_ROOMS = [
     "face",
     "streamer.integrations",
     "streamer.compat",
+    "streamer._pull",
     "streamer",
     "plugins.contract",
     "plugins",

@@ -20,6 +20,7 @@ from streamer.backends.client.answer_values import is_directly_in, parse_name
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDigest
+from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
 
 __all__ = ["AzureStore", "streamer_open_store", "streamer_source_kind"]
@@ -121,6 +122,13 @@ class AzureStore:
         entries, _ = self._client.call(partial(_page, container, folder, None), self._url.uri_of(folder), container)
         names = {str(each.name).removeprefix(folder) for each in entries}
         return sorted(name for name in names if name and f"{name}/" not in names)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Name the sub-folders of a folder; raises as `find`."""
+        container, _, name = prefix.partition("/")
+        folder = f"{name.rstrip('/')}/" if name else ""
+        pages = self._pages(container, folder, self._url.uri_of(folder))
+        return folders_among(str(entry.name).removeprefix(folder) for page in pages for entry in page)
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Return a URL and headers that read one blob; `HttpSource.refresh` renews them.

@@ -27,6 +27,7 @@ from streamer.core.errors import ObjectNotFoundError, OptionError, UsageError
 from streamer.core.secrets.options import SecretOptions, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
+from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import ObjectInfo, PythonSource, Store, hookimpl
 
 __all__ = ["FsspecStore", "streamer_open_store", "streamer_source_kind"]
@@ -147,6 +148,15 @@ class FsspecStore:
             path = str(entry["name"]).partition("?" if "://" in entry["name"] else "\0")[0]  # a query may be a secret
             names.append(path.rstrip("/").rpartition("/")[2] + "/" * (entry["type"] == "directory"))
         return sorted(names)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Name the sub-folders of a folder; raises as `find`."""
+        try:
+            return folders_among(self.glance(prefix))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except Exception as error:
+            raise_storage_error(error, self._uri(prefix), hides_cause=self._hides_causes)
 
     def source(self, info: ObjectInfo) -> PythonSource:
         """Return a source that reads through the file system."""

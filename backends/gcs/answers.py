@@ -25,7 +25,9 @@ class DescribedObject(NamedTuple):
 def page_in(document: Mapping[str, Any], uri: str) -> tuple[list[Any], str | None]:
     """Return the entries of a page, and the token of the next page."""
     entries, token = document.get("items", []), document.get("nextPageToken")
-    if not isinstance(entries, list) or not (token is None or isinstance(token, str)):
+    if not isinstance(entries, list) or not isinstance(document.get("prefixes", []), list):
+        raise _malformed(uri)
+    if not (token is None or isinstance(token, str)):
         raise _malformed(uri)
     if token and not token.isascii():  # lone surrogates, for example, cannot be sent back
         raise _malformed(uri)

@@ -21,6 +21,7 @@ from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerErro
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
+from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, Source, Store, hookimpl
 
 __all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
@@ -112,7 +113,7 @@ class GcsStore:
         listed = (
             self._info_of(entry, bucket, uri)
             for page in self._pages(bucket, folder)
-            for entry in page
+            for entry in page_in(page, uri)[0]
             # Consoles make empty objects with such names to stand for folders.
             if not (isinstance(entry, dict) and str(entry.get("name")).endswith("/"))
         )
@@ -126,6 +127,12 @@ class GcsStore:
         uri = self._uri(f"{bucket}/{folder}")
         answer = self._get(uri, bucket, prefix=folder or None, delimiter="/", fields="items(name),prefixes")
         return names_in(self._document(answer, uri), folder)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Name the sub-folders of a folder; raises as `find`."""
+        bucket, _, key = prefix.partition("/")
+        folder = f"{key.rstrip('/')}/" if key else ""
+        return folders_among(name for page in self._pages(bucket, folder) for name in names_in(page, folder))
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Return the object's media URL with the current credentials; `HttpSource.refresh` renews them.
@@ -206,20 +213,21 @@ class GcsStore:
         self._client.forget_absent_credentials()
         raise refusal(answer, self._client.caller, uri)
 
-    def _pages(self, bucket: str, folder: str) -> Iterator[list[Any]]:
+    def _pages(self, bucket: str, folder: str) -> Iterator[Mapping[str, Any]]:
         uri = self._uri(f"{bucket}/{folder}")
         count = ListingCount(self._limits, uri)
         seen: set[str | None] = set()
         token: str | None = None
         while token not in seen:
             seen.add(token)
-            fields = "items(name,size,generation),nextPageToken"
+            fields = "items(name,size,generation),prefixes,nextPageToken"
             answer = self._get(uri, bucket, prefix=folder or None, delimiter="/", pageToken=token, fields=fields)
             if answer.status == 404:
                 raise _missing_bucket(answer, bucket, uri)
-            entries, token = page_in(self._document(answer, uri), uri)
-            count.add(len(entries))
-            yield entries
+            page = self._document(answer, uri)
+            entries, token = page_in(page, uri)
+            count.add(len(entries) + len(page.get("prefixes", [])))
+            yield page
             if not token:
                 return
         raise StorageError("Google Cloud Storage lists the same page again", uri=uri, hint="Check endpoint_url")

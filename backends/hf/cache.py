@@ -16,7 +16,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from streamer.backends.hf.paths import COMMIT, HfPath
 
-__all__ = ["cached_commit", "cached_file", "cached_files", "cached_sha256", "is_offline"]
+__all__ = ["cached_commit", "cached_file", "cached_files", "cached_folders", "cached_sha256", "is_offline"]
 
 
 def is_offline() -> bool:
@@ -56,6 +56,15 @@ def cached_files(place: HfPath, commit: str, folder: str) -> Iterator[tuple[str,
     for entry in entries:
         if entry.is_file():  # links into the cache's blobs, followed
             yield entry.name, entry.stat().st_size
+
+
+def cached_folders(place: HfPath, commit: str, folder: str) -> list[str]:
+    """Name the folders directly in a folder of a cached commit."""
+    try:
+        with os.scandir(_folder(place) / "snapshots" / commit / folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except OSError:
+        return []
 
 
 def _folder(place: HfPath) -> Path:

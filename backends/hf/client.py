@@ -30,6 +30,7 @@ from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.glances import folders_among
 
 __all__ = ["HubClient"]
 
@@ -78,6 +79,20 @@ class HubClient:
             ObjectNotFoundError: there is no such repository or commit.
             StorageError: any other error of the Hub or the network.
         """
+        for entries in self._pages(commit, folder, uri):
+            yield from files_in(entries, folder, uri)
+
+    def folders(self, commit: str, folder: str, uri: str) -> list[str]:
+        """Request the names of the folders directly in a folder; raises as `files`."""
+        return folders_among(name for entries in self._pages(commit, folder, uri) for name in names_in(entries))
+
+    def _pages(self, commit: str, folder: str, uri: str) -> Iterator[list[Any]]:
+        """Request page after page of a folder.
+
+        Raises:
+            ObjectNotFoundError: there is no such repository or commit.
+            StorageError: any other error of the Hub or the network.
+        """
         url: str | None = self._tree(commit, folder)
         seen: set[str] = set()
         count = ListingCount(self._limits, uri)
@@ -93,7 +108,7 @@ class HubClient:
                 raise
             entries = entries_in(body, uri)
             count.add(len(entries))
-            yield from files_in(entries, folder, uri)
+            yield entries
             url = next_page(link, url, uri)
 
     def names(self, commit: str, folder: str, uri: str) -> list[str]:

@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from streamer.backends.hf.cache import cached_commit, cached_file, cached_files, cached_sha256, is_offline
+from streamer.backends.hf.cache import (
+    cached_commit,
+    cached_file,
+    cached_files,
+    cached_folders,
+    cached_sha256,
+    is_offline,
+)
 from streamer.backends.hf.client import HubClient
 from streamer.backends.hf.paths import COMMIT, parse_uri
 from streamer.backends.http.probe import Probe
@@ -118,6 +125,13 @@ class HfStore:
         if is_offline():
             return []
         return self._hub.names(self._commit(), self._inner(prefix), self._uri(prefix))
+
+    def folders(self, prefix: str) -> list[str]:
+        """Name the sub-folders of a folder of the commit; raises as `find`."""
+        commit, folder = self._commit(), self._inner(prefix)
+        if is_offline():
+            return cached_folders(self._place, commit, folder)
+        return self._hub.folders(commit, folder, self._uri(prefix))
 
     def source(self, info: ObjectInfo) -> Source:
         """Return the file in the cache, or its place from the Hub; `HttpSource.refresh` requests that again.

@@ -34,6 +34,7 @@ from streamer.core.errors import (
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import is_transient
 from streamer.core.secrets.redact import redact
+from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
 
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
@@ -130,6 +131,15 @@ class HttpStore:
         folder = prefix.rstrip("/")
         names = list_folder(self._client, self._start(f"{folder}/"), self._uri(folder), self._limits, has_folders=True)
         return [unquote(name) for name in names]
+
+    def folders(self, prefix: str) -> list[str]:
+        """Name the sub-folders to which the folder's index page links, quoted as there; raises as `find`."""
+        folder = prefix.rstrip("/")
+        url, uri = self._start(f"{folder}/"), self._uri(folder)
+        try:
+            return folders_among(list_folder(self._client, url, uri, self._limits, has_folders=True))
+        except ObjectNotFoundError:
+            return []
 
     def source(self, info: ObjectInfo) -> HttpSource | PythonSource:
         """Return the object's source; it is probed again where `info` is not this store's latest.

@@ -112,6 +112,14 @@ class NfsStore:
         entries = self._request(self._client.list, prefix or "/")
         return sorted(entry.name + "/" * entry.attributes.is_folder for entry in entries)
 
+    def folders(self, prefix: str) -> list[str]:
+        """Name the sub-folders of a folder, and its links to folders; raises as `find`."""
+        try:
+            entries = self._request(self._client.list, prefix or "/")
+        except ObjectNotFoundError:
+            return []
+        return sorted(entry.name for entry in entries if entry.attributes.is_folder)
+
     def source(self, info: ObjectInfo) -> NfsSource:
         """Name the file for the native readers; no request is sent."""
         return NfsSource(str(self._url.at(info.path)))

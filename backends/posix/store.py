@@ -138,6 +138,20 @@ class PosixStore:
         with os.scandir(prefix) as entries:
             return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in islice(entries, LOOKED_AT))
 
+    def folders(self, prefix: str) -> list[str]:
+        """Name the sub-folders of a folder, and its links to folders where links are followed.
+
+        Raises:
+            StorageError: and its kinds, from the file system.
+        """
+        try:
+            with os.scandir(prefix) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=self._inside is None))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _storage_error(error, prefix) from error
+
     def source(self, info: ObjectInfo) -> FileSource:
         """Name the file for the native readers, and say whether it is on another machine."""
         kind = self._file_system(info.path)

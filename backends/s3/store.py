@@ -22,6 +22,7 @@ from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerErro
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, Store, hookimpl
 
 __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
@@ -116,6 +117,13 @@ class S3Store:
         bucket, key = self._client.split(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""
         return names_in(next(self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))), folder)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Name the sub-folders of a folder; raises as `find`."""
+        bucket, key = self._client.split(prefix)
+        folder = f"{key.rstrip('/')}/" if key else ""
+        pages = self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))
+        return folders_among(name for page in pages for name in names_in(page, folder))
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials of that moment.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
+from streamer.core.checkpoint.half_pulled import refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import is_pattern, no_match, no_shard, nothing_there
 from streamer.core.checkpoint.verification import Expected
 from streamer.core.engine.session import SourceObject
@@ -92,6 +93,7 @@ def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Sh
     """A name may have the marks of a pattern in it: where nothing matches, it is taken for a name."""
     folder, _, pattern = root.rpartition("/")
     listed = store.find(folder or "/")
+    refuse_half_pulled(listed, label)
     matches = [info for info in listed if fnmatchcase(_name(info), pattern) and _is_meant(info, pattern)]
     if matches:
         return _from_infos(store, label, matches, "glob")
@@ -124,6 +126,7 @@ def _info_of(store: Store, label: str, root: str) -> ObjectInfo:
 
 def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Shards:
     infos = _listed(store, root)
+    refuse_half_pulled(infos, label)
     indexes = [info for info in infos if _name(info).endswith(SHARD_SUFFIX + INDEX_SUFFIX)]
     usual = [info for info in indexes if _name(info) == USUAL_INDEX]
     if len(indexes) > 1 and not usual:
@@ -191,6 +194,7 @@ def _listed(store: Store, root: str) -> list[ObjectInfo]:
 def _from_index(
     store: Store, label: str, index_info: ObjectInfo, listed: list[ObjectInfo], settings: Settings
 ) -> Shards:
+    refuse_half_pulled(listed, label)
     index_object = source_object(store, index_info)
     check_index_size(index_object.size_bytes, uri=index_object.uri)
     content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")

@@ -23,7 +23,7 @@ from streamer.core.errors import ChecksumError
 from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["StoreVerification"]
+__all__ = ["StoreVerification", "mismatch"]
 
 
 class StoreVerification:
@@ -127,16 +127,31 @@ class _PendingObject:
             return
         self._obstacle = "its digest is another"
         self.is_wrong = True
-        raise ChecksumError(
-            f"the {self.digest.algorithm} mismatches the storage's: {expected} expected, {found} found",
-            uri=self.source_object.uri,
-            hint="Upload the file again; if it is right elsewhere, read again",
-            byte_range=(begin, end),
-            object_size=self.source_object.size_bytes,
-            algorithm=self.digest.algorithm,
-            expected=expected,
-            found=found,
-        )
+        raise mismatch(self.source_object, self.digest.algorithm, (begin, end), expected, found)
+
+
+def mismatch(
+    source_object: SourceObject, algorithm: str, byte_range: tuple[int, int], expected: str, found: str
+) -> ChecksumError:
+    """Make the error for bytes that are not those of which the storage keeps a digest.
+
+    Args:
+        source_object: That was read.
+        algorithm: Of the digest.
+        byte_range: That it covers.
+        expected: The storage's.
+        found: That of the bytes.
+    """
+    return ChecksumError(
+        f"the {algorithm} mismatches the storage's: {expected} expected, {found} found",
+        uri=source_object.uri,
+        hint="Upload the file again; if it is right elsewhere, read again",
+        byte_range=byte_range,
+        object_size=source_object.size_bytes,
+        algorithm=algorithm,
+        expected=expected,
+        found=found,
+    )
 
 
 class _ChecksummedObject(_PendingObject):

@@ -23,7 +23,7 @@ from streamer.core.store.digests import NoDigest, ObjectDigest, is_sound
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import DigestingStore, ObjectInfo, Store
 
-__all__ = ["ByManifest", "ByStore", "Strategy", "Unverified", "VerifyOption", "strategy_of"]
+__all__ = ["ByManifest", "ByStore", "Strategy", "Unverified", "VerifyOption", "digests_of", "strategy_of"]
 
 VerifyOption: TypeAlias = Literal["auto", "manifest", "off"] | None
 
@@ -107,9 +107,7 @@ class ByStore:
     compares_objects = True
 
     def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
-        if not isinstance(store, DigestingStore):
-            return [_NOT_OFFERED for _ in shards.infos]
-        return in_parallel(lambda info: _digest_of(store, info), shards.infos, role="digest")
+        return [*digests_of(store, shards.infos)]
 
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
@@ -141,6 +139,18 @@ class ByManifest:
 
 
 _STRATEGIES: dict[str, Strategy] = {"auto": ByStore(), "manifest": ByManifest(), "off": Unverified()}
+
+
+def digests_of(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectDigest | NoDigest]:
+    """Get the digests that a storage keeps of objects, each sound, and of the version described.
+
+    Raises:
+        PluginError: a plug-in's digest is none of its object.
+        StorageError: and its kinds, from the storage.
+    """
+    if not isinstance(store, DigestingStore):
+        return [_NOT_OFFERED for _ in infos]
+    return in_parallel(lambda info: _digest_of(store, info), infos, role="digest")
 
 
 def _digest_of(store: DigestingStore, info: ObjectInfo) -> ObjectDigest | NoDigest:

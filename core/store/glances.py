@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Protocol, runtime_checkable
 
 from streamer.core.quoting import printable, quoted
 
-__all__ = ["SHOWN_CHARACTERS", "GlancingStore", "enumerated", "near_names"]
+__all__ = ["SHOWN_CHARACTERS", "GlancingStore", "enumerated", "folders_among", "near_names"]
 
 LONGEST_COMPARED = 300  # characters: difflib is quadratic in the length
 MOST_COMPARED = 1000  # names: an error must not take seconds
@@ -26,6 +26,16 @@ class GlancingStore(Protocol):
 
         Called only for the message that there is no checkpoint; whatever it raises is ignored.
         """
+
+
+def folders_among(names: Iterable[str]) -> list[str]:
+    """Pick the folders among listed names, whose names end in a slash.
+
+    Example:
+        >>> folders_among(["vae/", "config.json", "unet/"])
+        ['unet', 'vae']
+    """
+    return sorted({name[:-1] for name in names if name.endswith("/")})
 
 
 def near_names(name: str, names: Sequence[str]) -> str:

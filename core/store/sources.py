@@ -22,6 +22,7 @@ __all__ = [
     "MAX_SIZE_BYTES",
     "NfsSource",
     "DigestingStore",
+    "FolderStore",
     "ObjectInfo",
     "PythonSource",
     "RemoteStore",
@@ -231,6 +232,17 @@ class RemoteStore(Protocol):
     """
 
     server: str
+
+
+@runtime_checkable
+class FolderStore(Protocol):
+    """A `Store` that lists sub-folders; of any other, only the files directly in a folder can be pulled."""
+
+    def folders(self, prefix: str) -> list[str]:
+        """Name every folder directly in a folder, sorted, without slashes; of an absent folder, none.
+
+        A name is as the storage has it: it may be one that no disk should have.
+        """
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Optional methods of a store: `digest` and `write`."""
+"""Optional methods of a store: `digest`, `folders` and `write`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamer import _native
 from streamer.core.errors import AccessDeniedError
 from streamer.core.options.options import MIB
 from streamer.core.store.digests import CHECKSUMS, NoDigest
-from streamer.core.store.sources import DigestingStore, WritableStore
+from streamer.core.store.sources import DigestingStore, FolderStore, WritableStore
 from streamer.plugins.contract.rules import rule
 from streamer.plugins.contract.storage import ContractStorage, pattern, read_whole
 
@@ -37,6 +37,20 @@ class ExtrasContract(ContractStorage):
             expected = _digest(digest.algorithm, data[begin : part.end])
             assert part.value == expected, f"digest gave {part.value} for bytes whose {digest.algorithm} is {expected}"
             begin = part.end
+
+    @rule
+    def test_every_sub_folder_is_named(self) -> None:
+        """A store with `folders` names the sub-folders of a folder, sorted, and none of its files; of a file, none."""
+        if not isinstance(self._open(self._uri()), FolderStore):
+            pytest.skip("this store names no folders")
+        for name in ("a.bin", "vae/model.bin", "unet/a/b.bin", "unet/c.bin"):
+            self._put(name, b"123")
+        store = self._open(self._uri())
+        assert isinstance(store, FolderStore)
+        assert store.folders(store.root) == ["unet", "vae"]
+        assert store.folders(f"{store.root}/unet") == ["a"]
+        assert store.folders(f"{store.root}/unet/a") == store.folders(f"{store.root}/a.bin") == []
+        assert [self.name(info) for info in self._listed(self._open(self._uri("unet")))] == ["c.bin"]
 
     @rule
     def test_what_is_written_is_read_and_replaced(self) -> None:

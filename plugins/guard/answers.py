@@ -17,7 +17,7 @@ from streamer.core.store.digests import NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo
 from streamer.plugins.guard.plugin import BrokenContractError, kind_of
 
-__all__ = ["digest_in", "info_in", "listing_in", "number_in", "text_in"]
+__all__ = ["digest_in", "info_in", "listing_in", "names_in", "number_in", "text_in"]
 
 
 def text_in(value: Any, what: str, *, may_be_none: bool = False) -> Any:
@@ -100,6 +100,27 @@ def listing_in(answer: Any, folder: str, limits: Limits, uri: str) -> list[Objec
             raise BrokenContractError(f"listed {quoted(info.path)} twice")
         listed[info.path] = info
     return sorted(listed.values(), key=lambda info: info.path)
+
+
+def names_in(answer: Any, limits: Limits, uri: str | None) -> list[str]:
+    """Return the names of the folders in a folder, sorted.
+
+    Args:
+        answer: What the store's `folders` returned.
+        limits: The most entries to take.
+        uri: The folder, without secrets.
+
+    Raises:
+        BrokenContractError: these are no names.
+        StorageError: there are too many.
+    """
+    if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
+        raise BrokenContractError(f"returned {kind_of(answer)}, not a list of names")
+    count, names = ListingCount(limits, uri or ""), set()
+    for each in answer:
+        count.add(1)
+        names.add(str(text_in(each, "name of a folder")))
+    return sorted(names)
 
 
 def is_directly_in(folder: str, path: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.sources import ObjectInfo, Source
-from streamer.plugins.guard.answers import digest_in, info_in, listing_in, text_in
+from streamer.plugins.guard.answers import digest_in, info_in, listing_in, names_in, text_in
 from streamer.plugins.guard.calls import Calls
 from streamer.plugins.guard.plugin import BrokenContractError, kind_of
 from streamer.plugins.guard.sources import guarded_source
@@ -43,6 +43,8 @@ class GuardedStore:
         # As attributes of the instance, since Python finds out by these what a store is able to do.
         if "digest" in optional:
             self.digest: Callable[[ObjectInfo], ObjectDigest | NoDigest] = self._digest
+        if "folders" in optional:
+            self.folders: Callable[[str], list[str]] = self._folders
         if "write" in optional:
             self.write: Callable[[str, bytes], None] = self._write
 
@@ -72,6 +74,10 @@ class GuardedStore:
     def _digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         return self._calls.ask("digest", lambda: digest_in(self._store.digest(info)), info.uri)
 
+    def _folders(self, prefix: str) -> list[str]:
+        uri = self._uri(prefix)
+        return self._calls.ask("folders", lambda: names_in(self._store.folders(prefix), self._calls.limits, uri), uri)
+
     def _write(self, path: str, data: bytes) -> None:
         self._calls.ask("write", lambda: self._store.write(path, data), self._uri(path))
 
@@ -83,7 +89,7 @@ class GuardedStore:
         return shown + path[len(root) :]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("digest", "server", "write"):
+        if name.startswith("_") or name in ("digest", "folders", "server", "write"):
             raise AttributeError(name)
         return getattr(self._store, name)
 
@@ -109,7 +115,7 @@ def _parts_of(store: Any) -> tuple[str, str | None, set[str]]:
         lacking.append("root")
     if lacking:
         raise BrokenContractError(f"returned {kind_of(store)}, which lacks {', '.join(lacking)}")
-    optional = {name for name in ("digest", "write") if getattr(store, name, None) is not None}
+    optional = {name for name in ("digest", "folders", "write") if getattr(store, name, None) is not None}
     for name in optional:
         if not callable(getattr(store, name)):
             raise BrokenContractError(f"returned a store whose {name} is no method")

@@ -14,6 +14,8 @@ import click
 
 import streamer
 from streamer import plugins
+from streamer._pull.command import run_pull
+from streamer._pull.pull import Wanted
 from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
 
@@ -122,6 +124,48 @@ def write_manifest(uri: str, storage_options: str | None, as_json: bool) -> None
         click.echo(
             f"{printable(report.uri)}: {report.tensors} tensors, {report.bytes / 1e9:.3f} GB in {report.seconds:.2f} s"
         )
+
+
+@main.command("pull")
+@click.argument("uri")
+@click.argument("folder", type=click.Path(file_okay=False), metavar="DIR")
+@click.option("--include", multiple=True, metavar="PATTERN", help="Pull only files that match; may be repeated.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files that match; may be repeated.")
+@click.option("--no-verify", is_flag=True, help="Do not compare files with the digests that the storage keeps.")
+@click.option("--check", is_flag=True, help="Read files that are there already, and pull those that changed again.")
+@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object, also of an error.")
+@click.option("--quiet", is_flag=True, help="Show no progress and no summary.")
+@click.pass_context
+def pull_folder(
+    context: click.Context,
+    /,
+    uri: str,
+    folder: str,
+    *,
+    storage_options: str | None,
+    as_json: bool,
+    quiet: bool,
+    **wanted: Any,
+) -> None:
+    """Copy all files below URI, or the one that it names, into the folder DIR.
+
+    They appear there when all of them are whole. Run again, it goes on where it stopped, and reads nothing where
+    everything is there. A pattern is of the name relative to URI; its * matches slashes, too.
+
+    Exit codes: 0 all there, 2 usage, 65 wrong data, 66 not found, 69 storage unavailable, 73 disk full or not
+    writable, 75 changed meanwhile (try again), 76 TLS or protocol, 77 access denied, 130 and 143 interrupted.
+
+    Example: python -m streamer pull s3://bucket/model /mnt/models --include '*.safetensors' --include '*.json'
+    """
+    chosen = Wanted(
+        include=wanted["include"],
+        exclude=wanted["exclude"],
+        is_verified=not wanted["no_verify"],
+        is_checked=wanted["check"],
+        storage_options=_options_of(storage_options),
+    )
+    context.exit(run_pull(uri, folder, chosen, as_json=as_json, is_quiet=quiet))
 
 
 def _options_of(text: str | None) -> dict[str, Any] | None:

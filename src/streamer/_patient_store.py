@@ -12,7 +12,16 @@ from streamer import _native
 from streamer.core.outages.patience import Patience
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
-from streamer.core.store.sources import DigestingStore, HttpSource, ObjectInfo, PythonSource, RemoteStore, Source, Store
+from streamer.core.store.sources import (
+    DigestingStore,
+    FolderStore,
+    HttpSource,
+    ObjectInfo,
+    PythonSource,
+    RemoteStore,
+    Source,
+    Store,
+)
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["patient"]
@@ -42,6 +51,8 @@ class _PatientStore:
     def __init__(self, store: Any, server: str, patience: Patience, secrets: SecretTexts) -> None:
         self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
         self.root: str = store.root
+        if isinstance(store, FolderStore):  # as an attribute of the instance: by that Python finds out
+            self.folders: Callable[[str], list[str]] = lambda prefix: self._ask(lambda: store.folders(prefix))
 
     def info(self, path: str) -> ObjectInfo:
         info: ObjectInfo = self._ask(lambda: self._store.info(path))

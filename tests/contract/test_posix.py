@@ -18,7 +18,7 @@ class TestPath(BackendContract):
 
     def put(self, name: str, data: bytes) -> None:
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name("being written").write_bytes(data)
         path.with_name("being written").rename(path)
 
@@ -38,7 +38,7 @@ class TestRewrittenInPlace(TestPath):
 
     def put(self, name: str, data: bytes) -> None:
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         stat = path.stat()
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))  # two writes within a tick of the clock

@@ -1,0 +1,119 @@
+"""``python -m streamer pull``: what it was asked, what it shows, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import click
+
+from streamer._progress import ProgressOption
+from streamer._pull.exit_codes import exit_code_of
+from streamer._pull.pull import PullReport, Wanted, pull
+from streamer.core.errors import StreamerError
+from streamer.core.quoting import printable, size_text
+
+__all__ = ["run_pull"]
+
+INTERRUPTED, TERMINATED = 130, 143
+SHOWN_EVERY_S = 10.0  # a line where nobody watches: a container's log
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM: kubectl and Docker send it, and SIGKILL later."""
+
+
+def run_pull(uri: str, folder: str, wanted: Wanted, *, as_json: bool, is_quiet: bool) -> int:
+    """Pull, tell the result, and return the exit code.
+
+    Args:
+        uri: As for `pull`.
+        folder: As for `pull`.
+        wanted: As for `pull`.
+        as_json: The result is one JSON object on standard output.
+        is_quiet: Nothing is shown but errors and that object.
+    """
+    say = _nothing if is_quiet else _say
+    try:
+        with _terminable():
+            report = pull(uri, folder, wanted, progress=_progress(say, is_quiet=is_quiet), on_wait=say)
+    except KeyboardInterrupt:
+        return _failed("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
+    except _TerminatedError:
+        return _failed("terminated; run it again to go on", TERMINATED, None, as_json=as_json)
+    except (StreamerError, OSError) as error:
+        return _failed(_text_of(error), exit_code_of(error), type(error).__name__, as_json=as_json)
+    if as_json:
+        click.echo(json.dumps(report.to_dict()))
+    elif not is_quiet:
+        click.echo(_summary(report))
+    return 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does; process 1 of a container would ignore it otherwise."""
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        raise _TerminatedError
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _progress(say: Callable[[str], None], *, is_quiet: bool) -> ProgressOption:
+    """Choose a bar on a terminal, and a line now and then elsewhere."""
+    if is_quiet:
+        return False
+    if sys.stderr.isatty():
+        return True
+    next_at = time.monotonic() + SHOWN_EVERY_S
+
+    def show(done_bytes: int, total_bytes: int) -> None:
+        nonlocal next_at
+        if time.monotonic() >= next_at:
+            next_at = time.monotonic() + SHOWN_EVERY_S
+            say(f"{size_text(done_bytes)} of {size_text(total_bytes)}")
+
+    return show
+
+
+def _summary(report: PullReport) -> str:
+    lines = [f"removed {each}, which {report.uri} no longer has" for each in report.removed]
+    there = f"{report.files} files, {size_text(report.bytes)}, all there"
+    read = f"{size_text(report.read_bytes)} read in {report.seconds:.1f} s"
+    verified = f"{report.verified_files} files compared with a digest of their storage"
+    lines.append(f"{report.folder}: {there}; {read}, {verified}")
+    return "\n".join(map(printable, lines))
+
+
+def _text_of(error: BaseException) -> str:
+    if isinstance(error, StreamerError) or not isinstance(error, OSError) or not error.filename:
+        return str(error)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
+
+
+def _failed(message: str, code: int, kind: str | None, *, as_json: bool) -> int:
+    if as_json:
+        told: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
+        click.echo(json.dumps(told))
+    click.echo(f"Error: {printable(message)}", err=True)
+    return code
+
+
+def _say(text: str) -> None:
+    click.echo(printable(text), err=True)
+
+
+def _nothing(_text: str) -> None:
+    pass

@@ -1,0 +1,89 @@
+"""The digests of one file, updated with its bytes in order: a CRC-32C of our own, and that of its storage."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from streamer import _native
+from streamer.core.checkpoint.store_verification import mismatch
+from streamer.core.engine.session import SourceObject
+from streamer.core.store.digests import CHECKSUMS, HASHES, NoDigest, ObjectDigest
+
+__all__ = ["OWN", "FileDigests", "hash_of"]
+
+OWN = "crc32c"  # computed by an instruction of the processor
+
+
+class FileDigests:
+    """Of one file.
+
+    Args:
+        source_object: That is read.
+        expected: By its storage.
+
+    Attributes:
+        verified_by: The algorithm of the storage's digest, or None.
+    """
+
+    def __init__(self, source_object: SourceObject, expected: ObjectDigest | NoDigest) -> None:
+        self._object = source_object
+        self._expected = expected if isinstance(expected, ObjectDigest) else None
+        self.verified_by = self._expected.algorithm if self._expected else None
+        self._own = self._of_part = self._part = self._position = 0
+        self._hash: Any = None
+        if self.verified_by in HASHES:
+            self._hash = hashlib.new(str(self.verified_by), usedforsecurity=False)
+
+    @property
+    def crc32c(self) -> str:
+        """Of the bytes so far."""
+        return f"{self._own:08x}"
+
+    def update(self, data: memoryview) -> None:
+        """Add the next bytes.
+
+        Raises:
+            ChecksumError: a part is complete, and is not what the storage keeps a digest of.
+        """
+        self._own = _native.crc(OWN, data, self._own)
+        if self._hash is not None:
+            self._hash.update(data)
+        elif self._expected is not None:
+            self._update_parts(self._expected, data)
+        self._position += data.nbytes
+
+    def finish(self) -> None:
+        """Compare the hash of the whole file; raises as `update`."""
+        if self._hash is not None and self._expected is not None:
+            self._compare(0, self._position, self._expected.parts[0].value, self._hash.hexdigest())
+
+    def _update_parts(self, expected: ObjectDigest, data: memoryview) -> None:
+        position = self._position
+        while data.nbytes:
+            part = expected.parts[self._part]
+            some = data[: part.end - position]
+            self._of_part = _native.crc(expected.algorithm, some, self._of_part)
+            position, data = position + some.nbytes, data[some.nbytes :]
+            if position == part.end:
+                begin = expected.parts[self._part - 1].end if self._part else 0
+                found = f"{self._of_part:0{2 * CHECKSUMS[expected.algorithm]}x}"
+                self._compare(begin, part.end, part.value, found)
+                self._part, self._of_part = self._part + 1, 0
+
+    def _compare(self, begin: int, end: int, expected: str, found: str) -> None:
+        if found != expected:
+            raise mismatch(self._object, str(self.verified_by), (begin, end), expected, found)
+
+
+def hash_of(digest: ObjectDigest | NoDigest) -> str | None:
+    """Name the content of a file by the hash that its storage keeps, or None: a checksum names none.
+
+    Example:
+        >>> from streamer.core.store.digests import PartDigest
+        >>> hash_of(ObjectDigest("sha256", (PartDigest(9, "0f"),)))
+        'sha256:0f'
+    """
+    if isinstance(digest, NoDigest) or digest.algorithm not in HASHES:
+        return None
+    return f"{digest.algorithm}:{digest.parts[0].value}"

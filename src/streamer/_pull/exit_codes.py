@@ -1,0 +1,62 @@
+"""Exit codes of ``python -m streamer pull``, with which an init container or a script decides what to do.
+
+They are those of ``sysexits.h`` where it has one that fits.
+"""
+
+from __future__ import annotations
+
+from streamer.core.errors import (
+    AccessDeniedError,
+    ChangedError,
+    ChecksumError,
+    FormatError,
+    ObjectNotFoundError,
+    OutOfMemoryError,
+    RangeResponseError,
+    RedirectError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TruncatedError,
+    UsageError,
+)
+
+__all__ = ["exit_code_of"]
+
+USAGE = 2  # as click's own
+WRONG_DATA = 65
+NOT_FOUND = 66
+UNAVAILABLE = 69
+INTERNAL = 70
+DISK = 73
+TRY_AGAIN = 75
+PROTOCOL = 76
+DENIED = 77
+
+# The first that fits counts: a class comes before those it is derived from.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (UsageError, USAGE),
+    (FormatError, WRONG_DATA),
+    (ChecksumError, WRONG_DATA),
+    (TruncatedError, WRONG_DATA),
+    (ObjectNotFoundError, NOT_FOUND),
+    (AccessDeniedError, DENIED),
+    (ChangedError, TRY_AGAIN),
+    (OutOfMemoryError, TRY_AGAIN),
+    (TlsError, PROTOCOL),
+    (RedirectError, PROTOCOL),
+    (RangeResponseError, PROTOCOL),
+    (StorageError, UNAVAILABLE),
+    (StreamerError, INTERNAL),
+    (OSError, DISK),
+)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Choose the code for an error.
+
+    Example:
+        >>> [exit_code_of(error) for error in (ObjectNotFoundError("gone"), OSError(28, "No space left on device"))]
+        [66, 73]
+    """
+    return next((code for kind, code in _CODES if isinstance(error, kind)), INTERNAL)

@@ -1,0 +1,175 @@
+"""One file on its way: its first bytes under a name of its own, with a note of which version of which file they are.
+
+Guarantees: it is continued only where URI, version and size are the same. After a crash of the machine, only bytes
+count that were flushed to the disk before; after the death of this process alone, all that were written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from streamer._pull.digesting import FileDigests
+from streamer._pull.record import PulledFile
+from streamer.backends.posix.atomic_write import draft_of
+from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.sources import ObjectInfo
+
+__all__ = ["Part", "part_path"]
+
+SYNC_EVERY_BYTES = 256 << 20  # what a crash of the machine may cost, of each file that is being written
+READ_BYTES = 8 << 20
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Part:
+    """Holds a file until it is whole, and then until all others are.
+
+    Args:
+        folder: Of all parts.
+        name: The file's own.
+        info: Of the file that is wanted.
+
+    Attributes:
+        offset: Bytes that are here.
+        crc32c: Of the whole file, once it is verified.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+
+    def __init__(self, folder: str, name: str, info: ObjectInfo) -> None:
+        self.path = part_path(folder, name)
+        self._note_path = f"{self.path}.json"
+        self._name, self._info = name, info
+        self._identity = [name, info.uri, info.version, info.size_bytes]
+        self._descriptor = -1
+        note = self._note()
+        self.crc32c: str | None = note.get("crc32c")
+        self._verified_by: str | None = note.get("verified_by")
+        self._synced_bytes = int(note.get("synced_bytes", 0))
+        self.offset = self._bytes_here(note)
+
+    def is_whole(self, expected: ObjectDigest | NoDigest) -> bool:
+        """Whether all bytes are here, and were compared with the digest of their storage where it has one."""
+        is_compared = isinstance(expected, NoDigest) or self._verified_by is not None
+        return self.crc32c is not None and self.offset == self._info.size_bytes and is_compared
+
+    def write(self, data: memoryview, digests: FileDigests) -> None:
+        """Write the next bytes; what was here before is read for the digests.
+
+        Raises:
+            ChecksumError: the bytes are not what the storage keeps a digest of; they are removed.
+            OSError: the file cannot be written.
+        """
+        self._open(digests)
+        self._added(digests, data)
+        try:
+            while data.nbytes:
+                written = os.pwrite(self._descriptor, data, self.offset)
+                self.offset, data = self.offset + written, data[written:]
+        except OSError as error:
+            error.filename = self.path
+            raise
+        if self.offset - self._synced_bytes >= SYNC_EVERY_BYTES:
+            os.fdatasync(self._descriptor)
+            self._synced_bytes = self.offset
+            self._write_note()
+
+    def finish(self, digests: FileDigests) -> None:
+        """Verify the whole file and flush it to the disk; raises as `write`."""
+        self._open(digests)
+        try:
+            digests.finish()
+        except BaseException:
+            self.discard()
+            raise
+        os.fsync(self._descriptor)
+        self.close()
+        self._synced_bytes, self.crc32c, self._verified_by = self.offset, digests.crc32c, digests.verified_by
+        self._write_note()
+
+    def close(self) -> None:
+        """Close the file; it stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self.close()
+        self.offset, self._synced_bytes, self.crc32c, self._verified_by = 0, 0, None, None
+        for path in (self._note_path, self.path):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def pulled(self, digest: str | None) -> PulledFile:
+        """Describe the whole file for the record, with the hash that its storage keeps."""
+        assert self.crc32c is not None
+        return PulledFile(self.offset, self._info.version, self.crc32c, digest, self._verified_by)
+
+    def _open(self, digests: FileDigests) -> None:
+        if self._descriptor >= 0:
+            return
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        os.ftruncate(self._descriptor, self.offset)
+        self._write_note()
+        at = 0
+        while at < self.offset:
+            data = os.pread(self._descriptor, min(READ_BYTES, self.offset - at), at)
+            self._added(digests, memoryview(data))
+            at += len(data)
+
+    def _added(self, digests: FileDigests, data: memoryview) -> None:
+        try:
+            digests.update(data)
+        except BaseException:
+            self.discard()
+            raise
+
+    def _bytes_here(self, note: dict[str, Any]) -> int:
+        try:
+            size_bytes = os.lstat(self.path).st_size
+        except FileNotFoundError:
+            return 0
+        is_of_this_boot = note.get("boot") == _boot()
+        here = size_bytes if is_of_this_boot else min(size_bytes, self._synced_bytes)
+        return min(here, self._info.size_bytes or 0) if note else 0
+
+    def _note(self) -> dict[str, Any]:
+        """Read what is known of the bytes here; nothing, if they are not of this version or of no known one."""
+        try:
+            note = json.loads(Path(self._note_path).read_bytes())
+            if self._info.version is not None and note["identity"] == self._identity and int(note["synced_bytes"]) >= 0:
+                return dict(note)
+        except (KeyError, OSError, TypeError, ValueError):
+            pass
+        return {}
+
+    def _write_note(self) -> None:
+        note = {
+            "identity": self._identity,
+            "boot": _boot(),
+            "synced_bytes": self._synced_bytes,
+            "crc32c": self.crc32c,
+            "verified_by": self._verified_by,
+        }
+        # Not flushed: it claims no more of the file than what is, and a crash that loses it costs a read.
+        with draft_of(self._note_path, is_flushed=False) as draft:
+            Path(draft).write_text(json.dumps(note))
+
+
+def part_path(folder: str, name: str) -> str:
+    """Say where the part of a file lies, whatever the file is called."""
+    return os.path.join(folder, hashlib.sha256(os.fsencode(name)).hexdigest()[:40])
+
+
+def _boot() -> str | None:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,282 @@
+"""Copies a folder of any storage, or one file, into a folder on a disk.
+
+Guarantees: no file has its final name before every file is whole, verified and flushed to the disk. Run again, it reads
+only what is missing, or nothing. Nothing that is pulled is executed. Refuses names that leave the folder, a folder that
+holds another pull, and a disk without enough room, before it reads a byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from streamer import _native
+from streamer._locate import opened_store
+from streamer._progress import Progress, ProgressOption
+from streamer._pull.digesting import OWN, FileDigests, hash_of
+from streamer._pull.folder import Folder, open_folder
+from streamer._pull.listing import files_below
+from streamer._pull.names import check_names, is_selected
+from streamer._pull.part import READ_BYTES, Part
+from streamer._pull.placing import finish_placing, place
+from streamer._pull.record import PulledFile, PulledFolder
+from streamer._pull.transfer import Incoming, transfer
+from streamer.core.checkpoint.shards import source_object
+from streamer.core.checkpoint.strategies import digests_of
+from streamer.core.errors import ChecksumError, ObjectNotFoundError, UsageError
+from streamer.core.options.arguments import check_storage_options, check_uri
+from streamer.core.options.options import Options
+from streamer.core.options.settings import Settings, resolve
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.digests import NoDigest, ObjectDigest
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import ObjectInfo, Store
+from streamer.plugins.registry import scheme_of
+
+__all__ = ["PullReport", "Wanted", "pull"]
+
+_log = logging.getLogger("streamer")
+
+_UNVERIFIED = NoDigest("digests were not asked for")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to pull, and how.
+
+    Attributes:
+        include: Patterns; empty: every file.
+        exclude: Patterns of files that are left out.
+        is_verified: Files are compared with the digests that their storage keeps.
+        is_checked: Files that are there already are read, and compared with the record.
+        storage_options: As for `streamer.load`.
+        options: As for `streamer.load`.
+    """
+
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    is_verified: bool = True
+    is_checked: bool = False
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    options: Options | None = None
+
+
+@dataclass(frozen=True)
+class PullReport:
+    """What a pull did.
+
+    Attributes:
+        uri: Where the files come from, without secrets.
+        folder: Where they are.
+        files: Number of files that are there now.
+        bytes: Their bytes.
+        read_bytes: Bytes that were read from the storage.
+        kept_files: Files that were there already.
+        verified_files: Files that were compared with a digest of their storage, now or earlier.
+        removed: Files of an earlier pull that the storage has no more.
+        seconds: Duration.
+    """
+
+    uri: str
+    folder: str
+    files: int
+    bytes: int
+    read_bytes: int
+    kept_files: int
+    verified_files: int
+    removed: tuple[str, ...]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values for JSON."""
+        return asdict(self)
+
+
+def pull(
+    uri: str, path: str, wanted: Wanted, *, progress: ProgressOption, on_wait: Callable[[str], None]
+) -> PullReport:
+    """Pull what is wanted; wait while another process pulls into the same folder.
+
+    Args:
+        uri: Of a folder, or of one file.
+        path: The folder to fill; it is made where it is missing.
+        wanted: Of the files there.
+        progress: As for `streamer.load`.
+        on_wait: Called with a line where another pull is waited for.
+
+    Raises:
+        UsageError: the folder holds another pull; and as `streamer.load`.
+        ObjectNotFoundError: there is nothing, or nothing that is wanted.
+        FormatError: a name leaves the folder.
+        ChangedError: a file was replaced meanwhile.
+        ChecksumError: the bytes mismatch the storage's digest.
+        StorageError: and its kinds, from the storage.
+        OSError: the folder cannot be written, or has no room.
+    """
+    check_uri(uri)
+    check_storage_options(wanted.storage_options)
+    uri, storage_options = hidden_uri(uri), hidden(wanted.storage_options)
+    settings = resolve(wanted.options)
+    with opened_store(uri, storage_options, None, settings) as store:
+        _check_apart(uri, store, path)
+        with open_folder(path, on_wait) as folder:
+            finish_placing(folder)
+            return _Pull(uri, folder, store, settings, wanted).run(progress)
+
+
+class _Pull:
+    def __init__(self, uri: str, folder: Folder, store: Store, settings: Settings, wanted: Wanted) -> None:
+        self._uri, self._label, self._folder, self._store = uri, redact(uri).rstrip("/"), folder, store
+        self._settings, self._wanted = settings, wanted
+        self._record = folder.record()
+
+    def run(self, progress: ProgressOption) -> PullReport:
+        if self._record is not None and self._record.uri != self._label:
+            raise UsageError(
+                f"the folder {self._folder.path} holds a pull of {self._record.uri}",
+                uri=self._label,
+                hint="Name another folder, or remove that one",
+            )
+        listed = files_below(self._store, self._uri)
+        chosen = self._chosen(listed)
+        kept = self._kept(chosen)
+        gone, others = self._others(listed, chosen)
+        missing = {name: info for name, info in chosen.items() if name not in kept}
+        pulled, parts, read_bytes = self._pull(missing, progress)
+        record = PulledFolder(self._label, {**others, **kept, **pulled})
+        if pulled or gone or self._record is None or self._folder.is_marked:
+            place(self._folder, record, gone, parts)
+        files = record.files.values()
+        return PullReport(
+            self._label,
+            self._folder.path,
+            len(record.files),
+            sum(each.size_bytes for each in files),
+            read_bytes,
+            len(kept),
+            sum(each.verified_by is not None for each in files),
+            tuple(gone),
+            time.monotonic() - (self._settings.began or 0.0),
+        )
+
+    def _chosen(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
+        """Select files, check their names, and look up the sizes that a listing has not."""
+        wanted = self._wanted
+        names = [name for name in sorted(listed) if is_selected(name, wanted.include, wanted.exclude)]
+        if not names:
+            raise ObjectNotFoundError(
+                f"none of the {len(listed)} files there is wanted", uri=self._label, hint="Check the patterns"
+            )
+        check_names(names, self._label)
+
+        def sized(name: str) -> ObjectInfo:
+            info = listed[name]
+            return self._store.info(info.path) if info.size_bytes is None else info
+
+        return dict(zip(names, in_parallel(sized, names, role="info"), strict=True))
+
+    def _kept(self, chosen: Mapping[str, ObjectInfo]) -> dict[str, PulledFile]:
+        """Find the files that are in the folder already, in the version that the storage has now."""
+        recorded = self._record.files if self._record else {}
+        here = {
+            name: recorded[name]
+            for name, info in chosen.items()
+            if name in recorded
+            and recorded[name].size_bytes == info.size_bytes
+            and self._folder.has_file(name, recorded[name].size_bytes)
+        }
+        kept = {name: each for name, each in here.items() if each.version and each.version == chosen[name].version}
+        doubted = [name for name, each in here.items() if name not in kept and each.digest]
+        for name, digest in zip(doubted, digests_of(self._store, [chosen[name] for name in doubted]), strict=True):
+            if hash_of(digest) == here[name].digest:  # another commit or upload of the same bytes
+                kept[name] = replace(here[name], version=chosen[name].version)
+        if self._wanted.is_checked:
+            intact = in_parallel(lambda name: self._is_intact(name, kept[name]), list(kept), role="check")
+            kept = {name: each for (name, each), is_intact in zip(kept.items(), intact, strict=True) if is_intact}
+        return kept
+
+    def _is_intact(self, name: str, pulled: PulledFile) -> bool:
+        value = 0
+        with open(self._folder.file(name), "rb", buffering=0) as file:
+            while data := file.read(READ_BYTES):
+                value = _native.crc(OWN, data, value)
+        return f"{value:08x}" == pulled.crc32c
+
+    def _others(
+        self, listed: Mapping[str, ObjectInfo], chosen: Mapping[str, ObjectInfo]
+    ) -> tuple[list[str], dict[str, PulledFile]]:
+        """Sort what earlier pulls left beside this selection: gone or replaced in the storage, or still the same."""
+        recorded = self._record.files if self._record else {}
+        rest = {name: each for name, each in recorded.items() if name not in chosen}
+        others = {name: each for name, each in rest.items() if name in listed and listed[name].version == each.version}
+        return sorted(set(rest) - set(others)), others
+
+    def _pull(
+        self, missing: Mapping[str, ObjectInfo], progress: ProgressOption
+    ) -> tuple[dict[str, PulledFile], list[Part], int]:
+        if not missing:
+            return {}, [], 0
+        parts = {name: Part(self._folder.parts, name, info) for name, info in missing.items()}
+        for name in missing:
+            self._folder.file(name)  # no link on the way
+        needed_bytes = sum((info.size_bytes or 0) - parts[name].offset for name, info in missing.items())
+        self._folder.check_space(needed_bytes)
+        if self._record is None:
+            self._folder.mark()
+        infos = list(missing.values())
+        digests = digests_of(self._store, infos) if self._wanted.is_verified else [_UNVERIFIED] * len(infos)
+        expected = dict(zip(missing, digests, strict=True))
+        try:
+            read_bytes = self._transfer(missing, parts, expected, progress)
+        except ChecksumError as error:  # a bit may have flipped on the way; in the storage, it will be wrong again
+            _log.warning("%s: %s; it is read again", error.uri, error.message)
+            read_bytes = self._transfer(missing, parts, expected, progress)
+        pulled = {name: part.pulled(hash_of(expected[name])) for name, part in parts.items()}
+        return pulled, list(parts.values()), read_bytes
+
+    def _transfer(
+        self,
+        missing: Mapping[str, ObjectInfo],
+        parts: Mapping[str, Part],
+        expected: Mapping[str, ObjectDigest | NoDigest],
+        progress: ProgressOption,
+    ) -> int:
+        """Read what is missing, and return how many bytes that was."""
+        incoming = self._incoming(missing, parts, expected)
+        read_bytes = sum(each.source_object.size_bytes - each.part.offset for each in incoming)
+        with Progress(progress, read_bytes, f"{self._label} ({len(missing)} files)") as shown:
+            transfer(incoming, self._store, self._settings, shown.update, shown.note)
+        return read_bytes
+
+    def _incoming(
+        self,
+        missing: Mapping[str, ObjectInfo],
+        parts: Mapping[str, Part],
+        expected: Mapping[str, ObjectDigest | NoDigest],
+    ) -> list[Incoming]:
+        """Find out where the bytes of the files are that are not whole; the others wait for them."""
+        names = [name for name in missing if not parts[name].is_whole(expected[name])]
+        objects = in_parallel(partial(source_object, self._store), [missing[name] for name in names], role="source")
+        # Only then do requests ask for checksums of their answers, and are as small as these require.
+        objects = [replace(each, compares_answers=self._wanted.is_verified) for each in objects]
+        return [
+            Incoming(missing[name], each, parts[name], FileDigests(each, expected[name]))
+            for name, each in zip(names, objects, strict=True)
+        ]
+
+
+def _check_apart(uri: str, store: Store, path: str) -> None:
+    """Refuse to fill a folder that is pulled, lies in it, or holds it: a pull would find its own files."""
+    if scheme_of(uri) != "file":
+        return
+    source, target = Path(os.path.realpath(store.root)), Path(os.path.realpath(path))
+    if source == target or source in target.parents or target in source.parents:
+        raise UsageError("the folder and what is pulled are in one another", uri=redact(uri), hint="Name another")

@@ -1,0 +1,133 @@
+"""Reads the missing bytes of many files in one session of the engine, and has them written while it reads on.
+
+Guarantees: memory is bounded, however many and large the files are. Each file is of one version, and compared with its
+storage's digest where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from streamer._pull.digesting import FileDigests
+from streamer._pull.part import Part
+from streamer._pull.writers import Writers
+from streamer.core.engine.plan import Item, plan_reads
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.errors import ChangedError
+from streamer.core.options.settings import Settings
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import FileSource, NfsSource, ObjectInfo, Store
+
+__all__ = ["Incoming", "transfer"]
+
+PIECE_BYTES = 8 << 20  # the largest block, so that a piece is complete with one answer
+AHEAD_BYTES = 256 << 20  # read and not yet written; the pieces that wait for a thread come on top: 64 MiB
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """One file to read.
+
+    Attributes:
+        info: As its storage describes it.
+        source_object: Where its bytes are.
+        part: Where they go.
+        digests: Of its bytes.
+    """
+
+    info: ObjectInfo
+    source_object: SourceObject
+    part: Part
+    digests: FileDigests
+
+    def write(self, data: memoryview) -> None:
+        """Write the next bytes; raises as `Part.write`."""
+        self.part.write(data, self.digests)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.part.close()
+
+    def finish(self) -> None:
+        """Verify and flush the file; raises as `Part.finish`."""
+        self.part.finish(self.digests)
+
+
+def transfer(
+    files: Sequence[Incoming],
+    store: Store,
+    settings: Settings,
+    on_progress: Callable[[Callable[[], int]], None],
+    on_wait: Callable[[str], None],
+) -> None:
+    """Read all bytes that are missing, and finish all files.
+
+    Args:
+        files: To read.
+        store: Of the files.
+        settings: How to read.
+        on_progress: As for `ReadSession`.
+        on_wait: As for `ReadSession`.
+
+    Raises:
+        ChangedError: a file was replaced meanwhile.
+        ChecksumError: the bytes mismatch the storage's digest.
+        StorageError: and its kinds, from the storage.
+        OSError: a file cannot be written.
+    """
+    owners, items = [], []
+    for number, each in enumerate(files):
+        size_bytes = each.source_object.size_bytes
+        for begin in range(each.part.offset, size_bytes, PIECE_BYTES):
+            owners.append(number)
+            items.append(Item(number, begin, min(begin + PIECE_BYTES, size_bytes)))
+    objects = [each.source_object for each in files]
+    own = replace(settings, memory_limit_bytes=min(settings.memory_limit_bytes, AHEAD_BYTES))
+    with Writers(files) as writers:
+        for number, each in enumerate(files):
+            if each.part.offset == each.source_object.size_bytes:  # empty, or only its end was not seen
+                writers.put(number, None)
+        if items:
+            plan = plan_reads(items, 0)
+            session = ReadSession(
+                objects, plan, own, in_item_order=True, on_progress=on_progress, on_wait=on_wait, items="pieces"
+            )
+            with closing(session):
+                _write(session, writers, files, owners, items)
+        writers.finish()
+    _check_unchanged(files, store)
+
+
+def _write(
+    session: ReadSession, writers: Writers, files: Sequence[Incoming], owners: list[int], items: list[Item]
+) -> None:
+    while arrived := session.next_items():
+        for item in arrived:
+            number = owners[item]
+            memory = session.take(item)
+            assert memory is not None
+            writers.put(number, memoryview(memory))
+            if items[item].end == files[number].source_object.size_bytes:
+                writers.put(number, None)
+
+
+def _check_unchanged(files: Sequence[Incoming], store: Store) -> None:
+    """Look again at files of a disk: what was read is of the time between the two looks.
+
+    A server compares the version itself, and a source in Python confirms its own.
+    """
+    looked_at = [each for each in files if isinstance(each.source_object.source, (FileSource, NfsSource))]
+
+    def look(each: Incoming) -> None:
+        now = store.info(each.info.path)
+        if (now.version, now.size_bytes) != (each.info.version, each.info.size_bytes):
+            each.part.discard()
+            raise ChangedError(
+                f"the file was replaced while it was pulled: version {each.info.version} became {now.version}",
+                uri=each.info.uri,
+                hint="Pull again",
+            )
+
+    in_parallel(look, looked_at, role="look")

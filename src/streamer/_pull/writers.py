@@ -1,0 +1,117 @@
+"""Threads that write files while the engine reads on: each file by one of them, in order.
+
+Guarantees: the first failure ends all, and is raised by `put` or `finish`. Closing waits a second at most for a disk
+that hangs; such a thread does not delay the interpreter's exit.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol
+
+__all__ = ["Destination", "Writers"]
+
+THREADS = 4  # while one waits for a flush, others write
+WAITING = 2  # pieces of 8 MiB for each
+CLOSE_TIMEOUT_S = 1.0
+
+
+class Destination(Protocol):
+    """One file that is written."""
+
+    def write(self, data: memoryview) -> None:
+        """Write the next bytes."""
+
+    def finish(self) -> None:
+        """All bytes are written."""
+
+    def close(self) -> None:
+        """Nothing more is written now."""
+
+
+class Writers:
+    """Writes pieces in the order of `put`, those of one file by one thread.
+
+    Args:
+        files: All of them; closed at the end, but for those that a hanging thread may still write to.
+    """
+
+    def __init__(self, files: Sequence[Destination]) -> None:
+        self._files = files
+        self._queues = [queue.Queue[tuple[Destination, memoryview | None] | None](WAITING) for _ in range(THREADS)]
+        self._failure: BaseException | None = None
+        self._is_stopped = False
+        self._threads = [
+            threading.Thread(target=self._work, args=(each,), name=f"streamer-write{number}", daemon=True)
+            for number, each in enumerate(self._queues)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Writers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def put(self, number: int, data: memoryview | None) -> None:
+        """Have a piece written, or with None the file finished.
+
+        Args:
+            number: Of the file.
+            data: The bytes after those put before.
+
+        Raises:
+            OSError: a file cannot be written.
+            ChecksumError: one has wrong bytes.
+        """
+        self._check()
+        self._queues[number % THREADS].put(
+            (self._files[number], data)
+        )  # never for long: after a failure all is taken, and dropped
+
+    def finish(self) -> None:
+        """Wait until all is written; raises as `put`."""
+        for each in self._queues:
+            each.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._check()
+
+    def close(self) -> None:
+        """Stop."""
+        self._is_stopped = True
+        for each in self._queues:
+            try:
+                each.put_nowait(None)
+            except queue.Full:  # the thread is at work, and looks afterwards whether it is stopped
+                continue
+        end = time.monotonic() + CLOSE_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            for file in self._files:
+                file.close()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _work(self, tasks: queue.Queue[tuple[Destination, memoryview | None] | None]) -> None:
+        while not self._is_stopped and (task := tasks.get()) is not None:
+            if self._failure is not None:
+                continue
+            file, data = task
+            del task
+            try:
+                if data is None:
+                    file.finish()
+                else:
+                    file.write(data)
+            except BaseException as error:  # raised again in `put` or `finish`
+                self._failure = error
+            del file, data

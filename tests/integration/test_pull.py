@@ -1,0 +1,245 @@
+"""``python -m streamer pull``: what is pulled, that it is equal, and that a second run reads nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from comparison import tensors_of
+from pulls import pull, visible
+from safetensors.torch import save_file
+from servers.nginx import NginxServer
+from servers.scripted_http import Answer, Request, ScriptedServer
+from servers.seaweedfs import SeaweedServer
+
+import streamer
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model as a pipeline has it, with sub-folders, code and an empty file."""
+    folder = tmp_path / "model"
+    (folder / "vae" / "deep").mkdir(parents=True)
+    save_file({"w": torch.arange(1000.0)}, folder / "model.safetensors")
+    save_file({"v": torch.arange(10.0)}, folder / "vae" / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    (folder / "vae" / "deep" / "a b%20c.json").write_text("[1]")
+    (folder / "modeling.py").write_text("raise SystemExit('executed')")
+    (folder / "empty.txt").write_bytes(b"")
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in visible(folder)}
+
+
+@pytest.fixture(params=["s3", "http", "file", "memory"])
+def place(request: pytest.FixtureRequest, model: Path) -> tuple[str, dict[str, object] | None]:
+    """The URL of the model in a storage, and its options."""
+    if request.param == "s3":
+        server: SeaweedServer = request.getfixturevalue("s3_server")
+        return server.upload_folder(model, "private", f"pulls/{model.parent.name}"), server.storage_options()
+    if request.param == "http":
+        nginx: NginxServer = request.getfixturevalue("http_server")
+        target = nginx.root / model.parent.name
+        fsspec.filesystem("file").put(f"{model}/", f"{target}/", recursive=True)
+        return f"{nginx.http_url}/open/{target.name}", {}
+    if request.param == "memory":
+        fsspec.filesystem("memory").put(f"{model}/", f"/{model.parent.name}/", recursive=True)
+        return f"memory://{model.parent.name}", None
+    return str(model), None
+
+
+def test_all_files_are_pulled_and_equal_and_nothing_is_executed(
+    place: tuple[str, dict[str, object] | None], model: Path, tmp_path: Path
+) -> None:
+    told = pull(place[0], tmp_path / "copy", options=place[1])
+    assert told["exit_code"] == 0, told
+    assert content(tmp_path / "copy") == content(model)
+    assert told["files"] == 6
+    assert told["read_bytes"] == told["bytes"] == sum(map(len, content(model).values()))
+    assert streamer.load(tmp_path / "copy")["w"].equal(torch.arange(1000.0))
+    assert not (tmp_path / "copy" / ".streamer-pull-incomplete").exists()
+    assert os.listdir(tmp_path / "copy" / ".streamer-pull" / "parts") == []
+
+
+def test_a_second_run_reads_nothing(place: tuple[str, dict[str, object] | None], model: Path, tmp_path: Path) -> None:
+    pull(place[0], tmp_path / "copy", options=place[1])
+    told = pull(place[0], tmp_path / "copy", options=place[1])
+    assert (told["exit_code"], told["read_bytes"], told["kept_files"], told["files"]) == (0, 0, 6, 6), told
+    assert content(tmp_path / "copy") == content(model)
+
+
+def test_an_object_without_a_version_is_read_again(tmp_path: Path) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        if request.path.endswith("/"):
+            answer.become(404, ETag="")
+        del answer.headers["ETag"]
+
+    with ScriptedServer(b"old", script) as server:
+        assert pull(server.url, tmp_path / "copy")["exit_code"] == 0
+        server.data = b"new"
+        assert pull(server.url, tmp_path / "copy")["exit_code"] == 0
+    assert (tmp_path / "copy" / "object").read_bytes() == b"new"
+
+
+def test_the_tensors_are_those_of_the_storage(
+    s3_checkpoint: str, s3_server: SeaweedServer, reference: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    told = pull(s3_checkpoint, tmp_path / "copy", options=s3_server.storage_options())
+    assert told["exit_code"] == 0, told
+    loaded = streamer.load(tmp_path / "copy")
+    assert loaded.keys() == reference.keys()
+    assert all(loaded[name].equal(reference[name]) for name in reference)
+    assert tensors_of(tmp_path / "copy").keys() == reference.keys()
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (("--include", "*.safetensors"), {"model.safetensors", "vae/model.safetensors"}),
+        (("--include", "*.json", "--exclude", "vae/"), {"config.json"}),
+        (("--exclude", "*.py", "--exclude", "vae/*", "--exclude", "*.txt"), {"config.json", "model.safetensors"}),
+        (("--include", "vae/deep/"), {"vae/deep/a b%20c.json"}),
+    ],
+)
+def test_patterns_choose_files(model: Path, tmp_path: Path, patterns: tuple[str, ...], names: set[str]) -> None:
+    assert pull(model, tmp_path / "copy", *patterns)["exit_code"] == 0
+    assert visible(tmp_path / "copy") == names
+
+
+def test_patterns_of_a_second_run_add_files(model: Path, tmp_path: Path) -> None:
+    pull(model, tmp_path / "copy", "--include", "*.json")
+    told = pull(model, tmp_path / "copy", "--include", "*.safetensors")
+    assert told["files"] == 4
+    assert visible(tmp_path / "copy") == {
+        "config.json",
+        "vae/deep/a b%20c.json",
+        "model.safetensors",
+        "vae/model.safetensors",
+    }
+
+
+def test_one_object_is_one_file(s3_server: SeaweedServer, tmp_path: Path) -> None:
+    s3_server.put("private", "pulled/one/model.safetensors", b"12345")
+    uri = "s3://private/pulled/one/model.safetensors"
+    assert pull(uri, tmp_path / "copy", options=s3_server.storage_options())["files"] == 1
+    assert (tmp_path / "copy" / "model.safetensors").read_bytes() == b"12345"
+
+
+def test_a_replaced_file_is_pulled_again_and_an_absent_one_removed(model: Path, tmp_path: Path) -> None:
+    pull(model, tmp_path / "copy")
+    (model / "config.json").write_text('{"a": 1}')
+    (model / "vae" / "model.safetensors").unlink()
+    told = pull(model, tmp_path / "copy")
+    assert (told["exit_code"], told["read_bytes"], told["removed"]) == (0, 8, ["vae/model.safetensors"]), told
+    assert content(tmp_path / "copy") == content(model)
+
+
+def test_files_of_others_in_the_folder_stay(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "notes.txt").write_text("mine")
+    pull(model, tmp_path / "copy")
+    assert (tmp_path / "copy" / "notes.txt").read_text() == "mine"
+
+
+def test_a_check_finds_a_changed_file_and_pulls_it_again(model: Path, tmp_path: Path) -> None:
+    pull(model, tmp_path / "copy")
+    path = tmp_path / "copy" / "model.safetensors"
+    flipped = bytearray(path.read_bytes())
+    flipped[-1] ^= 1
+    path.write_bytes(flipped)
+    assert pull(model, tmp_path / "copy")["read_bytes"] == 0
+    assert pull(model, tmp_path / "copy", "--check")["read_bytes"] == len(flipped)
+    assert content(tmp_path / "copy") == content(model)
+
+
+def test_a_file_that_is_gone_is_pulled_again(model: Path, tmp_path: Path) -> None:
+    pull(model, tmp_path / "copy")
+    (tmp_path / "copy" / "config.json").unlink()
+    assert pull(model, tmp_path / "copy")["kept_files"] == 5
+    assert content(tmp_path / "copy") == content(model)
+
+
+def test_digests_of_the_storage_are_compared(s3_server: SeaweedServer, tmp_path: Path) -> None:
+    client = s3_server.client()
+    client.put_object(Bucket="private", Key="digests/a.bin", Body=b"1" * 100, ChecksumAlgorithm="SHA256")
+    told = pull("s3://private/digests", tmp_path / "copy", options=s3_server.storage_options())
+    assert told["verified_files"] == 1, told
+    record = json.loads((tmp_path / "copy" / ".streamer-pull" / "complete.json").read_text())
+    assert record["files"]["a.bin"]["verified_by"]
+
+
+def test_a_local_folder_with_a_half_pull_is_refused(model: Path, tmp_path: Path) -> None:
+    (model / ".streamer-pull-incomplete").write_text("")
+    told = pull(model, tmp_path / "copy")
+    assert (told["exit_code"], told["error"]) == (66, "ObjectNotFoundError")
+    for uri in (model, model / "*.safetensors"):
+        with pytest.raises(streamer.ObjectNotFoundError, match=r"half pulled.*Run python -m streamer pull again"):
+            streamer.load(uri)
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model.safetensors"}}')
+    for uri in (model, model / "model.safetensors.index.json"):
+        with pytest.raises(streamer.ObjectNotFoundError, match="half pulled"):
+            streamer.open(uri, framework="np")
+
+
+@pytest.mark.parametrize("inside", ["", "copy", ".."])
+def test_a_folder_is_not_pulled_into_itself(model: Path, inside: str) -> None:
+    told = pull(model, model / inside)
+    assert (told["exit_code"], "in one another" in told["message"]) == (2, True), told
+
+
+def test_a_folder_holds_one_pull(model: Path, tmp_path: Path) -> None:
+    pull(model, tmp_path / "copy")
+    told = pull(model / "vae", tmp_path / "copy")
+    assert (told["exit_code"], "holds a pull of" in told["message"]) == (2, True), told
+
+
+@pytest.mark.parametrize(
+    ("uri", "code"),
+    [
+        ("s3://private/absent/", 66),
+        ("s3://private/absent.safetensors", 66),
+        ("nothing://host/model", 2),
+        ("http://127.0.0.1:1/model.safetensors", 69),
+    ],
+)
+@pytest.mark.usefixtures("short_pauses")
+def test_exit_codes_tell_what_is_wrong(s3_server: SeaweedServer, tmp_path: Path, uri: str, code: int) -> None:
+    options = s3_server.storage_options() if uri.startswith("s3") else None
+    told = pull(uri, tmp_path / "copy", options=options)
+    assert told["exit_code"] == code, told
+    assert visible(tmp_path / "copy") == set()
+    assert told["stderr"].startswith("Error: ")
+
+
+def test_denied_access_has_its_own_exit_code(s3_server: SeaweedServer, tmp_path: Path) -> None:
+    s3_server.put("private", "denied/a.bin", b"1")
+    told = pull("s3://private/denied", tmp_path / "copy", options=s3_server.storage_options(s3_server.limited))
+    assert told["exit_code"] == 77, told
+
+
+def test_no_selected_file_is_an_error(model: Path, tmp_path: Path) -> None:
+    assert pull(model, tmp_path / "copy", "--include", "*.gguf")["exit_code"] == 66
+
+
+def test_a_quiet_pull_prints_nothing(model: Path, tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from streamer._cli import main
+
+    result = CliRunner().invoke(main, ["pull", str(model), str(tmp_path / "copy"), "--quiet"])
+    assert (result.exit_code, result.output) == (0, "")
+    result = CliRunner().invoke(main, ["pull", str(model), str(tmp_path / "copy")])
+    assert "6 files" in result.output
+    assert "all there; 0.00 B read" in result.output
+
+
+def test_arrays_are_equal_without_torch(model: Path, tmp_path: Path) -> None:
+    pull(model, tmp_path / "copy", "--no-verify")
+    assert np.array_equal(streamer.load(tmp_path / "copy", framework="np")["w"], np.arange(1000.0, dtype=np.float32))
