@@ -60,6 +60,7 @@ def test_every_thread_of_a_load_is_in_the_table(tmp_path: Path) -> None:
 STARTS = (
     ("native", r'start_(?:engine_)?thread\("(\w+)"'),
     ("core", r'name=f"streamer-(\w+)\{'),
+    ("src", r'name=f"streamer-(\w+)\{'),
     ("src", r'name="streamer-(\w+)"'),
     *((folder, r'\brole="(\w+)"') for folder in ("core", "src", "backends", "plugins")),
 )

@@ -1,0 +1,66 @@
+"""How a pull lists a storage: every sub-folder, an end to all of them, and a warning where a storage names none."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from streamer._pull.listing import DEEPEST, files_below
+from streamer.core.errors import StorageError
+from streamer.core.options.limits import Limits
+from streamer.core.store.sources import ObjectInfo
+from streamer.plugins.guard.answers import names_in
+from streamer.plugins.guard.plugin import BrokenContractError
+
+
+class FlatStore:
+    """One file in each folder, and no names of folders."""
+
+    root = "bucket/model"
+
+    def info(self, path: str) -> ObjectInfo:
+        return ObjectInfo(path, f"x://{path}", 1)
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        return [self.info(f"{prefix}/a.bin")]
+
+
+class DeepStore(FlatStore):
+    """With sub-folders down to a depth."""
+
+    def __init__(self, deepest: int, width: int = 1) -> None:
+        self.deepest, self.width = deepest, width
+
+    def folders(self, prefix: str) -> list[str]:
+        depth = prefix.count("/") - self.root.count("/")
+        return [f"f{number}" for number in range(self.width)] if depth < self.deepest else []
+
+
+def test_all_sub_folders_are_listed() -> None:
+    found = files_below(DeepStore(2, width=2), "x://bucket/model")  # type: ignore[arg-type]
+    folders = {"", "f0/", "f1/", *(f"f{first}/f{second}/" for first in range(2) for second in range(2))}
+    assert found.keys() == {f"{folder}a.bin" for folder in folders}
+    assert found["f1/f0/a.bin"].path == "bucket/model/f1/f0/a.bin"
+
+
+@pytest.mark.parametrize("store", [DeepStore(DEEPEST + 1), DeepStore(3, width=100)])
+def test_sub_folders_without_an_end_are_refused(store: DeepStore) -> None:
+    with pytest.raises(StorageError, match=r"sub-folders.*Name the sub-folder to pull") as raised:
+        files_below(store, "x://bucket/model")  # type: ignore[arg-type]
+    assert raised.value.uri == "x://bucket/model"
+
+
+def test_a_storage_that_names_no_sub_folders_is_remarked(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "streamer"):
+        assert files_below(FlatStore(), "x://bucket/model").keys() == {"a.bin"}  # type: ignore[arg-type]
+    assert "this storage names no sub-folders" in caplog.text
+
+
+def test_what_a_plugin_names_as_folders_is_checked() -> None:
+    assert names_in(("b", "a", "b"), Limits(), "x://bucket") == ["a", "b"]
+    for answer in ("ab", 3, ["a", 3]):
+        with pytest.raises(BrokenContractError):
+            names_in(answer, Limits(), "x://bucket")
+    with pytest.raises(StorageError, match="more than 2 entries"):
+        names_in(["a", "b", "c"], Limits(listing_entries=2), "x://bucket")
