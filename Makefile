@@ -25,6 +25,7 @@ INSTALL_STAMP := .venv/.install-$(MODULE_NAMES)
 AZURITE_STAMP := .venv/.azurite
 SAFETENSORS_STAMP := .venv/.safetensors-suite
 TRANSFORMERS_STAMP := .venv/.transformers-oldest
+RUNAI_STAMP := .venv/.runai
 BENCH_STAMP := .venv/.bench
 
 # A file's tests stay together, as they share servers and checkpoints; files keep their order, whose last ones are quick.
@@ -42,7 +43,7 @@ help: ## list these targets
 demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, prove every tensor equal, show the cost
 	$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
+test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) $(RUNAI_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
 	$(BIN)/cmake -S native -B build/native-tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF
 	$(BIN)/cmake --build build/native-tests
@@ -73,7 +74,7 @@ fuzz: $(INSTALL_STAMP) fuzz-packages ## fuzz every parser for SECONDS each, from
 	cd tests && for target in header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing; do \
 	  ../$(BIN)/python -m fuzzing $$target -max_total_time=$(SECONDS) || exit 1; done
 
-coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
+coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) $(RUNAI_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
 	$(BIN)/pip install --quiet 'pytest-cov>=5'
 	$(BIN)/pytest -n $(WORKERS) $(SHARING) --cov=core --cov=backends --cov=src --cov=plugins --cov-context=test --cov-report= $(ARGS)
 
@@ -135,6 +136,11 @@ $(SAFETENSORS_STAMP): tests/conformance/fetch_safetensors.py | $(INSTALL_STAMP)
 $(TRANSFORMERS_STAMP): | $(INSTALL_STAMP)
 	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv/transformers-oldest transformers==5.0.0 tokenizers==0.22.2 \
 	  huggingface-hub==1.33.0 hf-xet==1.8.0 httpx==0.28.1 httpcore==1.0.9 h11==0.16.0 anyio==4.16.0
+	touch $@
+
+# Run:ai's package with its tests, which run on our library; humanize is all that it needs beside torch and numpy.
+$(RUNAI_STAMP): | $(INSTALL_STAMP)
+	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv/runai runai-model-streamer==0.17.0 humanize==4.17.0
 	touch $@
 
 $(BENCH_STAMP): $(INSTALL_STAMP)

@@ -40,7 +40,7 @@ settings.load_profile("same")
 
 SHORT_PAUSE_S = 0.01
 THREAD_GRACE_S = 10.0  # a stopped thread may take a moment to leave the process's table, longer where that is busy
-FOREIGN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "STORAGE_EMULATOR_", "STREAMER_")
+FOREIGN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "RUNAI_STREAMER_", "STORAGE_EMULATOR_", "STREAMER_")
 
 
 def pytest_collection_finish() -> None:

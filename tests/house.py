@@ -45,7 +45,7 @@ PYTHON_ROOMS = [
     "core.discovery core.outages",
     "core",
 ]
-ENGINE_ROOMS = ["python", "session", "gpu http nfs", "schedule", "io", "cuda net plan", "base integrity"]
+ENGINE_ROOMS = ["python runai", "session", "gpu http nfs", "schedule", "io", "cuda net plan", "base integrity"]
 
 FACE = ("streamer", "streamer.__main__", "streamer._cli")  # what users name: the one room that is no folder
 FOLDERS = {"streamer": "src/streamer", "core": "core", "backends": "backends", "plugins": "plugins"}

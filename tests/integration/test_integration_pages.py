@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import streamer
+import streamer.compat.runai
 
 PAGES = Path(__file__).resolve().parents[2] / "docs/integrations"
 
@@ -59,6 +61,20 @@ def test_arrays() -> None:
     assert str(names["weights"]["embed"].dtype) == str(names["params"]["embed"].dtype) == "bfloat16"
     assert names["params"]["bias"].tolist() == [1, 2]
     assert names["params"]["embed"].sharding is names["rows"]
+
+
+def test_runai(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))  # install() appends to it
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    model = {"weight": torch.ones(3, 4), "bias": torch.zeros(3)}
+    fsspec.filesystem("memory").pipe_file("/runai/model.safetensors", safetensors.torch.save(model))
+    names: dict[str, Any] = {"url": "memory://runai"}
+    for example in examples("runai.md"):
+        exec(compile(example, "runai.md", "exec"), names)
+    assert "librunai_file_streamer.so" in capsys.readouterr().out
+    assert torch.equal(names["tensors"]["weight"], model["weight"])
+    assert names["tensors"].keys() == model.keys()
+    assert names["SafetensorsStreamer"] is streamer.compat.runai.SafetensorsStreamer
 
 
 @pytest.mark.server

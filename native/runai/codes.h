@@ -1,0 +1,28 @@
+// The numbers that Run:ai's C interface answers with, and what each of them says.
+#pragma once
+
+namespace streamer::runai {
+
+// Numbers below 100 are Run:ai's own and must stay; its callers compare the first three and
+// kTimedOut.
+enum Code : int {
+  kSuccess = 0,
+  kFinished = 1,
+  kFileAccess = 2,
+  kEndOfFile = 3,
+  kInvalidParameter = 7,
+  kUnknown = 11,
+  kNoBackend = 12,
+  kWrongAnswer = 15,
+  kTimedOut = 16,
+  kOtherCredentials = 18,
+  kUnsupportedDevice = 23,
+  kOutOfMemory = 26,
+  kNoInterpreter = 100,
+  kNoPackage = 101,
+};
+
+// Never null, for any number.
+const char* text_of(int code);
+
+}  // namespace streamer::runai

@@ -1,0 +1,54 @@
+// The Python interpreter of this process, found at run time: this library is not linked to one, so
+// that a process without Python can load it too, and is told what it lacks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace streamer::runai {
+
+// From the stable ABI of CPython; declared here, as the headers would bind the library to one
+// version.
+struct PythonObject;
+
+class Interpreter {
+ public:
+  // Null where no interpreter runs in this process, or none whose names are global.
+  static const Interpreter* find();
+
+  // Calls a function of streamer.compat.runai.door, which takes whole numbers and returns a Code.
+  // The caller need not hold the GIL. kNoPackage: the module cannot be imported.
+  template <typename... Numbers>
+  int call(const char* function, Numbers... numbers) const {
+    const std::array<uint64_t, sizeof...(Numbers)> arguments = {static_cast<uint64_t>(numbers)...};
+    return call_with(function, arguments.data(), arguments.size());
+  }
+
+  // Lets signal handlers run, on Python's main thread; returns whether one raised, as Ctrl-C does.
+  // It is raised again as soon as Python goes on.
+  bool is_interrupted() const;
+
+ private:
+  int call_with(const char* function, const uint64_t* numbers, std::size_t count) const;
+  int result_of(PythonObject* module, const char* function, const uint64_t* numbers,
+                std::size_t count) const;
+  bool has_all() const;
+
+  int (*is_initialized_)() = nullptr;
+  int (*lock_)() = nullptr;
+  void (*unlock_)(int) = nullptr;
+  PythonObject* (*import_)(const char*) = nullptr;
+  PythonObject* (*attribute_)(PythonObject*, const char*) = nullptr;
+  PythonObject* (*new_tuple_)(std::ptrdiff_t) = nullptr;
+  int (*set_in_tuple_)(PythonObject*, std::ptrdiff_t, PythonObject*) = nullptr;  // takes the item
+  PythonObject* (*new_number_)(unsigned long long) = nullptr;
+  PythonObject* (*call_object_)(PythonObject*, PythonObject*) = nullptr;
+  long (*as_long_)(PythonObject*) = nullptr;
+  PythonObject* (*raised_)() = nullptr;
+  void (*clear_error_)() = nullptr;
+  void (*release_)(PythonObject*) = nullptr;
+  int (*run_handlers_)() = nullptr;
+  void (*interrupt_)() = nullptr;
+};
+
+}  // namespace streamer::runai

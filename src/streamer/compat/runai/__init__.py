@@ -1,0 +1,51 @@
+"""Run:ai's model streamer on this package's engine: its C interface, and its public names for any URL.
+
+    >>> import streamer.compat.runai
+    >>> path = streamer.compat.runai.library_path()  # for the variable STREAMER_LIBRARY of Run:ai's own package
+
+The names have the signatures of version 0.17; ``docs/integrations/runai.md`` says what differs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from streamer.compat.runai.installing import install
+from streamer.compat.runai.library import library_path
+
+if TYPE_CHECKING:
+    from streamer.compat.runai.distributed_streamer import DistributedStreamer
+    from streamer.compat.runai.file_streamer import FileChunks, FileStreamer
+    from streamer.compat.runai.safetensors_streamer.safetensors_streamer import (
+        ObjectStorageModel,
+        SafetensorsStreamer,
+        list_safetensors,
+        pull_files,
+    )
+
+__all__ = [
+    "DistributedStreamer",
+    "FileChunks",
+    "FileStreamer",
+    "ObjectStorageModel",
+    "SafetensorsStreamer",
+    "install",
+    "library_path",
+    "list_safetensors",
+    "pull_files",
+]
+
+_HOME = {
+    "DistributedStreamer": "distributed_streamer",
+    "FileChunks": "file_streamer",
+    "FileStreamer": "file_streamer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: the shared library needs none of them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOME.get(name, "safetensors_streamer.safetensors_streamer")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

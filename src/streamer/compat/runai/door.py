@@ -1,0 +1,121 @@
+"""What the shared library with Run:ai's C interface calls (``native/runai``), with numbers and addresses.
+
+Each function returns a `Code`, and raises nothing but KeyboardInterrupt: its caller is C. The log says what went wrong.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+from collections.abc import Callable
+from functools import partial, wraps
+
+from streamer.compat.runai.codes import Code, code_of
+from streamer.compat.runai.listing import listed_files
+from streamer.compat.runai.reader import Reader
+from streamer.compat.runai.submissions import ranges_at, texts_at
+from streamer.compat.runai.variables import storage_options_for
+from streamer.core.errors import StreamerError
+from streamer.core.secrets.options import SecretOptions
+
+__all__ = ["end", "list_files", "request", "set_credentials", "start"]
+
+# These take the lock of a queue for a moment and nothing of Python: the GIL may stay held.
+_ANSWER = ctypes.PYFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int)
+_ANSWER_REST = ctypes.PYFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)
+_LISTED = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+
+_log = logging.getLogger("streamer")
+_readers: dict[int, Reader] = {}  # by the number of their streamer; a forked child has other numbers
+
+
+def _coded(function: Callable[..., Code]) -> Callable[..., int]:
+    @wraps(function)
+    def coded(*arguments: int) -> int:
+        try:
+            return int(function(*arguments))
+        except KeyboardInterrupt:
+            raise  # the one exception that the library expects: it is raised again where Python goes on
+        except StreamerError as error:
+            _log.error("%s", error)
+            return code_of(error)
+        except BaseException:
+            _log.exception("a call of Run:ai's interface failed")
+            return Code.UNKNOWN
+
+    return coded
+
+
+@_coded
+def start(streamer: int, answer: int, answer_rest: int) -> Code:
+    """Begin a streamer; the two addresses are of C functions that take its responses."""
+    _readers[streamer] = Reader(partial(_ANSWER(answer), streamer), partial(_ANSWER_REST(answer_rest), streamer))
+    return Code.SUCCESS
+
+
+@_coded
+def end(streamer: int) -> Code:
+    """End a streamer: it writes to no memory any more."""
+    reader = _readers.pop(streamer, None)
+    if reader is None:
+        return Code.FINISHED
+    reader.end()
+    return Code.SUCCESS
+
+
+@atexit.register
+def _end_all() -> None:
+    """A thread that still reads when the interpreter is taken down would take the process with it."""
+    for streamer in list(_readers):
+        end(streamer)
+
+
+@_coded
+def set_credentials(streamer: int, keys: int, values: int, count: int) -> Code:
+    """Keep the credentials of a streamer; none change nothing."""
+    reader = _readers.get(streamer)
+    if reader is None:
+        return Code.FINISHED
+    credentials = SecretOptions(dict(zip(texts_at(keys, count), texts_at(values, count), strict=True)))
+    return reader.set_credentials(credentials) if credentials else Code.SUCCESS
+
+
+@_coded
+def request(streamer: int, submission: int, *tables: int) -> Code:
+    """Take a request; the tables are those of `ranges_at`."""
+    reader = _readers.get(streamer)
+    if reader is None:
+        return Code.FINISHED
+    ranges = ranges_at(submission, *tables)
+    return reader.request(submission, ranges) if ranges else Code.SUCCESS
+
+
+@_coded
+def list_files(  # noqa: PLR0917  the arguments of C
+    streamer: int,
+    prefix: int,
+    is_recursive: int,
+    allowed: int,
+    allowed_count: int,
+    ignored: int,
+    ignored_count: int,
+    listed: int,
+    caller_data: int,
+) -> Code:
+    """List a folder; each file is told to the C function `listed`."""
+    reader = _readers.get(streamer)
+    if reader is None:
+        return Code.FINISHED
+    folder = ctypes.string_at(prefix).decode("utf-8", "surrogateescape")
+    found = listed_files(
+        folder,
+        storage_options_for(folder, reader.credentials),
+        is_recursive=bool(is_recursive),
+        allowed=texts_at(allowed, allowed_count),
+        ignored=texts_at(ignored, ignored_count),
+    )
+    tell = _LISTED(listed)
+    for path, size_bytes in found:
+        tell(path.encode("utf-8", "surrogateescape"), size_bytes, caller_data or None)
+    return Code.SUCCESS

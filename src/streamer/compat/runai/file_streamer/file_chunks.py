@@ -1,0 +1,47 @@
+"""The ranges of one file, under Run:ai's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+__all__ = ["FileChunks"]
+
+
+@dataclass
+class FileChunks:
+    """Ranges to read of one file.
+
+    Attributes:
+        id: The caller's own number of the file.
+        path: Path or URL.
+        offsets: First byte of each range.
+        sizes: Bytes of each range.
+
+    Example:
+        >>> FileChunks.contiguous(0, "/file", 100, [10, 20]).offsets
+        [100, 110]
+    """
+
+    id: int
+    path: str
+    offsets: list[int]
+    sizes: list[int]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where the two lists are not of the same length."""
+        if len(self.offsets) != len(self.sizes):
+            raise ValueError(f"there are {len(self.offsets)} offsets and {len(self.sizes)} sizes")
+
+    @classmethod
+    def contiguous(cls, id: int, path: str, offset: int, sizes: list[int]) -> FileChunks:  # noqa: A002  Run:ai's name
+        """Make ranges that follow each other, from an offset on."""
+        return cls(id, path, list(accumulate(sizes, initial=offset))[:-1] if sizes else [], list(sizes))
+
+    def total_size(self) -> int:
+        """Give the bytes of all ranges."""
+        return sum(self.sizes)
+
+    def max_chunk_size(self) -> int:
+        """Give the bytes of the largest range, 0 without one."""
+        return max(self.sizes, default=0)

@@ -1,0 +1,69 @@
+"""Lets ``import runai_model_streamer`` find `streamer.compat.runai`, where Run:ai's own package is not installed."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+__all__ = ["install"]
+
+THEIRS, OURS = "runai_model_streamer", "streamer.compat.runai"
+
+_log = logging.getLogger("streamer")
+
+
+def install() -> bool:
+    """Let ``import runai_model_streamer``, and its modules, give those of `streamer.compat.runai`, in this process.
+
+    Where Run:ai's own package is installed it does nothing but write a line into the log: that one runs on this
+    package's engine with ``STREAMER_LIBRARY`` (see `library_path`).
+
+    Returns:
+        Whether the name is this package's now.
+
+    Example:
+        >>> install()                                                  # doctest: +SKIP
+        True
+        >>> from runai_model_streamer import SafetensorsStreamer       # doctest: +SKIP
+    """
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return True
+    if THEIRS in sys.modules or find_spec(THEIRS) is not None:
+        _log.info("%s is installed, and left as it is; STREAMER_LIBRARY lets it read with streamer's engine", THEIRS)
+        return False
+    sys.meta_path.append(_Finder())
+    return True
+
+
+class _Finder(MetaPathFinder):
+    """Stands behind all others: it is asked for what nobody else has."""
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != THEIRS:
+            return None
+        ours = OURS + fullname.removeprefix(THEIRS)
+        found = find_spec(ours)
+        if found is None:
+            return None
+        return ModuleSpec(
+            fullname, _Twin(ours), origin=found.origin, is_package=found.submodule_search_locations is not None
+        )
+
+
+class _Twin(Loader):
+    """Fills a module with the names of ours: a module has one spec, and ours must keep its own."""
+
+    def __init__(self, ours: str) -> None:
+        self._ours = ours
+
+    def exec_module(self, module: ModuleType) -> None:
+        ours = importlib.import_module(self._ours)
+        own = {"__name__", "__spec__", "__loader__", "__package__", "__path__"}
+        vars(module).update({name: value for name, value in vars(ours).items() if name not in own})
+        for name in getattr(ours, "__all__", ()):
+            setattr(module, name, getattr(ours, name))

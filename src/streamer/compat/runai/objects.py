@@ -1,0 +1,57 @@
+"""The files of one streamer: each is looked up once, and read in one version until the streamer ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from streamer._locate import opened_store
+from streamer.compat.runai.variables import storage_options_for
+from streamer.core.checkpoint.shards import source_object
+from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.errors import StreamerError
+from streamer.core.options.settings import Settings
+from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.parallel import in_parallel
+from streamer.plugins.registry import enabled, refuse_accidental_file_systems
+
+__all__ = ["Objects"]
+
+
+class Objects:
+    """Looks files up; see the module's docstring. Thread-safe: two threads at most look up the same file twice.
+
+    Attributes:
+        credentials: As `storage_options_for` takes them.
+    """
+
+    def __init__(self) -> None:
+        self.credentials: Mapping[str, str] = {}
+        self._found: dict[str, SourceObject] = {}
+
+    def found(self, paths: Iterable[str], settings: Settings) -> dict[str, SourceObject | StreamerError]:
+        """Give each file, or the error with which its storage answered."""
+        distinct = list(dict.fromkeys(paths))
+        missing = [path for path in distinct if path not in self._found]
+        looked_up: dict[str, SourceObject | StreamerError] = {}
+        if missing:
+            backends = enabled(uris=missing)
+
+            def look_up(path: str) -> SourceObject | StreamerError:
+                try:
+                    refuse_accidental_file_systems([path])
+                    options = storage_options_for(path, self.credentials)
+                    with opened_store(hidden_uri(path), options, None, settings, backends) as store:
+                        return source_object(store, store.info(store.root))
+                except StreamerError as error:
+                    return error
+
+            looked_up = dict(zip(missing, in_parallel(look_up, missing, role="open"), strict=True))
+        self._found.update({path: each for path, each in looked_up.items() if isinstance(each, SourceObject)})
+        return {path: self._found.get(path) or looked_up[path] for path in distinct}
+
+    def pin(self, paths: Iterable[str], session: ReadSession) -> None:
+        """Keep the versions that a session read, in the order of its objects: later reads must have them, too."""
+        for number, path in enumerate(paths):
+            version, compares = session.version(number), session.compares_answers(number)
+            self._found[path] = replace(self._found[path], version=version, compares_answers=compares)

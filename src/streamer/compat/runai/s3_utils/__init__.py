@@ -1,0 +1,1 @@
+"""Paths and credentials of object storages, under Run:ai's names."""

@@ -1,0 +1,143 @@
+"""Tensors of safetensors files, one after the other as they arrive, under Run:ai's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from streamer._locate import folders_of
+from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
+from streamer._stream import Stream
+from streamer.compat.runai.distributed_streamer.distributed_streamer import DistributedStreamer
+from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, hidden_credentials, s3_glob
+from streamer.compat.runai.safetensors_streamer.object_storage_model import ObjectStorageModel, pull_files
+from streamer.compat.runai.safetensors_streamer.safetensors_pytorch import SafetensorMetadata, metadata_of
+from streamer.compat.runai.variables import options_from_environment, storage_options_for
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.tensors.frameworks import framework_of
+from streamer.plugins.registry import scheme_of
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ObjectStorageModel", "SafetensorsStreamer", "list_safetensors", "pull_files"]
+
+
+def list_safetensors(path: str, s3_credentials: S3Credentials | None = None) -> list[str]:
+    """Name the safetensors files directly in a folder; none where a folder on a disk is missing.
+
+    Raises:
+        StorageError: and its kinds.
+    """
+    if scheme_of(path) == "file" and not os.path.isdir(path):
+        return []
+    return s3_glob(path, ["*.safetensors"], s3_credentials)
+
+
+class SafetensorsStreamer:
+    """Reads safetensors files inside of a ``with`` block.
+
+    Attributes:
+        file_streamer: Of no use here but for its methods.
+        files_to_tensors_metadata: What is streamed of each file, by its position.
+        total_size: Bytes of it.
+        device_str: Where to.
+    """
+
+    def __init__(self) -> None:
+        self.file_streamer = DistributedStreamer()
+        self.files_to_tensors_metadata: dict[int, list[SafetensorMetadata]] = {}
+        self.total_size = 0
+        self.device_str: str | None = None
+        self.unaligned_copies = 0
+        self._stream: Stream[torch.Tensor] | None = None
+
+    def __enter__(self) -> SafetensorsStreamer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._close()
+
+    def stream_file(  # noqa: PLR0917  Run:ai's signature
+        self,
+        path: str,
+        s3_credentials: S3Credentials | None = None,
+        device: str | None = "cpu",
+        is_distributed: bool = False,
+        tensor_names: Collection[str] | None = None,
+        owned: bool = True,
+    ) -> None:
+        """Begin to read one file; see `stream_files`."""
+        self.stream_files([path], s3_credentials, device, is_distributed, tensor_names, owned)
+
+    def stream_files(  # noqa: PLR0917  Run:ai's signature
+        self,
+        paths: list[str],
+        s3_credentials: S3Credentials | None = None,
+        device: str | None = "cpu",
+        is_distributed: bool = False,  # noqa: ARG002  Run:ai's signature
+        tensor_names: Collection[str] | None = None,
+        owned: bool = True,  # noqa: ARG002  Run:ai's signature
+    ) -> None:
+        """Begin to read files.
+
+        Args:
+            paths: Paths or URLs.
+            s3_credentials: For S3.
+            device: Where the tensors go.
+            is_distributed: Of no effect: every rank reads what it asks for.
+            tensor_names: Read these only; None: all.
+            owned: Of no effect: every tensor owns its memory.
+
+        Raises:
+            ValueError: `tensor_names` is a text or empty, or names a tensor that is not there, or is there twice.
+            StreamerError: as `streamer.load`.
+        """
+        _check_names(tensor_names)
+        self._close()
+        credentials = hidden_credentials(s3_credentials)
+        options = [storage_options_for(path, credentials) for path in paths]
+        checkpoint = open_checkpoint(paths, options, options_from_environment())
+        wanted = _wanted(checkpoint, tensor_names)
+        names = {each.entry.name for each in wanted}
+        self.device_str = "cpu" if device is None else str(device)
+        self.files_to_tensors_metadata = {
+            number: [each for each in tensors if each.name in names]
+            for number, tensors in enumerate(metadata_of(checkpoint.catalog))
+        }
+        self.total_size = sum(each.entry.end - each.entry.begin for each in wanted)
+        framework: Any = framework_of("pt", self.device_str, None, folders_of(paths))
+        self._stream = Stream(checkpoint, wanted, framework, None, progress=False)
+
+    def get_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Give name and tensor of each, as they arrive.
+
+        Raises:
+            StreamerError: as `streamer.load`.
+        """
+        if self._stream is None:
+            raise ValueError("nothing is streamed: call stream_files first")
+        yield from self._stream
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def _check_names(names: Collection[str] | None) -> None:
+    if isinstance(names, str):
+        raise ValueError("tensor_names is a collection of names, and not one str")
+    if names is not None and not names:
+        raise ValueError("tensor_names is empty: None is for all tensors")
+
+
+def _wanted(checkpoint: OpenedCheckpoint, names: Collection[str] | None) -> list[ShardTensor]:
+    if names is None:
+        return list(checkpoint.catalog.in_file_order())
+    missing = sorted(set(names) - checkpoint.catalog.tensors.keys())
+    if missing:
+        raise ValueError(f"tensor_names that are not in the checkpoint: {missing[:10]}")
+    return list(checkpoint.catalog.in_file_order(set(names)))

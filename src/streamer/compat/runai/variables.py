@@ -1,0 +1,107 @@
+"""Run:ai's environment variables and credentials as storage options and `Options` of this package.
+
+What has no meaning here is accepted, and named once in a debug line; ``docs/integrations/runai.md`` lists all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from streamer.core.options.options import Options
+from streamer.core.secrets.environment import variable
+from streamer.core.secrets.options import SecretOptions
+from streamer.plugins.registry import scheme_of
+
+__all__ = ["options_from_environment", "storage_options_for"]
+
+PREFIX = "RUNAI_STREAMER_"
+HONOURED = frozenset(
+    PREFIX + name
+    for name in (
+        "CHUNK_BYTESIZE",
+        "CONCURRENCY",
+        "GCS_CREDENTIAL_FILE",
+        "GCS_USE_ANONYMOUS_CREDENTIALS",
+        "S3_UNSIGNED",
+        "S3_USE_VIRTUAL_ADDRESSING",
+    )
+)
+_BLOCK_BYTES = (64 << 10, 1 << 30)  # the bounds of Options
+_THREADS = (1, 256)
+_YES = ("1", "true", "yes", "on")
+
+_log = logging.getLogger("streamer")
+_told: set[str] = set()
+
+
+def options_from_environment() -> Options:
+    """Give the options that Run:ai's variables ask for; ``STREAMER_*`` wins, and so does what is out of bounds not."""
+    _tell_of_ignored()
+    return Options(
+        block_bytes=_bounded("CHUNK_BYTESIZE", "STREAMER_BLOCK_BYTES", _BLOCK_BYTES),
+        file_threads=_bounded("CONCURRENCY", "STREAMER_FILE_THREADS", _THREADS),
+    )
+
+
+def storage_options_for(path: str, credentials: Mapping[str, str]) -> SecretOptions:
+    """Give the options for the storage of one path.
+
+    Args:
+        path: Of a file or folder, or its URL.
+        credentials: As `runai_file_streamer_set_credentials` takes them; they are for S3 alone.
+    """
+    scheme = scheme_of(path)
+    if scheme in ("s3", "s3a"):
+        return _for_s3(credentials)
+    return _for_gcs() if scheme in ("gs", "gcs") else SecretOptions()
+
+
+def _for_s3(credentials: Mapping[str, str]) -> SecretOptions:
+    names = {
+        "access_key_id": "key",
+        "secret_access_key": "secret",
+        "session_token": "token",
+        "endpoint": "endpoint_url",
+    }
+    options = SecretOptions({ours: credentials[theirs] for theirs, ours in names.items() if credentials.get(theirs)})
+    if credentials.get("region"):
+        options["client_kwargs"] = {"region_name": credentials["region"]}
+    if _is_on("S3_UNSIGNED"):
+        options["anon"] = True
+    addressing = variable(f"{PREFIX}S3_USE_VIRTUAL_ADDRESSING")
+    if addressing is not None:
+        style = "virtual" if addressing.lower() in _YES else "path"
+        options["config_kwargs"] = {"s3": {"addressing_style": style}}
+    return options
+
+
+def _for_gcs() -> SecretOptions:
+    file = variable(f"{PREFIX}GCS_CREDENTIAL_FILE")
+    if _is_on("GCS_USE_ANONYMOUS_CREDENTIALS"):
+        return SecretOptions({"token": "anon"})
+    return SecretOptions({"token": file} if file else {})
+
+
+def _is_on(name: str) -> bool:
+    return (variable(PREFIX + name) or "").lower() in _YES
+
+
+def _bounded(name: str, own_name: str, bounds: tuple[int, int]) -> int | None:
+    text: Any = variable(PREFIX + name)
+    if text is None or variable(own_name) is not None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        return None
+    return min(max(value, bounds[0]), bounds[1]) if value > 0 else None
+
+
+def _tell_of_ignored() -> None:
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
+        if name not in HONOURED and name not in _told:
+            _told.add(name)
+            _log.debug("%s has no meaning for the engine of streamer", name)
