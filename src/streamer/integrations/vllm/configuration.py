@@ -1,0 +1,112 @@
+"""Lets vLLM's configuration take any URL for a model: its small files are pulled once per node, into a folder.
+
+Four functions are wrapped. ``ModelConfig.maybe_pull_model_tokenizer_for_runai`` pulls with another library, of three
+schemes. ``VllmConfig.try_verify_and_update_config`` refuses load formats that it does not know for object storage.
+``is_cloud_storage`` keeps the command line from looking for a URL in the Hub.
+``ModelConfig.maybe_untie_word_embeddings`` looks into checkpoints, and knows by vLLM's own load formats alone that the
+state of a rank is none.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from vllm.assets.base import get_cache_dir
+from vllm.config.model import ModelConfig
+from vllm.config.vllm import VllmConfig
+from vllm.transformers_utils import utils
+from vllm.transformers_utils.runai_utils import is_runai_obj_uri
+
+from streamer._pull.pull import Wanted, pull
+from streamer.core.secrets.redact import redact
+from streamer.integrations.vllm.finding import is_url
+from streamer.integrations.vllm.log import LOGGER, forward_log
+
+__all__ = ["FORMATS", "wrap"]
+
+FORMATS = ("streamer", "streamer_sharded")
+
+RANK_FILES = "model-*-part-*.safetensors"  # by the default names of vLLM's sharded state
+
+# Weights, in any format; a folder of the original format of Llama lies beside those of Hugging Face.
+_WEIGHTS = (
+    *("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.tensors"),
+    *("*.npz", "*.distcp", "original/*"),
+)
+
+_log = logging.getLogger(LOGGER)
+
+
+def wrap() -> None:
+    """Wrap the functions, once."""
+    for module in (utils, sys.modules.get("vllm.engine.arg_utils")):  # a worker has no command line
+        if module is not None:
+            _wrap(module, "is_cloud_storage", lambda theirs, name: theirs(name) or is_url(name))
+    _wrap(ModelConfig, "maybe_pull_model_tokenizer_for_runai", _pulling)
+    _wrap(ModelConfig, "maybe_untie_word_embeddings", _untying)
+    _wrap(VllmConfig, "try_verify_and_update_config", _verifying)
+
+
+def _wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    theirs = getattr(owner, name)
+    if getattr(theirs, "is_of_streamer", False):
+        return
+
+    @wraps(theirs)
+    def ours(*arguments: Any) -> Any:
+        return wrapper(theirs, *arguments)
+
+    ours.is_of_streamer = True  # type: ignore[attr-defined]
+    setattr(owner, name, ours)
+
+
+def _pulling(theirs: Callable[..., None], config: Any, model: str, tokenizer: str) -> None:  # noqa: ARG001
+    if config.model_weights:
+        return  # it was pulled before
+    if is_url(model):
+        config.model_weights = model
+        config.model = pulled(model)
+    if is_url(tokenizer):
+        config.tokenizer = config.model if tokenizer == model else pulled(tokenizer)
+
+
+def _verifying(theirs: Callable[..., None], config: Any) -> None:
+    load, model = config.load_config, config.model_config
+    weights = getattr(model, "model_weights", "")
+    if load.load_format == "auto" and is_url(weights) and not is_runai_obj_uri(weights):
+        _log.info("The load format of %s is 'streamer'", redact(weights))
+        load.load_format = FORMATS[0]
+    if load.load_format not in FORMATS or not weights:
+        theirs(config)
+        return
+    model.model_weights = ""
+    try:
+        theirs(config)
+    finally:
+        model.model_weights = weights
+
+
+def _untying(theirs: Callable[..., None], config: Any) -> None:
+    if not glob.glob(os.path.join(glob.escape(config.model), RANK_FILES)):
+        theirs(config)
+
+
+def pulled(url: str) -> str:
+    """Pull the small files of a model, once per node; give their folder.
+
+    Raises:
+        StreamerError: as for ``python -m streamer pull``.
+    """
+    forward_log()
+    name = hashlib.sha256(redact(url).encode()).hexdigest()[:16]
+    folder = os.path.join(get_cache_dir(), "streamer", name)
+    report = pull(url, folder, Wanted(exclude=_WEIGHTS), progress=False, on_wait=_log.info)
+    _log.info("Pulled %d files of %s into %s", report.files, report.uri, folder)
+    return folder

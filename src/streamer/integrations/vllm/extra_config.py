@@ -1,0 +1,48 @@
+"""What ``--model-loader-extra-config`` may hold: the fields of `streamer.Options`, and a few names beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.errors import OptionError
+from streamer.core.options.options import Options
+
+__all__ = ["ExtraConfig", "parsed"]
+
+
+@dataclass(frozen=True)
+class ExtraConfig:
+    """How to read.
+
+    Attributes:
+        options: As for `streamer.load`; None: the defaults, and what the environment says.
+        storage_options: As for `streamer.load`.
+        verify: As for `streamer.load`.
+        of_vllm: What its own loader knows.
+    """
+
+    options: Options | None
+    storage_options: Mapping[str, Any] | None
+    verify: VerifyOption
+    of_vllm: dict[str, Any]
+
+
+def parsed(given: Any, of_vllm: tuple[str, ...]) -> ExtraConfig:
+    """Check what was given.
+
+    Args:
+        given: The dictionary.
+        of_vllm: Keys that the loader of vLLM knows.
+
+    Raises:
+        OptionError: it is no dictionary, has an unknown key, or a value that `streamer.Options` does not take.
+    """
+    if not isinstance(given or {}, dict):
+        raise OptionError(f"model_loader_extra_config is a dict, and not {type(given).__name__}")
+    left = dict(given or {})
+    storage_options, verify = left.pop("storage_options", None), left.pop("verify", None)
+    theirs = {key: left.pop(key) for key in of_vllm if key in left}
+    return ExtraConfig(Options(**left) if left else None, storage_options, verify, theirs)

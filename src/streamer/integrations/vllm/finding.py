@@ -1,0 +1,80 @@
+"""Where the weights of a model lie that vLLM names: a URL, a folder on a disk, or a repository of the Hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from typing import Any
+
+from streamer._opening import Opening
+from streamer.core.checkpoint.small_files import folder_files
+from streamer.core.errors import StreamerError
+from streamer.core.options.options import Options
+from streamer.core.options.settings import resolve
+from streamer.integrations.location import Location
+
+__all__ = ["is_url", "weights_of", "without_ignored"]
+
+
+def is_url(name: Any) -> bool:
+    """Say whether vLLM was given a URL."""
+    return isinstance(name, str) and "://" in name
+
+
+def weights_of(name: str, subfolder: str | None, revision: str | None, download_dir: str | None) -> str:
+    """Give the path or URL of a model's folder.
+
+    A repository of the Hub is read from the Hub, without a copy on the disk, unless the whole of it was downloaded
+    before.
+
+    Args:
+        name: As vLLM has it.
+        subfolder: In it.
+        revision: Of a repository.
+        download_dir: Where vLLM keeps repositories; None: where the Hub's library does.
+    """
+    if is_url(name) or os.path.isdir(name):
+        return _inside(name, subfolder)
+    downloaded = _downloaded(name, subfolder, revision, download_dir)
+    if downloaded is not None:
+        return downloaded
+    return _inside(f"hf://{name}@{revision}" if revision else f"hf://{name}", subfolder)
+
+
+def without_ignored(
+    folder: str, patterns: Sequence[str] | str | None, storage_options: Any, options: Options | None
+) -> str | list[str]:
+    """Give the shards of a folder without those that ``ignore_patterns`` names, or the folder if it names none.
+
+    Args:
+        folder: As `weights_of` gives it.
+        patterns: Of vLLM; its default names files of a sub-folder alone, which are never read.
+        storage_options: As for `streamer.load`.
+        options: As for `streamer.load`.
+    """
+    wanted = [each for each in ([patterns] if isinstance(patterns, str) else patterns or ()) if "/" not in each]
+    if not wanted:
+        return folder
+    location = Location.checked(folder, storage_options, None, options)
+    with location.store(resolve(options)) as store:
+        names = [name for name in sorted(folder_files(store, ())) if name.endswith(".safetensors")]
+    kept = [name for name in names if not any(fnmatchcase(name, each) for each in wanted)]
+    return folder if kept == names else [location.inside(name).uri for name in kept]
+
+
+def _downloaded(name: str, subfolder: str | None, revision: str | None, download_dir: str | None) -> str | None:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 (vLLM needs it; others do not)
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+
+    with suppress(LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError, StreamerError):
+        folder = snapshot_download(name, revision=revision, cache_dir=download_dir, local_files_only=True)
+        folder = _inside(folder, subfolder)
+        Opening(uri=folder).opened()  # which finds out whether a shard is missing
+        return folder
+    return None
+
+
+def _inside(folder: str, subfolder: str | None) -> str:
+    return f"{folder.rstrip('/')}/{subfolder.strip('/')}" if subfolder else folder

@@ -1,0 +1,108 @@
+"""The load format ``streamer``: vLLM's own loader, whose weights are read by this package.
+
+Each process reads the tensors that it needs, and no others: what an expert of another rank, or the main model of a
+draft, has alone is not read. No process waits for another.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
+from vllm.model_executor.model_loader.weight_utils import enable_tqdm
+
+from streamer._stream import Stream, stream
+from streamer.core.errors import ObjectNotFoundError
+from streamer.integrations.vllm.extra_config import parsed
+from streamer.integrations.vllm.finding import weights_of, without_ignored
+from streamer.integrations.vllm.log import forward_log
+from streamer.integrations.vllm.private_names import is_left_out
+
+__all__ = ["StreamerModelLoader"]
+
+
+class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
+    """Loads safetensors from any path or URL, or from the Hub.
+
+    Args:
+        load_config: Its ``model_loader_extra_config`` holds fields of `streamer.Options`, ``storage_options`` and
+            ``verify``, beside vLLM's ``enable_weights_track``.
+
+    Raises:
+        OptionError: there is an unknown key, or a wrong value.
+    """
+
+    def __init__(self, load_config: Any) -> None:
+        forward_log()
+        self._how = parsed(load_config.model_loader_extra_config, ("enable_weights_track",))
+        theirs = copy.copy(load_config)
+        theirs.model_loader_extra_config = self._how.of_vllm
+        super().__init__(theirs)
+        self.load_config = load_config
+        self._began: float | None = None
+
+    def download_model(self, model_config: Any) -> None:
+        """Download nothing: the weights are read where they are."""
+
+    def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """Give the tensors of a model, and those of its other checkpoints.
+
+        Args:
+            model_config: ``model_weights`` or, where that is empty, ``model`` says where they are.
+            model: Which tensors it does not use, and where others are.
+        """
+        primary = DefaultModelLoader.Source(
+            model_config.model_weights or model_config.model,
+            model_config.revision,
+            allow_patterns_overrides=getattr(model, "allow_patterns_overrides", None),
+            is_unused_weight=getattr(model, "is_unused_checkpoint_weight", None),
+        )
+        for source in (primary, *getattr(model, "secondary_weights", ())):
+            yield from self._get_weights_iterator(source)
+
+    def _get_weights_iterator(self, source: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        folder = weights_of(source.model_or_path, source.subfolder, source.revision, self.load_config.download_dir)
+        if self._began is None:
+            self._began = self.counter_before_loading_weights = time.perf_counter()  # for a line in vLLM's log
+        with self._stream(folder, source.allow_patterns_overrides, self._is_needed(source)) as tensors:
+            for name, tensor in tensors:
+                yield source.prefix + name, tensor
+
+    def _stream(self, folder: str, patterns: list[str] | None, names: Callable[[str], bool]) -> Stream[torch.Tensor]:
+        """Begin to read; the first pattern that names a file counts, as in vLLM."""
+        places: list[Any] = [f"{folder.rstrip('/')}/{each}" for each in patterns or ()]
+        if not places:
+            ignored = self.load_config.ignore_patterns
+            places = [without_ignored(folder, ignored, self._how.storage_options, self._how.options)]
+        *others, last = places
+        for place in others:
+            with suppress(ObjectNotFoundError):
+                return self._opened(place, names)
+        return self._opened(last, names)
+
+    def _opened(self, place: str | list[str], names: Callable[[str], bool]) -> Stream[torch.Tensor]:
+        return stream(
+            place,
+            names=names,
+            order="file",  # tensors of a layer together: a model may convert it when it is complete
+            progress=enable_tqdm(self.load_config.use_tqdm_on_load),
+            storage_options=self._how.storage_options,
+            options=self._how.options,
+            verify=self._how.verify,
+        )
+
+    def _is_needed(self, source: Any) -> Callable[[str], bool]:
+        left_out, is_unused = is_left_out(self), source.is_unused_weight
+
+        def is_needed(name: str) -> bool:
+            if should_skip_weight(name, self.local_expert_ids) or left_out(name):
+                return False
+            return is_unused is None or not is_unused(name)
+
+        return is_needed

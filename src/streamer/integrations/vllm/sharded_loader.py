@@ -1,0 +1,65 @@
+"""The load format ``streamer_sharded``: the state that each rank of vLLM saved, from any storage."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
+
+from streamer._stream import stream
+from streamer.core.errors import FormatError
+from streamer.integrations.vllm.extra_config import parsed
+from streamer.integrations.vllm.finding import weights_of
+from streamer.integrations.vllm.log import forward_log
+from streamer.integrations.vllm.private_names import files_of_rank, own_tensors
+
+__all__ = ["StreamerShardedLoader"]
+
+_HINT = "Save the state again, with the same version of vLLM and as many ranks"
+
+
+class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
+    """Loads what ``ShardedStateLoader.save_model`` wrote; each rank reads its own files.
+
+    Args:
+        load_config: Its ``model_loader_extra_config`` holds what `StreamerModelLoader` takes, and vLLM's ``pattern``.
+
+    Raises:
+        OptionError: there is an unknown key, or a wrong value.
+    """
+
+    def __init__(self, load_config: Any) -> None:
+        forward_log()
+        self._how = parsed(load_config.model_loader_extra_config, ("pattern",))
+        theirs = copy.copy(load_config)
+        theirs.model_loader_extra_config = self._how.of_vllm
+        super().__init__(theirs)
+        self.load_config = load_config
+
+    def download_model(self, model_config: Any) -> None:
+        """Download nothing: the weights are read where they are."""
+
+    def load_weights(self, model: Any, model_config: Any) -> None:
+        """Fill a model.
+
+        Raises:
+            FormatError: the files lack a tensor of the model, or have one that it has not.
+            StreamerError: as for `streamer.load`.
+        """
+        name = model_config.model_weights or model_config.model
+        folder = weights_of(name, None, model_config.revision, self.load_config.download_dir)
+        files = f"{folder.rstrip('/')}/{files_of_rank(self.pattern)}"
+        missing = own_tensors(model)
+        with stream(
+            files, storage_options=self._how.storage_options, options=self._how.options, verify=self._how.verify
+        ) as tensors:
+            for name, tensor in tensors:
+                target = missing.pop(name, None)
+                if target is None:
+                    raise FormatError(f"the model has no tensor {name!r}", uri=tensors.report.uri, hint=_HINT)
+                for dimension, size in enumerate(tensor.shape):  # a model with LoRA has padding
+                    target = target.narrow(dimension, 0, size)
+                target.copy_(tensor)
+        if missing:
+            raise FormatError(f"the files lack the tensor {min(missing)!r}", uri=tensors.report.uri, hint=_HINT)

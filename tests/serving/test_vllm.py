@@ -1,0 +1,267 @@
+"""``--load-format streamer`` in the real vLLM, on a CPU: what its own loader gives, from a real S3 server.
+
+``make test-serving`` installs vLLM beside this package, and runs them; elsewhere they are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import safetensors.torch
+import torch
+
+pytest.importorskip("vllm", reason="vLLM is installed by make test-serving alone")
+
+from vllm.config import set_current_vllm_config
+from vllm.config.load import LoadConfig
+from vllm.model_executor.model_loader import get_model_loader
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.model_loader.ep_weight_filter import compute_local_expert_ids
+from vllm.model_executor.model_loader.reload.inplace import reload_weights
+from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
+from vllm_engine import assert_equal, config_of, created, fill, loaded, save_llama, save_mixtral
+
+import streamer
+from streamer.compat.runai import door
+from streamer.integrations.vllm import configuration, loader
+
+pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True)
+def _of_this_test(s3_server, tmp_path, monkeypatch):
+    monkeypatch.setattr(configuration, "get_cache_dir", lambda: str(tmp_path / "cache"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.identity.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.identity.secret_key)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint_url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_llama(tmp_path_factory.mktemp("llama") / "model")
+
+
+@pytest.fixture(scope="module")
+def url(folder, s3_server):
+    return s3_server.upload_folder(folder, "private", "vllm/llama")
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """What vLLM's own loader makes of it."""
+    return loaded(folder, "safetensors")
+
+
+@pytest.fixture
+def reports(monkeypatch):
+    """The reports of all reads."""
+    made = []
+
+    def stream(*arguments, **named):
+        made.append(original(*arguments, **named))
+        return made[-1]
+
+    original = loader.stream
+    monkeypatch.setattr(loader, "stream", stream)
+    return made
+
+
+def test_the_private_names_are_there():
+    of_default = DefaultModelLoader(LoadConfig())
+    assert {"_encoder_only_lm_prefixes", "_encoder_only_weights_mapper"} <= vars(of_default).keys()
+    assert {"_render_default_pattern", "_filter_subtensors"} <= vars(ShardedStateLoader).keys()
+
+
+def test_a_model_on_s3(url, expected, caplog):
+    with caplog.at_level(logging.INFO):
+        config = config_of(url)
+        assert config.model_config.model_weights == url
+        pulled = {name for name in os.listdir(config.model_config.model) if not name.startswith(".")}
+        assert pulled == {"config.json", "generation_config.json", "model.safetensors.index.json"}
+        assert_equal(fill(created(config), config), expected)
+    assert [each for each in caplog.records if each.name == "streamer" and f"{url}: 39 tensors" in each.message]
+
+
+def test_a_local_folder(folder, expected):
+    assert_equal(loaded(folder), expected)
+
+
+@pytest.mark.parametrize("place", ["url", "folder"])
+def test_the_loader_of_run_ai_with_our_library(place, expected, monkeypatch, request):
+    readers = []
+
+    class Recorded(door.Reader):
+        def __init__(self, *arguments):
+            readers.append(self)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(door, "Reader", Recorded)
+    assert_equal(loaded(request.getfixturevalue(place), "runai_streamer"), expected)
+    assert readers
+
+
+def test_a_scheme_that_only_streamer_reads_needs_no_flag(folder, expected):
+    config = config_of(folder.as_uri(), "auto")
+    assert config.load_config.load_format == "streamer"
+    assert_equal(fill(created(config), config), expected)
+
+
+def test_the_small_files_are_pulled_once(url, s3_server):
+    first = config_of(url).model_config.model
+    stamps = {name: os.stat(os.path.join(first, name)).st_mtime_ns for name in os.listdir(first)}
+    second = config_of(url).model_config.model
+    assert second == first
+    assert {name: os.stat(os.path.join(first, name)).st_mtime_ns for name in os.listdir(first)} == stamps
+
+
+def test_other_load_formats_are_refused_as_before(url):
+    with pytest.raises(ValueError, match="must be 'modelexpress', 'runai_streamer'"):
+        config_of(url, "safetensors")
+
+
+def test_weights_are_reloaded_from_another_url(tmp_path, url, expected, s3_server):
+    other = save_llama(tmp_path / "other", seed=1)
+    config = config_of(url)
+    model = created(config)
+    assert_equal(fill(model, config), expected)
+    there = s3_server.upload_folder(other, "private", "vllm/other")
+    with set_current_vllm_config(config):
+        reload_weights(config, model, None, there, is_checkpoint_format=True)
+    assert_equal(dict(model.named_parameters()), loaded(other, "safetensors"))
+
+
+def test_a_mixture_of_experts(tmp_path, s3_server):
+    folder = save_mixtral(tmp_path / "model")
+    there = s3_server.upload_folder(folder, "private", "vllm/experts")
+    assert_equal(loaded(there), loaded(folder, "safetensors"))
+
+
+def test_each_of_four_ranks_reads_its_experts_alone(tmp_path, reports):
+    folder = save_mixtral(tmp_path / "model")
+    every = {name: tensor.nbytes for name, tensor in streamer.load(folder).items()}
+    own = {name for name in every if ".experts." in name}
+    assert len(own) == 2 * 8 * 3
+    config = config_of(folder)
+    seen = set()
+    for rank in range(4):
+        of_rank = get_model_loader(config.load_config)
+        of_rank.local_expert_ids = compute_local_expert_ids(8, 4, rank)
+        names = {name for name, _ in of_rank.get_all_weights(config.model_config, torch.nn.Module())}
+        assert names >= every.keys() - own
+        assert len(names & own) == len(own) / 4
+        assert reports[-1].report.bytes == sum(every[name] for name in names)
+        seen |= names
+    assert seen == every.keys()
+
+
+def test_a_draft_reads_its_own_tensors_alone(folder, reports):
+    draft = SimpleNamespace(is_unused_checkpoint_weight=lambda name: not name.startswith("model.layers.3."))
+    config = config_of(folder)
+    tensors = dict(get_model_loader(config.load_config).get_all_weights(config.model_config, draft))
+    assert len(tensors) == 9
+    assert reports[-1].report.bytes == sum(tensor.nbytes for tensor in tensors.values())
+
+
+def test_secondary_weights_and_their_prefix(folder, tmp_path):
+    other = save_llama(tmp_path / "other", seed=1)
+    second = DefaultModelLoader.Source(str(tmp_path), None, subfolder="other", prefix="draft.")
+    config = config_of(folder)
+    tensors = dict(
+        get_model_loader(config.load_config).get_all_weights(
+            config.model_config, SimpleNamespace(secondary_weights=[second])
+        )
+    )
+    expected = streamer.load(folder) | {f"draft.{name}": tensor for name, tensor in streamer.load(other).items()}
+    assert_equal(tensors, expected)
+
+
+def test_tensors_own_their_memory(folder):
+    config = config_of(folder)
+    tensors = list(get_model_loader(config.load_config).get_all_weights(config.model_config, torch.nn.Module()))
+    assert len({tensor.untyped_storage().data_ptr() for _, tensor in tensors}) == len(tensors)
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for _, tensor in tensors)
+
+
+def test_consolidated_shards_beside_an_index_are_not_read_twice(folder, tmp_path, reports):
+    both = shutil.copytree(folder, tmp_path / "both")
+    shutil.copy(min(both.glob("model-*.safetensors")), both / "consolidated.safetensors")
+    config = config_of(both)
+    names = [name for name, _ in get_model_loader(config.load_config).get_all_weights(config.model_config, None)]
+    assert sorted(names) == sorted(streamer.load(folder))
+
+
+def test_patterns_of_files(folder, tmp_path):
+    both = shutil.copytree(folder, tmp_path / "both")
+    (both / "model.safetensors.index.json").unlink()
+    whole = streamer.load(folder)
+    for path in both.glob("model-*"):
+        path.rename(both / f"part{path.name.removeprefix('model')}")
+    safetensors.torch.save_file(dict(whole), both / "consolidated.safetensors")
+    config = config_of(both, ignore_patterns=["part-*"])
+    model = torch.nn.Module()
+    assert_equal(dict(get_model_loader(config.load_config).get_all_weights(config.model_config, model)), whole)
+    config = config_of(both)
+    model.allow_patterns_overrides = ["absent*.safetensors", "part-*.safetensors"]
+    assert_equal(dict(get_model_loader(config.load_config).get_all_weights(config.model_config, model)), whole)
+
+
+def test_the_state_of_a_rank_on_s3(folder, expected, tmp_path, s3_server):
+    config = config_of(folder, "safetensors")
+    model = created(config)
+    fill(model, config)
+    saved = tmp_path / "state"
+    saved.mkdir()
+    with set_current_vllm_config(config):
+        ShardedStateLoader.save_model(model, str(saved), max_size=200_000)
+    assert len(list(saved.glob("model-rank-0-part-*.safetensors"))) > 2
+    for name in ("config.json", "generation_config.json"):
+        (saved / name).write_bytes((folder / name).read_bytes())
+    assert_equal(loaded(s3_server.upload_folder(saved, "private", "vllm/state"), "streamer_sharded"), expected)
+    assert_equal(loaded(saved, "streamer_sharded"), expected)
+
+
+def test_options_come_from_the_extra_config(folder, expected):
+    assert_equal(loaded(folder, model_loader_extra_config={"memory_limit_bytes": 1 << 20}), expected)
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [({"memory_limit_byte": 1}, "memory_limit_bytes"), ({"max_attempts": "many"}, "max_attempts")],
+)
+def test_a_wrong_extra_config(folder, extra, told):
+    with pytest.raises(streamer.OptionError, match=told):
+        loaded(folder, model_loader_extra_config=extra)
+
+
+def test_a_shard_that_is_missing(folder, tmp_path):
+    broken = shutil.copytree(folder, tmp_path / "broken")
+    min(broken.glob("*.safetensors")).unlink()
+    with pytest.raises(streamer.ObjectNotFoundError, match="the index names shard"):
+        loaded(broken)
+
+
+def test_a_folder_of_pickles(folder, tmp_path):
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    torch.save({"a": torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"pytorch_model\.bin has another format"):
+        loaded(tmp_path)
+
+
+def test_no_such_folder(s3_server):
+    with pytest.raises(Exception, match="s3://private/vllm/none"):
+        config_of("s3://private/vllm/none")
+
+
+def test_an_architecture_that_vllm_does_not_have(folder, tmp_path):
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "architectures": ["NoSuchModel"], "model_type": "llama"})
+    )
+    with pytest.raises(ValueError, match="NoSuchModel"):
+        config_of(tmp_path)
