@@ -51,7 +51,7 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAM
 	$(BIN)/ctest --test-dir build/native-tests --output-on-failure
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
 
-test-serving: $(INSTALL_STAMP) $(RUNAI_STAMP) $(SERVING_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM, on the CPU
+test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM, on the CPU
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)
 
 sanitize: $(INSTALL_STAMP) test-packages ## run the native tests, real loads among them, under ASAN+UBSAN and under TSAN
@@ -148,13 +148,14 @@ $(RUNAI_STAMP): | $(INSTALL_STAMP)
 	touch $@
 
 # vLLM and what it imports, without the CUDA packages that it asks for. It knows by its version that it runs on a CPU.
-# With Run:ai's part for S3, for vLLM's other loader.
+# With Run:ai's package, for vLLM's other loader.
 $(SERVING_STAMP): | $(INSTALL_STAMP)
 	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv/serving vllm==0.33.0 apache-tvm-ffi==0.1.15.post2 \
 	  cachetools==8.0.1 cbor2==6.3.0 cloudpickle==3.1.2 compressed-tensors==0.17.0 einops==0.8.2 fastapi==0.165.0 \
 	  llguidance==1.9.1 loguru==0.7.3 msgspec==0.22.0 openai==3.54.0 openai-harmony==0.0.8 \
 	  partial-json-parser==0.2.1.1.post7 prometheus-client==0.26.0 py-cpuinfo==9.0.0 pybase64==1.5.1 pyzmq==27.3.0 \
-	  sniffio==1.3.1 starlette==1.10.0 uvloop==0.23.0 xgrammar==0.2.8 runai-model-streamer-s3==0.17.0 s3transfer==0.19.3 \
+	  sniffio==1.3.1 starlette==1.10.0 uvloop==0.23.0 xgrammar==0.2.8 s3transfer==0.19.3 \
+	  runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.17.0 \
 	  boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)')
 	sed -i 's/^Version: [0-9.]*/&+cpu/' .venv/serving/vllm-*.dist-info/METADATA
 	touch $@

@@ -29,6 +29,7 @@ from vllm_engine import assert_equal, config_of, created, fill, loaded, save_lla
 import streamer
 from streamer.compat.runai import door
 from streamer.integrations.vllm import configuration, loader
+from streamer.integrations.vllm.extra_config import for_place
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
@@ -228,6 +229,21 @@ def test_the_state_of_a_rank_on_s3(folder, expected, tmp_path, s3_server):
 
 def test_options_come_from_the_extra_config(folder, expected):
     assert_equal(loaded(folder, model_loader_extra_config={"memory_limit_bytes": 1 << 20}), expected)
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "limit"),
+    [
+        ("/model", None, 256 << 20),
+        ("/model", streamer.Options(max_attempts=3), 256 << 20),
+        ("/model", streamer.Options(memory_limit_bytes=5), 5),
+        ("s3://bucket/model", streamer.Options(max_attempts=3), None),
+    ],
+)
+def test_less_of_a_local_file_is_held_ahead(place, given, limit):
+    options = for_place(given, place)
+    assert options.memory_limit_bytes == limit
+    assert given is None or options.max_attempts == given.max_attempts
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from vllm.model_executor.model_loader.weight_utils import enable_tqdm
 
 from streamer._stream import Stream, stream
 from streamer.core.errors import ObjectNotFoundError
-from streamer.integrations.vllm.extra_config import parsed
+from streamer.integrations.vllm.extra_config import for_place, parsed
 from streamer.integrations.vllm.finding import weights_of, without_ignored
 from streamer.integrations.vllm.log import forward_log
 from streamer.integrations.vllm.private_names import is_left_out
@@ -93,7 +93,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
             order="file",  # tensors of a layer together: a model may convert it when it is complete
             progress=enable_tqdm(self.load_config.use_tqdm_on_load),
             storage_options=self._how.storage_options,
-            options=self._how.options,
+            options=for_place(self._how.options, place if isinstance(place, str) else place[0]),
             verify=self._how.verify,
         )
 
