@@ -24,6 +24,7 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import compute_local_expert_ids
 from vllm.model_executor.model_loader.reload.inplace import reload_weights
 from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
+from vllm.transformers_utils import runai_utils
 from vllm_engine import assert_equal, config_of, created, fill, loaded, save_llama, save_mixtral
 
 import streamer
@@ -119,6 +120,27 @@ def test_the_small_files_are_pulled_once(url, s3_server):
     second = config_of(url).model_config.model
     assert second == first
     assert {name: os.stat(os.path.join(first, name)).st_mtime_ns for name in os.listdir(first)} == stamps
+
+
+@pytest.mark.parametrize("has_other", [True, False])
+def test_a_scheme_whose_package_is_missing(url, has_other, monkeypatch, caplog):
+    def pull(*_, **__):
+        raise streamer.UsageError("s3fs is missing", hint="pip install streamer[s3]")
+
+    monkeypatch.setattr(configuration, "pull", pull)
+    monkeypatch.setattr(configuration, "find_spec", lambda _: has_other or None)
+    if not has_other:
+        with pytest.raises(ValueError, match="s3fs is missing"):
+            config_of(url, "runai_streamer")
+        return
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    asked = []
+    monkeypatch.setattr(runai_utils, "get_cache_dir", configuration.get_cache_dir)
+    monkeypatch.setattr(runai_utils, "runai_pull_files", lambda *arguments: asked.append(arguments))
+    with pytest.raises(Exception, match="config"):  # nothing was pulled
+        config_of(url, "runai_streamer")
+    assert asked
+    assert "Run:ai's package pulls" in caplog.text
 
 
 def test_other_load_formats_are_refused_as_before(url):

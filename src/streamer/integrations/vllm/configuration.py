@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import wraps
+from importlib.util import find_spec
 from typing import Any
 
 from vllm.assets.base import get_cache_dir
@@ -25,6 +26,7 @@ from vllm.transformers_utils import utils
 from vllm.transformers_utils.runai_utils import is_runai_obj_uri
 
 from streamer._pull.pull import Wanted, pull
+from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
 from streamer.integrations.vllm.finding import is_url
 from streamer.integrations.vllm.log import LOGGER, forward_log
@@ -67,14 +69,20 @@ def _wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     setattr(owner, name, ours)
 
 
-def _pulling(theirs: Callable[..., None], config: Any, model: str, tokenizer: str) -> None:  # noqa: ARG001
+def _pulling(theirs: Callable[..., None], config: Any, model: str, tokenizer: str) -> None:
     if config.model_weights:
         return  # it was pulled before
-    if is_url(model):
+    try:
+        folders = {url: pulled(url) for url in dict.fromkeys((model, tokenizer)) if is_url(url)}
+    except UsageError as error:  # as where streamer[s3] is not installed
+        if find_spec("runai_model_streamer") is None or not any(map(is_runai_obj_uri, (model, tokenizer))):
+            raise
+        _log.warning("%s. Run:ai's package pulls the model's small files", error)
+        theirs(config, model, tokenizer)
+        return
+    if model in folders:
         config.model_weights = model
-        config.model = pulled(model)
-    if is_url(tokenizer):
-        config.tokenizer = config.model if tokenizer == model else pulled(tokenizer)
+    config.model, config.tokenizer = folders.get(model, config.model), folders.get(tokenizer, config.tokenizer)
 
 
 def _verifying(theirs: Callable[..., None], config: Any) -> None:
