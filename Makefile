@@ -27,6 +27,7 @@ SAFETENSORS_STAMP := .venv/.safetensors-suite
 TRANSFORMERS_STAMP := .venv/.transformers-oldest
 RUNAI_STAMP := .venv/.runai
 SERVING_STAMP := .venv/.serving
+SGLANG_STAMP := .venv/.sglang
 BENCH_STAMP := .venv/.bench
 
 # A file's tests stay together, as they share servers and checkpoints; files keep their order, whose last ones are quick.
@@ -51,8 +52,9 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAM
 	$(BIN)/ctest --test-dir build/native-tests --output-on-failure
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
 
-test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM, on the CPU
+test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM and SGLang, on the CPU
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)
+	PYTHONPATH=.venv/sglang $(BIN)/pytest -W ignore tests/serving $(ARGS)
 
 sanitize: $(INSTALL_STAMP) test-packages ## run the native tests, real loads among them, under ASAN+UBSAN and under TSAN
 	for sanitizers in address,undefined thread; do \
@@ -158,6 +160,15 @@ $(SERVING_STAMP): | $(INSTALL_STAMP)
 	  runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.17.0 \
 	  boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)')
 	sed -i 's/^Version: [0-9.]*/&+cpu/' .venv/serving/vllm-*.dist-info/METADATA
+	touch $@
+
+# SGLang and what it imports to load a model, without the CUDA packages that it asks for: tests/empty_modules.py has those.
+$(SGLANG_STAMP): | $(INSTALL_STAMP)
+	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv/sglang sglang==0.5.23 apache-tvm-ffi==0.1.15.post2 \
+	  compressed-tensors==0.17.0 dill==0.4.1 einops==0.8.2 fastapi==0.165.0 gguf==0.19.0 ipython==9.18.1 llguidance==1.9.1 \
+	  loguru==0.7.3 msgspec==0.22.0 openai==3.54.0 openai-harmony==0.0.8 orjson==3.13.0 partial-json-parser==0.2.1.1.post7 \
+	  prometheus-client==0.26.0 pybase64==1.5.1 pyzmq==27.3.0 sentencepiece==0.2.3 sniffio==1.3.1 starlette==1.10.0 \
+	  traitlets==5.16.1 uvicorn==0.54.0 uvloop==0.23.0 xgrammar==0.2.8
 	touch $@
 
 $(BENCH_STAMP): $(INSTALL_STAMP)

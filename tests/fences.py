@@ -8,7 +8,12 @@ from pathlib import Path
 
 import house
 
-FENCES = ("backends.private_names.", "core.tensors.torch_private_names", "streamer.integrations.vllm.private_names")
+FENCES = (
+    "backends.private_names.",
+    "core.tensors.torch_private_names",
+    "streamer.integrations.sglang.private_names",
+    "streamer.integrations.vllm.private_names",
+)
 
 # What a named tuple offers to everybody, with underscores only to leave the names of its fields alone.
 NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}

@@ -1,9 +1,11 @@
-"""Lets vLLM find the plug-in as it does when it is installed, by its entry point; and Run:ai's package our library."""
+"""Lets engines find the plug-ins as they do when installed, by their entry points; and Run:ai's package our library."""
 
 from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+
+import empty_modules
 
 from streamer.compat.runai import library_path
 
@@ -13,3 +15,11 @@ if find_spec("vllm") is not None:
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()
+
+if find_spec("sglang") is not None:
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+    empty_modules.install()
+
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()

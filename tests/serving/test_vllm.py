@@ -29,8 +29,9 @@ from vllm_engine import assert_equal, config_of, created, fill, loaded, save_lla
 
 import streamer
 from streamer.compat.runai import door
-from streamer.integrations.vllm import configuration, loader
-from streamer.integrations.vllm.extra_config import for_place
+from streamer.integrations.serving import reading
+from streamer.integrations.serving.extra_config import for_place
+from streamer.integrations.vllm import configuration
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
@@ -69,8 +70,8 @@ def reports(monkeypatch):
         made.append(original(*arguments, **named))
         return made[-1]
 
-    original = loader.stream
-    monkeypatch.setattr(loader, "stream", stream)
+    original = reading.stream
+    monkeypatch.setattr(reading, "stream", stream)
     return made
 
 
@@ -127,7 +128,7 @@ def test_a_scheme_whose_package_is_missing(url, has_other, monkeypatch, caplog):
     def pull(*_, **__):
         raise streamer.UsageError("s3fs is missing", hint="pip install streamer[s3]")
 
-    monkeypatch.setattr(configuration, "pull", pull)
+    monkeypatch.setattr(configuration, "pull_small_files", pull)
     monkeypatch.setattr(configuration, "find_spec", lambda _: has_other or None)
     if not has_other:
         with pytest.raises(ValueError, match="s3fs is missing"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
 
 from streamer.core.secrets.environment import variable
 
@@ -42,5 +43,5 @@ def may_be_patched(library: str, tried: tuple[str, str]) -> bool:
 
 
 def _number(text: str) -> tuple[int, ...]:
-    parts = text.split(".")[:2]
-    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in parts)
+    parts = text.split(".")[:3]
+    return tuple(int("".join(takewhile(str.isdigit, part)) or 0) for part in parts)

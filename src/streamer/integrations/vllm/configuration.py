@@ -25,10 +25,10 @@ from vllm.config.vllm import VllmConfig
 from vllm.transformers_utils import utils
 from vllm.transformers_utils.runai_utils import is_runai_obj_uri
 
-from streamer._pull.pull import Wanted, pull
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
-from streamer.integrations.vllm.finding import is_url
+from streamer.integrations.serving.finding import is_url
+from streamer.integrations.serving.small_files import pull_small_files
 from streamer.integrations.vllm.log import LOGGER, forward_log
 
 __all__ = ["FORMATS", "wrap"]
@@ -36,12 +36,6 @@ __all__ = ["FORMATS", "wrap"]
 FORMATS = ("streamer", "streamer_sharded")
 
 RANK_FILES = "model-*-part-*.safetensors"  # by the default names of vLLM's sharded state
-
-# Weights, in any format; a folder of the original format of Llama lies beside those of Hugging Face.
-_WEIGHTS = (
-    *("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.tensors"),
-    *("*.npz", "*.distcp", "original/*"),
-)
 
 _log = logging.getLogger(LOGGER)
 
@@ -115,6 +109,5 @@ def pulled(url: str) -> str:
     forward_log()
     name = hashlib.sha256(redact(url).encode()).hexdigest()[:16]
     folder = os.path.join(get_cache_dir(), "streamer", name)
-    report = pull(url, folder, Wanted(exclude=_WEIGHTS), progress=False, on_wait=_log.info)
-    _log.info("Pulled %d files of %s into %s", report.files, report.uri, folder)
+    pull_small_files(url, folder, _log)
     return folder

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -17,10 +16,9 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 from vllm.model_executor.model_loader.weight_utils import enable_tqdm
 
-from streamer._stream import Stream, stream
-from streamer.core.errors import ObjectNotFoundError
-from streamer.integrations.vllm.extra_config import for_place, parsed
-from streamer.integrations.vllm.finding import weights_of, without_ignored
+from streamer.integrations.serving.extra_config import parsed
+from streamer.integrations.serving.finding import weights_of
+from streamer.integrations.serving.reading import stream_weights
 from streamer.integrations.vllm.log import forward_log
 from streamer.integrations.vllm.private_names import is_left_out
 
@@ -42,7 +40,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         forward_log()
         self._how = parsed(load_config.model_loader_extra_config, ("enable_weights_track",))
         theirs = copy.copy(load_config)
-        theirs.model_loader_extra_config = self._how.of_vllm
+        theirs.model_loader_extra_config = self._how.of_engine
         super().__init__(theirs)
         self.load_config = load_config
         self._began: float | None = None
@@ -70,32 +68,16 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         folder = weights_of(source.model_or_path, source.subfolder, source.revision, self.load_config.download_dir)
         if self._began is None:
             self._began = self.counter_before_loading_weights = time.perf_counter()  # for a line in vLLM's log
-        with self._stream(folder, source.allow_patterns_overrides, self._is_needed(source)) as tensors:
+        with stream_weights(
+            folder,
+            self._how,
+            self._is_needed(source),
+            patterns=source.allow_patterns_overrides,
+            ignored=self.load_config.ignore_patterns,
+            progress=enable_tqdm(self.load_config.use_tqdm_on_load),
+        ) as tensors:
             for name, tensor in tensors:
                 yield source.prefix + name, tensor
-
-    def _stream(self, folder: str, patterns: list[str] | None, names: Callable[[str], bool]) -> Stream[torch.Tensor]:
-        """Begin to read; the first pattern that names a file counts, as in vLLM."""
-        places: list[Any] = [f"{folder.rstrip('/')}/{each}" for each in patterns or ()]
-        if not places:
-            ignored = self.load_config.ignore_patterns
-            places = [without_ignored(folder, ignored, self._how.storage_options, self._how.options)]
-        *others, last = places
-        for place in others:
-            with suppress(ObjectNotFoundError):
-                return self._opened(place, names)
-        return self._opened(last, names)
-
-    def _opened(self, place: str | list[str], names: Callable[[str], bool]) -> Stream[torch.Tensor]:
-        return stream(
-            place,
-            names=names,
-            order="file",  # tensors of a layer together: a model may convert it when it is complete
-            progress=enable_tqdm(self.load_config.use_tqdm_on_load),
-            storage_options=self._how.storage_options,
-            options=for_place(self._how.options, place if isinstance(place, str) else place[0]),
-            verify=self._how.verify,
-        )
 
     def _is_needed(self, source: Any) -> Callable[[str], bool]:
         left_out, is_unused = is_left_out(self), source.is_unused_weight

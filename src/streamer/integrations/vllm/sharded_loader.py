@@ -9,8 +9,8 @@ from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLo
 
 from streamer._stream import stream
 from streamer.core.errors import FormatError
-from streamer.integrations.vllm.extra_config import parsed
-from streamer.integrations.vllm.finding import weights_of
+from streamer.integrations.serving.extra_config import parsed
+from streamer.integrations.serving.finding import weights_of
 from streamer.integrations.vllm.log import forward_log
 from streamer.integrations.vllm.private_names import files_of_rank, own_tensors
 
@@ -33,7 +33,7 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
         forward_log()
         self._how = parsed(load_config.model_loader_extra_config, ("pattern",))
         theirs = copy.copy(load_config)
-        theirs.model_loader_extra_config = self._how.of_vllm
+        theirs.model_loader_extra_config = self._how.of_engine
         super().__init__(theirs)
         self.load_config = load_config
 

@@ -24,21 +24,21 @@ class ExtraConfig:
         options: As for `streamer.load`; None: the defaults, and what the environment says.
         storage_options: As for `streamer.load`.
         verify: As for `streamer.load`.
-        of_vllm: What its own loader knows.
+        of_engine: What its own loader knows.
     """
 
     options: Options | None
     storage_options: Mapping[str, Any] | None
     verify: VerifyOption
-    of_vllm: dict[str, Any]
+    of_engine: dict[str, Any]
 
 
-def parsed(given: Any, of_vllm: tuple[str, ...]) -> ExtraConfig:
+def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
     """Check what was given.
 
     Args:
         given: The dictionary.
-        of_vllm: Keys that the loader of vLLM knows.
+        of_engine: Keys that the loader of the engine knows.
 
     Raises:
         OptionError: it is no dictionary, has an unknown key, or a value that `streamer.Options` does not take.
@@ -47,7 +47,7 @@ def parsed(given: Any, of_vllm: tuple[str, ...]) -> ExtraConfig:
         raise OptionError(f"model_loader_extra_config is a dict, and not {type(given).__name__}")
     left = dict(given or {})
     storage_options, verify = left.pop("storage_options", None), left.pop("verify", None)
-    theirs = {key: left.pop(key) for key in of_vllm if key in left}
+    theirs = {key: left.pop(key) for key in of_engine if key in left}
     return ExtraConfig(Options(**left) if left else None, storage_options, verify, theirs)
 
 

@@ -1,4 +1,4 @@
-"""Where the weights of a model lie that vLLM names: a URL, a folder on a disk, or a repository of the Hub."""
+"""Where the weights of a model lie that an engine names: a URL, a folder on a disk, or a repository of the Hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["is_url", "weights_of", "without_ignored"]
 
 
 def is_url(name: Any) -> bool:
-    """Say whether vLLM was given a URL."""
+    """Say whether an engine was given a URL."""
     return isinstance(name, str) and "://" in name
 
 
@@ -30,10 +30,10 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
     before.
 
     Args:
-        name: As vLLM has it.
+        name: As the engine has it.
         subfolder: In it.
         revision: Of a repository.
-        download_dir: Where vLLM keeps repositories; None: where the Hub's library does.
+        download_dir: Where the engine keeps repositories; None: where the Hub's library does.
     """
     if is_url(name) or os.path.isdir(name):
         return _inside(name, subfolder)
@@ -50,7 +50,7 @@ def without_ignored(
 
     Args:
         folder: As `weights_of` gives it.
-        patterns: Of vLLM; its default names files of a sub-folder alone, which are never read.
+        patterns: Of the engine; the default names files of a sub-folder alone, which are never read.
         storage_options: As for `streamer.load`.
         options: As for `streamer.load`.
     """
@@ -65,7 +65,7 @@ def without_ignored(
 
 
 def _downloaded(name: str, subfolder: str | None, revision: str | None, download_dir: str | None) -> str | None:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 (vLLM needs it; others do not)
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 (engines need it; others do not)
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
 
     with suppress(LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError, StreamerError):

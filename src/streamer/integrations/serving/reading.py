@@ -1,0 +1,63 @@
+"""Begins to read the weights of a model, with what the engine says of files and of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from streamer._progress import ProgressOption
+from streamer._stream import Stream, stream
+from streamer.core.errors import ObjectNotFoundError
+from streamer.integrations.serving.extra_config import ExtraConfig, for_place
+from streamer.integrations.serving.finding import without_ignored
+
+__all__ = ["stream_weights"]
+
+
+def stream_weights(
+    folder: str,
+    how: ExtraConfig,
+    names: Callable[[str], bool],
+    *,
+    patterns: Sequence[str] | None,
+    ignored: Sequence[str] | str | None,
+    progress: ProgressOption,
+) -> Stream[torch.Tensor]:
+    """Stream them in the order of the file: tensors of a layer together, as a model may convert it when it is complete.
+
+    Args:
+        folder: As `weights_of` gives it.
+        how: What ``--model-loader-extra-config`` says.
+        names: Says which tensors are needed.
+        patterns: Of files in the folder; the first one that names any counts. None: the checkpoint.
+        ignored: Patterns of files that are not read.
+        progress: As for `streamer.load`.
+
+    Raises:
+        StreamerError: as for `streamer.stream`.
+    """
+    places: list[Any] = [f"{folder.rstrip('/')}/{each}" for each in patterns or ()]
+    if not places:
+        places = [without_ignored(folder, ignored, how.storage_options, how.options)]
+    *others, last = places
+    for place in others:
+        with suppress(ObjectNotFoundError):
+            return _opened(place, how, names, progress=progress)
+    return _opened(last, how, names, progress=progress)
+
+
+def _opened(
+    place: str | list[str], how: ExtraConfig, names: Callable[[str], bool], *, progress: ProgressOption
+) -> Stream[torch.Tensor]:
+    return stream(
+        place,
+        names=names,
+        order="file",
+        progress=progress,
+        storage_options=how.storage_options,
+        options=for_place(how.options, place if isinstance(place, str) else place[0]),
+        verify=how.verify,
+    )

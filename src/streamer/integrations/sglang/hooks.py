@@ -1,0 +1,87 @@
+"""What SGLang is told: the load format, and that any URL may name a model.
+
+It knows URLs of three schemes, by ``is_runai_obj_uri``; it pulls their small files once per node, before it starts
+processes, and finds the folder in each of them by the URL. The hooks let that be so for every URL.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.arg_groups.choices import LOAD_FORMAT_CHOICES, add_load_format_choices
+from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.utils.runai_utils import SUPPORTED_SCHEMES
+
+from streamer.core.secrets.redact import redact
+from streamer.integrations.serving.finding import is_url
+from streamer.integrations.serving.small_files import pull_small_files
+
+__all__ = ["FORMAT", "register_hooks"]
+
+FORMAT = "streamer"
+
+_OWN_SCHEMES = ("redis://", "instance://")  # of SGLang: no storages, but other processes
+_KEPT = (FORMAT, "remote", "dummy")  # load formats that a URL leaves as they were given
+
+_log = logging.getLogger("streamer")
+
+
+def register_hooks() -> None:
+    """Register them; SGLang applies them afterwards, wherever a module has imported what they wrap."""
+    if FORMAT not in LOAD_FORMAT_CHOICES:
+        add_load_format_choices([FORMAT])
+    hooks = {
+        "sglang.srt.utils.runai_utils.is_runai_obj_uri": _is_pulled,
+        "sglang.srt.utils.runai_utils.ObjectStorageModel.download_and_get_path": _pulled,
+        "sglang.srt.arg_groups.model_path_hook.handle_load_format": _choose_format,
+        "sglang.srt.configs.load_config.LoadConfig._verify_load_format": _verify_format,
+        "sglang.srt.model_loader.loader.get_model_loader": _loader,
+    }
+    for name, hook in hooks.items():
+        HookRegistry.register(name, hook, HookType.AROUND)
+
+
+def _is_pulled(theirs: Callable[..., bool], name: Any) -> bool:
+    return theirs(name) or (is_url(name) and not name.lower().startswith(_OWN_SCHEMES))
+
+
+def _pulled(theirs: Callable[..., str], owner: Any, url: str) -> str:  # noqa: ARG001
+    """Pull the small files of a model, once per node."""
+    folder = str(owner.get_path(url))
+    pull_small_files(url, folder, _log)
+    return folder
+
+
+def _choose_format(theirs: Callable[..., None], server_args: Any) -> None:
+    """Keep this load format, which SGLang replaces for URLs; choose it for URLs that no other one reads."""
+    view = resolving_view(server_args)
+    asked, draft, draft_asked = view.load_format, view.speculative_draft_model_path, view.speculative_draft_load_format
+    theirs(server_args)
+    chosen = {}
+    if asked == FORMAT or _is_ours(view.model_path):
+        chosen["load_format"] = asked if asked in _KEPT else FORMAT
+    if draft_asked is None and is_url(draft) and (asked == FORMAT or _is_ours(draft)):
+        chosen["speculative_draft_load_format"] = FORMAT
+    if chosen:
+        _log.info("The load formats of %s: %s", redact(str(view.model_path)), chosen)
+        declare_resolution(server_args, FORMAT, **chosen)
+
+
+def _is_ours(name: Any) -> bool:
+    return is_url(name) and not name.lower().startswith((*_OWN_SCHEMES, *SUPPORTED_SCHEMES))
+
+
+def _verify_format(theirs: Callable[..., None], config: Any) -> None:
+    if config.load_format != FORMAT:
+        theirs(config)
+
+
+def _loader(theirs: Callable[..., Any], load_config: Any, model_config: Any = None) -> Any:
+    if load_config.load_format != FORMAT:
+        return theirs(load_config, model_config)
+    from streamer.integrations.sglang.loader import StreamerModelLoader  # noqa: PLC0415 (it imports models)
+
+    return StreamerModelLoader(load_config)

@@ -1,0 +1,112 @@
+"""The load format ``streamer``: SGLang's own loader, whose weights are read by this package.
+
+Each process reads what it needs, and waits for no other one: `LoadConfig.load_group` says which processes may wait for
+each other, and none does, be it first start, or a reload that the stages of a pipeline do one after another.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from sglang.srt.model_loader.loader import DefaultModelLoader
+from sglang.srt.runtime_context import get_model, get_server_args
+from sglang.srt.utils.model_file_verifier import verify
+from sglang.srt.utils.runai_utils import ObjectStorageModel
+
+from streamer._stream import Stream
+from streamer.core.errors import UsageError
+from streamer.integrations.serving.extra_config import parsed
+from streamer.integrations.serving.finding import is_url, weights_of
+from streamer.integrations.serving.reading import stream_weights
+from streamer.integrations.sglang.private_names import is_of_another_draft, named_for_draft
+
+__all__ = ["StreamerModelLoader"]
+
+
+class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
+    """Loads safetensors from any path or URL, or from the Hub; again, too, by ``update_weights_from_disk``.
+
+    Args:
+        load_config: Its ``model_loader_extra_config`` holds fields of `streamer.Options`, ``storage_options`` and
+            ``verify``. Where it has none, as for a reload, that of the command line counts.
+
+    Raises:
+        OptionError: there is an unknown key, or a wrong value.
+        UsageError: ModelOpt shall quantize, which needs another loader.
+    """
+
+    def __init__(self, load_config: Any) -> None:
+        modelopt = load_config.modelopt_config
+        if modelopt.checkpoint_restore_path or modelopt.checkpoint_save_path or modelopt.export_path:
+            raise UsageError("the load format 'streamer' does not quantize with ModelOpt", hint="Use another one")
+        self._how = parsed(load_config.model_loader_extra_config or _of_command_line(), ())
+        theirs = copy.copy(load_config)
+        theirs.model_loader_extra_config = {}
+        super().__init__(theirs)
+        self.load_config = load_config
+        self._began: float | None = None
+
+    def download_model(self, model_config: Any) -> None:
+        """Download nothing: the weights are read where they are."""
+
+    def _get_weights_iterator(self, source: Any, **_: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """Give the tensors of one place; SGLang calls it for the first load and for each reload."""
+        folder = weights_of(_remote(source), None, source.revision, self.load_config.download_dir)
+        _compare_checksums(folder)
+        if self._began is None:
+            self._began = self.counter_before_loading_weights = time.perf_counter()  # for a line in SGLang's log
+        draft = self.load_config.draft_model_idx
+        stream = (
+            stream_weights(  # now, and not with the first tensor: an update that finds nothing shall change nothing
+                folder,
+                self._how,
+                lambda name: not is_of_another_draft(name, draft),
+                patterns=source.allow_patterns_overrides,
+                ignored=self.load_config.ignore_patterns,
+                progress=None,
+            )
+        )
+        if draft is not None:
+            return named_for_draft(_tensors(stream), source.prefix, draft)
+        return ((source.prefix + name, tensor) for name, tensor in _tensors(stream))
+
+
+def _tensors(stream: Stream[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    with stream as tensors:
+        yield from tensors
+
+
+def _of_command_line() -> Any:
+    given = get_model().model_loader_extra_config if _is_serving() else None
+    return json.loads(given) if isinstance(given, str) else given
+
+
+def _is_serving() -> bool:
+    try:
+        return get_server_args() is not None
+    except ValueError:  # nothing was published in this process
+        return False
+
+
+def _remote(source: Any) -> str:
+    """Where the weights are: SGLang names the folder of the small files that it pulled."""
+    weights = getattr(source.model_config, "model_weights", None)
+    if weights and source.model_or_path == ObjectStorageModel.get_path(weights):
+        return str(weights)
+    return str(source.model_or_path)
+
+
+def _compare_checksums(place: str) -> None:
+    """Compare the files with ``--model-checksum``, as SGLang's own loader does."""
+    checksums = get_model().model_checksum if _is_serving() else None
+    if checksums is None:
+        return
+    if is_url(place):
+        hint = 'Let storage and weights be compared by --model-loader-extra-config \'{"verify": "auto"}\''
+        raise UsageError("--model-checksum needs a local folder", uri=place, hint=hint)
+    verify(model_path=place, checksums_source=checksums or place)

@@ -1,0 +1,26 @@
+"""The private names of SGLang that the loader needs, of a base class. `TRIED` says of which versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sglang.srt.model_loader.loader import DefaultModelLoader
+
+__all__ = ["is_of_another_draft", "named_for_draft"]
+
+
+def is_of_another_draft(name: str, draft: int | None) -> bool:
+    """Say whether a tensor belongs to another draft than the one that is loaded.
+
+    Args:
+        name: Of the tensor.
+        draft: The number of the draft; None: no draft of several is loaded.
+    """
+    match = None if draft is None else DefaultModelLoader._MTP_PATTERN.match(name)
+    return match is not None and int(match.group(1)) != draft
+
+
+def named_for_draft(tensors: Iterator[tuple[str, Any]], prefix: str, draft: int) -> Iterator[tuple[str, Any]]:
+    """Give each tensor the name that the model of one draft has for it."""
+    yield from DefaultModelLoader._filter_mtp_weights(tensors, prefix, draft)

@@ -1,0 +1,237 @@
+"""``--load-format streamer`` in the real SGLang, on a CPU: what its own loader gives, from a real S3 server.
+
+``make test-serving`` installs SGLang beside this package, and runs them; elsewhere they are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from importlib import metadata
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+import safetensors.torch
+import torch
+
+if find_spec("sglang") is None:
+    pytest.skip("SGLang is installed by make test-serving alone", allow_module_level=True)
+
+from sglang.srt.configs.load_config import LoadConfig
+from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
+from sglang.srt.model_loader.loader import DefaultModelLoader, get_model_loader
+from sglang.srt.utils.runai_utils import ObjectStorageModel, is_runai_obj_uri
+from sglang_engine import assert_equal, load_config, loaded, save_llama, started
+
+import streamer
+from streamer.integrations import sglang as plugin
+
+pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True)
+def _of_this_test(s3_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("SGLANG_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.identity.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.identity.secret_key)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint_url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_llama(tmp_path_factory.mktemp("llama") / "model")
+
+
+@pytest.fixture(scope="module")
+def url(folder, s3_server):
+    return s3_server.upload_folder(folder, "private", "sglang/llama")
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """What SGLang's own loader makes of it."""
+    return loaded(folder, load_format="safetensors")
+
+
+def tensors_of(args, config, **named):
+    """Give what the loader gives to a model."""
+    source = DefaultModelLoader.Source.init_new(config, named.pop("model", None))
+    return dict(get_model_loader(load_config(args, **named), config)._get_weights_iterator(source))
+
+
+def updated(model, config, path, load_format="streamer"):
+    """Do what a running server does for ``/update_weights_from_disk``."""
+    runner = SimpleNamespace(
+        device="cpu",
+        gpu_id=0,
+        model_config=config,
+        get_model=lambda: model,
+        update_model_fields=lambda model, **named: None,
+        _assert_weight_cache_inactive=lambda name: None,
+    )
+    return WeightUpdater.update_weights_from_disk(runner, str(path), load_format)
+
+
+def test_a_model_on_s3(url, expected, capsys):
+    assert_equal(loaded(url), expected)
+    pulled = {name for name in os.listdir(ObjectStorageModel.get_path(url)) if not name.startswith(".")}
+    assert pulled == {"config.json", "generation_config.json", "model.safetensors.index.json"}
+    assert f"] {url}: 39 tensors" in capsys.readouterr().err  # where SGLang writes its log
+
+
+def test_a_local_folder(folder, expected):
+    assert_equal(loaded(folder), expected)
+
+
+def test_a_scheme_that_only_streamer_reads_needs_no_flag(folder, expected):
+    args, _ = started(folder.as_uri(), load_format="auto")
+    assert load_config(args).load_format == "streamer"
+    assert_equal(loaded(folder.as_uri(), load_format="auto"), expected)
+
+
+def test_other_load_formats_are_chosen_as_before(folder, url):
+    assert load_config(started(folder, load_format="auto")[0]).load_format == "auto"
+    assert load_config(started(url, load_format="auto")[0]).load_format == "runai_streamer"
+    assert load_config(started(url, load_format="safetensors")[0]).load_format == "runai_streamer"
+    assert load_config(started(folder.as_uri(), load_format="remote")[0]).load_format == "remote"
+    assert not is_runai_obj_uri("redis://host/model")
+    assert type(get_model_loader(LoadConfig())) is DefaultModelLoader
+
+
+def test_weights_are_updated_from_another_url(tmp_path, url, expected, s3_server):
+    other = save_llama(tmp_path / "other", seed=1)
+    there = s3_server.upload_folder(other, "private", "sglang/other")
+    _, config = started(url)
+    model = loaded(url)
+    assert_equal(model, expected)
+    assert updated(model, config, there) == (True, "Succeeded to update model weights.")
+    assert_equal(model, loaded(other, load_format="safetensors"))
+
+
+def test_weights_are_updated_from_where_they_were(url, expected):
+    _, config = started(url)
+    model = loaded(url)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    assert updated(model, config, config.model_path)[0]
+    assert_equal(model, expected)
+
+
+def test_an_update_that_finds_nothing_leaves_the_model(url, expected):
+    _, config = started(url)
+    model = loaded(url)
+    done, told = updated(model, config, "s3://private/sglang/none")
+    assert not done
+    assert "s3://private/sglang/none" in told
+    assert_equal(model, expected)
+
+
+def test_an_update_reads_as_the_command_line_says(folder):
+    _, config = started(folder, '--model-loader-extra-config={"memory_limit_byte": 1}')
+    with pytest.raises(streamer.OptionError, match="memory_limit_bytes"):
+        get_model_loader(LoadConfig(load_format="streamer"), config)
+
+
+def test_tensors_outlive_the_next_one_and_own_their_memory(folder):
+    tensors = tensors_of(*started(folder))
+    whole = streamer.load(folder)
+    assert tensors.keys() == whole.keys()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in whole.items())
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(tensors)
+
+
+def test_a_draft_of_several_reads_its_own_layer_alone(folder, tmp_path, capsys):
+    tensors = {f"model.mtp.layers.{layer}.a": torch.full((4,), layer) for layer in range(3)} | {"b": torch.ones(4)}
+    shutil.copy(folder / "config.json", tmp_path)
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    found = tensors_of(*started(tmp_path), draft_model_idx=1)
+    assert found.keys() == {"model.mtp.layers.0.a", "b"}
+    assert found["model.mtp.layers.0.a"].tolist() == [1] * 4
+    assert ": 2 tensors" in capsys.readouterr().err
+
+
+def test_patterns_of_files(folder, tmp_path):
+    both = shutil.copytree(folder, tmp_path / "both")
+    (both / "model.safetensors.index.json").unlink()
+    (both / "transformer").mkdir()
+    for path in both.glob("model-*"):
+        path.rename(both / "transformer" / path.name)
+    model = SimpleNamespace(allow_patterns_overrides=["absent/*.safetensors", "transformer/*.safetensors"])
+    assert tensors_of(*started(both), model=model).keys() == streamer.load(folder).keys()
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [({"memory_limit_byte": 1}, "memory_limit_bytes"), ({"max_attempts": "many"}, "max_attempts")],
+)
+def test_a_wrong_extra_config(folder, extra, told):
+    with pytest.raises(streamer.OptionError, match=told):
+        loaded(folder, f"--model-loader-extra-config={json.dumps(extra)}")
+
+
+def test_options_come_from_the_extra_config(folder, expected):
+    assert_equal(loaded(folder, '--model-loader-extra-config={"memory_limit_bytes": 1048576}'), expected)
+
+
+def test_checksums_need_a_local_folder(url, folder, tmp_path):
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps({"files": {"config.json": {"sha256": "0" * 64, "size": 1}}}))
+    with pytest.raises(streamer.StreamerError, match="--model-checksum needs a local folder"):
+        loaded(url, f"--model-checksum={wrong}")
+    with pytest.raises(Exception, match="Integrity check failed"):
+        loaded(folder, f"--model-checksum={wrong}")
+
+
+def test_a_shard_that_is_missing(folder, tmp_path):
+    broken = shutil.copytree(folder, tmp_path / "broken")
+    min(broken.glob("*.safetensors")).unlink()
+    with pytest.raises(streamer.ObjectNotFoundError, match="the index names shard"):
+        loaded(broken)
+
+
+def test_no_such_folder(s3_server):
+    with pytest.raises(streamer.ObjectNotFoundError, match="s3://private/sglang/none"):
+        started("s3://private/sglang/none")
+
+
+def test_the_private_names_are_there():
+    assert {"_MTP_PATTERN", "_filter_mtp_weights", "_get_weights_iterator"} <= vars(DefaultModelLoader).keys()
+    assert "_verify_load_format" in vars(LoadConfig)
+
+
+def hooks_of(monkeypatch, caplog, version):
+    """Register in a SGLang of another version; give the targets of hooks, and what was said."""
+    monkeypatch.setattr(metadata, "version", lambda library: version)
+    monkeypatch.setattr("streamer.compat.versions.version", lambda library: version)
+    registered = []
+    monkeypatch.setattr(
+        "sglang.srt.plugins.hook_registry.HookRegistry.register", lambda *given: registered.append(given)
+    )
+    with caplog.at_level(logging.INFO, logger="streamer"):
+        plugin.register.__wrapped__()
+    return registered, [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize("version", ["0.5.22", "0.5.22.post1", "0.5.24", "0.6.0rc1", "1.0"])
+def test_another_version_is_refused_with_one_warning(monkeypatch, caplog, version):
+    registered, told = hooks_of(monkeypatch, caplog, version)
+    assert not registered
+    assert len(told) == 1
+    assert version in told[0]
+    assert "STREAMER_DISABLE_PATCHES=1" in told[0]
+
+
+@pytest.mark.parametrize("version", ["0.5.23", "0.5.23.post1"])
+def test_this_version_is_taken(monkeypatch, caplog, version):
+    registered, told = hooks_of(monkeypatch, caplog, version)
+    assert len(registered) == 5
+    assert not told
+
+
+def test_the_switch(monkeypatch, caplog):
+    monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
+    assert hooks_of(monkeypatch, caplog, "0.5.23") == ([], [])
