@@ -42,17 +42,14 @@ def patient(store: Store, uri: str, patience: Patience, secrets: SecretTexts) ->
     if scheme_of(uri) == "file" and not isinstance(store, RemoteStore):
         return store
     server = store.server if isinstance(store, RemoteStore) else _server_of(uri)
-    return (_PatientDigestingStore if isinstance(store, DigestingStore) else _PatientStore)(
-        store, server, patience, secrets
-    )
+    patient_store = _PATIENT[isinstance(store, DigestingStore), isinstance(store, FolderStore)]
+    return patient_store(store, server, patience, secrets)
 
 
 class _PatientStore:
     def __init__(self, store: Any, server: str, patience: Patience, secrets: SecretTexts) -> None:
         self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
         self.root: str = store.root
-        if isinstance(store, FolderStore):  # as an attribute of the instance: by that Python finds out
-            self.folders: Callable[[str], list[str]] = lambda prefix: self._ask(lambda: store.folders(prefix))
 
     def info(self, path: str) -> ObjectInfo:
         info: ObjectInfo = self._ask(lambda: self._store.info(path))
@@ -83,6 +80,25 @@ class _PatientDigestingStore(_PatientStore):
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         digest: ObjectDigest | NoDigest = self._ask(lambda: self._store.digest(info))
         return digest
+
+
+class _PatientFolderStore(_PatientStore):
+    def folders(self, prefix: str) -> list[str]:
+        names: list[str] = self._ask(lambda: self._store.folders(prefix))
+        return names
+
+
+class _PatientDigestingFolderStore(_PatientDigestingStore, _PatientFolderStore):
+    pass
+
+
+# By the optional methods that a store has: `digest`, `folders`. A wrapper has no method that its store lacks.
+_PATIENT = {
+    (False, False): _PatientStore,
+    (True, False): _PatientDigestingStore,
+    (False, True): _PatientFolderStore,
+    (True, True): _PatientDigestingFolderStore,
+}
 
 
 def _guarded(source: Source, secrets: SecretTexts) -> Source:
