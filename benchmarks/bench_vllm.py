@@ -114,11 +114,12 @@ def child(name: str, uri: str, size_bytes: str) -> None:
     model = created(config)
     with set_current_vllm_config(config):
         loader = get_model_loader(config.load_config)
-        touch_and_free(int(size_bytes), huge_pages=True)
+        parameters = sum(tensor.nbytes for tensor in model.parameters())  # which are not touched before
+        touch_and_free(int(size_bytes), huge_pages=True)  # buffers
+        touch_and_free(parameters, huge_pages=name == "streamer")
         with Measurement() as measured:
             loader.load_weights(model, config.model_config)
     digest = sum(tensor_digest(key, tensor.detach())[1] for key, tensor in model.named_parameters()) & MASK
-    parameters = sum(tensor.nbytes for tensor in model.parameters())  # which are not touched before
     print(json.dumps(measured.to_dict() | {"digest": digest, "parameters_bytes": parameters}))
 
 

@@ -17,7 +17,10 @@ from streamer.core.quoting import printable
 __all__ = ["OTHERS", "PREFIX", "warn_of_typos"]
 
 PREFIX = "STREAMER_"
-OTHERS = ("DISABLED_PLUGINS", "DISABLE_PATCHES", "LIBRARY", "PLUGINS", "PROGRESS", "VERIFY")  # LIBRARY is Run:ai's
+OTHERS = (
+    *("DISABLED_PLUGINS", "DISABLE_PATCHES", "PLUGINS", "PROGRESS", "TAKE_OVER_RUNAI", "VERIFY"),
+    "LIBRARY",  # Run:ai's
+)
 NEAREST = 0.85  # one wrong letter of seven
 
 _log = logging.getLogger("streamer")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 
 import empty_modules
+import pytest
 
 from streamer.compat.runai import library_path
+from streamer.integrations.serving import reading
 
 if find_spec("vllm") is not None:
     os.environ["STREAMER_LIBRARY"] = str(library_path())
@@ -23,3 +26,49 @@ if find_spec("sglang") is not None:
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
+
+
+def engine():
+    """Give the helpers for the engine that is installed."""
+    return import_module("vllm_engine" if find_spec("vllm") is not None else "sglang_engine")
+
+
+@pytest.fixture(autouse=True)
+def _keys_of_server(s3_server, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.identity.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.identity.secret_key)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint_url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A Llama."""
+    return engine().save_llama(tmp_path_factory.mktemp("llama") / "model")
+
+
+@pytest.fixture(scope="module")
+def url(folder, s3_server):
+    """The same on S3."""
+    return s3_server.upload_folder(folder, "private", "serving/llama")
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """What the engine's own loader makes of it."""
+    return engine().loaded(folder, load_format="safetensors")
+
+
+@pytest.fixture
+def reports(monkeypatch):
+    """The streams that the loaders make; files in the page cache are read too, and not mapped."""
+    made = []
+
+    def stream(*arguments, **named):
+        made.append(original(*arguments, **named))
+        return made[-1]
+
+    original = reading.stream
+    monkeypatch.setattr(reading, "stream", stream)
+    monkeypatch.setattr(reading, "mapped_weights", lambda *_: None)
+    return made

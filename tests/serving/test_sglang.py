@@ -33,28 +33,8 @@ pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)
-def _of_this_test(s3_server, tmp_path, monkeypatch):
+def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SGLANG_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.identity.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.identity.secret_key)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint_url)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_llama(tmp_path_factory.mktemp("llama") / "model")
-
-
-@pytest.fixture(scope="module")
-def url(folder, s3_server):
-    return s3_server.upload_folder(folder, "private", "sglang/llama")
-
-
-@pytest.fixture(scope="module")
-def expected(folder):
-    """What SGLang's own loader makes of it."""
-    return loaded(folder, load_format="safetensors")
 
 
 def tensors_of(args, config, **named):
@@ -136,8 +116,8 @@ def test_an_update_reads_as_the_command_line_says(folder):
         get_model_loader(LoadConfig(load_format="streamer"), config)
 
 
-def test_tensors_outlive_the_next_one_and_own_their_memory(folder):
-    tensors = tensors_of(*started(folder))
+def test_tensors_outlive_the_next_one_and_own_their_memory(folder, url):
+    tensors = tensors_of(*started(url))
     whole = streamer.load(folder)
     assert tensors.keys() == whole.keys()
     assert all(torch.equal(tensors[name], tensor) for name, tensor in whole.items())

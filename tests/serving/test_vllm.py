@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +30,7 @@ from vllm_engine import assert_equal, config_of, created, fill, loaded, save_lla
 
 import streamer
 from streamer.compat.runai import door
-from streamer.integrations.serving import reading
+from streamer.integrations.serving import extra_config
 from streamer.integrations.serving.extra_config import for_place
 from streamer.integrations.vllm import configuration
 
@@ -37,42 +38,8 @@ pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)
-def _of_this_test(s3_server, tmp_path, monkeypatch):
+def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(configuration, "get_cache_dir", lambda: str(tmp_path / "cache"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.identity.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.identity.secret_key)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint_url)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_llama(tmp_path_factory.mktemp("llama") / "model")
-
-
-@pytest.fixture(scope="module")
-def url(folder, s3_server):
-    return s3_server.upload_folder(folder, "private", "vllm/llama")
-
-
-@pytest.fixture(scope="module")
-def expected(folder):
-    """What vLLM's own loader makes of it."""
-    return loaded(folder, "safetensors")
-
-
-@pytest.fixture
-def reports(monkeypatch):
-    """The reports of all reads."""
-    made = []
-
-    def stream(*arguments, **named):
-        made.append(original(*arguments, **named))
-        return made[-1]
-
-    original = reading.stream
-    monkeypatch.setattr(reading, "stream", stream)
-    return made
 
 
 def test_the_private_names_are_there():
@@ -205,11 +172,22 @@ def test_secondary_weights_and_their_prefix(folder, tmp_path):
     assert_equal(tensors, expected)
 
 
-def test_tensors_own_their_memory(folder):
-    config = config_of(folder)
+def test_tensors_own_their_memory(url):
+    config = config_of(url)
     tensors = list(get_model_loader(config.load_config).get_all_weights(config.model_config, torch.nn.Module()))
     assert len({tensor.untyped_storage().data_ptr() for _, tensor in tensors}) == len(tensors)
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for _, tensor in tensors)
+
+
+@pytest.mark.parametrize("extra", [{}, {"max_attempts": 3}, {"storage_options": {}}, {"verify": "off"}])
+def test_files_in_the_page_cache_are_mapped_unless_something_is_said_of_reading(folder, extra):
+    config = config_of(folder, model_loader_extra_config=extra)
+    tensors = dict(get_model_loader(config.load_config).get_all_weights(config.model_config, torch.nn.Module()))
+    assert_equal(tensors, streamer.load(folder))
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    ranges = [[int(each, 16) for each in line[0].split("-")] for line in maps if line[-1].startswith(str(folder))]
+    are_mapped = {any(begin <= tensor.data_ptr() < end for begin, end in ranges) for tensor in tensors.values()}
+    assert are_mapped == {not extra}
 
 
 def test_consolidated_shards_beside_an_index_are_not_read_twice(folder, tmp_path, reports):
@@ -260,10 +238,12 @@ def test_options_come_from_the_extra_config(folder, expected):
         ("/model", None, 256 << 20),
         ("/model", streamer.Options(max_attempts=3), 256 << 20),
         ("/model", streamer.Options(memory_limit_bytes=5), 5),
-        ("s3://bucket/model", streamer.Options(max_attempts=3), None),
+        ("s3://bucket/model", streamer.Options(max_attempts=3), 512 << 20),
+        ("s3://bucket/model", streamer.Options(memory_limit_bytes=5), 5),
     ],
 )
-def test_less_of_a_local_file_is_held_ahead(place, given, limit):
+def test_less_is_held_ahead(place, given, limit, monkeypatch):
+    monkeypatch.setattr(extra_config, "memory_bytes", lambda: 16 << 30)
     options = for_place(given, place)
     assert options.memory_limit_bytes == limit
     assert given is None or options.max_attempts == given.max_attempts

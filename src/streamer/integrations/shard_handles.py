@@ -27,6 +27,11 @@ class WholeCheckpoint(Checkpoint[Any]):
     """All shards."""
 
     @property
+    def label(self) -> str:
+        """What was opened, without secrets."""
+        return self._checkpoint.label
+
+    @property
     def is_one_file(self) -> bool:
         """Whether one file was named, and neither an index, a folder nor a pattern."""
         return self._checkpoint.kind == "file"
@@ -84,7 +89,18 @@ class WholeCheckpoint(Checkpoint[Any]):
 
     def warm_file(self, name: str) -> str | None:
         """Give the path of a shard that is a file in this machine's page cache; None for any other, or to verify it."""
-        number = self._shard_names().index(name)
+        return self._warm_path(self._shard_names().index(name))
+
+    def warm_shards(self) -> dict[str, list[str]] | None:
+        """Give the tensors of each file by its path, in file order; None unless all are as `warm_file` asks."""
+        held = {self._warm_path(number): [*self.tensors_of(number)] for number in range(len(self._checkpoint.infos))}
+        return None if None in held else {str(path): names for path, names in held.items()}
+
+    def tensors_of(self, shard: int) -> dict[str, ShardTensor]:
+        """Give the tensors of one shard, in file order."""
+        return {name: each for name, each in self._shard_tensors.items() if each.shard == shard}
+
+    def _warm_path(self, number: int) -> str | None:
         shard = self._checkpoint.catalog.shards[number]
         if not isinstance(shard.source, FileSource) or shard.source.is_remote:
             return None
@@ -92,10 +108,6 @@ class WholeCheckpoint(Checkpoint[Any]):
             return None
         is_warm = cached_fraction(shard.source.path, shard.size_bytes) > MOSTLY
         return shard.source.path if is_warm else None
-
-    def tensors_of(self, shard: int) -> dict[str, ShardTensor]:
-        """Give the tensors of one shard, in file order."""
-        return {name: each for name, each in self._shard_tensors.items() if each.shard == shard}
 
     def _shard_names(self) -> list[str]:
         infos, index_path = self._checkpoint.infos, self._checkpoint.index_path

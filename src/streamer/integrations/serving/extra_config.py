@@ -8,12 +8,16 @@ from typing import Any
 
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.errors import OptionError
+from streamer.core.options.machine import memory_bytes
 from streamer.core.options.options import Options
+from streamer.core.options.settings import resolve
 from streamer.core.secrets.environment import variable
 
 __all__ = ["ExtraConfig", "for_place", "parsed"]
 
 AHEAD_BYTES = 256 << 20
+URL_AHEAD_BYTES = 512 << 20
+URL_AHEAD_OF_MEMORY = 64
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,12 @@ def parsed(given: Any, of_engine: tuple[str, ...]) -> ExtraConfig:
 
 
 def for_place(options: Options | None, place: str) -> Options | None:
-    """Hold less of a local file ahead than of a URL, unless somebody has said how much.
+    """Hold less ahead than for others, unless somebody has said how much.
 
-    vLLM takes each tensor at once, so more of a fast disk is only more memory: a Llama of 1 GiB in the page cache took
-    as long with 128 MiB as with the default, which held it whole.
+    An engine takes each tensor at once, so more is only more memory: a Llama of 1 GiB in the page cache took as long
+    with 128 MiB as with the default, which held it whole. Of a URL, as much is held as a large machine's link needs.
     """
-    if "://" in place or variable("STREAMER_MEMORY_LIMIT_BYTES") is not None:
+    if variable("STREAMER_MEMORY_LIMIT_BYTES") is not None or (options and options.memory_limit_bytes is not None):
         return options
-    if options is None:
-        return Options(memory_limit_bytes=AHEAD_BYTES)
-    return options if options.memory_limit_bytes is not None else replace(options, memory_limit_bytes=AHEAD_BYTES)
+    of_url = min(resolve(None).memory_limit_bytes, max(URL_AHEAD_BYTES, memory_bytes() // URL_AHEAD_OF_MEMORY))
+    return replace(options or Options(), memory_limit_bytes=of_url if "://" in place else AHEAD_BYTES)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from typing import Any
 
 import torch
 
 from streamer._progress import ProgressOption
-from streamer._stream import Stream, stream
+from streamer._stream import stream
 from streamer.core.errors import ObjectNotFoundError
 from streamer.integrations.serving.extra_config import ExtraConfig, for_place
 from streamer.integrations.serving.finding import without_ignored
+from streamer.integrations.serving.mapped import mapped_weights
 
 __all__ = ["stream_weights"]
 
@@ -25,8 +26,10 @@ def stream_weights(
     patterns: Sequence[str] | None,
     ignored: Sequence[str] | str | None,
     progress: ProgressOption,
-) -> Stream[torch.Tensor]:
+) -> AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]:
     """Stream them in the order of the file: tensors of a layer together, as a model may convert it when it is complete.
+
+    Files in the page cache are mapped, unless something is said of how to read them.
 
     Args:
         folder: As `weights_of` gives it.
@@ -45,13 +48,17 @@ def stream_weights(
     *others, last = places
     for place in others:
         with suppress(ObjectNotFoundError):
-            return _opened(place, how, names, progress=progress)
-    return _opened(last, how, names, progress=progress)
+            return _opened(place, how, names, progress)
+    return _opened(last, how, names, progress)
 
 
 def _opened(
-    place: str | list[str], how: ExtraConfig, names: Callable[[str], bool], *, progress: ProgressOption
-) -> Stream[torch.Tensor]:
+    place: str | list[str], how: ExtraConfig, names: Callable[[str], bool], progress: ProgressOption
+) -> AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]:
+    if how.options is None and how.storage_options is None and how.verify is None:
+        mapped = mapped_weights(place, names, progress)
+        if mapped is not None:
+            return closing(mapped)
     return stream(
         place,
         names=names,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from sglang.srt.runtime_context import get_model, get_server_args
 from sglang.srt.utils.model_file_verifier import verify
 from sglang.srt.utils.runai_utils import ObjectStorageModel
 
-from streamer._stream import Stream
 from streamer.core.errors import UsageError
 from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.finding import is_url, weights_of
@@ -76,7 +76,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         return ((source.prefix + name, tensor) for name, tensor in _tensors(stream))
 
 
-def _tensors(stream: Stream[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(stream: AbstractContextManager[Iterable[tuple[str, torch.Tensor]]]) -> Iterator[tuple[str, torch.Tensor]]:
     with stream as tensors:
         yield from tensors
 

@@ -19,6 +19,8 @@ TRIED = ("0.33", "0.34")  # versions of vLLM: the first one tried, and the first
 def register() -> None:
     """Register the load formats ``streamer`` and ``streamer_sharded``, and let vLLM know every URL.
 
+    With ``STREAMER_TAKE_OVER_RUNAI=1``, the formats ``runai_streamer`` and ``runai_streamer_sharded`` as well.
+
     A version of vLLM that was not tried is left as it is, with one warning.
     """
     if not may_be_patched("vllm", TRIED):
@@ -28,7 +30,9 @@ def register() -> None:
     from streamer.integrations.vllm.configuration import wrap  # noqa: PLC0415 (they import vLLM)
     from streamer.integrations.vllm.loader import StreamerModelLoader  # noqa: PLC0415
     from streamer.integrations.vllm.sharded_loader import StreamerShardedLoader  # noqa: PLC0415
+    from streamer.integrations.vllm.takeover import is_taken_over  # noqa: PLC0415
 
-    register_model_loader("streamer")(StreamerModelLoader)
-    register_model_loader("streamer_sharded")(StreamerShardedLoader)
+    for prefix in ("", "runai_") if is_taken_over() else ("",):
+        register_model_loader(f"{prefix}streamer")(StreamerModelLoader)
+        register_model_loader(f"{prefix}streamer_sharded")(StreamerShardedLoader)
     wrap()

@@ -16,11 +16,13 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 from vllm.model_executor.model_loader.weight_utils import enable_tqdm
 
+from streamer import _native
 from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.finding import weights_of
 from streamer.integrations.serving.reading import stream_weights
 from streamer.integrations.vllm.log import forward_log
 from streamer.integrations.vllm.private_names import is_left_out
+from streamer.integrations.vllm.takeover import translated
 
 __all__ = ["StreamerModelLoader"]
 
@@ -38,7 +40,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
     def __init__(self, load_config: Any) -> None:
         forward_log()
-        self._how = parsed(load_config.model_loader_extra_config, ("enable_weights_track",))
+        self._how = parsed(translated(load_config), ("enable_weights_track",))
         theirs = copy.copy(load_config)
         theirs.model_loader_extra_config = self._how.of_engine
         super().__init__(theirs)
@@ -55,6 +57,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
             model_config: ``model_weights`` or, where that is empty, ``model`` says where they are.
             model: Which tensors it does not use, and where others are.
         """
+        _advise_huge_pages(model)
         primary = DefaultModelLoader.Source(
             model_config.model_weights or model_config.model,
             model_config.revision,
@@ -88,3 +91,10 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
             return is_unused is None or not is_unused(name)
 
         return is_needed
+
+
+def _advise_huge_pages(model: Any) -> None:
+    """Let parameters on a CPU, which nobody has touched yet, have huge pages: filling them takes half the time."""
+    if isinstance(model, torch.nn.Module):
+        on_host = [each for each in model.parameters() if each.device.type == "cpu" and each.layout is torch.strided]
+        _native.advise_huge_pages([(each.data_ptr(), each.nbytes) for each in on_host])

@@ -13,6 +13,7 @@ from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.finding import weights_of
 from streamer.integrations.vllm.log import forward_log
 from streamer.integrations.vllm.private_names import files_of_rank, own_tensors
+from streamer.integrations.vllm.takeover import translated
 
 __all__ = ["StreamerShardedLoader"]
 
@@ -31,7 +32,7 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
 
     def __init__(self, load_config: Any) -> None:
         forward_log()
-        self._how = parsed(load_config.model_loader_extra_config, ("pattern",))
+        self._how = parsed(translated(load_config), ("pattern",))
         theirs = copy.copy(load_config)
         theirs.model_loader_extra_config = self._how.of_engine
         super().__init__(theirs)

@@ -1,0 +1,30 @@
+// What Python asks of the kernel for memory that is not the engine's: a model's parameters, a
+// mapped file. It is advice alone: it changes no byte, and where the kernel refuses, each page is
+// mapped when it is first used.
+#include <pybind11/stl.h>
+
+#include <utility>
+#include <vector>
+
+#include "io/huge_pages.h"
+#include "python/registers.h"
+
+namespace py = pybind11;
+
+namespace streamer {
+
+void register_page_advice(py::module_& module) {
+  module.def(
+      "advise_huge_pages",
+      [](const std::vector<std::pair<std::uintptr_t, std::size_t>>& ranges) {
+        std::vector<MemoryRange> all;
+        for (const auto& [address, size_bytes] : ranges) {
+          all.push_back({reinterpret_cast<std::byte*>(address), size_bytes});
+        }
+        advise_huge_pages(std::move(all));
+      },
+      py::arg("ranges"),
+      "Let memory that is going to be filled have huge pages: (address, bytes) of each range.");
+}
+
+}  // namespace streamer
