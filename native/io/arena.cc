@@ -5,54 +5,17 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <new>
 
 namespace streamer {
 namespace {
 
-constexpr std::size_t kMallocAlignment = 64;  // a cache line, and the widest vector load
+constexpr std::size_t kMallocAlignment = 64;  // as in a chunk
 
 std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
-
-// An anonymous mapping that starts on a huge page: map one huge page more, then cut both ends. Null
-// when the system refuses.
-std::byte* map_huge(std::size_t bytes) {
-  const std::size_t reserved = bytes + kHugePageBytes;
-  void* raw = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (raw == MAP_FAILED) return nullptr;
-  auto* start = static_cast<std::byte*>(raw);
-  const auto address = reinterpret_cast<std::uintptr_t>(start);
-  const std::size_t head = round_up(address, kHugePageBytes) - address;
-  if (head > 0) munmap(start, head);
-  if (kHugePageBytes - head > 0) munmap(start + head + bytes, kHugePageBytes - head);
-  madvise(start + head, bytes, MADV_HUGEPAGE);  // advice: refusal only costs speed
-  return start + head;
-}
-
-}  // namespace
-
-Memory::~Memory() {
-  if (arena_ != nullptr) arena_->release(*this);
-}
-
-void Memory::hand_over() {
-  if (is_held_) arena_->no_longer_held(size_);
-  is_held_ = false;
-}
-
-void Memory::swap(Memory& other) noexcept {
-  std::swap(arena_, other.arena_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  std::swap(mapping_, other.mapping_);
-  std::swap(mapping_bytes_, other.mapping_bytes_);
-  std::swap(is_held_, other.is_held_);
-}
-
-namespace {
 
 // Never destroyed: tensors may be freed after static destructors ran. Made when the library is
 // loaded, and not on first use: a child must not inherit it half made by a thread it does not have.
@@ -68,46 +31,44 @@ Arena* const process_arena = [] {
 
 Arena& Arena::instance() { return *process_arena; }
 
+template <typename Change>
+auto Arena::changed(ArenaChunk& chunk, Change change) {
+  struct Recount {
+    Recount(std::size_t& sum, const ArenaChunk& its) : sum_(sum), its_(its) {
+      sum_ -= its_.unused_bytes();
+    }
+    ~Recount() { sum_ += its_.unused_bytes(); }
+    Recount(const Recount&) = delete;
+    Recount& operator=(const Recount&) = delete;
+    std::size_t& sum_;
+    const ArenaChunk& its_;
+  };
+  const Recount recount(unused_bytes_, chunk);
+  return change(chunk);
+}
+
 void Arena::join(std::size_t limit_bytes) {
   const std::lock_guard lock(mutex_);
   budget_bytes_ += limit_bytes;
 }
 
 void Arena::leave(std::size_t limit_bytes) {
-  std::vector<Mapping> evicted;
+  Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
     budget_bytes_ -= limit_bytes;
     evicted = evict_down_to(budget_bytes_);
   }
-  for (const Mapping& mapping : evicted) munmap(mapping.base, mapping.bytes);
-}
-
-template <typename Make>
-std::byte* Arena::without_cache_if_short(Make make) {
-  std::byte* memory = make();
-  if (memory == nullptr) {
-    give_back_cached();
-    memory = make();
-  }
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
+  give_back(evicted);
 }
 
 Memory Arena::allocate(std::size_t size, std::uint64_t file_offset) {
   Memory memory;
   if (size == 0) return memory;
-  if (size < kHugePageBytes) {
-    memory.data_ = without_cache_if_short([size] {
-      return static_cast<std::byte*>(
-          std::aligned_alloc(kMallocAlignment, round_up(size, kMallocAlignment)));
-    });
+  if (size < kOwnMappingBytes) {
+    place(memory, size, file_offset);
   } else {
-    const std::size_t residue = file_offset % 8 == 0 ? file_offset % kPageBytes : 0;
-    const Mapping mapping = take_mapping(round_up(residue + size, kPageBytes));
-    memory.mapping_ = mapping.base;
-    memory.mapping_bytes_ = mapping.bytes;
-    memory.data_ = mapping.base + residue;
+    map(memory, size, file_offset);
   }
   memory.arena_ = this;
   memory.size_ = size;
@@ -117,8 +78,16 @@ Memory Arena::allocate(std::size_t size, std::uint64_t file_offset) {
   return memory;
 }
 
+void Arena::map(Memory& memory, std::size_t size, std::uint64_t file_offset) {
+  const std::size_t residue = keeps_residue(size, file_offset) ? file_offset % kPageBytes : 0;
+  const Mapping mapping = take_mapping(round_up(residue + size, kHugePageBytes));
+  memory.mapping_ = mapping.base;
+  memory.mapping_bytes_ = mapping.bytes;
+  memory.data_ = mapping.base + residue;
+}
+
 Arena::Mapping Arena::take_mapping(std::size_t bytes) {
-  std::vector<Mapping> evicted;
+  Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
     // Best fit, but never one that would waste more than an eighth of itself.
@@ -129,33 +98,149 @@ Arena::Mapping Arena::take_mapping(std::size_t bytes) {
     }
     if (best != cached_.end()) {
       const Mapping mapping = *best;
-      cached_bytes_ -= mapping.bytes;
+      mapped_bytes_ -= mapping.bytes;
       cached_.erase(best);
       ++reused_;
       return mapping;
     }
-    const std::size_t wanted = held_bytes_ + bytes;
-    evicted = evict_down_to(budget_bytes_ > wanted ? budget_bytes_ - wanted : 0);
+    evicted = make_room(bytes);
   }
-  for (const Mapping& mapping : evicted) munmap(mapping.base, mapping.bytes);
-  return {without_cache_if_short([bytes] { return map_huge(bytes); }), bytes};
+  give_back(evicted);
+  std::byte* base = map_huge(bytes);
+  if (base == nullptr) {
+    give_back_cached();
+    base = map_huge(bytes);
+  }
+  if (base == nullptr) throw std::bad_alloc();
+  return {base, bytes};
+}
+
+void Arena::place(Memory& memory, std::size_t size, std::uint64_t file_offset) {
+  Evicted evicted;
+  {
+    const std::lock_guard lock(mutex_);
+    do {
+      memory.data_ = place_in_current(size, file_offset);
+    } while (memory.data_ == nullptr && add_chunk(size, evicted));
+    memory.chunk_ = memory.data_ == nullptr ? nullptr : current_for(size);
+  }
+  give_back(evicted);
+  if (memory.data_ != nullptr) return;
+  // There is no room for a whole chunk: under a limit of addresses, say.
+  const auto from_malloc = [size] {
+    return static_cast<std::byte*>(
+        std::aligned_alloc(kMallocAlignment, round_up(size, kMallocAlignment)));
+  };
+  memory.data_ = from_malloc();
+  if (memory.data_ == nullptr) {
+    give_back_cached();
+    memory.data_ = from_malloc();
+  }
+  if (memory.data_ == nullptr) throw std::bad_alloc();
+}
+
+std::byte* Arena::place_in_current(std::size_t size, std::uint64_t file_offset) {
+  ArenaChunk* const current = current_for(size);
+  if (current == nullptr) return nullptr;
+  return changed(*current, [&](ArenaChunk& chunk) { return chunk.place(size, file_offset); });
+}
+
+bool Arena::add_chunk(std::size_t size, Evicted& evicted) {
+  ArenaChunk*& current = current_for(size);
+  if (current != nullptr) {
+    ArenaChunk& full = *current;
+    retire(full);
+    if (full.is_empty()) settle_empty(full, evicted);
+  }
+  if (!spare_.empty()) {
+    current = spare_.back();
+    spare_.pop_back();
+    changed(*current, [](ArenaChunk& chunk) { chunk.restart(); });
+    ++reused_;
+    return true;
+  }
+  Evicted more = make_room(size);
+  std::move(more.mappings.begin(), more.mappings.end(), std::back_inserter(evicted.mappings));
+  std::move(more.unused.begin(), more.unused.end(), std::back_inserter(evicted.unused));
+  std::byte* const base = map_huge(kChunkBytes);
+  if (base == nullptr) return false;
+  // Who reads a small tensor alone, often, does not want 2 MiB set to zero for it.
+  if (size < kHugePageBytes) madvise(base, kHugePageBytes, MADV_NOHUGEPAGE);
+  current = chunks_.emplace_back(std::make_unique<ArenaChunk>(base, kChunkBytes)).get();
+  return true;
+}
+
+void Arena::retire(ArenaChunk& chunk) {
+  std::replace(current_.begin(), current_.end(), &chunk, static_cast<ArenaChunk*>(nullptr));
+  chunk.retire();
 }
 
 void Arena::release(Memory& memory) {
   if (memory.is_held_) no_longer_held(memory.size_);
-  if (memory.mapping_ == nullptr) {
+  if (memory.chunk_ != nullptr) {
+    remove(*memory.chunk_, memory);
+  } else if (memory.mapping_ == nullptr) {
     std::free(memory.data_);
-    return;
+  } else {
+    {
+      const std::lock_guard lock(mutex_);
+      if (held_bytes_ + cached_bytes() + memory.mapping_bytes_ <= budget_bytes_) {
+        cached_.push_back({memory.mapping_, memory.mapping_bytes_});
+        mapped_bytes_ += memory.mapping_bytes_;
+        return;
+      }
+    }
+    munmap(memory.mapping_, memory.mapping_bytes_);
   }
+}
+
+void Arena::remove(ArenaChunk& chunk, const Memory& memory) {
+  Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
-    if (held_bytes_ + cached_bytes_ + memory.mapping_bytes_ <= budget_bytes_) {
-      cached_.push_back({memory.mapping_, memory.mapping_bytes_});
-      cached_bytes_ += memory.mapping_bytes_;
-      return;
+    changed(chunk, [&](ArenaChunk& its) { its.remove(memory.data_, memory.size_); });
+    if (chunk.is_empty()) {
+      settle_empty(chunk, evicted);
+    } else if (is_over_limit()) {
+      evicted.unused.push_back(unused(chunk, memory.data_, memory.size_));
     }
   }
-  munmap(memory.mapping_, memory.mapping_bytes_);
+  give_back(evicted);
+}
+
+void Arena::settle_empty(ArenaChunk& chunk, Evicted& evicted) {
+  const bool is_kept = is_current(chunk) ? budget_bytes_ > 0 : !is_over_limit();
+  if (!is_kept || !chunk.is_whole()) return dispose(chunk, evicted);
+  if (is_current(chunk)) {
+    changed(chunk, [](ArenaChunk& its) { its.restart(); });
+  } else {
+    spare_.push_back(&chunk);
+  }
+}
+
+void Arena::dispose(ArenaChunk& chunk, Evicted& evicted) {
+  if (is_current(chunk)) retire(chunk);
+  unused_bytes_ -= chunk.unused_bytes();
+  evicted.mappings.push_back({chunk.base(), chunk.bytes()});
+  std::erase_if(chunks_, [&chunk](const auto& each) { return each.get() == &chunk; });
+}
+
+Arena::Unused Arena::unused(ArenaChunk& chunk, const std::byte* data, std::size_t size) {
+  return {&chunk, changed(chunk, [&](ArenaChunk& its) { return its.pin_unused(data, size); })};
+}
+
+void Arena::give_back(const Evicted& evicted) {
+  for (const Mapping& mapping : evicted.mappings) munmap(mapping.base, mapping.bytes);
+  for (const Unused& unused : evicted.unused) {
+    for (const MemoryRange& range : unused.pages) madvise(range.begin, range.bytes, MADV_DONTNEED);
+    Evicted emptied;
+    {
+      const std::lock_guard lock(mutex_);
+      unused.chunk->unpin();
+      if (unused.chunk->is_empty()) settle_empty(*unused.chunk, emptied);
+    }
+    for (const Mapping& mapping : emptied.mappings) munmap(mapping.base, mapping.bytes);
+  }
 }
 
 void Arena::no_longer_held(std::size_t bytes) {
@@ -164,27 +249,45 @@ void Arena::no_longer_held(std::size_t bytes) {
 }
 
 void Arena::give_back_cached() {
-  std::vector<Mapping> evicted;
+  Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
     evicted = evict_down_to(0);
   }
-  for (const Mapping& mapping : evicted) munmap(mapping.base, mapping.bytes);
+  give_back(evicted);
 }
 
-std::vector<Arena::Mapping> Arena::evict_down_to(std::size_t keep_bytes) {
-  std::vector<Mapping> evicted;
-  while (cached_bytes_ > keep_bytes) {
-    evicted.push_back(cached_.back());
-    cached_bytes_ -= cached_.back().bytes;
+Arena::Evicted Arena::make_room(std::size_t bytes) {
+  const std::size_t wanted = held_bytes_ + bytes;
+  return evict_down_to(budget_bytes_ > wanted ? budget_bytes_ - wanted : 0);
+}
+
+Arena::Evicted Arena::evict_down_to(std::size_t keep_bytes) {
+  Evicted evicted;
+  while (cached_bytes() > keep_bytes && !cached_.empty()) {
+    evicted.mappings.push_back(cached_.back());
+    mapped_bytes_ -= cached_.back().bytes;
     cached_.pop_back();
+  }
+  while (cached_bytes() > keep_bytes && !spare_.empty()) {
+    dispose(*spare_.back(), evicted);
+    spare_.pop_back();
+  }
+  for (ArenaChunk* const current : current_) {
+    if (budget_bytes_ == 0 && current != nullptr && current->is_empty()) dispose(*current, evicted);
+  }
+  for (std::size_t i = 0; i < chunks_.size() && cached_bytes() > keep_bytes; ++i) {
+    ArenaChunk& chunk = *chunks_[i];
+    if (chunk.unused_bytes() == 0) continue;
+    if (is_current(chunk) && chunk.was_restarted()) retire(chunk);
+    evicted.unused.push_back(unused(chunk, chunk.base(), chunk.bytes()));
   }
   return evicted;
 }
 
 ArenaStats Arena::stats() {
   const std::lock_guard lock(mutex_);
-  return {held_bytes_, cached_bytes_, reused_};
+  return {held_bytes_, cached_bytes(), reused_};
 }
 
 }  // namespace streamer

@@ -1,67 +1,48 @@
 // Host memory for tensors: each allocation belongs to exactly one tensor, and is never written
 // again once it was handed over.
 //
-// Allocations of at least one huge page get their own anonymous mapping, aligned to 2 MiB and
+// Tensors lie head to tail in chunks of address space (arena_chunk.h) that are aligned to 2 MiB and
 // advised MADV_HUGEPAGE: a first touch then costs one fault for 2 MiB instead of 512 (the largest
-// single cost of reading from the page cache). Only whole huge pages are covered, so no memory is
-// wasted at the end. Smaller ones come from malloc.
+// single cost of reading from the page cache), and the tensors' ends need no small pages. The
+// largest tensors have a mapping of their own, of whole huge pages. What lies in the last huge page
+// of a chunk or mapping and belongs to no tensor is 4 % of it on average, and 8 % at most.
 //
-// Mappings that come back while a session runs are kept for the next tensor of that session, so a
-// consumer that drops what it gets never faults again. What is kept and what sessions hold never
-// exceeds the sum of the limits of the sessions that run; without a session nothing is kept. Where
-// the system gives no more memory, what is kept is given back before an allocation fails.
+// What is freed while a session runs is kept for the next tensors of that session, so a consumer
+// that drops what it gets never faults again. What is kept and what sessions hold never exceeds the
+// sum of the limits of the sessions that run, but for one chunk; without a session nothing is kept:
+// the pages of a tensor go back when it dies, wherever its neighbours live on. Where the system
+// gives no more memory, what is kept is given back before an allocation fails.
 //
 // Thread-safe. The arena outlives every Memory (it is never destroyed).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "io/arena_chunk.h"
+#include "io/arena_memory.h"
+
 namespace streamer {
 
-inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
+// From here on a tensor has a mapping of its own: two do not fit into a chunk, or hardly.
+inline constexpr std::size_t kOwnMappingBytes = std::size_t{30} << 20;
 
-class Arena;
-
-// The memory of one tensor. Move-only; gives its bytes back when destroyed.
-class Memory {
- public:
-  Memory() = default;
-  Memory(Memory&& other) noexcept { swap(other); }
-  Memory& operator=(Memory&& other) noexcept {
-    Memory(std::move(other)).swap(*this);
-    return *this;
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  ~Memory();
-
-  std::byte* data() const { return data_; }
-  std::size_t size() const { return size_; }
-
-  // From here on the bytes are the consumer's: they no longer count against any limit.
-  void hand_over();
-
- private:
-  friend class Arena;
-  void swap(Memory& other) noexcept;
-
-  Arena* arena_ = nullptr;
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-  std::byte* mapping_ = nullptr;  // null for memory from malloc
-  std::size_t mapping_bytes_ = 0;
-  bool is_held_ = false;
-};
+// Whether memory lies at the address of its file offset modulo the page size, so that O_DIRECT can
+// land in place; dtypes need multiples of 8.
+inline bool keeps_residue(std::size_t size, std::uint64_t file_offset) {
+  return size >= kHugePageBytes && file_offset % 8 == 0;
+}
 
 struct ArenaStats {
   std::size_t held_bytes = 0;    // allocated and not yet handed over
-  std::size_t cached_bytes = 0;  // mappings kept for reuse
-  std::uint64_t reused = 0;      // allocations served from the cache
+  std::size_t cached_bytes = 0;  // kept for reuse
+  std::uint64_t reused = 0;      // chunks and mappings that were filled again
 };
 
 class Arena {
@@ -73,9 +54,8 @@ class Arena {
   void join(std::size_t limit_bytes);
   void leave(std::size_t limit_bytes);
 
-  // `size` bytes whose address equals `file_offset` modulo the page size where that keeps the
-  // address a multiple of 8 (so O_DIRECT can land in place), else a multiple of 64. Empty for size
-  // 0. Throws std::bad_alloc.
+  // `size` bytes whose address equals `file_offset` modulo the page size if keeps_residue(), else
+  // is a multiple of 64. Empty for size 0. Throws std::bad_alloc.
   Memory allocate(std::size_t size, std::uint64_t file_offset);
 
   ArenaStats stats();
@@ -91,22 +71,61 @@ class Arena {
     std::size_t bytes;
   };
 
+  // Pages of a chunk that are about to go back; the chunk is pinned.
+  struct Unused {
+    ArenaChunk* chunk;
+    std::vector<MemoryRange> pages;
+  };
+  // What was kept and is so no more.
+  struct Evicted {
+    std::vector<Mapping> mappings;
+    std::vector<Unused> unused;
+  };
+
+  void place(Memory& memory, std::size_t size, std::uint64_t file_offset);
+  void map(Memory& memory, std::size_t size, std::uint64_t file_offset);
   Mapping take_mapping(std::size_t bytes);
-  // What `make` gives; where that is null, what it gives once nothing is kept any more.
-  template <typename Make>
-  std::byte* without_cache_if_short(Make make);
-  void give_back_cached();
   void release(Memory& memory);
+  void remove(ArenaChunk& chunk, const Memory& memory);
   void no_longer_held(std::size_t bytes);
-  // Gives back cached mappings until at most `keep_bytes` are left. Called with the mutex held.
-  std::vector<Mapping> evict_down_to(std::size_t keep_bytes);
+  void give_back(const Evicted& evicted);
+  void give_back_cached();
+
+  // With the mutex held:
+  std::byte* place_in_current(std::size_t size, std::uint64_t file_offset);
+  // Makes another chunk the current one; false where the system gives none.
+  bool add_chunk(std::size_t size, Evicted& evicted);
+  // Keeps it, or adds it to `evicted`.
+  void settle_empty(ArenaChunk& chunk, Evicted& evicted);
+  void dispose(ArenaChunk& chunk, Evicted& evicted);
+  Unused unused(ArenaChunk& chunk, const std::byte* data, std::size_t size);
+  Evicted make_room(std::size_t bytes);
+  // Keeps at most so much.
+  Evicted evict_down_to(std::size_t keep_bytes);
+  std::size_t cached_bytes() const { return mapped_bytes_ + unused_bytes_; }
+  // Small tensors lie in chunks of their own: one that is kept does not keep those of large ones.
+  ArenaChunk*& current_for(std::size_t size) { return current_[size < kHugePageBytes]; }
+  bool is_current(const ArenaChunk& chunk) const {
+    return &chunk == current_[0] || &chunk == current_[1];
+  }
+  void retire(ArenaChunk& chunk);
+  bool is_over_limit() const { return held_bytes_ + cached_bytes() > budget_bytes_; }
+  // Changes a chunk, and keeps `unused_bytes_` right.
+  template <typename Change>
+  auto changed(ArenaChunk& chunk, Change change);
 
   std::mutex mutex_;
-  std::vector<Mapping> cached_;   // guarded by mutex_
-  std::size_t cached_bytes_ = 0;  // guarded by mutex_
-  std::size_t held_bytes_ = 0;    // guarded by mutex_
-  std::size_t budget_bytes_ = 0;  // guarded by mutex_
-  std::uint64_t reused_ = 0;      // guarded by mutex_
+
+  // Guarded by mutex_:
+  std::vector<std::unique_ptr<ArenaChunk>> chunks_;
+  std::array<ArenaChunk*, 2> current_{};  // where the next tensor goes: a large one, a small one
+  std::vector<ArenaChunk*> spare_;        // empty, all of their pages touched
+  std::vector<Mapping> cached_;           // of large tensors that are gone
+  std::size_t mapped_bytes_ = 0;          // of cached_
+  std::size_t unused_bytes_ = 0;          // of all chunks
+  std::size_t held_bytes_ = 0;
+  std::size_t budget_bytes_ = 0;
+  std::uint64_t reused_ = 0;
 };
 
 }  // namespace streamer

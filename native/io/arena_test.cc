@@ -13,14 +13,16 @@
 namespace streamer {
 namespace {
 
-constexpr std::size_t kLarge = 3 * kHugePageBytes + 12345;
+constexpr std::size_t kLarge = kOwnMappingBytes + 12345;     // with a mapping of its own
+constexpr std::size_t kMiddle = 3 * kHugePageBytes + 12345;  // one of several in a chunk
 
 std::uintptr_t address_of(const Memory& memory) {
   return reinterpret_cast<std::uintptr_t>(memory.data());
 }
 
 TEST_CASE("an allocation is writable over its whole length") {
-  for (const std::size_t size : {std::size_t{1}, std::size_t{4097}, kHugePageBytes, kLarge}) {
+  for (const std::size_t size :
+       {std::size_t{1}, std::size_t{4097}, kHugePageBytes, kMiddle, kLarge}) {
     const Memory memory = Arena::instance().allocate(size, 0);
     REQUIRE(memory.size() == size);
     std::memset(memory.data(), 0x5a, size);
@@ -29,9 +31,11 @@ TEST_CASE("an allocation is writable over its whole length") {
 }
 
 TEST_CASE("a large allocation keeps the residue of its file offset within a page") {
-  CHECK(address_of(Arena::instance().allocate(kLarge, 4096 * 7 + 1608)) % kPageBytes == 1608);
-  CHECK(address_of(Arena::instance().allocate(kLarge, 4096 * 7 + 1601)) % 64 ==
-        0);  // odd: no dtype fits
+  for (const std::size_t size : {kMiddle, kLarge}) {
+    CHECK(address_of(Arena::instance().allocate(size, 4096 * 7 + 1608)) % kPageBytes == 1608);
+    const Memory odd = Arena::instance().allocate(size, 4096 * 7 + 1601);  // fits no dtype
+    CHECK(address_of(odd) % 64 == 0);
+  }
 }
 
 TEST_CASE("size zero needs no memory") {
@@ -87,6 +91,109 @@ TEST_CASE("what is kept is given back before an allocation fails") {
   arena.leave(2 * kTooLarge);
 }
 
+TEST_CASE("tensors of a file lie in memory as in the file, and share huge pages") {
+  Arena& arena = Arena::instance();
+  const Memory first = arena.allocate(kHugePageBytes + 4096 * 3 + 8, 1608);
+  const Memory second = arena.allocate(kHugePageBytes, 1608 + first.size());
+  CHECK(second.data() == first.data() + first.size());
+}
+
+TEST_CASE("a chunk whose tensors are all gone is filled again while a session runs") {
+  Arena& arena = Arena::instance();
+  arena.join(4 * kChunkBytes);
+  const std::uint64_t reused = arena.stats().reused;
+  std::byte* first = nullptr;
+  {
+    std::vector<Memory> all;
+    for (std::size_t i = 0; i < 2 * (kChunkBytes / kMiddle); ++i) {
+      all.push_back(arena.allocate(kMiddle, 0));
+      if (first == nullptr) first = all[0].data();
+    }
+  }
+  CHECK(arena.stats().cached_bytes > kChunkBytes);
+  std::vector<Memory> again;
+  for (std::size_t i = 0; i < 2 * (kChunkBytes / kMiddle); ++i) {
+    again.push_back(arena.allocate(kMiddle, 0));
+  }
+  CHECK(arena.stats().reused > reused);
+  again.clear();
+  arena.leave(4 * kChunkBytes);
+  CHECK(arena.stats().cached_bytes == 0);
+}
+
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t mapped = 0;
+  std::size_t resident = 0;
+  statm >> mapped >> resident;
+  return resident * kPageBytes;
+}
+
+TEST_CASE("the pages of a tensor go back when it dies, though its neighbours live") {
+  Arena& arena = Arena::instance();
+  const std::size_t before = resident_bytes();
+  std::vector<Memory> all;
+  for (int i = 0; i < 32; ++i) {
+    all.push_back(arena.allocate(kMiddle, 0));
+    std::memset(all.back().data(), i, kMiddle);
+  }
+  const std::size_t full = resident_bytes() - before;
+  CHECK(full >= 32 * kMiddle);
+  for (std::size_t i = 0; i < 32; ++i) {
+    if (i % 8 != 0) all[i] = Memory();
+  }
+  CHECK(resident_bytes() - before < full / 4);
+  for (std::size_t i = 0; i < 32; i += 8) {
+    CHECK(all[i].data()[0] == std::byte(i));
+    CHECK(all[i].data()[kMiddle - 1] == std::byte(i));
+  }
+}
+
+TEST_CASE("tensors that outlive their session give room to those of later ones") {
+  Arena& arena = Arena::instance();
+  std::vector<Memory> kept;
+  const std::size_t before = resident_bytes();
+  for (int session = 0; session < 200; ++session) {
+    arena.join(kChunkBytes);
+    kept.push_back(arena.allocate(1000, 0));
+    std::memset(kept.back().data(), session, 1000);
+    { const Memory gone = arena.allocate(kMiddle, 0); }
+    kept.back().hand_over();
+    arena.leave(kChunkBytes);
+  }
+  CHECK(resident_bytes() - before < 20 * kHugePageBytes);  // and not one for each
+  for (std::size_t i = 0; i < kept.size(); ++i) CHECK(kept[i].data()[999] == std::byte(i));
+}
+
+TEST_CASE("memory that many threads take and give back is never shared") {
+  Arena& arena = Arena::instance();
+  arena.join(2 * kChunkBytes);
+  std::vector<std::thread> threads;
+  std::atomic<bool> is_wrong = false;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      std::vector<Memory> held(16);
+      std::size_t size = 100;
+      for (std::size_t i = 0; i < 3000; ++i) {
+        Memory& memory = held[i % held.size()];
+        const std::byte mark{static_cast<unsigned char>(number * 16 + 1)};
+        if (memory.size() > 0) {
+          is_wrong =
+              is_wrong || memory.data()[0] != mark || memory.data()[memory.size() - 1] != mark;
+        }
+        size = (size * 31 + 17) % (i % 50 == 0 ? kLarge : kHugePageBytes + 999) + 1;
+        memory = arena.allocate(size, i * 8);
+        memory.data()[0] = memory.data()[size - 1] = mark;
+        if (i % 3 == 0) memory.hand_over();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_FALSE(is_wrong);
+  arena.leave(2 * kChunkBytes);
+  CHECK(arena.stats().cached_bytes == 0);
+}
+
 TEST_CASE("a child forked while other threads use the arena can use it too") {
   Arena& arena = Arena::instance();
   arena.join(8 * kLarge);
@@ -94,12 +201,15 @@ TEST_CASE("a child forked while other threads use the arena can use it too") {
   std::vector<std::thread> others;
   for (int i = 0; i < 2; ++i) {
     others.emplace_back([&] {
-      while (!is_over) arena.allocate(kLarge, 0);
+      while (!is_over) {
+        arena.allocate(kLarge, 0);
+        arena.allocate(kMiddle, 0);
+      }
     });
   }
   for (int i = 0; i < 100; ++i) {
     const int status =
-        exit_status_of_child([&] { return arena.allocate(kLarge, 0).size() == kLarge ? 0 : 1; });
+        exit_status_of_child([&] { return arena.allocate(kMiddle, 0).size() == kMiddle ? 0 : 1; });
     CHECK(status == 0);
   }
   is_over = true;
@@ -148,7 +258,7 @@ TEST_CASE("mappings take no more addresses than they need, and none when they ar
       held.push_back(Arena::instance().allocate(kLarge + i * 32 * kPageBytes, 0));
     }
     std::size_t needed = 0;
-    for (const Memory& memory : held) needed += memory.size() + kPageBytes;
+    for (const Memory& memory : held) needed += memory.size() + kHugePageBytes;
     CHECK(mapped_bytes() - before <= needed + kNoise);
   }
   CHECK(mapped_bytes() <= before + kNoise);

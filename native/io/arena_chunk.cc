@@ -1,0 +1,73 @@
+#include "io/arena_chunk.h"
+
+#include "io/arena.h"
+
+namespace streamer {
+namespace {
+
+// Of small tensors: a cache line, and the widest vector load. So 64 at most share a page.
+constexpr std::size_t kAlignment = 64;
+constexpr std::uint8_t kGone = 255;
+
+std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+ArenaChunk::ArenaChunk(std::byte* base, std::size_t bytes)
+    : base_(base), bytes_(bytes), users_(bytes / kPageBytes) {}
+
+std::byte* ArenaChunk::place(std::size_t size, std::uint64_t file_offset) {
+  if (is_retired_) return nullptr;
+  std::size_t begin = round_up(next_, kAlignment);
+  if (keeps_residue(size, file_offset)) {
+    const std::size_t residue = file_offset % kPageBytes;
+    begin = next_ + (kPageBytes + residue - next_ % kPageBytes) % kPageBytes;
+  }
+  if (begin > bytes_ || bytes_ - begin < size) return nullptr;
+  next_ = begin + size;
+  for (std::size_t page = begin / kPageBytes; page * kPageBytes < next_; ++page) ++users_[page];
+  ++live_;
+  return base_ + begin;
+}
+
+void ArenaChunk::remove(const std::byte* data, std::size_t size) {
+  const std::size_t begin = offset_of(data);
+  for (std::size_t page = begin / kPageBytes; page * kPageBytes < begin + size; ++page) {
+    --users_[page];
+  }
+  dead_bytes_ += size;
+  --live_;
+}
+
+void ArenaChunk::restart() {
+  touched_ = std::max(touched_, next_);
+  next_ = dead_bytes_ = 0;
+  is_retired_ = false;
+}
+
+std::vector<MemoryRange> ArenaChunk::pin_unused(const std::byte* data, std::size_t size) {
+  std::vector<MemoryRange> ranges;
+  // The next tensor may get a place in the page where the last one ends.
+  const std::size_t limit = is_retired_ ? round_up(std::max(touched_, next_), kPageBytes)
+                                        : next_ / kPageBytes * kPageBytes;
+  const std::size_t end = std::min(offset_of(data) + size, limit);
+  for (std::size_t begin = offset_of(data) / kPageBytes * kPageBytes; begin < end;
+       begin += kPageBytes) {
+    std::uint8_t& users = users_[begin / kPageBytes];
+    if (users != 0) continue;
+    users = kGone;
+    ++gone_pages_;
+    if (begin < next_) dead_bytes_ -= std::min(dead_bytes_, kPageBytes);
+    if (ranges.empty() || ranges.back().begin + ranges.back().bytes != base_ + begin) {
+      ranges.push_back({base_ + begin, 0});
+    }
+    ranges.back().bytes += kPageBytes;
+  }
+  if (is_retired_ && end == limit) touched_ = 0;
+  ++pins_;
+  return ranges;
+}
+
+}  // namespace streamer

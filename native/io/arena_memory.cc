@@ -1,0 +1,45 @@
+#include "io/arena_memory.h"
+
+#include <sys/mman.h>
+
+#include <utility>
+
+#include "io/arena.h"
+
+namespace streamer {
+
+Memory::~Memory() {
+  if (arena_ != nullptr) arena_->release(*this);
+}
+
+void Memory::hand_over() {
+  if (is_held_) arena_->no_longer_held(size_);
+  is_held_ = false;
+}
+
+void Memory::swap(Memory& other) noexcept {
+  std::swap(arena_, other.arena_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(chunk_, other.chunk_);
+  std::swap(mapping_, other.mapping_);
+  std::swap(mapping_bytes_, other.mapping_bytes_);
+  std::swap(is_held_, other.is_held_);
+}
+
+// One huge page more is mapped, and both ends are cut.
+std::byte* map_huge(std::size_t bytes) {
+  const std::size_t reserved = bytes + kHugePageBytes;
+  void* raw = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  auto* start = static_cast<std::byte*>(raw);
+  const auto address = reinterpret_cast<std::uintptr_t>(start);
+  const std::size_t head = (kHugePageBytes - address % kHugePageBytes) % kHugePageBytes;
+  if (head > 0) munmap(start, head);
+  if (kHugePageBytes - head > 0) munmap(start + head + bytes, kHugePageBytes - head);
+  madvise(start + head, bytes, MADV_HUGEPAGE);  // advice: refusal only costs speed
+  return start + head;
+}
+
+}  // namespace streamer

@@ -1,0 +1,51 @@
+// The memory of one tensor, and of many: how it is mapped and whose it is.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace streamer {
+
+inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+inline constexpr std::size_t kPageBytes = 4096;
+
+class ArenaChunk;
+class Arena;
+
+// The memory of one tensor. Move-only; gives its bytes back when destroyed.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(Memory&& other) noexcept { swap(other); }
+  Memory& operator=(Memory&& other) noexcept {
+    Memory(std::move(other)).swap(*this);
+    return *this;
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory();
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+  // From here on the bytes are the consumer's: they no longer count against any limit.
+  void hand_over();
+
+ private:
+  friend class Arena;
+  void swap(Memory& other) noexcept;
+
+  Arena* arena_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  ArenaChunk* chunk_ = nullptr;
+  std::byte* mapping_ = nullptr;  // of its own; with neither, it is malloc's
+  std::size_t mapping_bytes_ = 0;
+  bool is_held_ = false;
+};
+
+// An anonymous mapping that starts on a huge page, and is advised to have them. Null when the
+// system refuses.
+std::byte* map_huge(std::size_t bytes);
+
+}  // namespace streamer
