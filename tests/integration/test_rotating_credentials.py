@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 from collections.abc import Callable, Iterator
@@ -126,6 +127,7 @@ def test_loads_with_the_same_options_share_one_file_system(
     made: list[object] = []
     original = s3fs.S3FileSystem.__init__
 
+    @functools.wraps(original)  # whose parameters are the options that there are
     def counted(self: Any, *arguments: Any, **options: Any) -> None:
         made.append(self)
         original(self, *arguments, **options)
