@@ -8,7 +8,6 @@ function that raises, with a warning in the log. Only what a caller raises on pu
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import time
 import warnings
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 from streamer.core.errors import StreamerError
+from streamer.core.options.switches import is_on
 from streamer.core.quoting import printable
 
 __all__ = ["Progress", "ProgressOption"]
@@ -104,7 +104,7 @@ class Progress:
 def _view_of(option: ProgressOption, total_bytes: int, label: str) -> _View | None:
     if callable(option):
         return _Function(option, total_bytes)
-    if option is False or (option is None and os.environ.get(ENVIRONMENT) == "0"):
+    if option is False or (option is None and not is_on(ENVIRONMENT, default=True)):
         return None
     if option or _is_watched():
         try:

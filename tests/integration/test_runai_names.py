@@ -17,6 +17,7 @@ from comparison import tensors_of
 from safetensors.torch import save, save_file
 from servers.seaweedfs import SeaweedServer
 
+import streamer
 from streamer.compat import runai
 from streamer.compat.runai import variables
 from streamer.compat.runai.file_streamer.file_streamer import RunaiStreamerInvalidInputException
@@ -89,6 +90,11 @@ def test_only_what_is_named_is_read(folder: Path) -> None:
         assert (tensor.name, tensor.shape, tensor.dtype, tensor.get_bytesize()) == ("weight", [3, 4], "F32", 48)
         assert (tensor.get_item_count(), tensor.get_torch_dtype()) == (12, torch.float32)
         assert reading.total_size == 48
+
+
+def test_one_path_in_place_of_a_list_is_refused(folder: Path) -> None:
+    with runai.SafetensorsStreamer() as reading, pytest.raises(streamer.OptionError, match=r"a list.*stream_file"):
+        reading.stream_files(f"{folder}/a.safetensors")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("names", "told"), [("weight", "str"), ([], "empty"), (["nowhere"], "nowhere")])

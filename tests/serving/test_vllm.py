@@ -277,6 +277,18 @@ def test_no_such_folder(s3_server):
         config_of("s3://private/vllm/none")
 
 
+def test_a_path_that_is_not_there_is_no_repository_of_the_hub(folder, tmp_path):
+    config = config_of(folder)
+    config.model_config.model = str(tmp_path / "none")
+    with pytest.raises(streamer.ObjectNotFoundError, match="none"):
+        dict(get_model_loader(config.load_config).get_all_weights(config.model_config, None))
+
+
+def test_a_url_with_a_load_format_of_files(folder):
+    with pytest.raises(ValueError, match="read with --load-format streamer, and not safetensors"):
+        config_of(folder.as_uri(), "safetensors")
+
+
 def test_an_architecture_that_vllm_does_not_have(folder, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(

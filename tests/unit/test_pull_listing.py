@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from streamer._pull.listing import DEEPEST, files_below
-from streamer.core.errors import StorageError
+from streamer.core.errors import StorageError, UsageError
 from streamer.core.options.limits import Limits
 from streamer.core.store.sources import ObjectInfo
 from streamer.plugins.guard.answers import names_in
@@ -46,7 +46,7 @@ def test_all_sub_folders_are_listed() -> None:
 
 @pytest.mark.parametrize("store", [DeepStore(DEEPEST + 1), DeepStore(3, width=100)])
 def test_sub_folders_without_an_end_are_refused(store: DeepStore) -> None:
-    with pytest.raises(StorageError, match=r"sub-folders.*Name the sub-folder to pull") as raised:
+    with pytest.raises(UsageError, match=r"sub-folders.*Name the sub-folder to pull") as raised:
         files_below(store, "x://bucket/model")  # type: ignore[arg-type]
     assert raised.value.uri == "x://bucket/model"
 

@@ -5,6 +5,8 @@ They are those of ``sysexits.h`` where it has one that fits.
 
 from __future__ import annotations
 
+import errno
+
 from streamer.core.errors import (
     AccessDeniedError,
     ChangedError,
@@ -50,6 +52,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StreamerError, INTERNAL),
     (OSError, DISK),
 )
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # of this machine, at this moment
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -59,4 +62,6 @@ def exit_code_of(error: BaseException) -> int:
         >>> [exit_code_of(error) for error in (ObjectNotFoundError("gone"), OSError(28, "No space left on device"))]
         [66, 73]
     """
+    if isinstance(error, OSError) and error.errno in _SCARCE:
+        return TRY_AGAIN
     return next((code for kind, code in _CODES if isinstance(error, kind)), INTERNAL)

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from streamer._pull.names import STATE
 from streamer.core.checkpoint.half_pulled import refuse_half_pulled
-from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import in_parallel
@@ -89,10 +89,11 @@ class _Walk:
                 return found
             if folders > MOST_FOLDERS:
                 break
-        raise StorageError(
-            f"the folder has more than {MOST_FOLDERS} sub-folders, or some below {DEEPEST} others",
+        raise UsageError(
+            f"the folder has more than {MOST_FOLDERS} sub-folders, or some below {DEEPEST} others, such as "
+            f"{printable(level[0][1][:60])!r}",
             uri=self._label,
-            hint="Name the sub-folder to pull",
+            hint="Name the sub-folder to pull, or remove the link that leads back",
         )
 
     def _listed(self, folder: tuple[str, str]) -> tuple[list[ObjectInfo], list[str]]:

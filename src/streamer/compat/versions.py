@@ -6,7 +6,7 @@ import logging
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 
-from streamer.core.secrets.environment import variable
+from streamer.core.options.switches import is_on
 
 __all__ = ["SWITCH", "may_be_patched"]
 
@@ -22,7 +22,7 @@ def may_be_patched(library: str, tried: tuple[str, str]) -> bool:
         library: Its distribution.
         tried: The first version tried, and the first one after it that was not.
     """
-    if variable(SWITCH) == "1":
+    if is_on(SWITCH):
         _log.info("%s is left as it is: %s=1", library, SWITCH)
         return False
     try:

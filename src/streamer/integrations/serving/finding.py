@@ -35,7 +35,7 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
         revision: Of a repository.
         download_dir: Where the engine keeps repositories; None: where the Hub's library does.
     """
-    if is_url(name) or os.path.isdir(name):
+    if is_url(name) or os.path.isdir(name) or name.startswith(("/", "./", "../")):  # names of the Hub do not
         return _inside(name, subfolder)
     downloaded = _downloaded(name, subfolder, revision, download_dir)
     if downloaded is not None:

@@ -35,6 +35,7 @@ __all__ = ["FORMATS", "wrap"]
 
 FORMATS = ("streamer", "streamer_sharded")
 
+OF_FILES = ("hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")  # on a disk
 RANK_FILES = "model-*-part-*.safetensors"  # by the default names of vLLM's sharded state
 
 _log = logging.getLogger(LOGGER)
@@ -85,6 +86,8 @@ def _verifying(theirs: Callable[..., None], config: Any) -> None:
     if load.load_format == "auto" and is_url(weights) and not is_runai_obj_uri(weights):
         _log.info("The load format of %s is 'streamer'", redact(weights))
         load.load_format = FORMATS[0]
+    if is_url(weights) and not is_runai_obj_uri(weights) and load.load_format in OF_FILES:
+        raise ValueError(f"{redact(weights)} is read with --load-format streamer, and not {load.load_format}")
     if load.load_format not in FORMATS or not weights:
         theirs(config)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from streamer.core.secrets.environment import variable
+from streamer.core.options.switches import is_on
 from streamer.integrations.vllm.log import LOGGER
 
 __all__ = ["is_taken_over", "translated"]
@@ -22,7 +22,7 @@ _log = logging.getLogger(LOGGER)
 
 def is_taken_over() -> bool:
     """Whether the environment asks for it."""
-    return variable(VARIABLE) == "1"
+    return is_on(VARIABLE)
 
 
 def translated(load_config: Any) -> Any:

@@ -16,6 +16,7 @@ from streamer.compat.runai.safetensors_streamer.object_storage_model import Obje
 from streamer.compat.runai.safetensors_streamer.safetensors_pytorch import SafetensorMetadata, metadata_of
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.errors import OptionError
 from streamer.core.tensors.frameworks import framework_of
 from streamer.plugins.registry import scheme_of
 
@@ -92,9 +93,12 @@ class SafetensorsStreamer:
             owned: Of no effect: every tensor owns its memory.
 
         Raises:
+            OptionError: `paths` is a single one.
             ValueError: `tensor_names` is a text or empty, or names a tensor that is not there, or is there twice.
             StreamerError: as `streamer.load`.
         """
+        if isinstance(paths, (str, os.PathLike)):
+            raise OptionError("paths is a list of paths or URLs, and not one", hint="Call stream_file for one")
         _check_names(tensor_names)
         self._close()
         credentials = hidden_credentials(s3_credentials)
