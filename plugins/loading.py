@@ -14,6 +14,7 @@ import pluggy
 
 from streamer.backends.extras import install_hint
 from streamer.core.discovery.entry_points import name_of, normalized
+from streamer.core.discovery.imports import collector_paused
 from streamer.core.errors import OptionError, StreamerError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import plain
@@ -126,7 +127,8 @@ def _hooks(point: EntryPoint, scheme: str) -> Any:
     manager = pluggy.PluginManager(PROJECT_NAME)
     manager.add_hookspecs(StoreHooks)
     try:
-        module = point.load()
+        with collector_paused():
+            module = point.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a script ends with SystemExit when it is imported

@@ -12,6 +12,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from aiobotocore.config import AioConfig
@@ -38,6 +39,7 @@ from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_fore
 from streamer.backends.s3.presigning import presigned_get
 from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.sessions import new_session
+from streamer.core.discovery.imports import collector_paused
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
@@ -169,12 +171,14 @@ class S3Client:
         return await presigned_get(client, lifetime_s, Bucket=bucket, **parameters)
 
     async def _signing_client(self, bucket: str) -> Any:
-        if self._fs.session is None:  # the options hold none, and this is the first client
-            give_session(self._fs, new_session(SecretOptions(self._fs.kwargs)))
-            if not (self.is_anonymous or self._fs.key):
-                ask_aws_directly(self._fs.session)
-        await self._fs.set_session()
-        client = await self._fs.get_s3(bucket)
+        is_first = self._fs.session is None
+        with collector_paused() if is_first else nullcontext():  # it reads thousands of objects from JSON files
+            if is_first:  # and the options hold no session
+                give_session(self._fs, new_session(SecretOptions(self._fs.kwargs)))
+                if not (self.is_anonymous or self._fs.key):
+                    ask_aws_directly(self._fs.session)
+            await self._fs.set_session()
+            client = await self._fs.get_s3(bucket)
         follow_no_redirects(client)
         refuse_foreign_listings(client)
         client.meta.events.register("needs-retry.s3", _give_up_unknown_host, unique_id="streamer-give-up-unknown-host")

@@ -156,12 +156,16 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    home = _HOME.get(name)
+    home = _MODULES.get(name) or _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'streamer' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    from streamer.core.discovery.imports import collector_paused  # noqa: PLC0415 (with the first name)
+
+    with collector_paused():
+        module = importlib.import_module(home)
+    if name in _MODULES:
+        return module
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -1,0 +1,89 @@
+"""Time the first and the second load of a process, of a checkpoint so small that only the start counts.
+
+    python benchmarks/bench_start.py [--rounds 7] [--before PYTHON]
+
+From a folder, and from a real S3 server on loopback. Every run is a fresh process that has imported torch before the
+clock starts. Shown beside the times: how long Python's garbage collector ran in the first load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[0] / "tests")]
+
+CHILD = """
+import gc, json, os, time
+import torch
+
+collected = [0.0, 0.0]
+
+def note(phase, info):
+    if phase == "start":
+        collected[1] = time.perf_counter()
+    else:
+        collected[0] += time.perf_counter() - collected[1]
+
+gc.callbacks.append(note)
+uri, options = os.environ["BENCH_URI"], json.loads(os.environ["BENCH_OPTIONS"])
+times = [time.perf_counter()]
+import streamer
+
+for _ in range(2):
+    assert streamer.load(uri, storage_options=options, progress=False)["a"].sum() == 10
+    times.append(time.perf_counter())
+    if len(times) == 2:
+        in_first = collected[0]
+print(json.dumps({"first": times[1] - times[0], "collector": in_first, "second": times[2] - times[1]}))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--before", help="the Python of another build")
+    arguments = parser.parse_args()
+    import safetensors.torch
+    import torch
+    from servers.seaweedfs import SeaweedServer
+
+    pythons = {"now": sys.executable} | ({"before": arguments.before} if arguments.before else {})
+    with tempfile.TemporaryDirectory() as folder, SeaweedServer() as server:
+        safetensors.torch.save_file({"a": torch.ones(10)}, f"{folder}/model.safetensors")
+        server.make_bucket("bench")
+        places: dict[str, tuple[str, Any]] = {
+            "local": (folder, None),
+            "s3": (server.upload_folder(Path(folder), "bench", "model"), server.storage_options()),
+        }
+        for place, (uri, options) in places.items():
+            runs: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
+            for _ in range(arguments.rounds):
+                for name, python in pythons.items():
+                    runs[name].append(measured(python, uri, options))
+            for name, each in runs.items():
+                print(f"{place:6}{name:8}" + "  ".join(shown(each, part) for part in ("first", "collector", "second")))
+
+
+def measured(python: str, uri: str, options: Any) -> dict[str, float]:
+    environment = {**os.environ, "BENCH_URI": uri, "BENCH_OPTIONS": json.dumps(options)}
+    done = subprocess.run([python, "-c", CHILD], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def shown(runs: list[dict[str, float]], part: str) -> str:
+    values = sorted(1e3 * run[part] for run in runs)
+    return f"{part} {statistics.median(values):4.0f} ms ({values[0]:.0f} to {values[-1]:.0f})"
+
+
+if __name__ == "__main__":
+    main()
