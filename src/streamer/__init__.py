@@ -10,6 +10,7 @@ neither torch nor fsspec and starts nothing.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -159,15 +160,21 @@ def __getattr__(name: str) -> Any:
     home = _MODULES.get(name) or _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'streamer' has no attribute {name!r}")
-    from streamer.core.discovery.imports import collector_paused  # noqa: PLC0415 (with the first name)
-
-    with collector_paused():
-        module = importlib.import_module(home)
+    module = _imported(home)
     if name in _MODULES:
         return module
     value = getattr(module, name)
     globals()[name] = value
     return value
+
+
+def _imported(module: str) -> Any:
+    if module in sys.modules:  # completely, or by another thread at this moment
+        return importlib.import_module(module)
+    from streamer.core.discovery.imports import collector_paused  # noqa: PLC0415 (with the first name)
+
+    with collector_paused():
+        return importlib.import_module(module)
 
 
 def __dir__() -> list[str]:
