@@ -71,7 +71,11 @@ Delivery wait_interruptibly(Session& session, double timeout_s) {
 }
 
 py::object take(Session& session, std::uint32_t item) {
-  Memory memory = session.take(item);
+  Memory memory;
+  {
+    const py::gil_scoped_release unlocked;  // readers may hold the scheduler's lock
+    memory = session.take(item);
+  }
   if (memory.size() == 0) return py::none();
   return py::cast(std::move(memory));
 }

@@ -80,19 +80,28 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
   for (;;) {
     TakeResult result = try_take_locked(lane, Clock::now(), admission);
     if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
-    if (result.block || result.is_finished) return result;
+    if (result.block || result.is_finished) {
+      const bool is_there_more = result.block && lane.waiting > 0 && !lane.is_starved;
+      unlock_and_wake(lock);
+      if (is_there_more) lane.has_work.notify_one();
+      return result;
+    }
+    ++lane.waiting;
     if (result.retry_at) {
       lane.has_work.wait_until(lock, *result.retry_at);
     } else {
       lane.has_work.wait(lock);
     }
+    --lane.waiting;
   }
 }
 
 TakeResult Scheduler::try_take(Lane which, TimePoint now, const Admission& admission) {
-  std::unique_lock lock(mutex_);
-  TakeResult result = try_take_locked(queue_of(which), now, admission);
-  lock.unlock();
+  TakeResult result;
+  {
+    const Locked lock(*this);
+    result = try_take_locked(queue_of(which), now, admission);
+  }
   return with_slot(std::move(result));
 }
 
@@ -177,7 +186,7 @@ std::optional<Block> Scheduler::cut_next(LaneQueue& lane, Search& search) {
 void Scheduler::finish(Lane which, Block block) {
   const bool is_gpudirect = is_read_by_gpudirect(block);
   if (!is_gpudirect) ledger_.add(block);  // before the lock: it reads every byte
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   if (is_gpudirect) stats_.gpudirect_bytes += block.size();
   if (block.device == kHost || is_gpudirect) {
     count_landed(which, block);
@@ -195,7 +204,13 @@ void Scheduler::count_landed(Lane which, const Block& block) {
     missing_bytes_[segment.item] -= segment.size;
     if (missing_bytes_[segment.item] == 0) settle(which, segment.item);
   }
-  if (lane.is_finished() || lane.is_starved) wake_lane(lane);
+  // Memory and slots come back by other ways, which wake who lacks them; a lane with nothing in
+  // flight takes blocks that were too short before.
+  if (lane.is_finished()) {
+    wake_all_of(lane);
+  } else if (lane.is_starved && lane.in_flight == 0) {
+    wake_lane(lane);
+  }
 }
 
 void Scheduler::settle(Lane lane, std::uint32_t item) {
@@ -228,17 +243,17 @@ void Scheduler::read_again(Lane which, std::uint32_t index) {
 
 void Scheduler::complete(std::uint32_t item) {
   queue_.complete(item);
-  if (queue_.has_ready()) has_delivery_.notify_all();
+  if (queue_.has_ready()) is_consumer_to_be_woken_ = true;
 }
 
 void Scheduler::retry_at(Lane which, Block block, TimePoint due) {
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   ++stats_.retries;
   queue_again(queue_of(which), std::move(block), due);
 }
 
 void Scheduler::requeue(Lane which, Block block, TimePoint due) {
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   queue_again(queue_of(which), std::move(block), due);
 }
 
@@ -251,7 +266,7 @@ void Scheduler::queue_again(LaneQueue& lane, Block block, TimePoint due) {
 }
 
 void Scheduler::fail(ReadError error) {
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   fail_locked(std::move(error));
 }
 
@@ -261,40 +276,18 @@ void Scheduler::fail_locked(ReadError error) {
 }
 
 void Scheduler::ask_refresh(std::uint32_t source) {
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   to_refresh_.push_back(source);
-  has_delivery_.notify_all();
-}
-
-void Scheduler::add_waker(Lane which, std::function<void()> waker) {
-  const std::lock_guard lock(mutex_);
-  queue_of(which).wakers.push_back(std::move(waker));
-}
-
-void Scheduler::remove_wakers() {
-  const std::lock_guard lock(mutex_);
-  for (LaneQueue& lane : lanes_) lane.wakers.clear();
-}
-
-void Scheduler::wake_lane(LaneQueue& lane) {
-  lane.is_starved = false;
-  lane.has_work.notify_all();
-  for (const auto& waker : lane.wakers) waker();
-}
-
-void Scheduler::wake_starved_locked() {
-  for (LaneQueue& lane : lanes_) {
-    if (lane.is_starved) wake_lane(lane);
-  }
+  is_consumer_to_be_woken_ = true;
 }
 
 void Scheduler::stop_locked() {
   is_stopped_ = true;
   for (LaneQueue& lane : lanes_) {
     lane.retries.clear();  // their slots go back
-    wake_lane(lane);
+    wake_all_of(lane);
   }
-  has_delivery_.notify_all();
+  is_consumer_to_be_woken_ = true;
 }
 
 }  // namespace streamer

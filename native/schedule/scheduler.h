@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -119,7 +120,8 @@ class Scheduler {
   void requeue_until_renewed(Lane lane, Block block, TimePoint due);
   void fail(ReadError error);
   void ask_refresh(std::uint32_t source);
-  // `waker` is called, from any thread, whenever try_take of that lane may answer differently.
+  // `waker` is called, from any thread and without the scheduler's lock, whenever try_take of that
+  // lane may answer differently.
   void add_waker(Lane lane, std::function<void()> waker);
   // After the lanes' readers are gone.
   void remove_wakers();
@@ -146,7 +148,7 @@ class Scheduler {
   // Gives back the memory of whatever was not taken. After stop(), when no reader of the engine's
   // own is left; a loan that has not ended keeps all of it until then.
   void release();
-  bool is_stopped();
+  bool is_stopped() const { return is_stopped_; }
   SchedulerStats stats();
 
  private:
@@ -154,9 +156,12 @@ class Scheduler {
     std::vector<BlockCutter> cutters;  // one for each server
     std::multimap<TimePoint, Block> retries;
     std::uint32_t in_flight = 0;
-    bool is_starved = false;  // somebody asked and memory was short
+    bool is_starved = false;    // somebody asked and memory was short
+    std::uint32_t waiting = 0;  // readers in wait_for_block()
+    bool is_to_be_woken = false;
+    bool are_all_to_be_woken = false;
     std::condition_variable has_work;
-    std::vector<std::function<void()>> wakers;
+    std::vector<std::function<void()>> wakers;  // guarded by wakers_mutex_
 
     bool is_cut() const {
       return std::all_of(cutters.begin(), cutters.end(),
@@ -164,6 +169,19 @@ class Scheduler {
     }
     bool is_finished() const { return in_flight == 0 && retries.empty() && is_cut(); }
   };
+  // Holds the lock for a block of code, after which it wakes whom that has to say something.
+  class Locked {
+   public:
+    explicit Locked(Scheduler& scheduler) : scheduler_(scheduler), lock_(scheduler.mutex_) {}
+    ~Locked() { scheduler_.unlock_and_wake(lock_); }
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
+
+   private:
+    Scheduler& scheduler_;
+    std::unique_lock<std::mutex> lock_;
+  };
+  void unlock_and_wake(std::unique_lock<std::mutex>& lock);
   BlockCutter::BlockBytes block_bytes_of(std::size_t lane) const;
   // One look for a block, and what stood in its way.
   struct Search {
@@ -191,15 +209,19 @@ class Scheduler {
   void stop_locked();
   void release_locked();
   void queue_again(LaneQueue& lane, Block block, TimePoint due);
-  void wake_lane(LaneQueue& lane);
+  // One reader, which wakes the next if there is more than its own block; and all reactors.
+  static void wake_lane(LaneQueue& lane);
+  static void wake_all_of(LaneQueue& lane);
   void wake_starved_locked();
   LaneQueue& queue_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
   const SchedulerOptions options_;
-  DigestLedger ledger_;  // has a lock of its own, taken inside of ours
+  std::mutex wakers_mutex_;  // never taken inside of mutex_
+  DigestLedger ledger_;      // has a lock of its own, taken inside of ours
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_delivery_;
+  bool is_consumer_to_be_woken_ = false;
   Plan plan_;
   std::vector<std::uint64_t> missing_bytes_;  // by item
   DeliveryQueue queue_;
@@ -209,7 +231,7 @@ class Scheduler {
   std::map<std::int32_t, DeviceSlots> devices_;
   std::set<std::uint32_t> gpudirect_sources_;
   std::optional<ReadError> error_;
-  bool is_stopped_ = false;
+  std::atomic<bool> is_stopped_ = false;  // written under the lock
   std::uint32_t loans_ = 0;
   bool is_release_asked_ = false;
   SchedulerStats stats_;

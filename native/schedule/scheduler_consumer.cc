@@ -6,8 +6,11 @@
 namespace streamer {
 
 Delivery Scheduler::wait(double timeout_s) {
+  {
+    const Locked lock(*this);
+    if (memory_.note_consumer_back()) wake_starved_locked();
+  }
   std::unique_lock lock(mutex_);
-  if (memory_.note_consumer_back()) wake_starved_locked();
   const auto has_news = [this] {
     return is_stopped_ || queue_.has_ready() || !to_refresh_.empty() || memory_.has_asked() ||
            queue_.has_delivered_all();
@@ -29,7 +32,7 @@ Delivery Scheduler::wait(double timeout_s) {
 
 void Scheduler::ask_for_memory() {
   memory_.ask();
-  if (memory_.has_asked()) has_delivery_.notify_all();
+  if (memory_.has_asked()) is_consumer_to_be_woken_ = true;
 }
 
 std::vector<std::uint32_t> Scheduler::next_to_allocate() {
@@ -39,13 +42,13 @@ std::vector<std::uint32_t> Scheduler::next_to_allocate() {
 
 void Scheduler::provide(const std::vector<std::uint32_t>& items,
                         const std::vector<std::byte*>& targets) {
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   memory_.provide(items, targets);
   wake_starved_locked();
 }
 
 Memory Scheduler::take_item(std::uint32_t item) {
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   if (!queue_.may_take(item)) return {};
   Memory memory = memory_.take(item);
   queue_.take(item);
@@ -55,7 +58,7 @@ Memory Scheduler::take_item(std::uint32_t item) {
 }
 
 void Scheduler::stop() {
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   stop_locked();
 }
 
@@ -73,11 +76,6 @@ void Scheduler::end_loan() {
 
 void Scheduler::release_locked() {
   if (loans_ == 0) memory_.release();
-}
-
-bool Scheduler::is_stopped() {
-  const std::lock_guard lock(mutex_);
-  return is_stopped_;
 }
 
 SchedulerStats Scheduler::stats() {

@@ -36,19 +36,14 @@ TakeResult Scheduler::with_slot(TakeResult taken) {
 }
 
 void Scheduler::land(Lane which, const Block& block) {
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   count_landed(which, block);
 }
 
 void Scheduler::requeue_until_renewed(Lane which, Block block, TimePoint due) {
   take_slot_back(block);
-  const std::lock_guard lock(mutex_);
+  const Locked lock(*this);
   queue_again(queue_of(which), std::move(block), due);
-}
-
-void Scheduler::wake_starved() {
-  const std::lock_guard lock(mutex_);
-  wake_starved_locked();
 }
 
 }  // namespace streamer

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <set>
@@ -51,6 +52,35 @@ TEST_CASE("every item is delivered exactly once, whatever the number of readers"
   CHECK(seen.size() == 500);
   CHECK(scheduler.stats().peak_held_bytes <= 2000);
   CHECK(scheduler.stats().bytes_delivered == 50'000);
+}
+
+TEST_CASE("readers that wait for memory wake each other, and none sleeps for ever") {
+  for (const bool in_item_order : {false, true}) {
+    Scheduler scheduler(plan_of(5000, 64), {Lane::kFile}, options_of(3 * 64, in_item_order));
+    std::vector<std::thread> readers;
+    std::atomic<int> running = 32;
+    for (int i = 0; i < 32; ++i) {
+      readers.emplace_back([&] {
+        while (auto block = scheduler.take(Lane::kFile)) {
+          scheduler.finish(Lane::kFile, std::move(*block));
+        }
+        --running;
+      });
+    }
+    std::uint32_t taken = 0;
+    for (bool is_finished = false; !is_finished;) {
+      const Delivery delivery = scheduler.wait(5);
+      for (const std::uint32_t item : delivery.items) {
+        scheduler.take_item(item);
+        ++taken;
+      }
+      is_finished = delivery.is_finished;
+      REQUIRE((is_finished || !delivery.items.empty()));
+    }
+    for (std::thread& reader : readers) reader.join();
+    CHECK(taken == 5000);
+    CHECK(running == 0);
+  }
 }
 
 TEST_CASE("an item larger than the limit is read alone") {
