@@ -66,8 +66,8 @@ def filled(config: VllmConfig) -> tuple[torch.nn.Module, list[str]]:
     given: list[str] = []
     theirs = loader._get_weights_iterator
 
-    def recorded(source: Any, *more: Any) -> Any:
-        for name, tensor in theirs(source, *more):
+    def recorded(*arguments: Any) -> Any:
+        for name, tensor in theirs(*arguments):
             given.append(name)
             yield name, tensor
 

@@ -23,12 +23,17 @@ pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 HERE = Path(__file__).parent
 
 
-def ranks(place, load_format, cache):
-    """Load on four ranks; give what each of them tells."""
+def run_ranks(place, load_format, cache):
+    """Load on four ranks."""
     path = os.pathsep.join([str(HERE.parent), os.environ["PYTHONPATH"]])
     environment = {**os.environ, "PYTHONPATH": path, "VLLM_ASSETS_CACHE": str(cache), "VLLM_LOGGING_LEVEL": "ERROR"}
     command = [sys.executable, str(HERE / "four_ranks.py"), str(place), load_format]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=240)
+
+
+def ranks(place, load_format, cache):
+    """Give what each of them tells."""
+    done = run_ranks(place, load_format, cache)
     assert done.returncode == 0, done.stderr[-5000:]
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
     return sorted(told, key=lambda each: each["rank"])
@@ -37,9 +42,11 @@ def ranks(place, load_format, cache):
 def test_four_ranks_of_experts_are_four_processes(tmp_path, s3_server):
     folder = save_mixtral(tmp_path / "model")
     url = s3_server.upload_folder(folder, "private", "vllm/four_ranks")
-    ours, theirs = (ranks(place, each, tmp_path) for place, each in ((url, "streamer"), (folder, "safetensors")))
+    loads = {"streamer": url, "runai_streamer": url, "safetensors": folder}  # Run:ai's loader with our library
+    ours, with_library, theirs = (ranks(place, each, tmp_path) for each, place in loads.items())
     assert [each["rank"] for each in ours] == [0, 1, 2, 3]
-    assert [each["parameters"] for each in ours] == [each["parameters"] for each in theirs]
+    for found in (ours, with_library):
+        assert [each["parameters"] for each in found] == [each["parameters"] for each in theirs]
     of_experts = [{name for name in each["given"] if ".experts." in name} for each in ours]
     assert [len(each) for each in of_experts] == [2 * 2 * 3] * 4  # of two layers, two experts with three tensors
     assert len(set.union(*of_experts)) == 2 * 8 * 3
@@ -51,7 +58,9 @@ def test_a_draft_of_multi_token_prediction(tmp_path, s3_server, reports, monkeyp
     monkeypatch.setattr(configuration, "get_cache_dir", lambda: str(tmp_path / "cache"))
     folder = save_with_draft(tmp_path / "model")
     url = s3_server.upload_folder(folder, "private", "vllm/draft")
-    assert_equal(loaded(url, **DRAFT), loaded(folder, "safetensors", **DRAFT))
+    expected = loaded(folder, "safetensors", **DRAFT)
+    assert_equal(loaded(url, "runai_streamer", **DRAFT), expected)
+    assert_equal(loaded(url, **DRAFT), expected)
     whole = streamer.load(folder)
     not_read = {name for name in whole if name.startswith("model.layers.")}
     assert len(not_read) == 4
