@@ -54,6 +54,17 @@ def test_four_ranks_of_experts_are_four_processes(tmp_path, s3_server):
     assert all(others <= set(each["given"]) for each in ours)
 
 
+def test_a_shard_that_fails_ends_every_rank_with_our_error(tmp_path):
+    folder = save_mixtral(tmp_path / "model")
+    shard = max(folder.glob("*.safetensors"))
+    os.truncate(shard, shard.stat().st_size - 1)
+    done = run_ranks(folder, "streamer", tmp_path)
+    assert done.returncode != 0
+    errors = [line for line in done.stderr.splitlines() if "streamer.core.errors.TruncatedError: " in line]
+    assert sorted(line.partition(":")[0] for line in errors) == [f"[rank{number}]" for number in range(4)]
+    assert all(shard.name in line for line in errors)
+
+
 def test_a_draft_of_multi_token_prediction(tmp_path, s3_server, reports, monkeypatch):
     monkeypatch.setattr(configuration, "get_cache_dir", lambda: str(tmp_path / "cache"))
     folder = save_with_draft(tmp_path / "model")
