@@ -23,10 +23,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0] / "tests")]
 
+from llama import make_llama  # noqa: E402
 from measure import MASK, bring_into_page_cache, tensor_digest, touch_and_free  # noqa: E402  its folder is no package
 
 CONTESTANTS = ("ours", "original", "load")
-LAYER_BYTES = 2 * (4 * 2048 * 2048 + 3 * 2048 * 8192)
 PAGE_BYTES = 4096
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     from servers.seaweedfs import SeaweedServer
 
     with tempfile.TemporaryDirectory() as scratch, SeaweedServer() as server:
-        folder = make_model(Path(scratch) / "model", arguments.gib)
+        folder = make_llama(Path(scratch) / "model", arguments.gib)
         server.make_bucket("bench")
         options = server.storage_options()
         places = {"local": str(folder), "s3": server.upload_folder(folder, "bench", "model")}
@@ -51,17 +51,6 @@ def main() -> None:
     report(results)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
-
-
-def make_model(folder: Path, gib: float) -> Path:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    layers = max(1, round(gib * (1 << 30) / LAYER_BYTES))
-    width = 2048 if gib else 32
-    config = LlamaConfig(hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, vocab_size=4096)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder, max_shard_size="256MB")
-    return folder
 
 
 def measure(uri: str, options: dict[str, Any], rounds: int, folder: Path) -> dict[str, list[float]]:
@@ -90,7 +79,7 @@ def child(name: str, uri: str, options_text: str, size_bytes: str) -> None:
 
     options = json.loads(options_text) if uri.startswith("s3:") else None
     with tempfile.TemporaryDirectory() as scratch:
-        tiny = make_model(Path(scratch) / "tiny", 0)  # transformers imports the most of itself when it loads a model
+        tiny = make_llama(Path(scratch) / "tiny", 0)  # transformers imports the most of itself when it loads a model
         LlamaForCausalLM.from_pretrained(tiny)
         touch_and_free(int(size_bytes), huge_pages=name != "original")
         started = time.perf_counter()

@@ -22,9 +22,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0] / "tests")]
 
+from llama import make_llama  # noqa: E402
 from measure import MASK, Measurement, bring_into_page_cache, tensor_digest, touch_and_free  # noqa: E402
 
-LAYER_BYTES = 2 * (4 * 2048 * 2048 + 3 * 2048 * 8192)
 FORMATS = {  # of each contestant
     "streamer": "streamer",
     "Run:ai": "runai_streamer",
@@ -47,7 +47,7 @@ def main() -> None:
     from servers.seaweedfs import SeaweedServer
 
     with tempfile.TemporaryDirectory() as scratch, SeaweedServer() as server:
-        folder = make_model(Path(scratch) / "model", arguments.gib)
+        folder = make_llama(Path(scratch) / "model", arguments.gib)
         server.make_bucket("bench")
         environment = {
             "AWS_ACCESS_KEY_ID": server.identity.access_key,
@@ -67,16 +67,6 @@ def main() -> None:
     report(results)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
-
-
-def make_model(folder: Path, gib: float) -> Path:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    layers = max(1, round(gib * (1 << 30) / LAYER_BYTES))
-    config = LlamaConfig(hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers, vocab_size=4096)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder, max_shard_size="256MB")
-    return folder
 
 
 def measure(

@@ -20,25 +20,8 @@ from sglang.srt.model_executor.model_runner_components.load_model_utils import b
 from sglang.srt.model_loader import get_model
 from sglang.srt.runtime_context import SpawnRanks, publish
 from sglang.srt.server_args import ServerArgs, prepare_server_args
-from transformers import LlamaConfig, LlamaForCausalLM
 
 ARGUMENTS = ("--device=cpu", "--dtype=float32", "--skip-tokenizer-init", "--attention-backend=torch_native")
-
-
-def save_llama(path: Path, seed: int = 0) -> Path:
-    """Save a Llama in several shards."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=256,
-        tie_word_embeddings=False,
-    )
-    LlamaForCausalLM(config).save_pretrained(path, max_shard_size="200KB")
-    return path
 
 
 def started(model: str | Path, *flags: str, load_format: str = "streamer") -> tuple[ServerArgs, ModelConfig]:

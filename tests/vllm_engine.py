@@ -1,4 +1,4 @@
-"""Tiny models, and what vLLM makes of them on a CPU.
+"""What vLLM makes of tiny models on a CPU.
 
 Without its engine core, and not by ``BaseModelLoader.load_model``, which needs a device.
 """
@@ -6,51 +6,20 @@ Without its engine core, and not by ``BaseModelLoader.load_model``, which needs 
 from __future__ import annotations
 
 import functools
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
 from vllm.distributed.parallel_state import destroy_model_parallel
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader import get_model_loader
+from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
 
 ARGUMENTS = {"skip_tokenizer_init": True, "dtype": "float32", "enforce_eager": True, "max_model_len": 64}
-
-
-def save_llama(path: Path, seed: int = 0) -> Path:
-    """Save a Llama in several shards."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=256,
-        tie_word_embeddings=False,
-    )
-    LlamaForCausalLM(config).save_pretrained(path, max_shard_size="200KB")
-    return path
-
-
-def save_mixtral(path: Path) -> Path:
-    """Save a mixture of 8 experts, each expert's tensors under its own names."""
-    torch.manual_seed(0)
-    config = MixtralConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=8,
-        vocab_size=256,
-    )
-    MixtralForCausalLM(config).save_pretrained(path, max_shard_size="500KB")
-    return path
 
 
 def config_of(model: str | Path, load_format: str = "streamer", **named: Any) -> VllmConfig:
@@ -77,6 +46,25 @@ def loaded(model: str | Path, load_format: str = "streamer", **named: Any) -> di
     """Do all of this."""
     config = config_of(model, load_format, **named)
     return fill(created(config), config)
+
+
+def save_state(folder: Path, saved: Path, max_bytes: int | None = None) -> Path:
+    """Save the state of a rank, as vLLM's own example does.
+
+    Args:
+        folder: Of the model.
+        saved: Where to.
+        max_bytes: Of a file; None: vLLM's own.
+    """
+    config = config_of(folder, "safetensors")
+    model = created(config)
+    fill(model, config)
+    saved.mkdir()
+    with set_current_vllm_config(config):
+        ShardedStateLoader.save_model(model, str(saved), max_size=max_bytes)
+    for name in ("config.json", "generation_config.json"):
+        shutil.copy(folder / name, saved)
+    return saved
 
 
 def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:

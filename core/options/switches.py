@@ -9,7 +9,7 @@ from functools import lru_cache
 from streamer.core.quoting import printable
 from streamer.core.secrets.environment import variable
 
-__all__ = ["is_on"]
+__all__ = ["ON", "is_on"]
 
 ON, OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 

@@ -5,17 +5,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iterator>
 #include <new>
 
 namespace streamer {
 namespace {
-
-constexpr std::size_t kMallocAlignment = 64;  // as in a chunk
-
-std::size_t round_up(std::size_t value, std::size_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // Never destroyed: tensors may be freed after static destructors ran. Made when the library is
 // loaded, and not on first use: a child must not inherit it half made by a thread it does not have.
@@ -57,9 +50,20 @@ void Arena::leave(std::size_t limit_bytes) {
   {
     const std::lock_guard lock(mutex_);
     budget_bytes_ -= limit_bytes;
-    evicted = evict_down_to(budget_bytes_);
+    evict_down_to(budget_bytes_, evicted);
   }
   give_back(evicted);
+}
+
+template <typename Make>
+std::byte* Arena::without_cache_if_short(Make make) {
+  std::byte* memory = make();
+  if (memory == nullptr) {
+    give_back_cached();
+    memory = make();
+  }
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
 }
 
 Memory Arena::allocate(std::size_t size, std::uint64_t file_offset) {
@@ -103,16 +107,10 @@ Arena::Mapping Arena::take_mapping(std::size_t bytes) {
       ++reused_;
       return mapping;
     }
-    evicted = make_room(bytes);
+    make_room(bytes, evicted);
   }
   give_back(evicted);
-  std::byte* base = map_huge(bytes);
-  if (base == nullptr) {
-    give_back_cached();
-    base = map_huge(bytes);
-  }
-  if (base == nullptr) throw std::bad_alloc();
-  return {base, bytes};
+  return {without_cache_if_short([bytes] { return map_huge(bytes); }), bytes};
 }
 
 void Arena::place(Memory& memory, std::size_t size, std::uint64_t file_offset) {
@@ -127,16 +125,10 @@ void Arena::place(Memory& memory, std::size_t size, std::uint64_t file_offset) {
   give_back(evicted);
   if (memory.data_ != nullptr) return;
   // There is no room for a whole chunk: under a limit of addresses, say.
-  const auto from_malloc = [size] {
+  memory.data_ = without_cache_if_short([size] {
     return static_cast<std::byte*>(
-        std::aligned_alloc(kMallocAlignment, round_up(size, kMallocAlignment)));
-  };
-  memory.data_ = from_malloc();
-  if (memory.data_ == nullptr) {
-    give_back_cached();
-    memory.data_ = from_malloc();
-  }
-  if (memory.data_ == nullptr) throw std::bad_alloc();
+        std::aligned_alloc(kTensorAlignment, round_up(size, kTensorAlignment)));
+  });
 }
 
 std::byte* Arena::place_in_current(std::size_t size, std::uint64_t file_offset) {
@@ -159,9 +151,7 @@ bool Arena::add_chunk(std::size_t size, Evicted& evicted) {
     ++reused_;
     return true;
   }
-  Evicted more = make_room(size);
-  std::move(more.mappings.begin(), more.mappings.end(), std::back_inserter(evicted.mappings));
-  std::move(more.unused.begin(), more.unused.end(), std::back_inserter(evicted.unused));
+  make_room(size, evicted);
   std::byte* const base = map_huge(kChunkBytes);
   if (base == nullptr) return false;
   // Who reads a small tensor alone, often, does not want 2 MiB set to zero for it.
@@ -252,18 +242,17 @@ void Arena::give_back_cached() {
   Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
-    evicted = evict_down_to(0);
+    evict_down_to(0, evicted);
   }
   give_back(evicted);
 }
 
-Arena::Evicted Arena::make_room(std::size_t bytes) {
+void Arena::make_room(std::size_t bytes, Evicted& evicted) {
   const std::size_t wanted = held_bytes_ + bytes;
-  return evict_down_to(budget_bytes_ > wanted ? budget_bytes_ - wanted : 0);
+  evict_down_to(budget_bytes_ > wanted ? budget_bytes_ - wanted : 0, evicted);
 }
 
-Arena::Evicted Arena::evict_down_to(std::size_t keep_bytes) {
-  Evicted evicted;
+void Arena::evict_down_to(std::size_t keep_bytes, Evicted& evicted) {
   while (cached_bytes() > keep_bytes && !cached_.empty()) {
     evicted.mappings.push_back(cached_.back());
     mapped_bytes_ -= cached_.back().bytes;
@@ -282,7 +271,6 @@ Arena::Evicted Arena::evict_down_to(std::size_t keep_bytes) {
     if (is_current(chunk) && chunk.was_restarted()) retire(chunk);
     evicted.unused.push_back(unused(chunk, chunk.base(), chunk.bytes()));
   }
-  return evicted;
 }
 
 ArenaStats Arena::stats() {

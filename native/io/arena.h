@@ -4,14 +4,14 @@
 // Tensors lie head to tail in chunks of address space (arena_chunk.h) that are aligned to 2 MiB and
 // advised MADV_HUGEPAGE: a first touch then costs one fault for 2 MiB instead of 512 (the largest
 // single cost of reading from the page cache), and the tensors' ends need no small pages. The
-// largest tensors have a mapping of their own, of whole huge pages. What lies in the last huge page
-// of a chunk or mapping and belongs to no tensor is 4 % of it on average, and 8 % at most.
+// largest tensors have a mapping of their own, of whole huge pages. Less than one huge page of each
+// chunk or mapping is touched and belongs to no tensor.
 //
 // What is freed while a session runs is kept for the next tensors of that session, so a consumer
 // that drops what it gets never faults again. What is kept and what sessions hold never exceeds the
-// sum of the limits of the sessions that run, but for one chunk; without a session nothing is kept:
-// the pages of a tensor go back when it dies, wherever its neighbours live on. Where the system
-// gives no more memory, what is kept is given back before an allocation fails.
+// sum of the limits of the sessions that run, but for two chunks; without a session nothing is
+// kept: the pages of a tensor go back when it dies, wherever its neighbours live on. Where the
+// system gives no more memory, what is kept is given back before an allocation fails.
 //
 // Thread-safe. The arena outlives every Memory (it is never destroyed).
 #pragma once
@@ -85,6 +85,9 @@ class Arena {
   void place(Memory& memory, std::size_t size, std::uint64_t file_offset);
   void map(Memory& memory, std::size_t size, std::uint64_t file_offset);
   Mapping take_mapping(std::size_t bytes);
+  // What `make` gives; where that is null, what it gives once nothing is kept any more.
+  template <typename Make>
+  std::byte* without_cache_if_short(Make make);
   void release(Memory& memory);
   void remove(ArenaChunk& chunk, const Memory& memory);
   void no_longer_held(std::size_t bytes);
@@ -99,9 +102,9 @@ class Arena {
   void settle_empty(ArenaChunk& chunk, Evicted& evicted);
   void dispose(ArenaChunk& chunk, Evicted& evicted);
   Unused unused(ArenaChunk& chunk, const std::byte* data, std::size_t size);
-  Evicted make_room(std::size_t bytes);
+  void make_room(std::size_t bytes, Evicted& evicted);
   // Keeps at most so much.
-  Evicted evict_down_to(std::size_t keep_bytes);
+  void evict_down_to(std::size_t keep_bytes, Evicted& evicted);
   std::size_t cached_bytes() const { return mapped_bytes_ + unused_bytes_; }
   // Small tensors lie in chunks of their own: one that is kept does not keep those of large ones.
   ArenaChunk*& current_for(std::size_t size) { return current_[size < kHugePageBytes]; }

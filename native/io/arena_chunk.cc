@@ -5,13 +5,8 @@
 namespace streamer {
 namespace {
 
-// Of small tensors: a cache line, and the widest vector load. So 64 at most share a page.
-constexpr std::size_t kAlignment = 64;
 constexpr std::uint8_t kGone = 255;
-
-std::size_t round_up(std::size_t value, std::size_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
+static_assert(kPageBytes / kTensorAlignment < kGone);  // so many tensors at most begin in a page
 
 }  // namespace
 
@@ -20,7 +15,7 @@ ArenaChunk::ArenaChunk(std::byte* base, std::size_t bytes)
 
 std::byte* ArenaChunk::place(std::size_t size, std::uint64_t file_offset) {
   if (is_retired_) return nullptr;
-  std::size_t begin = round_up(next_, kAlignment);
+  std::size_t begin = round_up(next_, kTensorAlignment);
   if (keeps_residue(size, file_offset)) {
     const std::size_t residue = file_offset % kPageBytes;
     begin = next_ + (kPageBytes + residue - next_ % kPageBytes) % kPageBytes;

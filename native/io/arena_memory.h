@@ -8,6 +8,12 @@ namespace streamer {
 
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kPageBytes = 4096;
+// Of small tensors: a cache line, and the widest vector load.
+inline constexpr std::size_t kTensorAlignment = 64;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 class ArenaChunk;
 class Arena;

@@ -44,7 +44,9 @@ def _keys_of_server(s3_server, monkeypatch):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A Llama."""
-    return engine().save_llama(tmp_path_factory.mktemp("llama") / "model")
+    from tiny_models import save_llama
+
+    return save_llama(tmp_path_factory.mktemp("llama") / "model")
 
 
 @pytest.fixture(scope="module")

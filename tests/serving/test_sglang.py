@@ -24,7 +24,8 @@ from sglang.srt.configs.load_config import LoadConfig
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
 from sglang.srt.model_loader.loader import DefaultModelLoader, get_model_loader
 from sglang.srt.utils.runai_utils import ObjectStorageModel, is_runai_obj_uri
-from sglang_engine import assert_equal, load_config, loaded, save_llama, started
+from sglang_engine import assert_equal, load_config, loaded, started
+from tiny_models import save_llama
 
 import streamer
 from streamer.integrations import sglang as plugin

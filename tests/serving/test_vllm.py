@@ -18,6 +18,7 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is installed by make test-serving alone")
 
+from tiny_models import save_llama, save_mixtral
 from vllm.config import set_current_vllm_config
 from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader import get_model_loader
@@ -26,7 +27,7 @@ from vllm.model_executor.model_loader.ep_weight_filter import compute_local_expe
 from vllm.model_executor.model_loader.reload.inplace import reload_weights
 from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
 from vllm.transformers_utils import runai_utils
-from vllm_engine import assert_equal, config_of, created, fill, loaded, save_llama, save_mixtral
+from vllm_engine import assert_equal, config_of, created, fill, loaded, save_state
 
 import streamer
 from streamer.compat.runai import door
@@ -214,16 +215,8 @@ def test_patterns_of_files(folder, tmp_path):
 
 
 def test_the_state_of_a_rank_on_s3(folder, expected, tmp_path, s3_server):
-    config = config_of(folder, "safetensors")
-    model = created(config)
-    fill(model, config)
-    saved = tmp_path / "state"
-    saved.mkdir()
-    with set_current_vllm_config(config):
-        ShardedStateLoader.save_model(model, str(saved), max_size=200_000)
+    saved = save_state(folder, tmp_path / "state", max_bytes=200_000)
     assert len(list(saved.glob("model-rank-0-part-*.safetensors"))) > 2
-    for name in ("config.json", "generation_config.json"):
-        (saved / name).write_bytes((folder / name).read_bytes())
     assert_equal(loaded(s3_server.upload_folder(saved, "private", "vllm/state"), "streamer_sharded"), expected)
     assert_equal(loaded(saved, "streamer_sharded"), expected)
 

@@ -12,8 +12,9 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is installed by make test-serving alone")
 
+from tiny_models import save_mixtral
 from vllm_draft import DRAFT, save_with_draft
-from vllm_engine import assert_equal, loaded, save_mixtral
+from vllm_engine import assert_equal, loaded
 
 import streamer
 from streamer.integrations.vllm import configuration

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import shutil
 
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is installed by make test-serving alone")
 
-from vllm.config import set_current_vllm_config
 from vllm.model_executor import model_loader
-from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
-from vllm_engine import assert_equal, config_of, created, fill, loaded
+from vllm_engine import assert_equal, config_of, created, fill, loaded, save_state
 
 import streamer
 from streamer.compat.runai import door
@@ -62,14 +59,6 @@ def test_a_wrong_extra_config(folder, extra, told):
 
 
 def test_the_state_of_a_rank(folder, expected, tmp_path, s3_server):
-    config = config_of(folder, "safetensors")
-    model = created(config)
-    fill(model, config)
-    saved = tmp_path / "state"
-    saved.mkdir()
-    with set_current_vllm_config(config):
-        ShardedStateLoader.save_model(model, str(saved))
-    for name in ("config.json", "generation_config.json"):
-        shutil.copy(folder / name, saved)
+    saved = save_state(folder, tmp_path / "state")
     there = s3_server.upload_folder(saved, "private", "vllm/runai_state")
     assert_equal(loaded(there, "runai_streamer_sharded"), expected)

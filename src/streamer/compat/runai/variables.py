@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamer.core.options.options import Options
+from streamer.core.options.switches import ON
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.options import SecretOptions
 from streamer.plugins.registry import scheme_of
@@ -31,7 +32,6 @@ HONOURED = frozenset(
 )
 _BLOCK_BYTES = (64 << 10, 1 << 30)  # the bounds of Options
 _THREADS = (1, 256)
-_YES = ("1", "true", "yes", "on")
 
 _log = logging.getLogger("streamer")
 _told: set[str] = set()
@@ -73,7 +73,7 @@ def _for_s3(credentials: Mapping[str, str]) -> SecretOptions:
         options["anon"] = True
     addressing = variable(f"{PREFIX}S3_USE_VIRTUAL_ADDRESSING")
     if addressing is not None:
-        style = "virtual" if addressing.lower() in _YES else "path"
+        style = "virtual" if addressing.lower() in ON else "path"
         options["config_kwargs"] = {"s3": {"addressing_style": style}}
     return options
 
@@ -86,7 +86,7 @@ def _for_gcs() -> SecretOptions:
 
 
 def _is_on(name: str) -> bool:
-    return (variable(PREFIX + name) or "").lower() in _YES
+    return (variable(PREFIX + name) or "").lower() in ON
 
 
 def _bounded(name: str, own_name: str, bounds: tuple[int, int]) -> int | None:
