@@ -25,6 +25,7 @@ from servers.hub import HubServer
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer, find_weed
 
+from streamer import _native
 from streamer.backends.client import retry
 
 # Named here and not beside the tests of the contract: where workers run the tests, the process that reports reads only
@@ -65,6 +66,7 @@ def _clean_environment() -> Iterator[None]:
 def _no_thread_is_left() -> Iterator[None]:
     before = _threads_of_ours()
     yield
+    _native.release_connections()  # which keep a thread, and no test should find those of another
     deadline = time.monotonic() + THREAD_GRACE_S
     while left := _threads_of_ours() - before:
         if time.monotonic() > deadline:

@@ -1,1 +1,1 @@
-../../src/streamer/_devices.py
+../../src/streamer/_release.py

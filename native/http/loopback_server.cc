@@ -57,7 +57,9 @@ void LoopbackServer::accept_connections() {
     pollfd waiting{listener_, POLLIN, 0};
     if (poll(&waiting, 1, kPollMs) <= 0) continue;
     const int connection = accept(listener_, nullptr, nullptr);
-    if (connection >= 0) connections_.emplace_back([this, connection] { serve(connection); });
+    if (connection < 0) continue;
+    ++accepted_;
+    connections_.emplace_back([this, connection] { serve(connection); });
   }
 }
 

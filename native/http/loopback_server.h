@@ -24,6 +24,7 @@ class LoopbackServer {
 
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_) + "/object"; }
   int requests() const { return requests_; }
+  int connections() const { return accepted_; }
 
  private:
   void accept_connections();
@@ -35,6 +36,7 @@ class LoopbackServer {
   int listener_ = -1;
   std::uint16_t port_ = 0;
   std::atomic<int> requests_{0};
+  std::atomic<int> accepted_{0};
   std::atomic<bool> is_stopping_{false};
   std::vector<std::thread> connections_;  // only the accepting thread adds to it
   std::thread acceptor_;

@@ -10,6 +10,8 @@
 namespace streamer {
 namespace {
 
+// In each reactor, also where the next one reads less: as many as are in flight at most by default.
+constexpr unsigned kConnectionsKept = 32;
 constexpr double kDeadlineCheckS = 0.1;
 constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
 // How soon a block is looked at again whose credentials expired, or whose endpoint has no room.
@@ -25,6 +27,12 @@ void check(CURLMcode result) {
   if (result != CURLM_OK) throw std::runtime_error(curl_multi_strerror(result));
 }
 
+std::shared_ptr<Endpoint> server_of_first(const std::vector<std::unique_ptr<HttpObject>>& objects) {
+  const auto found = std::find_if(objects.begin(), objects.end(),
+                                  [](const auto& object) { return object != nullptr; });
+  return (*found)->target()->endpoint;
+}
+
 }  // namespace
 
 HttpReactor::HttpReactor(Scheduler& scheduler,
@@ -36,10 +44,13 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       retries_(scheduler, Lane::kHttp, retry),
       block_deadline_s_(retry.block_deadline_s),
       counters_(counters),
-      multi_(curl_multi_init()),
-      window_(max_in_flight),
+      server_(server_of_first(objects)),
+      multi_(KeptConnections::of_process().take(*server_)),
+      window_(max_in_flight, server_->is_distant()),
       hedge_budget_(hedge_percent) {
-  if (!multi_) throw std::runtime_error("libcurl gives no multi handle");
+  // Unset, libcurl closes all but a few when the last requests of a load end.
+  curl_multi_setopt(multi_.get(), CURLMOPT_MAXCONNECTS,
+                    static_cast<long>(std::max(max_in_flight, kConnectionsKept)));
   for (unsigned i = 0; i < max_in_flight; ++i) {
     transfers_.push_back(std::make_unique<HttpTransfer>(timeouts, received_bytes_));
     idle_.push_back(transfers_.back().get());
@@ -51,9 +62,18 @@ HttpReactor::~HttpReactor() {
     curl_multi_remove_handle(multi_.get(), transfer->handle());
     transfer->target()->endpoint->cancel(flight.ticket);
   }
+  // A server that is down has no connections, and what it did is forgotten with the load.
+  if (is_reusable_ && !server_->outage()) {
+    KeptConnections::of_process().keep(std::move(multi_), server_);
+  }
 }
 
 void HttpReactor::run() {
+  drive();
+  is_reusable_ = true;
+}
+
+void HttpReactor::drive() {
   while (!scheduler_.is_stopped()) {
     if (!is_leaving_) start_blocks();
     if ((is_lane_finished_ || is_leaving_) && active_.empty()) return;
@@ -186,7 +206,7 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     const std::uint64_t bytes = transfer.block().size();
     endpoint.finish_well(flight.ticket, seconds, bytes * 2 >= full_size_bytes_, now);
     if (transfer.block().attempts == 1 && !flight.hedge) {
-      endpoint.record_answer(bytes, transfer.answered_in_s());
+      endpoint.record_answer(bytes, transfer.answered_in());
     }
   }
   if (flight.hedge) {

@@ -19,6 +19,7 @@
 #include "base/reader_count.h"
 #include "http/hedge.h"
 #include "http/in_flight_window.h"
+#include "http/kept_connections.h"
 #include "http/object.h"
 #include "http/transfer.h"
 #include "net/endpoint.h"
@@ -37,7 +38,9 @@ struct HttpCounters {
 
 class HttpReactor {
  public:
-  // `objects` is indexed by source and holds null for those that are not read over HTTP.
+  // `objects` is indexed by source and holds null for those that are not read over HTTP, but not
+  // for all. The reactor uses connections that others kept of the first one's server, and keeps its
+  // own.
   HttpReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<HttpObject>>& objects,
               const Timeouts& timeouts, const RetryOptions& retry, double hedge_percent,
               unsigned max_in_flight, HttpCounters& counters);
@@ -53,10 +56,6 @@ class HttpReactor {
   void wake() { curl_multi_wakeup(multi_.get()); }
 
  private:
-  struct FreeMulti {
-    void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
-  };
-
   // A request under way.
   struct Flight {
     OutageTicket ticket{};
@@ -66,6 +65,7 @@ class HttpReactor {
     bool was_hedged = false;                 // one duplicate is enough
   };
 
+  void drive();
   void start_blocks();
   void start(Block block, TimePoint now);
   void send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
@@ -91,7 +91,8 @@ class HttpReactor {
   const BlockRetries retries_;
   const double block_deadline_s_;
   HttpCounters& counters_;
-  std::unique_ptr<CURLM, FreeMulti> multi_;
+  const std::shared_ptr<Endpoint> server_;  // whose connections are kept
+  MultiHandle multi_;
   std::vector<std::unique_ptr<HttpTransfer>> transfers_;
   std::vector<HttpTransfer*> idle_;
   std::unordered_map<HttpTransfer*, Flight> active_;
@@ -102,7 +103,8 @@ class HttpReactor {
   std::optional<TimePoint> retry_at_;
   TimePoint next_deadline_check_{};
   bool is_lane_finished_ = false;
-  bool is_leaving_ = false;  // no connection can be made; other reactors have some
+  bool is_leaving_ = false;   // no connection can be made; other reactors have some
+  bool is_reusable_ = false;  // the connections are worth keeping, and in order
 };
 
 }  // namespace streamer

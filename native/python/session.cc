@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "http/kept_connections.h"
 #include "python/foreign_text.h"
 #include "python/interruptible.h"
 #include "python/registers.h"
@@ -204,6 +205,10 @@ void register_session(py::module_& module) {
       .def("stats", &stats_of)
       .def("outages", &Session::outages)
       .def("close", &Session::close, released());
+
+  module.def(
+      "release_connections", [] { return KeptConnections::of_process().release(); }, released(),
+      "Close the connections that no load uses; returns how many reactors' they were.");
 }
 
 }  // namespace streamer

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "http/kept_connections.h"
 #include "session/session_fixture.h"
 
 namespace streamer {
@@ -127,6 +128,29 @@ TEST_CASE("a slow request is overtaken by its duplicate, and no byte is wrong") 
   Plan plan;
   add_object(plan, 0, data[0].size());
   CHECK(check_load(session, plan, data).hedges > 0);
+}
+
+TEST_CASE("the connections of a load are those of the next from that server, until released") {
+  const std::vector<std::string> data = {random_data(2'000'000, 12)};
+  const LoopbackServer server(data[0]);
+  Plan plan;
+  add_object(plan, 0, data[0].size());
+  const auto load = [&] {
+    SessionOptions options = options_with();
+    options.http_in_flight = 3;
+    Session session(options);
+    session.add_http(target_of(server), data[0].size(), "", "ETag", false);
+    check_load(session, plan, data);
+  };
+  load();
+  const int connections = server.connections();
+  CHECK(connections > 0);
+  load();
+  load();
+  CHECK(server.connections() == connections);
+  CHECK(KeptConnections::of_process().release() > 0);
+  load();
+  CHECK(server.connections() > connections);
 }
 
 TEST_CASE("several sessions of one process load at once") {

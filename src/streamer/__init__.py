@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from streamer import plugins
     from streamer._async import AsyncStream, aload, astream
     from streamer._checkpoint import Checkpoint, open  # noqa: A004  streamer.open is the public name
-    from streamer._devices import release_pinned_memory
     from streamer._load import load, load_file
     from streamer._load_into import load_into
     from streamer._manifest import ManifestReport, write_manifest
+    from streamer._release import release, release_pinned_memory
     from streamer._safe_open import safe_open
     from streamer._stream import Stream, stream
     from streamer.compat.patches import patch, patched, unpatch
@@ -116,6 +116,7 @@ __all__ = [
     "patch",
     "patched",
     "plugins",
+    "release",
     "release_pinned_memory",
     "safe_open",
     "stream",
@@ -130,12 +131,13 @@ _HOME = {
     "astream": "streamer._async",
     "Checkpoint": "streamer._checkpoint",
     "open": "streamer._checkpoint",
-    "release_pinned_memory": "streamer._devices",
     "load": "streamer._load",
     "load_file": "streamer._load",
     "load_into": "streamer._load_into",
     "ManifestReport": "streamer._manifest",
     "write_manifest": "streamer._manifest",
+    "release": "streamer._release",
+    "release_pinned_memory": "streamer._release",
     "safe_open": "streamer._safe_open",
     "Stream": "streamer._stream",
     "stream": "streamer._stream",

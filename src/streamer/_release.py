@@ -1,10 +1,23 @@
-"""Frees the memory that the process keeps between loads for copies to devices."""
+"""Gives back what the process keeps between loads: pinned memory for copies to devices, and connections to servers."""
 
 from __future__ import annotations
 
 from streamer import _native
 
-__all__ = ["release_pinned_memory"]
+__all__ = ["release", "release_pinned_memory"]
+
+
+def release() -> None:
+    """Close the connections to HTTP servers and free the pinned host memory that the process keeps between loads.
+
+    Loads in progress keep theirs. Without this call, a connection is closed once no load has used it for a minute;
+    pinned memory is kept until the process ends. The next load connects and pins again.
+
+    Example:
+        >>> release()
+    """
+    _native.release_connections()
+    _native.cuda_release_pinned()
 
 
 def release_pinned_memory() -> int:

@@ -33,6 +33,7 @@ def test_every_load_ends_equal_or_with_the_right_class_and_leaves_nothing(bucket
     before = (open_descriptors(), _threads(), _native.arena_stats()["held_bytes"])
     tally = Soak(bucket, load_ours).run(LOADS, threads=8, seed=2026)
     gc.collect()
+    streamer.release()
     assert (tally.wrong, dict(tally.other_errors)) == (0, {})
     assert tally.equal + tally.expected_errors == LOADS
     assert sum(tally.faults.values()) > 2 * LOADS  # each met several

@@ -22,7 +22,7 @@ DATA = os.urandom(3_000_000)
 # The engine alone, without the file system of a backend, which would ask for the name itself.
 READ = """
 import json, sys, time, zlib
-from streamer import Options
+from streamer import Options, release
 from streamer.core.errors import StreamerError
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
@@ -42,6 +42,7 @@ for _ in range(times):
         told.update(kind=type(error).__name__, text=str(error), attempts=error.attempts)
     told["retries"] = session.stats()["retries"]
     session.close()
+    release()
 told["elapsed_s"] = time.monotonic() - started
 print(json.dumps(told))
 """

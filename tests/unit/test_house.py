@@ -23,7 +23,7 @@ PUBLIC = """
     RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TensorIndexError
     TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
     UnsupportedDtypeError UsageError accelerate aload astream dcp diffusers fsspec hookimpl load load_file load_into
-    open patch patched plugins release_pinned_memory safe_open stream transformers unpatch write_manifest
+    open patch patched plugins release release_pinned_memory safe_open stream transformers unpatch write_manifest
 """
 
 

@@ -1,0 +1,115 @@
+#include "http/kept_connections.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <iterator>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "base/broken_pipe.h"
+#include "base/engine_thread.h"
+
+namespace streamer {
+
+// Never destroyed: a load may end after static objects did. Closed at exit nevertheless, which is
+// before OpenSSL forgets what it needs for that, as it was ready before this.
+KeptConnections& KeptConnections::of_process() {
+  static std::atomic<KeptConnections*> kept = new KeptConnections;
+  static const bool is_ready = [] {
+    pthread_atfork(nullptr, nullptr, [] { kept = new KeptConnections; });
+    std::atexit([] { kept.load()->release(); });
+    return true;
+  }();
+  (void)is_ready;
+  return *kept;
+}
+
+KeptConnections::~KeptConnections() {
+  release();
+  std::unique_lock lock(mutex_);
+  is_changed_.wait(lock, [this] { return !has_thread_; });
+}
+
+MultiHandle KeptConnections::take(const Endpoint& server) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(kept_.rbegin(), kept_.rend(), [&server](const Kept& kept) {
+      return kept.server.get() == &server;
+    });
+    if (found != kept_.rend()) {
+      MultiHandle multi = std::move(found->multi);
+      kept_.erase(std::next(found).base());
+      return multi;
+    }
+  }
+  MultiHandle multi(curl_multi_init());
+  if (!multi) throw std::runtime_error("libcurl gives no multi handle");
+  return multi;
+}
+
+void KeptConnections::keep(MultiHandle multi, std::shared_ptr<Endpoint> server) {
+  Kept oldest;  // closed after the lock
+  const std::lock_guard lock(mutex_);
+  if (kept_.size() == kMostHandles) {
+    oldest = std::move(kept_.front());
+    kept_.erase(kept_.begin());
+  }
+  kept_.push_back({std::move(multi), std::move(server), Clock::now()});
+  start_closing();
+}
+
+// Where the system gives no thread, they stay until the next one, or the exit.
+void KeptConnections::start_closing() {
+  if (has_thread_) return;
+  try {
+    start_engine_thread("idle", 0, [this] { close_idle_ones(); }).detach();
+    has_thread_ = true;
+  } catch (const std::system_error&) {
+  }
+}
+
+void KeptConnections::close_idle_ones() {
+  std::unique_lock lock(mutex_);
+  while (!kept_.empty()) {
+    const TimePoint due = kept_.front().since + idle_;
+    if (Clock::now() < due) {
+      is_changed_.wait_until(lock, due);
+      continue;
+    }
+    Kept oldest = std::move(kept_.front());
+    kept_.erase(kept_.begin());
+    ++closing_;
+    lock.unlock();
+    oldest = {};
+    lock.lock();
+    --closing_;
+    is_changed_.notify_all();
+  }
+  has_thread_ = false;
+  is_changed_.notify_all();  // under the lock: this may be gone after it
+}
+
+std::size_t KeptConnections::release() {
+  std::vector<Kept> released;
+  {
+    std::unique_lock lock(mutex_);
+    released.swap(kept_);
+    is_changed_.notify_all();
+    is_changed_.wait(lock, [this] { return closing_ == 0; });
+  }
+  const BrokenPipesIgnored by_farewells;  // TLS connections are closed with a last word
+  const std::size_t count = released.size();
+  released.clear();
+  return count;
+}
+
+std::size_t KeptConnections::kept() {
+  const std::lock_guard lock(mutex_);
+  return kept_.size();
+}
+
+}  // namespace streamer

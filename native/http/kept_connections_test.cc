@@ -1,0 +1,66 @@
+#include "http/kept_connections.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/forked_child_fixture.h"
+
+namespace streamer {
+namespace {
+
+using std::chrono::milliseconds;
+
+const auto kOneServer = std::make_shared<Endpoint>("https://one");
+const auto kOtherServer = std::make_shared<Endpoint>("https://other");
+
+bool becomes_empty(KeptConnections& connections) {
+  for (int i = 0; i < 1000 && connections.kept() > 0; ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return connections.kept() == 0;
+}
+
+TEST_CASE("what was kept last of a server is given to its next reader, and to no other's") {
+  KeptConnections connections;
+  MultiHandle first = connections.take(*kOneServer);
+  MultiHandle second = connections.take(*kOneServer);
+  CURLM* const last = second.get();
+  connections.keep(std::move(first), kOneServer);
+  connections.keep(std::move(second), kOneServer);
+  CHECK(connections.take(*kOtherServer).get() != last);
+  CHECK(connections.kept() == 2);
+  CHECK(connections.take(*kOneServer).get() == last);
+  CHECK(connections.kept() == 1);
+  CHECK(connections.release() == 1);
+}
+
+TEST_CASE("what nobody takes is closed, also what is kept after that") {
+  KeptConnections connections(milliseconds(20));
+  for (int i = 0; i < 2; ++i) {
+    connections.keep(connections.take(*kOneServer), kOneServer);
+    CHECK(becomes_empty(connections));
+  }
+  CHECK(connections.release() == 0);
+}
+
+TEST_CASE("as many are kept as a machine has reactors, and not one for each of ever new servers") {
+  KeptConnections connections;
+  for (std::size_t i = 0; i < KeptConnections::kMostHandles + 3; ++i) {
+    const auto server = std::make_shared<Endpoint>("https://" + std::to_string(i));
+    connections.keep(connections.take(*server), server);
+  }
+  CHECK(connections.release() == KeptConnections::kMostHandles);
+}
+
+TEST_CASE("a forked child has none of its parent's") {
+  KeptConnections& of_parent = KeptConnections::of_process();
+  of_parent.keep(of_parent.take(*kOneServer), kOneServer);
+  CHECK(exit_status_of_child(
+            [] { return static_cast<int>(KeptConnections::of_process().kept()); }) == 0);
+  CHECK(of_parent.release() >= 1);
+}
+
+}  // namespace
+}  // namespace streamer
