@@ -19,8 +19,11 @@ namespace streamer {
 
 class InFlightWindow {
  public:
-  explicit InFlightWindow(unsigned max_size)
-      : max_size_(max_size), size_(std::min(kFirstSize, max_size)) {}
+  // `is_distant`: answers are known to be long in coming (net/endpoint.h), so that more are asked
+  // for from the start.
+  explicit InFlightWindow(unsigned max_size, bool is_distant = false)
+      : max_size_(max_size),
+        size_(std::min(is_distant ? kFirstSizeOfDistant : kFirstSize, max_size)) {}
 
   unsigned size() const { return size_; }
 
@@ -52,6 +55,7 @@ class InFlightWindow {
 
  private:
   static constexpr unsigned kFirstSize = 4;
+  static constexpr unsigned kFirstSizeOfDistant = 16;
   static constexpr double kObservedS =
       0.05;  // longer than a connection takes to reach its speed nearby
   static constexpr double kMostly = 0.5;

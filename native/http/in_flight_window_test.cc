@@ -27,6 +27,11 @@ TEST_CASE("slow connections that leave the reactor asleep double the window up t
   CHECK(window.size() == 30);
 }
 
+TEST_CASE("of a distant server more is asked from the start, within the limit") {
+  CHECK(InFlightWindow(30, true).size() == 16);
+  CHECK(InFlightWindow(8, true).size() == 8);
+}
+
 TEST_CASE("a busy reactor keeps its window, and so does one with fast connections") {
   InFlightWindow window(30);
   run(window, 20, 0.2, 50e6);

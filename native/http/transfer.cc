@@ -235,12 +235,15 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_
   return error;
 }
 
-double HttpTransfer::answered_in_s() const {
+AnswerTimes HttpTransfer::answered_in() const {
   curl_off_t connected_us = 0;
+  curl_off_t first_byte_us = 0;
   curl_off_t total_us = 0;
   curl_easy_getinfo(easy_.get(), CURLINFO_PRETRANSFER_TIME_T, &connected_us);
+  curl_easy_getinfo(easy_.get(), CURLINFO_STARTTRANSFER_TIME_T, &first_byte_us);
   curl_easy_getinfo(easy_.get(), CURLINFO_TOTAL_TIME_T, &total_us);
-  return static_cast<double>(total_us - connected_us) / 1e6;
+  return {.first_byte_s = static_cast<double>(first_byte_us - connected_us) / 1e6,
+          .complete_s = static_cast<double>(total_us - connected_us) / 1e6};
 }
 
 double HttpTransfer::remaining_s(double elapsed_s) const {

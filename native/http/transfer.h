@@ -53,8 +53,7 @@ class HttpTransfer {
   Block take_block() { return std::move(block_); }
   const Block& block() const { return block_; }
 
-  // How long the whole answer took, the connection already made.
-  double answered_in_s() const;
+  AnswerTimes answered_in() const;
   // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
   double remaining_s(double elapsed_s) const;
 

@@ -23,6 +23,12 @@
 
 namespace streamer {
 
+// Of an answer, since it was asked for on a connection that was there.
+struct AnswerTimes {
+  double first_byte_s = 0;
+  double complete_s = 0;
+};
+
 class Endpoint {
  public:
   // The endpoint of a URL: the same for all URLs of one scheme, host and port.
@@ -46,14 +52,16 @@ class Endpoint {
 
   // The request took so long; `is_full_size` if that can be compared with others.
   void finish_well(const OutageTicket& ticket, double seconds, bool is_full_size, TimePoint now);
-  // It asked for so many bytes, and its answer took so long. Once it is finished well.
-  void record_answer(std::uint64_t bytes, double seconds);
+  // It asked for so many bytes. Once it is finished well.
+  void record_answer(std::uint64_t bytes, const AnswerTimes& times);
   // It failed. True when that belongs to an outage, and is no fault of this one request.
   bool finish_badly(const OutageTicket& ticket, const ReadError& error, TimePoint now);
   void cancel(const OutageTicket& ticket);
 
   // How long a request may take before it is slower than 95 in 100; nothing while unknown.
   std::optional<double> slow_after_s();
+  // Whether even the quickest answer took long to begin: then many requests wait at the same time.
+  bool is_distant();
   // How many bytes a request should ask for.
   std::uint64_t request_bytes();
 
@@ -72,6 +80,7 @@ class Endpoint {
   Outage outage_;                                   // guarded by mutex_
   RequestWindow window_;                            // guarded by mutex_
   LatencyRecord latency_;                           // guarded by mutex_
+  double least_first_byte_s_ = 0;                   // 0 before any answer; guarded by mutex_
   RequestSize size_;                                // guarded by mutex_
   std::mt19937_64 random_{std::random_device{}()};  // guarded by mutex_
 };

@@ -107,9 +107,19 @@ TEST_CASE("how long requests of another size took is forgotten") {
   const std::uint64_t before = endpoint.request_bytes();
   while (endpoint.request_bytes() == before) {
     CHECK(endpoint.slow_after_s());
-    endpoint.record_answer(before, 0.1);
+    endpoint.record_answer(before, {.first_byte_s = 0.001, .complete_s = 0.1});
   }
   CHECK_FALSE(endpoint.slow_after_s());
+}
+
+TEST_CASE("a server is distant whose quickest answer is long in coming") {
+  Endpoint endpoint("https://store");
+  CHECK_FALSE(endpoint.is_distant());
+  endpoint.record_answer(1000, {.first_byte_s = 0.03, .complete_s = 0.04});
+  CHECK(endpoint.is_distant());
+  CHECK(endpoint.request_bytes() == RequestSize::kMostBytes);
+  endpoint.record_answer(1000, {.first_byte_s = 0.001, .complete_s = 0.04});
+  CHECK_FALSE(endpoint.is_distant());
 }
 
 }  // namespace

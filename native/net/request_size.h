@@ -5,15 +5,18 @@
 // twice as much with requests of twice the size. One that does not brings no more, and small
 // requests keep what is on its way in the processors' caches. Which of the two it is shows in what
 // all requests in flight bring per second: the size doubles as long as that is more, and is tried
-// again now and then, because a network changes. (decision 0006)
+// again now and then, because a network changes. (decision 0006) It starts where the wait for the
+// first byte suggests: a load is short, and the first answers of a process are to small requests.
 //
 // Not thread-safe; Endpoint calls it under its lock.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace streamer {
 
@@ -24,6 +27,20 @@ class RequestSize {
                                               << 20;  // beyond, the end of a load waits for few
 
   std::uint64_t bytes() const { return bytes_; }
+
+  // An answer, to a request of any size, began so long after it was asked for. Only the least wait
+  // counts, as where processors are busy all others wait for them; and only until a size was tried.
+  // True when the size is another one from here on.
+  bool record_wait(double seconds) {
+    if (settled_speed_ > 0 || seconds >= least_wait_s_) return false;
+    least_wait_s_ = seconds;
+    const auto suggested = std::bit_floor(static_cast<std::uint64_t>(seconds * kWaitedBytes));
+    const std::uint64_t bytes = std::clamp(suggested, kFirstBytes, kMostBytes);
+    if (bytes == bytes_) return false;
+    bytes_ = settled_bytes_ = bytes;
+    count_ = 0;
+    return true;
+  }
 
   // A request for `bytes` was answered within `seconds`, making the connection not included, while
   // `in_flight` were under way, itself included. True when the size is another one from here on.
@@ -44,6 +61,8 @@ class RequestSize {
   // Twice the size brings twice as much where the wait is everything, no more where there is none,
   // 1.24 as much at S3's usual 30 ms and 90 MB/s from 4 MiB to 8. Less is noise.
   static constexpr double kGain = 1.15;
+  // Per second of wait: a fifth of a request's time is waiting at S3's 90 MB/s for each connection.
+  static constexpr double kWaitedBytes = 4 * 90e6;
   static constexpr unsigned kFirstRest = 8;  // times kSamples requests until the next attempt
   static constexpr unsigned kLongestRest = 64;
 
@@ -70,6 +89,7 @@ class RequestSize {
   std::uint64_t bytes_ = kFirstBytes;
   std::uint64_t settled_bytes_ = kFirstBytes;  // the best that is known
   double settled_speed_ = 0;                   // bytes per second with that size
+  double least_wait_s_ = std::numeric_limits<double>::max();
   unsigned rest_ = 0;
   unsigned next_rest_ = kFirstRest;
   std::array<double, kSamples> samples_{};

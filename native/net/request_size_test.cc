@@ -40,6 +40,25 @@ TEST_CASE("30 ms of waiting and 90 MB/s, as S3 has them, call for the most") {
   CHECK(size.bytes() == RequestSize::kMostBytes);
 }
 
+TEST_CASE("the least wait for a first byte suggests the size to begin with") {
+  RequestSize size;
+  CHECK(size.record_wait(0.05));
+  CHECK(size.bytes() == RequestSize::kMostBytes);
+  CHECK_FALSE(size.record_wait(0.09));
+  CHECK(size.record_wait(0.014));  // the first answer was late
+  CHECK(size.bytes() == 4 * RequestSize::kFirstBytes);
+  CHECK(size.record_wait(0.0003));
+  CHECK(size.bytes() == RequestSize::kFirstBytes);
+}
+
+TEST_CASE("a wait suggests nothing any more once sizes were tried") {
+  RequestSize size;
+  answer(size, 16, [](double bytes) { return bytes / 200e6; });
+  const std::uint64_t tried = size.bytes();
+  CHECK_FALSE(size.record_wait(0.03));
+  CHECK(size.bytes() == tried);
+}
+
 TEST_CASE("where a request takes as long as its bytes, small ones stay") {
   RequestSize size;
   int small = 0;
