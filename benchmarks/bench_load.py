@@ -18,6 +18,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,19 +53,18 @@ class Before:
 class Session:
     """Runs contestants on one checkpoint and keeps what they measured."""
 
-    def __init__(self, shards: list[Path], rounds: int, only: re.Pattern[str], before: Path | None) -> None:
-        self._shards, self._rounds, self._only, self._before = shards, rounds, only, before
+    def __init__(
+        self, shards: list[Path], rounds: int, candidates: Sequence[RawRow | Contestant], before: Path | None = None
+    ) -> None:
+        self._shards, self._rounds, self._candidates, self._before = shards, rounds, candidates, before
         self._sizes = [path.stat().st_size for path in shards]
         self._expected = {True: expected_files(shards), False: expected_tensors(shards)}
         self.touch_bytes = int(sum(self._sizes) * 1.05) + (256 << 20)  # the libraries' own buffers too
         self.sections: dict[str, list[Row]] = {}
 
-    def run_section(self, section: str, target: Target) -> list[Row]:
+    def run_section(self, name: str, section: str, target: Target) -> list[Row]:
         """Run every contestant of the section `rounds` times, in another order each round."""
-        candidates: list[RawRow | Contestant] = [*RAW_ROWS, *CONTESTANTS.values()]
-        chosen: list[RawRow | Contestant | Before] = [
-            each for each in candidates if section in each.sections and self._only.search(each.name)
-        ]
+        chosen: list[RawRow | Contestant | Before] = [each for each in self._candidates if section in each.sections]
         if self._before is not None:
             ours = [each for each in chosen if isinstance(each, Contestant) and each.name.startswith("streamer")]
             chosen += [Before(each, self._before) for each in ours]
@@ -72,9 +72,9 @@ class Session:
         for number in range(self._rounds):
             for each in _order(chosen, number):
                 self._prepare(section)
-                self._run(section, number, each, target, rows[each.name])
-        self.sections[section] = list(rows.values())
-        return self.sections[section]
+                self._run(name, number, each, target, rows[each.name])
+        self.sections[name] = list(rows.values())
+        return self.sections[name]
 
     def _prepare(self, section: str) -> None:
         # Before each run, not each round: direct readers and memory pressure push files out of the cache.
@@ -114,7 +114,7 @@ class Session:
             program, *options = each.command(target, self._sizes)
             command, request, environment = [program, "--touch", str(self.touch_bytes), *options], "", None
         else:
-            command = [python, str(HERE / "run_one.py"), each.name]
+            command = [python, str(HERE / "run_one.py"), each.listed_as or each.name]
             request = json.dumps({"target": vars(target), "touch_bytes": self.touch_bytes})
             environment = environment_for(each, target)
         return subprocess.run(
@@ -162,12 +162,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # unwinds, so that nginx and the children end
     folder = arguments.checkpoint or HERE.parent / ".bench" / f"model-{arguments.bytes}"
     shards = make_or_reuse(folder.resolve(), arguments.bytes, arguments.shards)
-    session = Session(shards, arguments.rounds, arguments.only, arguments.before)
+    candidates: list[RawRow | Contestant] = [*RAW_ROWS, *CONTESTANTS.values()]
+    chosen = [each for each in candidates if arguments.only.search(each.name)]
+    session = Session(shards, arguments.rounds, chosen, arguments.before)
     for section in arguments.sections:
         with ExitStack() as stack:
             over_http = section.startswith("http")
             origin = stack.enter_context(NginxOrigin(folder.resolve().parent)) if over_http else None
-            rows = session.run_section(section, _targets(section, shards, origin))
+            rows = session.run_section(section, section, _targets(section, shards, origin))
         print(table(f"{section}, {sum(path.stat().st_size for path in shards) / 1e9:.2f} GB", rows), flush=True)
     print(goals(session.sections))
     if arguments.json:

@@ -61,6 +61,7 @@ class Contestant:
     environment: dict[str, str] = field(default_factory=dict)
     keeps: bool = True
     huge_pages: bool = True  # what it allocates, as its page faults tell: 2 MiB or 4 KiB at a time
+    listed_as: str | None = None  # in `CONTESTANTS`, where its name is another
 
     def import_all(self) -> None:
         """Import what it needs, so that no import is measured; ``module:attribute`` where modules load lazily."""

@@ -66,7 +66,9 @@ def _direct_reader(name: str, *options: str, program: str = "raw_file_reader") -
     return _file_reader(name, ("file-cold",), "--direct", *options, program=program)
 
 
-def _http_reader(name: str, *options: str) -> RawRow:
+def http_reader(name: str, *options: str) -> RawRow:
+    """Make a row of `raw_http_reader` with these options."""
+
     def command(target: Target, sizes: list[int]) -> list[str]:
         base = f"{target.endpoint}/"
         urls = [path.replace("s3://", base) + f"={size}" for path, size in zip(target.paths, sizes, strict=True)]
@@ -86,6 +88,6 @@ RAW_ROWS = (
     _direct_reader(
         "raw io_uring 64 x 512 KiB", "--in-flight", "64", "--block", str(512 << 10), program="raw_ring_reader"
     ),
-    _http_reader("raw curl 2 x 8 x 2 MiB", "--reactors", "2", "--in-flight", "8", "--block", str(2 << 20)),
-    _http_reader("raw curl 2 x 8 x 8 MiB", "--reactors", "2", "--in-flight", "8", "--block", str(8 << 20)),
+    http_reader("raw curl 2 x 8 x 2 MiB", "--reactors", "2", "--in-flight", "8", "--block", str(2 << 20)),
+    http_reader("raw curl 2 x 8 x 8 MiB", "--reactors", "2", "--in-flight", "8", "--block", str(8 << 20)),
 )
