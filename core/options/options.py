@@ -41,18 +41,20 @@ class Options:
             page cache, else 16 or more; 32 if the file system is on another machine. Here and below, a container's
             CPU quota limits the number of processors.
         direct_io: Bypass the page cache for mounted files (``O_DIRECT``), if their file system supports it. Automatic:
-            for files that are not in the page cache, unless only a small part is wanted, or the file system needs the
-            page cache (NFS, FUSE, Lustre, …).
+            for files that are not in the page cache, unless only a small part is wanted, the file system needs the
+            page cache (NFS, FUSE, Lustre, …), or other loads of this machine read the file at the same time.
         io_uring: Keep four direct reads in flight per thread if the system has io_uring and allows it, otherwise one.
             Automatic: yes.
-        http_reactors: Event loops for HTTP, one thread each. Automatic: one per processor, at most 16; at most 4 for
+        http_reactors: Event loops for HTTP, one thread each. Automatic: one per processor, at most 64; at most 4 for
             loads of less than some gigabytes.
         http_in_flight: Most range requests in flight per reactor. A reactor starts with 4, and doubles this while it
-            has to wait. Automatic: 32, and 256 for all reactors together.
+            has to wait. Automatic: 64, and 1024 for all reactors together.
         nfs_threads: Threads that read ``nfs://`` without a mount, each with its own connection. Automatic: 4.
         python_threads: Threads that call ``read_into`` of a `PythonSource`.
         memory_limit_bytes: Most bytes that are read or being read, and not yet passed to the consumer. A larger tensor
             is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
+        max_bytes_per_second: Most bytes that one load reads in a second, on average, from storages of all kinds, for
+            the sake of others on the same network or disk. Files that are mapped are not read. Automatic: no limit.
         check_memory: Before a byte is read, refuse a load that does not fit in the memory still available to this
             process, container limits included; otherwise the kernel would kill the process. Automatic: yes.
         pinned_bytes: Most pinned (page-locked) host memory that one load uses for one CUDA device. It stays pinned
@@ -101,6 +103,7 @@ class Options:
     nfs_threads: int | None = _knob(1, 64, "threads", "a server limits the bandwidth of one connection")
     python_threads: int | None = _knob(1, 256, "threads", "the file system's own concurrency")
     memory_limit_bytes: int | None = _knob(1, 16 * TIB, "bytes", "what the engine may hold for a slow consumer")
+    max_bytes_per_second: int | None = _knob(64 * KIB, TIB, "bytes/s", "only the user knows the neighbours")
     check_memory: bool | None = _switch("a caller may free memory during the load")
     pinned_bytes: int = _knob(MIB, 64 * GIB, "bytes", "50 GB/s x 5 ms from a read to the end of its copy", 256 * MIB)
     gpudirect: bool | None = _switch("saves memory bandwidth, costs a registration of each file")

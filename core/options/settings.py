@@ -40,6 +40,7 @@ class Settings(Options):
         nfs_block_bytes: Over NFS without a mount.
         python_block_bytes: For sources in Python.
         limits: The most to take of a server's answers while a checkpoint is located.
+        max_bytes_per_second: 0: no limit.
         began: Monotonic time from which `deadline_s` counts; None: from the beginning of each read.
         meter: Adds up the waits before the tensors were read.
     """
@@ -47,6 +48,7 @@ class Settings(Options):
     nfs_threads: int
     python_threads: int
     memory_limit_bytes: int
+    max_bytes_per_second: int
     file_block_bytes: int
     http_block_bytes: int
     http_first_block_bytes: int
@@ -76,6 +78,7 @@ def resolve(options: Options | None) -> Settings:
     chosen = {
         "nfs_threads": user.nfs_threads or DEFAULT_NFS_THREADS,
         "python_threads": user.python_threads or DEFAULT_PYTHON_THREADS,
+        "max_bytes_per_second": user.max_bytes_per_second or 0,
         "memory_limit_bytes": user.memory_limit_bytes or _default_memory_limit_bytes(),
     }
     return Settings(

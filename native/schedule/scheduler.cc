@@ -26,7 +26,8 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
       plan_(std::move(plan)),
       missing_bytes_(plan_.items.size()),
       queue_(plan_.items.size(), options.in_item_order),
-      memory_(plan_.items, queue_, options.memory_limit_bytes) {
+      memory_(plan_.items, queue_, options.memory_limit_bytes),
+      rate_(options.max_bytes_per_second) {
   using Queue = std::pair<std::size_t, std::uint32_t>;  // lane and server
   std::map<Queue, std::vector<Span>> spans;
   for (const Span& span : plan_.spans) {
@@ -111,6 +112,10 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
     result.is_finished = true;
     return result;
   }
+  if (const auto later = rate_.closed_until(now)) {
+    result.retry_at = later;
+    return result;
+  }
   Search search{.admission = admission, .now = now};
   result.block = take_due(lane, search);
   if (!result.block && !search.lacks_slot) result.block = cut_next(lane, search);
@@ -119,6 +124,7 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
   } else if (result.block) {
     ++lane.in_flight;
     ++stats_.blocks;
+    rate_.record(result.block->size() - result.block->received, now);
   } else {
     result.retry_at = search.again_at;
     const auto next_due = lane.retries.upper_bound(now);

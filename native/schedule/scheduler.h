@@ -40,6 +40,7 @@
 #include "schedule/device_slots.h"
 #include "schedule/digest_ledger.h"
 #include "schedule/item_memory.h"
+#include "schedule/rate_limit.h"
 
 namespace streamer {
 
@@ -54,7 +55,8 @@ struct SchedulerOptions {
   // most `block_bytes`. Called under the scheduler's lock.
   BlockCutter::BlockBytes http_block_bytes = {};
   std::uint64_t memory_limit_bytes = 0;
-  bool in_item_order = false;  // deliver in item order instead of completion order
+  std::uint64_t max_bytes_per_second = 0;  // of all lanes together; 0: no limit
+  bool in_item_order = false;              // deliver in item order instead of completion order
   // By source: objects of one server have the same number, so that one server's outage keeps no
   // other waiting. Empty: all the same.
   std::vector<std::uint32_t> server_of_source = {};
@@ -226,6 +228,7 @@ class Scheduler {
   std::vector<std::uint64_t> missing_bytes_;  // by item
   DeliveryQueue queue_;
   ItemMemory memory_;
+  RateLimit rate_;
   std::array<LaneQueue, kLaneCount> lanes_;
   std::vector<std::uint32_t> to_refresh_;
   std::map<std::int32_t, DeviceSlots> devices_;

@@ -24,6 +24,8 @@ std::vector<MemoryRange> targets_on_host(const Plan& plan) {
   return targets;
 }
 
+// Of a load with a limit per second, which a block may take up for a quarter of a second.
+constexpr std::uint64_t kLeastBlockBytes = 64 << 10;
 // Some are read into while others are copied.
 constexpr std::uint64_t kLeastSlots = 4;
 
@@ -55,6 +57,10 @@ struct Session::State {
     SchedulerOptions chosen = options.scheduler;
     chosen.http_block_bytes = [this](std::uint32_t source) { return request_bytes(source); };
     if (outages) chosen.server_of_source = outages->server_of_source();
+    if (chosen.max_bytes_per_second > 0) {
+      const std::uint64_t most = std::max(kLeastBlockBytes, chosen.max_bytes_per_second / 4);
+      for (std::uint64_t& bytes : chosen.block_bytes) bytes = std::min(bytes, most);
+    }
     if (!has_devices) return chosen;
     for (std::uint64_t& bytes : chosen.block_bytes) {
       bytes = std::clamp<std::uint64_t>(options.pinned_bytes / kLeastSlots, 1, bytes);
@@ -68,7 +74,7 @@ struct Session::State {
     const std::optional<AnswerChecksum>& checksum = object.answer_checksum();
     const std::uint64_t most = checksum ? checksum->max_bytes : UINT64_MAX;
     if (!options.http_blocks_follow_server) return most;
-    return std::min(most, object.target()->endpoint->request_bytes());
+    return std::min(most, object.target()->endpoint->advice().bytes);
   }
 
   std::size_t slot_bytes() const {
