@@ -34,11 +34,13 @@ class FileReading:
     Attributes:
         threads: For all files together.
         direct_paths: Files to be read with ``O_DIRECT``, where their file system can.
+        is_shared: Whether these are read through it while other readers of this machine have them open, too.
         gpudirect: Whether these go straight to CUDA devices; None: where that is really without a copy.
     """
 
     threads: int
     direct_paths: frozenset[str] = frozenset()
+    is_shared: bool = True
     gpudirect: bool | None = False
 
 
@@ -49,7 +51,7 @@ def choose_file_reading(
 
     Few threads for files in the page cache, many for those on a device, most for those behind a network. Files that are
     not in the page cache are read past it, unless their file system needs it, or so little is wanted that it may well
-    be wanted again.
+    be wanted again. Of ranks that read a file at the same time, one would be faster past it, and all together are not.
     """
     files = {source.path: (source, size_bytes) for source, size_bytes in sources if isinstance(source, FileSource)}
     # One more than processors: one always waits for a fault or a lock.
@@ -71,4 +73,5 @@ def choose_file_reading(
     gpudirect = settings.gpudirect
     if gpudirect is None and wanted_bytes < LEAST_BYTES_FOR_GPUDIRECT:
         gpudirect = False
-    return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct), gpudirect)
+    reads_alone = settings.direct_io is not None  # as the user wants it, whoever else reads
+    return FileReading(min(blocks, settings.file_threads or threads), frozenset(direct), not reads_alone, gpudirect)

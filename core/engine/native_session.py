@@ -88,7 +88,8 @@ def _add(engine: _native.Session, source_object: SourceObject, files: FileReadin
     if isinstance(source, FileSource):
         is_direct = source.path in files.direct_paths
         path, inside = os.fsencode(source.path), os.fsencode(source.inside or "")  # names need not be text
-        engine.add_file(path, source_object.size_bytes, source_object.version, inside, is_direct, uses_ring)
+        version = source_object.version
+        engine.add_file(path, source_object.size_bytes, version, inside, is_direct, files.is_shared, uses_ring)
     elif isinstance(source, HttpSource):
         version_header = source.version_header or ""
         version = (source_object.version or source.version or "") if version_header else ""

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "io/direct_read.h"
+#include "io/other_readers.h"
 
 namespace streamer {
 namespace {
@@ -117,6 +118,11 @@ std::string FileReader::version() {
   return version_;
 }
 
+void FileReader::close() {
+  const std::lock_guard lock(mutex_);
+  file_.reset();
+}
+
 std::optional<ReadError> FileReader::open_file(std::shared_ptr<VersionedFile>& file,
                                                const std::shared_ptr<VersionedFile>& failed) {
   const std::lock_guard lock(mutex_);
@@ -139,6 +145,7 @@ std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
     if (descriptor >= 0) {
       auto opened = std::make_shared<VersionedFile>(descriptor);
       opened->is_direct = true;
+      if (options_.is_shared) mark_as_read(descriptor);
       return opened;
     }
     if (errno != EINVAL) return nullptr;  // what the file system answers that has no O_DIRECT
@@ -194,6 +201,13 @@ void FileReader::count(const Block& block) {
   if (wanted_bytes_ == 0) file_.reset();
 }
 
+void FileReader::yield_to_others(VersionedFile& file) const {
+  if (!options_.is_shared || !file.is_direct || !has_other_readers(file.descriptor)) return;
+  file.is_direct = false;
+  file.has_yielded = true;
+  clear_flag(file.descriptor, O_DIRECT);
+}
+
 ssize_t FileReader::read_some(VersionedFile& file, const SegmentCursor& cursor,
                               off_t offset) const {
   if (file.is_direct) {
@@ -213,6 +227,10 @@ ssize_t FileReader::read_some(VersionedFile& file, const SegmentCursor& cursor,
 std::optional<ReadError> FileReader::read_from(VersionedFile& file, Block& block,
                                                const std::function<bool()>& is_cancelled,
                                                const ReadStep& step) const {
+  yield_to_others(file);
+  if (step && file.has_yielded) {
+    return error_of(ErrorCode::kIo, "the file is read through the page cache", ENOTSUP);
+  }
   SegmentCursor cursor(block);
   while (block.received < block.size()) {
     if (is_cancelled()) return std::nullopt;

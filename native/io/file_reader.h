@@ -7,7 +7,8 @@
 // are met once per block by opening the file anew: the same version is read on from the last good
 // byte. It is closed with the last byte that is wanted of it: of a thousand shards only those being
 // read cost a descriptor. A file that is to be read past the page cache is read through it where
-// its file system refuses that.
+// its file system refuses that, and from the moment on when another reader of this machine has it
+// open (io/other_readers.h), which is to find there what this one read.
 //
 // Thread-safe: any number of threads may read blocks of the same file.
 #pragma once
@@ -35,6 +36,7 @@ struct FileOptions {
   // links led there.
   std::string folder = {};
   bool is_direct = false;   // past the page cache
+  bool is_shared = false;   // of that, through it while others read the file
   bool uses_ring = false;   // of that, several reads at a time from each thread that has a ReadRing
   ReadCall read_call = {};  // empty: the system's
 };
@@ -57,9 +59,13 @@ class FileReader {
   void expect(std::uint64_t wanted_bytes) { wanted_bytes_ = wanted_bytes; }
 
   // Fills the block, or says why not. Returns early, with success, once
-  // `is_cancelled`: the caller drops the block. `step` reads in place of the system's calls.
+  // `is_cancelled`: the caller drops the block. `step` reads in place of the system's calls, past
+  // the page cache; where that is not to be, the error is ENOTSUP.
   std::optional<ReadError> read(Block& block, const std::function<bool()>& is_cancelled,
                                 const ReadStep& step = nullptr);
+
+  // Once no thread reads any more: a file that was not read to its end is not kept open.
+  void close();
 
   bool is_direct() const { return options_.is_direct; }
 
@@ -72,6 +78,7 @@ class FileReader {
     using OpenFile::OpenFile;
 
     std::atomic<bool> is_direct{false};
+    std::atomic<bool> has_yielded{false};  // to others: it is direct no more
     struct stat status {};
   };
 
@@ -84,6 +91,7 @@ class FileReader {
   std::optional<ReadError> read_from(VersionedFile& file, Block& block,
                                      const std::function<bool()>& is_cancelled,
                                      const ReadStep& step) const;
+  void yield_to_others(VersionedFile& file) const;
   ssize_t read_some(VersionedFile& file, const SegmentCursor& cursor, off_t offset) const;
 
   const std::string path_;

@@ -118,6 +118,9 @@ void Workers::release() {
   const BrokenPipesIgnored by_farewells;  // TLS connections are closed with a last word
   http_reactors_.clear();
   nfs_reactors_.clear();
+  for (const auto& file : sources_.files()) {
+    if (file) file->close();
+  }
 }
 
 }  // namespace streamer

@@ -34,8 +34,8 @@ class Workers {
 
   // Waits until all have ended; they do when the scheduler and the copiers are stopped.
   void join();
-  // Frees the blocks of requests that were cancelled, which hold pinned slots. After join(), when
-  // the scheduler has no wakers any more.
+  // Frees the blocks of requests that were cancelled, which hold pinned slots, and closes files
+  // that were not read to their ends. After join(), when the scheduler has no wakers any more.
   void release();
 
   // While they work, too.

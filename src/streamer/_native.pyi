@@ -137,6 +137,7 @@ class SessionOptions:
     nfs_threads: int
     connect_timeout_s: float
     first_byte_timeout_s: float
+    max_bytes_per_second: int
     stall_timeout_s: float
     stall_bytes_per_s: float
     max_attempts: int
@@ -148,7 +149,14 @@ class SessionOptions:
 class Session:
     def __init__(self, options: SessionOptions) -> None: ...
     def add_file(
-        self, path: bytes, size_bytes: int, version: str, folder: bytes, is_direct: bool, uses_ring: bool
+        self,
+        path: bytes,
+        size_bytes: int,
+        version: str,
+        folder: bytes,
+        is_direct: bool,
+        is_shared: bool,
+        uses_ring: bool,
     ) -> None: ...
     def add_http(
         self, target: HttpTarget, size_bytes: int, version: str, version_header: str, can_refresh: bool

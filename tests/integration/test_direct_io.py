@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -84,3 +86,45 @@ def test_a_file_that_is_in_the_page_cache_is_read_from_there(path):
     path.read_bytes()
     streamer.load(path)
     assert cached_fraction(str(path), path.stat().st_size) == 1
+
+
+RANK = """
+import sys, streamer
+from pathlib import Path
+
+def disk_bytes():
+    return int(Path("/proc/self/io").read_text().partition("\\nread_bytes:")[2].split()[0])
+
+options = streamer.Options(memory_limit_bytes=1)  # the next tensor is read when one is taken
+with streamer.stream(sys.argv[1], options=options, framework="np") as tensors:
+    next(tensors)
+    print("begun", flush=True)
+    sys.stdin.readline()
+    before = disk_bytes()
+    for _ in tensors:
+        pass
+print(disk_bytes() - before)
+"""
+
+
+@pytest.mark.usefixtures("reads_direct")
+def test_ranks_that_read_a_cold_file_at_the_same_time_read_it_from_the_disk_once(path, tmp_path):
+    equal = {f"{i:03}": torch.zeros(1 << 20, dtype=torch.uint8) for i in range(64)}
+    shared = tmp_path / "shared.safetensors"
+    save_file(equal, shared)
+    drop_from_page_cache(shared)
+    command = [sys.executable, "-c", RANK, str(shared)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    ranks = [subprocess.Popen(command, **pipes) for _ in range(3)]
+    assert [rank.stdout.readline() for rank in ranks] == ["begun\n"] * 3
+    from_disk = [int(rank.communicate("\n")[0]) for rank in ranks]  # the next one goes on when this one is done
+    assert sum(from_disk) < 1.2 * shared.stat().st_size
+    assert sum(from_disk[1:]) <= 2 * (1 << 20)  # a tensor that a rank read past the cache while it was alone
+
+
+@pytest.mark.usefixtures("reads_direct")
+def test_a_rank_alone_reads_past_the_page_cache_again_when_the_others_are_gone(path):
+    with streamer.stream(path, options=Options(memory_limit_bytes=1)) as tensors:
+        next(iter(tensors))
+    streamer.load(path)
+    assert cached_fraction(str(path), path.stat().st_size) < 1 / 2

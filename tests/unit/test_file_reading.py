@@ -66,8 +66,10 @@ def test_a_file_server_is_not_asked_and_keeps_its_cache(chosen):
 
 
 def test_what_the_user_set_is_taken(chosen):
-    assert chosen("/1.0", direct_io=True, file_threads=5) == file_reading.FileReading(5, frozenset({"/1.0"}))
-    assert chosen("/0.0", direct_io=False) == file_reading.FileReading(COLD_FILE_THREADS)
+    assert chosen("/1.0", direct_io=True, file_threads=5) == file_reading.FileReading(
+        5, frozenset({"/1.0"}), is_shared=False
+    )
+    assert chosen("/0.0", direct_io=False) == file_reading.FileReading(COLD_FILE_THREADS, is_shared=False)
     assert chosen("/0.0", is_remote=True, direct_io=True).direct_paths == {"/0.0"}
 
 
