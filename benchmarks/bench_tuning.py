@@ -27,7 +27,7 @@ from raw_programs import http_reader
 from report import Row, is_measured, table
 
 REACTORS = 2
-IN_FLIGHT = (4, 8, 16, 32)  # in each event loop
+IN_FLIGHT = (4, 8, 16, 32, 64)  # in each event loop
 BLOCK_MIB = (1, 2, 4, 8)
 PACES = {
     "store": Pace(),

@@ -15,12 +15,14 @@ from streamer.core.options.settings import Settings
 __all__ = ["HttpReading", "choose_http_reading"]
 
 FEW_REACTORS = 4  # each opens its own connections at once: a small load is over before more of them pay
-# One decrypts some 1.2 GB/s of TLS and empties 2-4 GB/s without: these fill 100 Gbit/s with a rest.
-MOST_REACTORS = 16
+# One decrypts some 1.2 GB/s of TLS and empties 2-4 GB/s without: these fill 400 Gbit/s with a rest.
+MOST_REACTORS = 64
 BYTES_PER_REACTOR = 512 << 20  # about half a second of its work
-MOST_IN_FLIGHT = 32  # at S3's 90 MB/s a connection, more than a thread can receive; reached only while it waits
-# Of all loops: 23 GB/s at 90 MB/s each. More requests only queue, at the cost of a small server.
-MOST_REQUESTS = 256
+# At S3's 90 MB/s a connection, twice what a thread can receive; at 20 MB/s, from another continent, half. Reached only
+# while it waits, and its requests bring more.
+MOST_IN_FLIGHT = 64
+# Of all loops: 50 GB/s, 400 Gbit/s, at 50 MB/s each.
+MOST_REQUESTS = 1024
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def choose_http_reading(settings: Settings, wanted_bytes: int, blocks: int) -> H
         >>> from streamer.core.options.options import Options
         >>> from streamer.core.options.settings import resolve
         >>> choose_http_reading(resolve(Options(http_reactors=16)), 10**12, 10**6)
-        HttpReading(reactors=16, in_flight=16)
+        HttpReading(reactors=16, in_flight=64)
     """
     worthwhile = max(FEW_REACTORS, wanted_bytes // BYTES_PER_REACTOR)
     reactors = min(blocks, settings.http_reactors or min(MOST_REACTORS, processors(), worthwhile))

@@ -46,7 +46,7 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       counters_(counters),
       server_(server_of_first(objects)),
       multi_(KeptConnections::of_process().take(*server_)),
-      window_(max_in_flight, server_->is_distant()),
+      window_(max_in_flight, server_->advice().is_distant),
       hedge_budget_(hedge_percent) {
   // Unset, libcurl closes all but a few when the last requests of a load end.
   curl_multi_setopt(multi_.get(), CURLMOPT_MAXCONNECTS,

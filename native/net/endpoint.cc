@@ -14,8 +14,6 @@ namespace {
 
 // When to look again whether a server that has enough to do, or that is being probed, has room.
 constexpr double kRoomPollS = 0.02;
-// A server nearby answers within a millisecond, a store after some 10 to 100.
-constexpr double kDistantS = 0.005;
 // Names of servers that answered, in a process that speaks to ever new ones.
 constexpr std::size_t kMostRemembered = 10'000;
 
@@ -102,16 +100,10 @@ void Endpoint::finish_well(const OutageTicket& ticket, double seconds, bool is_f
 
 void Endpoint::record_answer(std::uint64_t bytes, const AnswerTimes& times) {
   const std::lock_guard lock(mutex_);
-  const bool is_quickest = least_first_byte_s_ == 0 || times.first_byte_s < least_first_byte_s_;
-  if (is_quickest) least_first_byte_s_ = times.first_byte_s;
   const bool is_suggested = size_.record_wait(times.first_byte_s);
   const bool is_tried = size_.record(bytes, times.complete_s, window_.in_flight() + 1);
-  if (is_suggested || is_tried) latency_ = {};  // of requests of another size
-}
-
-bool Endpoint::is_distant() {
-  const std::lock_guard lock(mutex_);
-  return least_first_byte_s_ > kDistantS;
+  const bool is_changed = is_suggested || is_tried;
+  if (is_changed) latency_ = {};  // of requests of another size
 }
 
 bool Endpoint::finish_badly(const OutageTicket& ticket, const ReadError& error, TimePoint now) {
@@ -142,9 +134,9 @@ std::optional<double> Endpoint::slow_after_s() {
   return latency_.percentile_95();
 }
 
-std::uint64_t Endpoint::request_bytes() {
+RequestAdvice Endpoint::advice() {
   const std::lock_guard lock(mutex_);
-  return size_.bytes();
+  return {.bytes = size_.bytes(), .is_distant = size_.is_distant()};
 }
 
 bool Endpoint::has_answered() {

@@ -29,6 +29,12 @@ struct AnswerTimes {
   double complete_s = 0;
 };
 
+struct RequestAdvice {
+  std::uint64_t bytes = 0;  // of one request
+  // Even the quickest answer took long to begin: many requests should wait at the same time.
+  bool is_distant = false;
+};
+
 class Endpoint {
  public:
   // The endpoint of a URL: the same for all URLs of one scheme, host and port.
@@ -60,10 +66,8 @@ class Endpoint {
 
   // How long a request may take before it is slower than 95 in 100; nothing while unknown.
   std::optional<double> slow_after_s();
-  // Whether even the quickest answer took long to begin: then many requests wait at the same time.
-  bool is_distant();
-  // How many bytes a request should ask for.
-  std::uint64_t request_bytes();
+  // How to ask it, as far as is known.
+  RequestAdvice advice();
 
   bool has_answered();
   // Nothing where the server works, as far as is known.
@@ -80,7 +84,6 @@ class Endpoint {
   Outage outage_;                                   // guarded by mutex_
   RequestWindow window_;                            // guarded by mutex_
   LatencyRecord latency_;                           // guarded by mutex_
-  double least_first_byte_s_ = 0;                   // 0 before any answer; guarded by mutex_
   RequestSize size_;                                // guarded by mutex_
   std::mt19937_64 random_{std::random_device{}()};  // guarded by mutex_
 };

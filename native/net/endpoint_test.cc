@@ -104,8 +104,8 @@ TEST_CASE("how long requests of another size took is forgotten") {
   Endpoint endpoint("http://server");
   for (int i = 0; i < 20; ++i) endpoint.finish_well(*endpoint.try_start(kNow), 0.1, true, kNow);
   REQUIRE(endpoint.slow_after_s());
-  const std::uint64_t before = endpoint.request_bytes();
-  while (endpoint.request_bytes() == before) {
+  const std::uint64_t before = endpoint.advice().bytes;
+  while (endpoint.advice().bytes == before) {
     CHECK(endpoint.slow_after_s());
     endpoint.record_answer(before, {.first_byte_s = 0.001, .complete_s = 0.1});
   }
@@ -114,12 +114,12 @@ TEST_CASE("how long requests of another size took is forgotten") {
 
 TEST_CASE("a server is distant whose quickest answer is long in coming") {
   Endpoint endpoint("https://store");
-  CHECK_FALSE(endpoint.is_distant());
+  CHECK_FALSE(endpoint.advice().is_distant);
   endpoint.record_answer(1000, {.first_byte_s = 0.03, .complete_s = 0.04});
-  CHECK(endpoint.is_distant());
-  CHECK(endpoint.request_bytes() == RequestSize::kMostBytes);
+  CHECK(endpoint.advice().is_distant);
+  CHECK(endpoint.advice().bytes == RequestSize::kMostBytes);
   endpoint.record_answer(1000, {.first_byte_s = 0.001, .complete_s = 0.04});
-  CHECK_FALSE(endpoint.is_distant());
+  CHECK_FALSE(endpoint.advice().is_distant);
 }
 
 }  // namespace

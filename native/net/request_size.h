@@ -16,7 +16,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <optional>
 
 namespace streamer {
 
@@ -28,12 +28,16 @@ class RequestSize {
 
   std::uint64_t bytes() const { return bytes_; }
 
+  // No answer began soon.
+  bool is_distant() const { return least_wait_s_ && *least_wait_s_ > kDistantS; }
+
   // An answer, to a request of any size, began so long after it was asked for. Only the least wait
-  // counts, as where processors are busy all others wait for them; and only until a size was tried.
-  // True when the size is another one from here on.
+  // counts, as where processors are busy all others wait for them; and it suggests a size only
+  // until one was tried. True when the size is another one from here on.
   bool record_wait(double seconds) {
-    if (settled_speed_ > 0 || seconds >= least_wait_s_) return false;
+    if (least_wait_s_ && seconds >= *least_wait_s_) return false;
     least_wait_s_ = seconds;
+    if (settled_speed_ > 0) return false;
     const auto suggested = std::bit_floor(static_cast<std::uint64_t>(seconds * kWaitedBytes));
     const std::uint64_t bytes = std::clamp(suggested, kFirstBytes, kMostBytes);
     if (bytes == bytes_) return false;
@@ -61,6 +65,8 @@ class RequestSize {
   // Twice the size brings twice as much where the wait is everything, no more where there is none,
   // 1.24 as much at S3's usual 30 ms and 90 MB/s from 4 MiB to 8. Less is noise.
   static constexpr double kGain = 1.15;
+  // A server nearby begins within a millisecond, a store after some 10 to 100.
+  static constexpr double kDistantS = 0.005;
   // Per second of wait: a fifth of a request's time is waiting at S3's 90 MB/s for each connection.
   static constexpr double kWaitedBytes = 4 * 90e6;
   static constexpr unsigned kFirstRest = 8;  // times kSamples requests until the next attempt
@@ -89,7 +95,7 @@ class RequestSize {
   std::uint64_t bytes_ = kFirstBytes;
   std::uint64_t settled_bytes_ = kFirstBytes;  // the best that is known
   double settled_speed_ = 0;                   // bytes per second with that size
-  double least_wait_s_ = std::numeric_limits<double>::max();
+  std::optional<double> least_wait_s_;         // for the first byte of an answer
   unsigned rest_ = 0;
   unsigned next_rest_ = kFirstRest;
   std::array<double, kSamples> samples_{};

@@ -15,12 +15,12 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("processors", "wanted_bytes", "expected"),
     [
-        (1, 100 * GIB, HttpReading(1, 32)),
-        (2, 100 * GIB, HttpReading(2, 32)),
-        (192, 100 * GIB, HttpReading(16, 16)),
-        (192, 4 * GIB, HttpReading(8, 32)),
-        (192, GIB, HttpReading(4, 32)),
-        (192, 1, HttpReading(4, 32)),
+        (1, 100 * GIB, HttpReading(1, 64)),
+        (2, 100 * GIB, HttpReading(2, 64)),
+        (192, 100 * GIB, HttpReading(64, 16)),
+        (192, 4 * GIB, HttpReading(8, 64)),
+        (192, GIB, HttpReading(4, 64)),
+        (192, 1, HttpReading(4, 64)),
     ],
 )
 def test_loops_follow_the_processors_and_the_size(monkeypatch, processors, wanted_bytes, expected):
@@ -34,7 +34,7 @@ def test_what_the_user_set_is_taken():
 
 
 def test_all_loops_together_ask_for_a_limited_number():
-    assert choose_http_reading(resolve(Options(http_reactors=64)), 1, 1000) == HttpReading(64, 4)
+    assert choose_http_reading(resolve(Options(http_reactors=64)), 1, 1000) == HttpReading(64, 16)
 
 
 def test_no_loop_is_made_without_a_block_for_it():
