@@ -174,7 +174,9 @@ $(SGLANG_STAMP): | $(INSTALL_STAMP)
 # What bench_load.py compares with, without a search for versions that fit all of s3fs, gcsfs and boto3: pip takes minutes.
 $(BENCH_STAMP): | $(INSTALL_STAMP)
 	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv/bench runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.17.0 \
-	  s3transfer==0.19.3 boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)')
+	  s3transfer==0.19.3 boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)') \
+	  tensorizer==2.12.1 redis hiredis libnacl psutil protobuf fastsafetensors==0.5.0 \
+	  matplotlib contourpy cycler fonttools kiwisolver pillow pyparsing
 	touch $@
 
 # --- system packages --------------------------------------------------------------------------------------------------

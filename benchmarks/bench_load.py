@@ -57,6 +57,8 @@ class Session:
         self, shards: list[Path], rounds: int, candidates: Sequence[RawRow | Contestant], before: Path | None = None
     ) -> None:
         self._shards, self._rounds, self._candidates, self._before = shards, rounds, candidates, before
+        self.other_files: list[Path] = []  # to be as cold or warm as the shards
+        self.run_by: list[str] = []  # the beginning of every command
         self._sizes = [path.stat().st_size for path in shards]
         self._expected = {True: expected_files(shards), False: expected_tensors(shards)}
         self.touch_bytes = int(sum(self._sizes) * 1.05) + (256 << 20)  # the libraries' own buffers too
@@ -79,9 +81,9 @@ class Session:
     def _prepare(self, section: str) -> None:
         # Before each run, not each round: direct readers and memory pressure push files out of the cache.
         if section == "file-cold":
-            drop_from_page_cache(self._shards)
+            drop_from_page_cache([*self._shards, *self.other_files])
         else:
-            bring_into_page_cache(self._shards)
+            bring_into_page_cache([*self._shards, *self.other_files])
 
     def _run(self, section: str, number: int, each: RawRow | Contestant | Before, target: Target, row: Row) -> None:
         if row.problem is not None:
@@ -118,7 +120,13 @@ class Session:
             request = json.dumps({"target": vars(target), "touch_bytes": self.touch_bytes})
             environment = environment_for(each, target)
         return subprocess.run(
-            command, input=request, env=environment, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_S
+            [*self.run_by, *command],
+            input=request,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_TIMEOUT_S,
         )
 
 

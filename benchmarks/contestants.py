@@ -158,6 +158,34 @@ def s3fs_cat(target: Target) -> Named:
     return tensors.items()
 
 
+def tensorizer(target: Target) -> Named:
+    """CoreWeave's format, of the same tensors, beside the shards: `bench_experiments.py` writes it."""
+    from tensorizer import TensorDeserializer
+
+    readers = int(os.environ.get("BENCH_READERS", "0")) or None
+    return dict(TensorDeserializer(tensorized(target.paths), device="cpu", num_readers=readers).items()).items()
+
+
+def tensorized(paths: list[str]) -> str:
+    """Name the file of that format, of these shards."""
+    return f"{os.path.dirname(paths[0])}/model.tensors"
+
+
+def fastsafetensors(target: Target) -> Named:
+    """Without GPUDirect, which needs a GPU; the tensors are views of its buffers, which are kept."""
+    from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
+    threads = int(os.environ.get("BENCH_READERS", "0")) or 16  # its default
+    loader = SafeTensorsFileLoader(SingleGroup(), device="cpu", nogds=True, max_threads=threads)
+    loader.add_filenames({0: target.paths})
+    buffers = loader.copy_files_to_device()
+    _KEPT.append((loader, buffers))
+    return {name: buffers.get_tensor(name) for name in buffers.key_to_rank_lidx}.items()
+
+
+_KEPT: list[Any] = []
+
+
 FILE, S3 = ("file-warm", "file-cold"), ("http", "https")
 STREAM_LIMIT_BYTES = 256 << 20  # small beside the checkpoint, so that the goal on its peak means something
 STREAMER = ("torch", "s3fs", "streamer:load", "streamer:stream")
@@ -190,6 +218,8 @@ CONTESTANTS = {
         _runai_file(None),
         *(_runai_file(strategy) for strategy in RUNAI_STRATEGIES),
         *(_runai_s3(concurrency) for concurrency in RUNAI_CONCURRENCY),
+        Contestant("tensorizer", tensorizer, ("tensorizer",), ("experiment",), huge_pages=False),
+        Contestant("fastsafetensors", fastsafetensors, ("fastsafetensors",), ("experiment",), huge_pages=False),
         Contestant("s3fs cat_ranges", s3fs_cat, ("torch", "s3fs", "s3fs_shards"), S3, huge_pages=False),
     )
 }

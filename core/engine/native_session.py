@@ -14,6 +14,7 @@ from streamer import _native
 from streamer.core.engine.file_tuning import FileReading, choose_file_reading
 from streamer.core.engine.http_tuning import choose_http_reading
 from streamer.core.engine.plan import ReadPlan
+from streamer.core.engine.thread_tuning import choose_nfs_threads
 from streamer.core.errors import ConnectError
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
@@ -74,7 +75,7 @@ def make_engine(
     options.http_reactors = http.reactors
     options.http_in_flight = http.in_flight
     options.http_blocks_follow_server = settings.http_first_block_bytes < settings.http_block_bytes
-    options.nfs_threads = min(settings.nfs_threads, blocks)
+    options.nfs_threads = min(choose_nfs_threads(settings, plan.span_bytes), blocks)
     engine = _native.Session(options)
     for number, each in enumerate(objects):
         _add(engine, each, files, uses_ring=settings.io_uring is not False)

@@ -19,6 +19,7 @@ from streamer.core.engine.needed_memory import check_memory
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.python_readers import PythonReaders
 from streamer.core.engine.renewals import Renewals
+from streamer.core.engine.thread_tuning import choose_python_threads
 from streamer.core.errors import (
     EngineError,
     LoadCancelledError,
@@ -106,7 +107,8 @@ class ReadSession:
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
         targets = (keep_alive, lock, device_tensors)
-        self._readers = PythonReaders(self._engine, objects, settings.python_threads, targets, plan)
+        python_threads = choose_python_threads(settings, plan.span_bytes)
+        self._readers = PythonReaders(self._engine, objects, python_threads, targets, plan)
         self._end = partial(_end, self._engine, self._readers, targets)
         self._finalizer = weakref.finalize(self, self._end)
         try:

@@ -49,16 +49,20 @@ class Options:
             loads of less than some gigabytes.
         http_in_flight: Most range requests in flight per reactor. A reactor starts with 4, and doubles this while it
             has to wait. Automatic: 64, and 1024 for all reactors together.
-        nfs_threads: Threads that read ``nfs://`` without a mount, each with its own connection. Automatic: 4.
-        python_threads: Threads that call ``read_into`` of a `PythonSource`.
+        nfs_threads: Threads that read ``nfs://`` without a mount, each with its own connection. Automatic: 4, up to 16
+            for loads of several gigabytes.
+        python_threads: Threads that call ``read_into`` of a `PythonSource`. Automatic: 8, up to 16 for loads of several
+            gigabytes.
         memory_limit_bytes: Most bytes that are read or being read, and not yet passed to the consumer. A larger tensor
-            is read alone. Automatic: 2 GiB, or an eighth of the memory if that is less.
+            is read alone. Automatic: 2 GiB, or 64 MiB for each processor if that is more; at most an eighth of the
+            memory.
         max_bytes_per_second: Most bytes that one load reads in a second, on average, from storages of all kinds, for
             the sake of others on the same network or disk. Files that are mapped are not read. Automatic: no limit.
         check_memory: Before a byte is read, refuse a load that does not fit in the memory still available to this
             process, container limits included; otherwise the kernel would kill the process. Automatic: yes.
         pinned_bytes: Most pinned (page-locked) host memory that one load uses for one CUDA device. It stays pinned
-            for the next load until `streamer.release_pinned_memory`.
+            for the next load until `streamer.release`. Automatic: a sixty-fourth of the memory, at least 256 MiB and at
+            most 2 GiB.
         gpudirect: Let NVIDIA's GPUDirect Storage read local files that are not in the page cache directly to a CUDA
             device, if its kernel module (nvidia-fs) and library are available; otherwise use the pinned ring.
             Automatic: for loads of 4 GiB and more, and only if the library itself makes no copy.
@@ -105,7 +109,7 @@ class Options:
     memory_limit_bytes: int | None = _knob(1, 16 * TIB, "bytes", "what the engine may hold for a slow consumer")
     max_bytes_per_second: int | None = _knob(64 * KIB, TIB, "bytes/s", "only the user knows the neighbours")
     check_memory: bool | None = _switch("a caller may free memory during the load")
-    pinned_bytes: int = _knob(MIB, 64 * GIB, "bytes", "50 GB/s x 5 ms from a read to the end of its copy", 256 * MIB)
+    pinned_bytes: int | None = _knob(MIB, 64 * GIB, "bytes", "what is in flight: bandwidth x the time of a request")
     gpudirect: bool | None = _switch("saves memory bandwidth, costs a registration of each file")
     coalesce_gap_bytes: int = _knob(0, GIB, "bytes", "a request costs about as much as 512 KiB", 512 * KIB)
     answer_bytes: int = _knob(64 * KIB, GIB, "bytes", "a page of 5000 blobs with metadata has 40 MB", 64 * MIB)

@@ -9,7 +9,7 @@ from typing import Any
 from streamer.core.options.deadline import Deadline
 from streamer.core.options.environment_names import warn_of_typos
 from streamer.core.options.limits import Limits
-from streamer.core.options.machine import memory_bytes
+from streamer.core.options.machine import memory_bytes, processors
 from streamer.core.options.options import GIB, MIB, Options
 from streamer.core.outages.meter import OutageMeter
 
@@ -20,10 +20,12 @@ FIRST_HTTP_BLOCK_BYTES = 1 * MIB  # native/net/request_size.h grows it where the
 LARGEST_HTTP_BLOCK_BYTES = 8 * MIB  # beyond, the end of a load waits for few requests
 DEFAULT_NFS_BLOCK_BYTES = 4 * MIB  # four reads of the usual 1 MiB, so that one look at the version serves four
 DEFAULT_PYTHON_BLOCK_BYTES = 8 * MIB  # a request of a Python file system is dear
-DEFAULT_NFS_THREADS = 4
-DEFAULT_PYTHON_THREADS = 8
-LARGEST_DEFAULT_LIMIT_BYTES = 2 * GIB
 SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
+SUFFICIENT_LIMIT_BYTES = 2 * GIB  # what some thirty processors have in flight
+LIMIT_BYTES_PER_PROCESSOR = 64 * MIB  # one request in flight, or read by a thread, for each 8 MiB
+# A store's connection brings 90 MB/s, so that 8 MiB are in a slot for a tenth of a second: enough for 2.9 and 23 GB/s.
+SMALLEST_DEFAULT_PINNED_BYTES = 256 * MIB
+LARGEST_DEFAULT_PINNED_BYTES = 2 * GIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,8 @@ class Settings(Options):
     """`Options` in which every field has a value, but for those that depend on what is read.
 
     `file_threads`, `direct_io` and `gpudirect` may be None (`streamer.core.engine.file_tuning` chooses them), and so
-    may `http_reactors` and `http_in_flight` (`streamer.core.engine.http_tuning`) and `io_uring` (the engine tries it).
+    may `http_reactors`, `http_in_flight`, `nfs_threads` and `python_threads` (`streamer.core.engine.http_tuning` and
+    `thread_tuning`) and `io_uring` (the engine tries it).
 
     Attributes:
         file_block_bytes: `block_bytes` for files; chosen here, as the others, where the user set none.
@@ -45,8 +48,7 @@ class Settings(Options):
         meter: Adds up the waits before the tensors were read.
     """
 
-    nfs_threads: int
-    python_threads: int
+    pinned_bytes: int
     memory_limit_bytes: int
     max_bytes_per_second: int
     file_block_bytes: int
@@ -76,8 +78,7 @@ def resolve(options: Options | None) -> Settings:
     user = (options or Options()).filled_from_environment()
     warn_of_typos(each.name for each in fields(Options))
     chosen = {
-        "nfs_threads": user.nfs_threads or DEFAULT_NFS_THREADS,
-        "python_threads": user.python_threads or DEFAULT_PYTHON_THREADS,
+        "pinned_bytes": user.pinned_bytes or _default_pinned_bytes(),
         "max_bytes_per_second": user.max_bytes_per_second or 0,
         "memory_limit_bytes": user.memory_limit_bytes or _default_memory_limit_bytes(),
     }
@@ -99,4 +100,9 @@ def _fields_of(kind: type[Options] | type[Limits], options: Options) -> dict[str
 
 
 def _default_memory_limit_bytes() -> int:
-    return max(SMALLEST_DEFAULT_LIMIT_BYTES, min(LARGEST_DEFAULT_LIMIT_BYTES, memory_bytes() // 8))
+    wanted = max(SUFFICIENT_LIMIT_BYTES, LIMIT_BYTES_PER_PROCESSOR * processors())
+    return max(SMALLEST_DEFAULT_LIMIT_BYTES, min(wanted, memory_bytes() // 8))
+
+
+def _default_pinned_bytes() -> int:
+    return max(SMALLEST_DEFAULT_PINNED_BYTES, min(LARGEST_DEFAULT_PINNED_BYTES, memory_bytes() // 64))

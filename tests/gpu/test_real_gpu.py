@@ -54,7 +54,7 @@ def test_every_tensor_arrives_equal_through_the_ring(stored: tuple[Path, dict[st
         loaded = dict(tensors)
     assert_equal(loaded, expected)
     assert tensors.report.device_path == "ring"
-    assert 0 < tensors.report.peak_pinned_bytes <= 256 * MIB
+    assert 0 < tensors.report.peak_pinned_bytes <= 2048 * MIB
 
 
 def test_files_that_are_read_past_the_page_cache_arrive_equal(stored: tuple[Path, dict[str, Any]]) -> None:

@@ -1,0 +1,45 @@
+"""What automatic options become on machines of different sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamer import Options
+from streamer.core.engine.thread_tuning import choose_nfs_threads, choose_python_threads
+from streamer.core.options import settings
+from streamer.core.options.settings import resolve
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("processors", "memory", "limit", "pinned"),
+    [
+        (1, 256 * MIB, 64 * MIB, 256 * MIB),
+        (2, 8 * GIB, GIB, 256 * MIB),
+        (2, 24 * GIB, 2 * GIB, 384 * MIB),
+        (16, 128 * GIB, 2 * GIB, 2 * GIB),
+        (192, 2048 * GIB, 12 * GIB, 2 * GIB),
+        (192, 64 * GIB, 8 * GIB, GIB),
+    ],
+)
+def test_what_may_be_held_follows_the_machine(monkeypatch, processors, memory, limit, pinned):
+    monkeypatch.setattr(settings, "processors", lambda: processors)
+    monkeypatch.setattr(settings, "memory_bytes", lambda: memory)
+    assert (resolve(None).memory_limit_bytes, resolve(None).pinned_bytes) == (limit, pinned)
+
+
+def test_what_the_user_set_is_taken():
+    options = Options(memory_limit_bytes=5, pinned_bytes=MIB, nfs_threads=3, python_threads=5)
+    chosen = resolve(options)
+    assert (chosen.memory_limit_bytes, chosen.pinned_bytes) == (5, MIB)
+    assert (choose_nfs_threads(chosen, 1 << 40), choose_python_threads(chosen, 1 << 40)) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("wanted_bytes", "nfs", "python"), [(1, 4, 8), (3 * GIB, 6, 8), (6 * GIB, 12, 12), (100 * GIB, 16, 16)]
+)
+def test_threads_follow_the_load(wanted_bytes, nfs, python):
+    chosen = resolve(None)
+    assert choose_nfs_threads(chosen, wanted_bytes) == nfs
+    assert choose_python_threads(chosen, wanted_bytes) == python
