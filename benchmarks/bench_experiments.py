@@ -5,8 +5,8 @@
 
 Guarantees: as `bench_load.py`; the files are cold before each run from a disk, and the disk is this machine's own,
 capped by a control group (``io.max``, or ``blkio.throttle.read_bps_device``), which takes root. The store is
-`paced_server.cc`: 30 ms, and 90 MB/s for each connection. ``N threads`` and ``N requests`` are each loader's own setting
-of that meaning; rows without a number choose for themselves. `--pictures` writes one SVG for each experiment.
+`paced_server.cc`: 30 ms, and 90 MB/s for each connection. ``N threads`` and ``N requests`` are each loader's own
+setting of that meaning; rows without a number choose for themselves. `--pictures` writes one SVG for each experiment.
 """
 
 from __future__ import annotations
