@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,59 @@ def test_what_is_not_a_readable_file_counts_as_cold(path):
 def test_a_fifo_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert cached_fraction(str(tmp_path / "pipe"), SIZE) == 0
+
+
+NOBODY = 65534
+
+
+def looked_at_by(user: int, file: Path) -> float:
+    """Look as another user, who may read the file and does not own it."""
+    child = os.fork()
+    if child == 0:
+        os.setgid(user)
+        os.setuid(user)
+        os._exit(int(16 * cached_fraction(str(file), SIZE)))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) / 16
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
+def test_another_user_sees_what_the_owner_sees(file, monkeypatch):
+    """mincore calls every page cached there, and cachestat refuses."""
+    file.chmod(0o644)
+    file.parent.chmod(0o755)
+    monkeypatch.chdir(file.parent)  # the folders above may not be for others
+    here = Path(file.name)
+    drop_from_page_cache(file)
+    cold = looked_at_by(NOBODY, here)
+    file.read_bytes()
+    assert looked_at_by(NOBODY, here) == 1
+    assert cold == 0 or is_memory_backed(file)
+
+
+@pytest.fixture
+def file_of_an_image(file, tmp_path):
+    """The same file on overlayfs, as the files of a container's image are."""
+    folders = [tmp_path / name for name in ("upper", "work", "merged")]
+    for folder in folders:
+        folder.mkdir()
+    upper, work, merged = folders
+    lower = tmp_path / "lower"
+    lower.mkdir()
+    file.rename(lower / file.name)
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    mounted = subprocess.run(
+        ["mount", "-t", "overlay", "overlay", "-o", options, str(merged)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no overlayfs can be mounted here: {mounted.stderr.decode()}")
+    yield merged / file.name
+    subprocess.run(["umount", str(merged)], check=True)
+
+
+def test_a_file_of_a_containers_image_is_warm_once_it_was_read(file_of_an_image, tmp_path):
+    """Overlayfs does not know RWF_NOWAIT (regression: such a file always looked cold, and was read from the disk)."""
+    drop_from_page_cache(tmp_path / "lower" / file_of_an_image.name)
+    cold = cached_fraction(str(file_of_an_image), SIZE)
+    file_of_an_image.read_bytes()
+    assert cached_fraction(str(file_of_an_image), SIZE) > 1 / 2
+    assert cold < 1 / 2 or is_memory_backed(tmp_path)
