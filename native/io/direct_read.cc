@@ -17,6 +17,9 @@ namespace {
 constexpr std::uint64_t kBytesPerDirectCall = std::uint64_t{512} << 10;
 static_assert(kBytesPerDirectCall <= kBytesPerCall);
 constexpr std::size_t kBufferBytes = ReadRing::kMostReads * kBytesPerDirectCall;
+// Handed to a ring at a time, so that the disk has work while one of them is settled: a usual
+// block.
+constexpr std::size_t kMostCalls = 16;
 // A run that is shorter is not worth a part of its own.
 constexpr std::uint64_t kLeastInPlace = 64 << 10;
 constexpr std::size_t kMostParts = 16;  // as many as a call holds of the shortest of them
@@ -109,13 +112,15 @@ Call plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) 
   return call;
 }
 
-// At most `most` calls, one behind the other.
+// At most `most` calls, one behind the other, as far as the buffer's `memory` goes.
 std::vector<Call> plan_calls(SegmentCursor cursor, std::uint64_t position, std::byte* memory,
                              std::size_t most) {
   std::vector<Call> calls;
-  while (!cursor.is_at_end() && calls.size() < most) {
-    calls.push_back(plan_call(cursor, position, memory));
-    memory += calls.back().buffered;
+  std::uint64_t buffered = 0;
+  while (!cursor.is_at_end() && calls.size() < most &&
+         buffered + kBytesPerDirectCall <= kBufferBytes) {
+    calls.push_back(plan_call(cursor, position, memory + buffered));
+    buffered += calls.back().buffered;
     position += calls.back().wanted;
     cursor.skip(calls.back().wanted);
   }
@@ -164,7 +169,7 @@ ssize_t read_direct(const ReadCall& read_call, ReadRing* ring, int descriptor, S
     errno = ENOMEM;
     return -1;
   }
-  const std::size_t most = ring == nullptr ? 1 : ReadRing::kMostReads;
+  const std::size_t most = ring == nullptr ? 1 : kMostCalls;
   std::vector<Call> calls = plan_calls(cursor, static_cast<std::uint64_t>(offset), memory, most);
   const std::vector<RingRead> reads = make_reads(read_call, ring, descriptor, calls);
   std::uint64_t settled = 0;

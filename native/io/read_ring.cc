@@ -11,6 +11,13 @@
 namespace streamer {
 namespace {
 
+void queue(io_uring& ring, RingRead& read) {
+  io_uring_sqe* const entry = io_uring_get_sqe(&ring);
+  io_uring_prep_readv(entry, read.descriptor, read.vectors, read.vector_count,
+                      static_cast<std::uint64_t>(read.offset));
+  io_uring_sqe_set_data(entry, &read);
+}
+
 // How many of the queued reads the system took.
 std::size_t submit(io_uring& ring, std::size_t queued) {
   std::size_t taken = 0;
@@ -54,17 +61,22 @@ ReadRing* ReadRing::of_this_thread() {
 }
 
 void ReadRing::read(std::span<RingRead> reads) {
-  for (RingRead& read : reads) {
-    read.result = -EAGAIN;
-    io_uring_sqe* const entry = io_uring_get_sqe(&state_->ring);
-    io_uring_prep_readv(entry, read.descriptor, read.vectors, read.vector_count,
-                        static_cast<std::uint64_t>(read.offset));
-    io_uring_sqe_set_data(entry, &read);
-  }
-  for (std::size_t left = submit(state_->ring, reads.size()); left > 0; --left) {
+  for (RingRead& read : reads) read.result = -EAGAIN;
+  std::size_t next = 0;
+  std::size_t in_flight = 0;
+  while (next < reads.size() || in_flight > 0) {
+    const std::size_t begun = next;
+    while (next < reads.size() && in_flight + (next - begun) < kMostReads) {
+      queue(state_->ring, reads[next++]);
+    }
+    const std::size_t taken = submit(state_->ring, next - begun);
+    if (taken < next - begun) next = reads.size();  // the system takes no more
+    in_flight += taken;
+    if (in_flight == 0) break;
     io_uring_cqe* const ended = wait_for_one(state_->ring);
     static_cast<RingRead*>(io_uring_cqe_get_data(ended))->result = ended->res;
     io_uring_cqe_seen(&state_->ring, ended);
+    --in_flight;
   }
   is_usable_ = std::all_of(reads.begin(), reads.end(),
                            [](const RingRead& read) { return read.result >= 0; });

@@ -33,8 +33,8 @@ class ReadRing {
   ReadRing(const ReadRing&) = delete;
   ReadRing& operator=(const ReadRing&) = delete;
 
-  // Makes at most kMostReads reads at a time, and returns when all have ended. Those that the
-  // system did not take have -EAGAIN.
+  // Makes kMostReads reads at a time, the next one when one of them has ended, and returns when all
+  // have. Those that the system did not take have -EAGAIN.
   void read(std::span<RingRead> reads);
 
  private:

@@ -43,12 +43,14 @@ std::set<int> descriptors_of_rings() {
   return found;
 }
 
+constexpr std::size_t kReads = 3 * ReadRing::kMostReads + 1;  // the last wait for the first
+
 struct Fixture {
-  std::string data = random_data(4 * 4096, 11);
+  std::string data = random_data(kReads * 4096, 11);
   TemporaryFile temporary{data};
   OpenFile file{open(temporary.path().c_str(), O_RDONLY)};
   std::vector<char> memory = std::vector<char>(data.size());
-  std::array<iovec, 4> vectors;
+  std::array<iovec, kReads> vectors;
   std::vector<RingRead> reads;
 
   Fixture() {
