@@ -137,7 +137,8 @@ def _order(chosen: list[Any], number: int) -> list[Any]:
     return rotated[::-1] if number % 2 else rotated
 
 
-def _targets(section: str, shards: list[Path], origin: NginxOrigin | None) -> Target:
+def targets(section: str, shards: list[Path], origin: NginxOrigin | None) -> Target:
+    """Say where the shards of a section are; `origin` serves the folder's parent."""
     if origin is None:
         return Target([str(path) for path in shards])
     paths = [f"s3://{path.parent.name}/{path.name}" for path in shards]  # nginx serves the folder's parent
@@ -177,7 +178,7 @@ def main() -> int:
         with ExitStack() as stack:
             over_http = section.startswith("http")
             origin = stack.enter_context(NginxOrigin(folder.resolve().parent)) if over_http else None
-            rows = session.run_section(section, section, _targets(section, shards, origin))
+            rows = session.run_section(section, section, targets(section, shards, origin))
         print(table(f"{section}, {sum(path.stat().st_size for path in shards) / 1e9:.2f} GB", rows), flush=True)
     print(goals(session.sections))
     if arguments.json:

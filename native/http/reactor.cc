@@ -206,7 +206,7 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     const std::uint64_t bytes = transfer.block().size();
     endpoint.finish_well(flight.ticket, seconds, bytes * 2 >= full_size_bytes_, now);
     if (transfer.block().attempts == 1 && !flight.hedge) {
-      endpoint.record_answer(bytes, transfer.answered_in());
+      record_answer(transfer, bytes, now);
     }
   }
   if (flight.hedge) {
@@ -218,6 +218,17 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     try_again(transfer, std::move(*error), is_of_outage);
   } else {
     scheduler_.finish(Lane::kHttp, transfer.take_block());
+  }
+}
+
+void HttpReactor::record_answer(const HttpTransfer& transfer, std::uint64_t bytes, TimePoint now) {
+  Endpoint& endpoint = *transfer.target()->endpoint;
+  const AnswerTimes times = transfer.answered_in();
+  endpoint.record_answer(bytes, times);
+  const double body_s = std::max(times.complete_s - times.first_byte_s, 1e-6);
+  const bool is_full_size = bytes * 2 >= full_size_bytes_;
+  if (is_full_size) {
+    endpoint.addresses->record(transfer.address(), static_cast<double>(bytes) / body_s, now);
   }
 }
 

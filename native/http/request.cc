@@ -50,9 +50,9 @@ void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated) {
 
 }  // namespace
 
-RequestHeaders headers_of(const RangeRequest& asked, const HttpTarget& target,
-                          const std::string& checksum_header) {
-  RequestHeaders headers;
+CurlList headers_of(const RangeRequest& asked, const HttpTarget& target,
+                    const std::string& checksum_header) {
+  CurlList headers;
   const auto add = [&headers](const std::string& line) {
     if (!line.empty()) headers.reset(curl_slist_append(headers.release(), line.c_str()));
   };
@@ -64,7 +64,8 @@ RequestHeaders headers_of(const RangeRequest& asked, const HttpTarget& target,
 }
 
 void set_request(CURL* easy, const RangeRequest& asked, const HttpTarget& target,
-                 curl_slist* headers, double connect_timeout_s, bool is_repeated) {
+                 curl_slist* headers, curl_slist* addresses, double connect_timeout_s,
+                 bool is_repeated) {
   curl_easy_reset(easy);
   const std::string range = std::to_string(asked.begin) + "-" + std::to_string(asked.end - 1);
   curl_easy_setopt(easy, CURLOPT_RANGE, range.c_str());
@@ -75,6 +76,34 @@ void set_request(CURL* easy, const RangeRequest& asked, const HttpTarget& target
 #endif
   set_place(easy, target);
   set_connection(easy, connect_timeout_s, is_repeated);
+  if (addresses != nullptr && !is_repeated) {
+    curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses);
+    curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 0L);  // they are in their order
+  }
+}
+
+std::string address_of(CURL* easy) {
+  const char* address = nullptr;
+  curl_easy_getinfo(easy, CURLINFO_PRIMARY_IP, &address);
+  return address == nullptr ? "" : address;
+}
+
+void leave_address_if_slow(CURL* easy, const HttpTarget& target) {
+  const bool is_slow = target.endpoint->addresses->is_left_out(address_of(easy), Clock::now());
+  if (is_slow) curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
+}
+
+CurlList addresses_of(const HttpTarget& target, TimePoint now) {
+  CurlList addresses;
+#if LIBCURL_VERSION_NUM >= 0x074b00  // before, libcurl would never have forgotten them
+  const bool has_proxy = !target.proxy.empty();
+  const std::string entry = has_proxy ? "" : target.endpoint->addresses->next_entry(now);
+  if (!entry.empty()) addresses.reset(curl_slist_append(nullptr, entry.c_str()));
+#else
+  (void)target;
+  (void)now;
+#endif
+  return addresses;
 }
 
 }  // namespace streamer

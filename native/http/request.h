@@ -11,19 +11,31 @@
 
 namespace streamer {
 
-struct FreeHeaders {
+struct FreeList {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
-using RequestHeaders = std::unique_ptr<curl_slist, FreeHeaders>;
+using CurlList = std::unique_ptr<curl_slist, FreeList>;
 
 // The target's own, the version's precondition, and `checksum_header`, where it is not empty, which
 // asks for a checksum of the answer.
-RequestHeaders headers_of(const RangeRequest& asked, const HttpTarget& target,
-                          const std::string& checksum_header);
+CurlList headers_of(const RangeRequest& asked, const HttpTarget& target,
+                    const std::string& checksum_header);
 
 // Forgets the handle's last request, and keeps its connections. `headers` must outlive the request.
+// `addresses`: what the host stands for (net/address_book.h), as long as the request, or null.
 // `is_repeated`: on a new connection, to an address that is looked up anew.
 void set_request(CURL* easy, const RangeRequest& asked, const HttpTarget& target,
-                 curl_slist* headers, double connect_timeout_s, bool is_repeated);
+                 curl_slist* headers, curl_slist* addresses, double connect_timeout_s,
+                 bool is_repeated);
+
+// Of who answers; of a proxy, its own.
+std::string address_of(CURL* easy);
+
+// Has the next request make a connection elsewhere where others answer faster. While the answer
+// comes.
+void leave_address_if_slow(CURL* easy, const HttpTarget& target);
+
+// What set_request() takes; null where libcurl is to look up.
+CurlList addresses_of(const HttpTarget& target, TimePoint now);
 
 }  // namespace streamer

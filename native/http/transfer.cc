@@ -82,8 +82,9 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   stall_watch_.start(now, block_.received, received_bytes_);
   headers_ = headers_of(asked_, *target_,
                         asks_for_checksum_ ? object.answer_checksum()->request_header : "");
-  set_request(easy_.get(), asked_, *target_, headers_.get(), timeouts_.connect_timeout_s,
-              block_.attempts > 1);
+  addresses_ = addresses_of(*target_, now);
+  set_request(easy_.get(), asked_, *target_, headers_.get(), addresses_.get(),
+              timeouts_.connect_timeout_s, block_.attempts > 1);
   set_callbacks();
 }
 
@@ -133,6 +134,7 @@ bool HttpTransfer::take_body(std::string_view data) {
       refusal_ = error_of(ErrorCode::kChanged, "the object was replaced while it was read");
     }
     if (!refusal_) expect_checksum();
+    leave_address_if_slow(easy_.get(), *target_);
   }
   if (refusal_) return false;
   if (data.size() > block_.size() - block_.received) {

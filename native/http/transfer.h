@@ -54,6 +54,7 @@ class HttpTransfer {
   const Block& block() const { return block_; }
 
   AnswerTimes answered_in() const;
+  std::string address() const { return address_of(easy_.get()); }
   // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
   double remaining_s(double elapsed_s) const;
 
@@ -82,7 +83,8 @@ class HttpTransfer {
   const Timeouts timeouts_;
   std::uint64_t& received_bytes_;
   std::unique_ptr<CURL, FreeEasy> easy_;
-  RequestHeaders headers_;
+  CurlList headers_;
+  CurlList addresses_;
   std::array<char, CURL_ERROR_SIZE> message_{};
 
   Block block_;

@@ -1,9 +1,10 @@
 #include "io/direct_read.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -17,6 +18,7 @@ namespace {
 constexpr std::uint64_t kBytesPerDirectCall = std::uint64_t{512} << 10;
 static_assert(kBytesPerDirectCall <= kBytesPerCall);
 constexpr std::size_t kBufferBytes = ReadRing::kMostReads * kBytesPerDirectCall;
+static_assert(kBufferBytes == kHugePageBytes);
 // Handed to a ring at a time, so that the disk has work while one of them is settled: a usual
 // block.
 constexpr std::size_t kMostCalls = 16;
@@ -53,14 +55,13 @@ std::uint64_t bytes_to_buffer(SegmentCursor cursor, std::uint64_t offset, std::u
   return std::min(bytes, room);
 }
 
+// One huge page, whose first touch is one page fault instead of 512; null where there is no memory.
 std::byte* buffer() {
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
+  struct Unmap {
+    void operator()(std::byte* memory) const { munmap(memory, kBufferBytes); }
   };
-  static thread_local std::unique_ptr<std::byte, Free> memory;
-  if (!memory) {
-    memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kBufferBytes)));
-  }
+  static thread_local std::unique_ptr<std::byte, Unmap> memory;
+  if (!memory) memory.reset(map_huge(kBufferBytes));
   return memory.get();
 }
 

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "net/address_book.h"
 #include "net/latency_record.h"
 #include "net/outage.h"
 #include "net/request_size.h"
@@ -47,7 +48,11 @@ class Endpoint {
 
   // `name` is for messages. `has_answered`: in this process, ever.
   explicit Endpoint(std::string name, bool has_answered = false)
-      : name_(std::move(name)), has_answered_(has_answered) {}
+      : addresses(std::make_shared<AddressBook>(name)),
+        name_(std::move(name)),
+        has_answered_(has_answered) {}
+
+  const std::shared_ptr<AddressBook> addresses;  // of a URL's host
 
   const std::string& name() const { return name_; }
 

@@ -106,6 +106,16 @@ ReadError error_of(const std::optional<Answer>& answer) {
 
 }  // namespace
 
+void ask_for_addresses(const std::string& host,
+                       std::function<void(const std::vector<std::string>&)> take_answer) {
+  try {
+    start_engine_thread("name", 0, [host, take_answer = std::move(take_answer)] {
+      take_answer(ask_resolver(host).addresses);
+    }).detach();
+  } catch (const std::system_error&) {
+  }
+}
+
 std::variant<std::vector<std::string>, ReadError> addresses_of(const std::string& host,
                                                                const NamePatience& patience) {
   const TimePoint started = Clock::now();

@@ -21,6 +21,11 @@ struct NamePatience {
   std::function<bool()> is_interrupted = {};  // asked ten times a second; empty: never
 };
 
+// Asks on a thread of its own, which nobody waits for, and hands it the addresses: none where the
+// resolver gives none, or the system no thread.
+void ask_for_addresses(const std::string& host,
+                       std::function<void(const std::vector<std::string>&)> take_answer);
+
 // Never an empty list. The addresses are text, in the resolver's order.
 std::variant<std::vector<std::string>, ReadError> addresses_of(const std::string& host,
                                                                const NamePatience& patience);

@@ -98,6 +98,32 @@ def test_loads_are_spread_over_the_addresses_of_a_name(tmp_path):
         assert second.requests
 
 
+READ_TWICE = (
+    READ.replace(
+        "for _ in range(times):",
+        """for end in (100, size):
+    time.sleep(0.2)  # the resolver has answered by the second time, as between a header and its data""",
+    )
+    .replace("[Item(0, 0, size)]", "[Item(0, 0, end)]")
+    .replace("    release()\n", "")
+)
+
+
+def test_the_requests_of_one_loop_are_spread_over_the_addresses_of_a_name(tmp_path):
+    with (
+        NameServer({}),
+        ScriptedServer(DATA) as first,
+        ScriptedServer(DATA, address=("127.0.0.2", first.port)) as second,
+    ):
+        url = first.url.replace("127.0.0.1", "storage.test")
+        given = json.dumps({"block_bytes": 64 << 10, "http_reactors": 1, "http_in_flight": 8})
+        hosts = "127.0.0.1 storage.test\n127.0.0.2 storage.test\n"
+        done = run_with_names(tmp_path, READ_TWICE, url, str(len(DATA)), given, "1", hosts=hosts)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["crcs"] == [zlib.crc32(DATA[:100]), zlib.crc32(DATA)]
+        assert min(len(first.requests), len(second.requests)) >= 5
+
+
 def test_a_retry_asks_for_the_name_anew_and_goes_where_it_leads_now(tmp_path):
     """The first server cuts the connection; by then the name stands for another one."""
     with (
