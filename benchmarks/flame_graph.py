@@ -22,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SAMPLES_PER_S = 499  # no multiple of any timer
+SAMPLES_PER_S = 199  # no multiple of any timer; perf takes seconds to unwind a hundred stacks
 STACK_BYTES = 16384  # copied with each sample: libraries have no frame pointers
 ATTACHED_AFTER_S = 1.0
 WIDTH, ROW, LEAST_WIDTH = 1200, 16, 1.0
@@ -49,7 +49,8 @@ def folded(text: str) -> Counter[tuple[str, ...]]:
             for match in map(_SYMBOL.match, frames)
             if match
         ]
-        stacks[(head.split()[0], *[_shortened(name) for name in reversed(names)])] += 1
+        stack = [head.split()[0].rstrip("0123456789"), *[_shortened(name) for name in reversed(names)]]
+        stacks[tuple(name for name, before in zip(stack, ["", *stack], strict=False) if name != before)] += 1
     return stacks
 
 

@@ -34,6 +34,7 @@ def main() -> None:
         sys.stdin.readline()
         for _ in range(times):
             streamer_load(target)
+    os._exit(0)  # the interpreter's own end would be a sixth of the picture
 
 
 if __name__ == "__main__":

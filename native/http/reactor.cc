@@ -10,8 +10,8 @@
 namespace streamer {
 namespace {
 
-// In each reactor, also where the next one reads less: as many as are in flight at most by default.
-constexpr unsigned kConnectionsKept = 32;
+// In each reactor, also where the next one reads less.
+constexpr unsigned kConnectionsKept = 64;
 constexpr double kDeadlineCheckS = 0.1;
 constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
 // How soon a block is looked at again whose credentials expired, or whose endpoint has no room.
