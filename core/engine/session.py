@@ -103,6 +103,7 @@ class ReadSession:
         self._device_tensors = device_tensors
         self._delivered = self._taken = 0
         self._deadline = settings.deadline
+        self._max_bytes_per_second = settings.max_bytes_per_second
         self._engine = make_engine(objects, plan, settings, in_item_order)
         self._news = OutageNews(self._engine, on_wait)
         self._renewals = Renewals(self._engine, objects, settings.block_deadline_s)
@@ -225,9 +226,11 @@ class ReadSession:
         raise self._late(self._plan.item_count - self._taken)
 
     def _late(self, missing: int) -> StreamerError:
+        limit = self._max_bytes_per_second
+        limited = f"; max_bytes_per_second allows {limit} bytes/s" if limit else ""
         away = [f"; {each.server} has been failing for {each.waited_s:.1f} s" for each in self._engine.outages()]
         return self._deadline.error(
-            f"{missing} of {self._plan.item_count} {self._items} were not there in time{''.join(away)}",
+            f"{missing} of {self._plan.item_count} {self._items} were not there in time{limited}{''.join(away)}",
             self._objects[0].uri,
         )
 

@@ -57,7 +57,8 @@ class Options:
             is read alone. Automatic: 2 GiB, or 64 MiB for each processor if that is more; at most an eighth of the
             memory.
         max_bytes_per_second: Most bytes that one load reads in a second, on average, from storages of all kinds, for
-            the sake of others on the same network or disk. Files that are mapped are not read. Automatic: no limit.
+            the sake of others on the same network or disk; from 64 KiB/s on. The last block is not waited for, so that a
+            load of a second or two is some percent faster. Files that are mapped are not read. Automatic: no limit.
         check_memory: Before a byte is read, refuse a load that does not fit in the memory still available to this
             process, container limits included; otherwise the kernel would kill the process. Automatic: yes.
         pinned_bytes: Most pinned (page-locked) host memory that one load uses for one CUDA device. It stays pinned
@@ -146,8 +147,10 @@ class Options:
         values: dict[str, Any] = {}
         for knob in fields(self):
             text = variable(f"STREAMER_{knob.name.upper()}", environment)
-            if text is not None and getattr(self, knob.name) == knob.default:
+            if text and getattr(self, knob.name) == knob.default:  # an empty one is unset, as in compose files
                 values[knob.name] = _number(knob.name, text) if "low" in knob.metadata else _truth(knob.name, text)
+                if "low" in knob.metadata:
+                    _check_bounds(knob.name, values[knob.name], knob.metadata, f"STREAMER_{knob.name.upper()}")
         return replace(self, **values)
 
 
@@ -171,13 +174,14 @@ def _with_near_names(constructor: Callable[..., None]) -> Callable[..., None]:
 Options.__init__ = _with_near_names(Options.__init__)  # type: ignore[method-assign]
 
 
-def _check_bounds(name: str, value: object, metadata: Mapping[str, Any]) -> None:
+def _check_bounds(name: str, value: object, metadata: Mapping[str, Any], source: str | None = None) -> None:
+    source = source or name
     low, high, unit = metadata["low"], metadata["high"], metadata["unit"]
     whole = not _is_fractional(name)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        raise OptionError(f"{name} must be {'a whole number' if whole else 'a number'} of {unit}, not {value!r}")
+        raise OptionError(f"{source} must be {'a whole number' if whole else 'a number'} of {unit}, not {value!r}")
     if not low <= value <= high:
-        raise OptionError(f"{name} must be between {low} and {high} {unit}, not {value!r}")
+        raise OptionError(f"{source} must be between {low} and {high} {unit}, not {value!r}")
 
 
 def _number(name: str, text: str) -> float | int:

@@ -56,6 +56,12 @@ def test_the_limit_may_come_from_the_environment(uri: str, monkeypatch: pytest.M
     assert time.monotonic() - started > 0.4 * BYTES / PER_SECOND
 
 
+def test_a_deadline_that_the_limit_makes_impossible_says_so(uri: str) -> None:
+    options = streamer.Options(max_bytes_per_second=100_000, deadline_s=0.5)
+    with pytest.raises(streamer.TransferTimeoutError, match="max_bytes_per_second allows 100000 bytes/s"):
+        streamer.load(uri, options=options)
+
+
 def test_a_limit_below_a_small_block_is_refused() -> None:
     with pytest.raises(streamer.OptionError, match="max_bytes_per_second must be between 65536"):
         streamer.Options(max_bytes_per_second=1000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamer import Options
+from streamer import OptionError, Options
 from streamer.core.engine.thread_tuning import choose_nfs_threads, choose_python_threads
 from streamer.core.options import settings
 from streamer.core.options.settings import resolve
@@ -34,6 +34,14 @@ def test_what_the_user_set_is_taken():
     chosen = resolve(options)
     assert (chosen.memory_limit_bytes, chosen.pinned_bytes) == (5, MIB)
     assert (choose_nfs_threads(chosen, 1 << 40), choose_python_threads(chosen, 1 << 40)) == (3, 5)
+
+
+def test_an_error_in_the_environment_names_the_variable_and_an_empty_one_is_unset(monkeypatch):
+    monkeypatch.setenv("STREAMER_MAX_BYTES_PER_SECOND", "")
+    assert resolve(None).max_bytes_per_second == 0
+    monkeypatch.setenv("STREAMER_MAX_BYTES_PER_SECOND", "0")
+    with pytest.raises(OptionError, match=r"^STREAMER_MAX_BYTES_PER_SECOND must be between 65536"):
+        resolve(None)
 
 
 @pytest.mark.parametrize(
