@@ -57,8 +57,8 @@ class Options:
             is read alone. Automatic: 2 GiB, or 64 MiB for each processor if that is more; at most an eighth of the
             memory.
         max_bytes_per_second: Most bytes that one load reads in a second, on average, from storages of all kinds, for
-            the sake of others on the same network or disk; from 64 KiB/s on. The last block is not waited for, so that a
-            load of a second or two is some percent faster. Files that are mapped are not read. Automatic: no limit.
+            the sake of others on the same network or disk; from 64 KiB/s on. Nothing waits after the last block: a load
+            of a second or two is some percent faster. Files that are mapped are not read. Automatic: no limit.
         check_memory: Before a byte is read, refuse a load that does not fit in the memory still available to this
             process, container limits included; otherwise the kernel would kill the process. Automatic: yes.
         pinned_bytes: Most pinned (page-locked) host memory that one load uses for one CUDA device. It stays pinned

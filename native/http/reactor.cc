@@ -201,6 +201,7 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     endpoint.cancel(flight.ticket);  // it was never sent
   } else if (error) {
     is_of_outage = endpoint.finish_badly(flight.ticket, *error, now);
+    if (transfer.was_silent()) endpoint.addresses->record_silence(transfer.address(), now);
   } else {
     const double seconds = seconds_between(flight.started, now);
     const std::uint64_t bytes = transfer.block().size();

@@ -3,6 +3,8 @@
 namespace streamer {
 namespace {
 
+constexpr long kAddressesAgeS = 60;  // libcurl's default
+
 // The header that makes the server itself refuse another version (RFC 9110 §13.1), or nothing where
 // it has none for this kind of version: then the URL holds the condition, or the answers alone
 // tell.
@@ -36,7 +38,7 @@ void set_place(CURL* easy, const HttpTarget& target) {
   curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 }
 
-void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated) {
+void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated, bool has_addresses) {
   // One connection per request in flight: HTTP/2 would put them all on one.
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -44,7 +46,8 @@ void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated) {
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);  // spread over what a name stands for
   if (is_repeated) {
     curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
-    curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 0L);  // and perhaps another server
+    // And perhaps another server, unless the addresses are given.
+    curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, has_addresses ? kAddressesAgeS : 0L);
   }
 }
 
@@ -75,8 +78,8 @@ void set_request(CURL* easy, const RangeRequest& asked, const HttpTarget& target
   curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // cancelling must not wait for a name server
 #endif
   set_place(easy, target);
-  set_connection(easy, connect_timeout_s, is_repeated);
-  if (addresses != nullptr && !is_repeated) {
+  set_connection(easy, connect_timeout_s, is_repeated, addresses != nullptr);
+  if (addresses != nullptr) {
     curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses);
     curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 0L);  // they are in their order
   }
@@ -93,15 +96,17 @@ void leave_address_if_slow(CURL* easy, const HttpTarget& target) {
   if (is_slow) curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
 }
 
-CurlList addresses_of(const HttpTarget& target, TimePoint now) {
+CurlList addresses_of(const HttpTarget& target, TimePoint now, bool is_repeated) {
   CurlList addresses;
 #if LIBCURL_VERSION_NUM >= 0x074b00  // before, libcurl would never have forgotten them
-  const bool has_proxy = !target.proxy.empty();
-  const std::string entry = has_proxy ? "" : target.endpoint->addresses->next_entry(now);
+  AddressBook& book = *target.endpoint->addresses;
+  const bool is_left_to_curl = !target.proxy.empty() || (is_repeated && !book.has_left_out(now));
+  const std::string entry = is_left_to_curl ? "" : book.next_entry(now);
   if (!entry.empty()) addresses.reset(curl_slist_append(nullptr, entry.c_str()));
 #else
   (void)target;
   (void)now;
+  (void)is_repeated;
 #endif
   return addresses;
 }

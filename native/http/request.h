@@ -36,6 +36,6 @@ std::string address_of(CURL* easy);
 void leave_address_if_slow(CURL* easy, const HttpTarget& target);
 
 // What set_request() takes; null where libcurl is to look up.
-CurlList addresses_of(const HttpTarget& target, TimePoint now);
+CurlList addresses_of(const HttpTarget& target, TimePoint now, bool is_repeated);
 
 }  // namespace streamer

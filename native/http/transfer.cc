@@ -82,7 +82,7 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   stall_watch_.start(now, block_.received, received_bytes_);
   headers_ = headers_of(asked_, *target_,
                         asks_for_checksum_ ? object.answer_checksum()->request_header : "");
-  addresses_ = addresses_of(*target_, now);
+  addresses_ = addresses_of(*target_, now, block_.attempts > 1);
   set_request(easy_.get(), asked_, *target_, headers_.get(), addresses_.get(),
               timeouts_.connect_timeout_s, block_.attempts > 1);
   set_callbacks();

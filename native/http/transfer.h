@@ -55,6 +55,8 @@ class HttpTransfer {
 
   AnswerTimes answered_in() const;
   std::string address() const { return address_of(easy_.get()); }
+  // It was asked, and said nothing at all.
+  bool was_silent() const { return head_.status == 0; }
   // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
   double remaining_s(double elapsed_s) const;
 

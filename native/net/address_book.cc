@@ -57,12 +57,14 @@ std::string AddressBook::next_entry(TimePoint now) {
   for (const Entry& entry : entries_) {
     if (entry.is_open(now)) open.push_back(entry.address);
   }
-  if (open.empty()) return {};
+  if (entries_.size() < 2) return {};
   const bool is_first_of_version_6 = is_of_version_6(open.front());
   const auto border = std::stable_partition(open.begin(), open.end(), [&](const std::string& each) {
     return is_of_version_6(each) == is_first_of_version_6;
   });
-  if (std::max(border - open.begin(), open.end() - border) < 2) return {};  // as of localhost
+  const bool has_all = open.size() == entries_.size();
+  const auto most = std::max(border - open.begin(), open.end() - border);
+  if (has_all && most < 2) return {};  // as of localhost
   const std::size_t turn = next_++;
   for (const auto& [begin, end] :
        {std::pair(open.begin(), border), std::pair(border, open.end())}) {
@@ -103,9 +105,26 @@ void AddressBook::record(const std::string& address, double bytes_per_second, Ti
   const double share = entry->answers == 0 ? 1 : kNewestShare;
   entry->bytes_per_second += share * (bytes_per_second - entry->bytes_per_second);
   ++entry->answers;
-  if (!is_slow(*entry)) return;
-  entry->left_out_until = after(now, kLeftOutS);
-  entry->answers = 0;
+  if (is_slow(*entry)) leave_out(*entry, now);
+}
+
+void AddressBook::record_silence(const std::string& address, TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  Entry* const entry = find(address);
+  if (entry != nullptr) leave_out(*entry, now);
+}
+
+void AddressBook::leave_out(Entry& entry, TimePoint now) {
+  const auto is_other = [&](const Entry& each) { return &each != &entry && each.is_open(now); };
+  if (std::none_of(entries_.begin(), entries_.end(), is_other)) return;
+  entry.left_out_until = after(now, kLeftOutS);
+  entry.answers = 0;
+}
+
+bool AddressBook::has_left_out(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [now](const Entry& each) { return !each.is_open(now); });
 }
 
 // There is always one that is not: the fastest.

@@ -3,8 +3,8 @@
 // A store answers under many addresses, a few of which a resolver gives at a time, each that of a
 // machine with a bandwidth of its own. libcurl looks a name up once, and all connections of a
 // reactor go to the first address that answers. So each request is given the list turned by one,
-// which counts where it makes a connection. An address that brings less than half of what others do
-// is left out for a while, unless it is the last.
+// which counts where it makes a connection. An address that does not answer, or that brings less
+// than half of what others do, is left out for a while, unless it is the last.
 //
 // The resolver is asked on a thread of its own, and once a minute; until it has answered, libcurl
 // asks itself. Nothing is chosen for a name with one address, for an address in the URL, or where
@@ -35,7 +35,11 @@ class AddressBook : public std::enable_shared_from_this<AddressBook> {
 
   // An answer of that address brought so much once it had begun.
   void record(const std::string& address, double bytes_per_second, TimePoint now);
+  // It was asked, and said nothing.
+  void record_silence(const std::string& address, TimePoint now);
   bool is_left_out(const std::string& address, TimePoint now);
+  // A request that failed goes where others answer; else its name is looked up anew.
+  bool has_left_out(TimePoint now);
 
   // What the resolver said; also for tests.
   void take_answer(const std::vector<std::string>& addresses);
@@ -52,6 +56,7 @@ class AddressBook : public std::enable_shared_from_this<AddressBook> {
 
   void look_up_if_due(TimePoint now);
   bool is_slow(const Entry& entry) const;
+  void leave_out(Entry& entry, TimePoint now);
   Entry* find(const std::string& address);
 
   std::string host_;  // empty: nothing is chosen

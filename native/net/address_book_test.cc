@@ -73,6 +73,18 @@ TEST_CASE("one slow answer leaves nobody out, and of two addresses one always st
   CHECK_FALSE(book->is_left_out("10.0.0.2", now));
 }
 
+TEST_CASE("an address that says nothing is left out at once, and never the last one") {
+  const auto book = book_with({"10.0.0.1", "10.0.0.2"});
+  const TimePoint now = Clock::now();
+  CHECK_FALSE(book->has_left_out(now));
+  book->record_silence("10.0.0.1", now);
+  CHECK(book->has_left_out(now));
+  for (int i = 0; i < 2; ++i) CHECK(book->next_entry(now) == "+store.invalid:443:10.0.0.2");
+  book->record_silence("10.0.0.2", now);
+  CHECK_FALSE(book->is_left_out("10.0.0.2", now));
+  CHECK_FALSE(book->has_left_out(after(now, 31)));
+}
+
 TEST_CASE("what is known of an address stays when the resolver names it again") {
   const auto book = book_with({"10.0.0.1", "10.0.0.2"});
   const TimePoint now = Clock::now();

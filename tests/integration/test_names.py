@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import zlib
 
 import numpy
@@ -122,6 +123,24 @@ def test_the_requests_of_one_loop_are_spread_over_the_addresses_of_a_name(tmp_pa
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["crcs"] == [zlib.crc32(DATA[:100]), zlib.crc32(DATA)]
         assert min(len(first.requests), len(second.requests)) >= 5
+
+
+def test_an_address_that_takes_connections_and_says_nothing_is_left_for_the_other(tmp_path):
+    with (
+        NameServer({}),
+        ScriptedServer(DATA) as server,
+        socket.create_server(("127.0.0.2", server.port), backlog=64),  # the kernel takes them, and nobody answers
+    ):
+        url = server.url.replace("127.0.0.1", "storage.test")
+        given = json.dumps(
+            {"block_bytes": 64 << 10, "http_reactors": 1, "http_in_flight": 8, "first_byte_timeout_s": 0.5}
+        )
+        hosts = "127.0.0.1 storage.test\n127.0.0.2 storage.test\n"
+        done = run_with_names(tmp_path, READ_TWICE, url, str(len(DATA)), given, "1", hosts=hosts)
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert told["crcs"] == [zlib.crc32(DATA[:100]), zlib.crc32(DATA)]
+        assert told["elapsed_s"] < 20
 
 
 def test_a_retry_asks_for_the_name_anew_and_goes_where_it_leads_now(tmp_path):
