@@ -47,8 +47,8 @@ class Options:
             Automatic: yes.
         http_reactors: Event loops for HTTP, one thread each. Automatic: one per processor, at most 64; at most 4 for
             loads of less than some gigabytes.
-        http_in_flight: Most range requests in flight per reactor. A reactor starts with 4, and doubles this while it
-            has to wait. Automatic: 64, and 1024 for all reactors together.
+        http_in_flight: Most range requests in flight per reactor. A reactor starts with 4, or with 16 if answers
+            are long in coming, and doubles this while it has to wait. Automatic: 64, and 1024 for all reactors.
         nfs_threads: Threads that read ``nfs://`` without a mount, each with its own connection. Automatic: 4, up to 16
             for loads of several gigabytes.
         python_threads: Threads that call ``read_into`` of a `PythonSource`. Automatic: 8, up to 16 for loads of several

@@ -204,10 +204,10 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     if (transfer.was_silent()) endpoint.addresses->record_silence(transfer.address(), now);
   } else {
     const double seconds = seconds_between(flight.started, now);
-    const std::uint64_t bytes = transfer.block().size();
-    endpoint.finish_well(flight.ticket, seconds, bytes * 2 >= full_size_bytes_, now);
+    const bool is_full_size = transfer.block().size() * 2 >= full_size_bytes_;
+    endpoint.finish_well(flight.ticket, seconds, is_full_size, now);
     if (transfer.block().attempts == 1 && !flight.hedge) {
-      record_answer(transfer, bytes, now);
+      record_answer(transfer, is_full_size, now);
     }
   }
   if (flight.hedge) {
@@ -222,15 +222,14 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
   }
 }
 
-void HttpReactor::record_answer(const HttpTransfer& transfer, std::uint64_t bytes, TimePoint now) {
+void HttpReactor::record_answer(const HttpTransfer& transfer, bool is_full_size, TimePoint now) {
   Endpoint& endpoint = *transfer.target()->endpoint;
   const AnswerTimes times = transfer.answered_in();
+  const std::uint64_t bytes = transfer.block().size();
   endpoint.record_answer(bytes, times);
+  if (!is_full_size) return;
   const double body_s = std::max(times.complete_s - times.first_byte_s, 1e-6);
-  const bool is_full_size = bytes * 2 >= full_size_bytes_;
-  if (is_full_size) {
-    endpoint.addresses->record(transfer.address(), static_cast<double>(bytes) / body_s, now);
-  }
+  endpoint.addresses->record(transfer.address(), static_cast<double>(bytes) / body_s, now);
 }
 
 void HttpReactor::cancel(HttpTransfer& transfer) {

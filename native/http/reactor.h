@@ -76,7 +76,7 @@ class HttpReactor {
   void hedge(HttpTransfer& slow, Flight& flight, TimePoint now);
   void refine_connect_error(ReadError& error, HttpTransfer& transfer, TimePoint now) const;
   void settle(HttpTransfer& transfer, std::optional<ReadError> error);
-  void record_answer(const HttpTransfer& transfer, std::uint64_t bytes, TimePoint now);
+  static void record_answer(const HttpTransfer& transfer, bool is_full_size, TimePoint now);
   void settle_duplicate(Flight duplicate, bool is_complete);
   void cancel(HttpTransfer& transfer);
   void try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage);
