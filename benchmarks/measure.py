@@ -19,6 +19,8 @@ import numpy as np
 
 SAMPLE_STRIDE = 65521  # as kSampleStride in measured.h: a prime near 64 KiB, smaller than any block
 MASK = (1 << 64) - 1
+REPORTED_AFTER_S = 2.5  # as in measured.h: the kernel reports free pages 2 s after the first was freed
+WORTH_WAITING_BYTES = 256 << 20
 
 
 def digest(flat: np.ndarray[Any, Any]) -> int:
@@ -44,16 +46,25 @@ def touch_and_free(size_bytes: int, *, huge_pages: bool) -> None:
     """Map, touch and free memory of the kind the loader will use, so that the host backs it when the load starts.
 
     Each child does this itself, directly before its measured section, and not the parent once per round: machines with
-    free-page reporting hand freed memory back to the host after about two seconds, less than it takes a child to import
-    torch. The kernel takes huge and small pages from different lists: seen here, the first GiB of huge pages cost 0.2 s
-    after huge ones were touched and 1.4 s after small ones were; that of small ones 0.4 to 0.8 s and 0.5 to 2.1 s. So
-    each loader finds backed what it uses, and none measures the host.
+    free-page reporting hand freed memory back to the host two seconds after the first page was freed. So a child also
+    waits until that is over, or one that starts at once would find the memory of the process before it, and a child
+    that imports torch first would not; and it holds the memory for as long, or the host would take it back in the
+    middle of the load (1.3 to 2.7 s instead of 0.25 s). The kernel takes huge and small pages from different lists:
+    seen here, the first GiB of huge pages cost 0.2 s after huge ones were touched and 1.4 s after small ones were; that
+    of small ones 0.4 to 0.8 s and 0.5 to 2.1 s. So each loader finds backed what it uses, and none measures the host.
     """
     if size_bytes <= 0:
         return
     with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        _let_host_take_free_pages(size_bytes)
         memory.madvise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
         np.frombuffer(memory, dtype=np.uint8)[::4096] = 1
+        _let_host_take_free_pages(size_bytes)
+
+
+def _let_host_take_free_pages(size_bytes: int) -> None:
+    if size_bytes >= WORTH_WAITING_BYTES and Path("/sys/module/page_reporting").exists():
+        time.sleep(REPORTED_AFTER_S)
 
 
 def _proc_field(path: str, field: str) -> int:
