@@ -87,10 +87,11 @@ def make_engine(
 def _add(engine: _native.Session, source_object: SourceObject, files: FileReading, *, uses_ring: bool) -> None:
     source = source_object.source
     if isinstance(source, FileSource):
-        is_direct = source.path in files.direct_paths
+        is_direct, is_partly_cached = source.path in files.direct_paths, source.path in files.partly_cached_paths
         path, inside = os.fsencode(source.path), os.fsencode(source.inside or "")  # names need not be text
         version = source_object.version
-        engine.add_file(path, source_object.size_bytes, version, inside, is_direct, files.is_shared, uses_ring)
+        how = (is_direct, is_partly_cached, files.is_shared, uses_ring)
+        engine.add_file(path, source_object.size_bytes, version, inside, *how)
     elif isinstance(source, HttpSource):
         version_header = source.version_header or ""
         version = (source_object.version or source.version or "") if version_header else ""

@@ -41,7 +41,7 @@ class Options:
             page cache, else 16 or more; 32 if the file system is on another machine. Here and below, a container's
             CPU quota limits the number of processors.
         direct_io: Bypass the page cache for mounted files (``O_DIRECT``), if their file system supports it. Automatic:
-            for files that are not in the page cache, unless only a small part is wanted, the file system needs the
+            for what is not in the page cache, unless only a small part is wanted or missing, the file system needs the
             page cache (NFS, FUSE, Lustre, …), or other loads of this machine read the file at the same time.
         io_uring: Keep four direct reads in flight per thread if the system has io_uring and allows it, otherwise one.
             Automatic: yes.

@@ -13,6 +13,7 @@
 
 #include "io/direct_read.h"
 #include "io/other_readers.h"
+#include "io/page_cache.h"
 
 namespace streamer {
 namespace {
@@ -71,6 +72,12 @@ FileOptions with_read_call(FileOptions options) {
 void clear_flag(int descriptor, int flag) {
   const int flags = fcntl(descriptor, F_GETFL);
   if (flags >= 0) fcntl(descriptor, F_SETFL, flags & ~flag);
+}
+
+// By its first and its last byte: what is in the page cache lies there in long runs.
+bool is_block_cached(const OpenFile& file, const Block& block) {
+  return is_cached(file.descriptor, static_cast<off_t>(block.begin)) &&
+         is_cached(file.descriptor, static_cast<off_t>(block.end - 1));
 }
 
 std::optional<ReadError> check_unchanged(int descriptor, const struct stat& opened) {
@@ -146,6 +153,8 @@ std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
       auto opened = std::make_shared<VersionedFile>(descriptor);
       opened->is_direct = true;
       if (options_.is_shared) mark_as_read(descriptor);
+      const int cached = options_.is_partly_cached ? open_through_cache(descriptor) : -1;
+      if (cached >= 0) opened->cached = std::make_unique<OpenFile>(cached);
       return opened;
     }
     if (errno != EINVAL) return nullptr;  // what the file system answers that has no O_DIRECT
@@ -219,9 +228,13 @@ ssize_t FileReader::read_some(VersionedFile& file, const SegmentCursor& cursor,
     clear_flag(file.descriptor,
                O_DIRECT);  // the rest goes through the page cache, without a buffer
   }
+  return read_buffered(file.descriptor, cursor, offset);
+}
+
+ssize_t FileReader::read_buffered(int descriptor, const SegmentCursor& cursor, off_t offset) const {
   std::array<iovec, kVectorsPerCall> vectors;
   const std::size_t count = next_vectors(cursor, vectors);
-  return options_.read_call(file.descriptor, vectors.data(), static_cast<int>(count), offset);
+  return options_.read_call(descriptor, vectors.data(), static_cast<int>(count), offset);
 }
 
 std::optional<ReadError> FileReader::read_from(VersionedFile& file, Block& block,
@@ -231,11 +244,15 @@ std::optional<ReadError> FileReader::read_from(VersionedFile& file, Block& block
   if (step && file.has_yielded) {
     return error_of(ErrorCode::kIo, "the file is read through the page cache", ENOTSUP);
   }
+  const bool from_cache =
+      !step && file.is_direct && file.cached && is_block_cached(*file.cached, block);
   SegmentCursor cursor(block);
   while (block.received < block.size()) {
     if (is_cancelled()) return std::nullopt;
     const auto offset = static_cast<off_t>(block.begin + block.received);
-    const ssize_t got = step ? step(file, cursor, offset) : read_some(file, cursor, offset);
+    const ssize_t got = step         ? step(file, cursor, offset)
+                        : from_cache ? read_buffered(file.cached->descriptor, cursor, offset)
+                                     : read_some(file, cursor, offset);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got < 0) {
       return error_of_errno("cannot read the file at byte " + std::to_string(offset), errno);

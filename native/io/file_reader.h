@@ -7,8 +7,9 @@
 // are met once per block by opening the file anew: the same version is read on from the last good
 // byte. It is closed with the last byte that is wanted of it: of a thousand shards only those being
 // read cost a descriptor. A file that is to be read past the page cache is read through it where
-// its file system refuses that, and from the moment on when another reader of this machine has it
-// open (io/other_readers.h), which is to find there what this one read.
+// its file system refuses that, where the cache holds the block already (io/page_cache.h), and from
+// the moment on when another reader of this machine has it open (io/other_readers.h), which is to
+// find there what this one read.
 //
 // Thread-safe: any number of threads may read blocks of the same file.
 #pragma once
@@ -35,8 +36,9 @@ struct FileOptions {
   // Unless this (a canonical path) is empty, the file must lie in it when it is open, whatever
   // links led there.
   std::string folder = {};
-  bool is_direct = false;   // past the page cache
-  bool is_shared = false;   // of that, through it while others read the file
+  bool is_direct = false;         // past the page cache
+  bool is_partly_cached = false;  // of that, through it where it holds the block
+  bool is_shared = false;         // of that, through it while others read the file
   bool uses_ring = false;   // of that, several reads at a time from each thread that has a ReadRing
   ReadCall read_call = {};  // empty: the system's
 };
@@ -79,6 +81,7 @@ class FileReader {
 
     std::atomic<bool> is_direct{false};
     std::atomic<bool> has_yielded{false};  // to others: it is direct no more
+    std::unique_ptr<OpenFile> cached;      // the same file through the page cache, or null
     struct stat status {};
   };
 
@@ -93,6 +96,7 @@ class FileReader {
                                      const ReadStep& step) const;
   void yield_to_others(VersionedFile& file) const;
   ssize_t read_some(VersionedFile& file, const SegmentCursor& cursor, off_t offset) const;
+  ssize_t read_buffered(int descriptor, const SegmentCursor& cursor, off_t offset) const;
 
   const std::string path_;
   const std::uint64_t size_bytes_;

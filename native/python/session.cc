@@ -168,12 +168,15 @@ void register_session(py::module_& module) {
       .def(
           "add_file",
           [](Session& session, std::string path, std::uint64_t size_bytes, std::string version,
-             std::string folder, bool is_direct, bool is_shared, bool uses_ring) {
-            session.add_file(std::move(path), size_bytes, std::move(version),
-                             {std::move(folder), is_direct, is_shared, uses_ring, nullptr});
+             std::string folder, bool is_direct, bool is_partly_cached, bool is_shared,
+             bool uses_ring) {
+            session.add_file(
+                std::move(path), size_bytes, std::move(version),
+                {std::move(folder), is_direct, is_partly_cached, is_shared, uses_ring, nullptr});
           },
           py::arg("path"), py::arg("size_bytes"), py::arg("version"), py::arg("folder"),
-          py::arg("is_direct"), py::arg("is_shared"), py::arg("uses_ring"))
+          py::arg("is_direct"), py::arg("is_partly_cached"), py::arg("is_shared"),
+          py::arg("uses_ring"))
       .def("add_http", &Session::add_http, py::arg("target"), py::arg("size_bytes"),
            py::arg("version"), py::arg("version_header"), py::arg("can_refresh"))
       .def("compare_answers", &compare_answers, py::arg("source"), py::kw_only(),

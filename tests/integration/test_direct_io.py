@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,6 +87,27 @@ def test_a_file_that_is_in_the_page_cache_is_read_from_there(path):
     path.read_bytes()
     streamer.load(path)
     assert cached_fraction(str(path), path.stat().st_size) == 1
+
+
+@pytest.mark.usefixtures("reads_direct")
+def test_of_a_file_that_is_half_in_the_page_cache_the_other_half_is_read_from_the_disk(path, tensors):
+    size_bytes = path.stat().st_size
+    half_bytes = size_bytes // 2
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+        file.read(half_bytes)
+    before = disk_bytes()
+    loaded = streamer.load(path)
+    from_disk = disk_bytes() - before
+    assert_same(loaded, tensors)
+    a_block_bytes = 8 << 20  # the one in the middle is read as a whole
+    assert 0 < from_disk <= size_bytes - half_bytes + a_block_bytes
+    assert cached_fraction(str(path), size_bytes) < 0.9
+
+
+def disk_bytes():
+    """What the kernel has read from disks for this process."""
+    return int(Path("/proc/self/io").read_text().partition("\nread_bytes:")[2].split()[0])
 
 
 RANK = """

@@ -24,7 +24,7 @@ FEW = processors() + 1
 @pytest.fixture
 def chosen(monkeypatch):
     """Choose for files named after what the page cache holds of them."""
-    monkeypatch.setattr(file_reading, "cached_fraction", lambda path, size_bytes: float(path.removeprefix("/")))
+    monkeypatch.setattr(file_reading, "cached_fraction", lambda path, size_bytes, files: float(path.removeprefix("/")))
 
     def choose(*paths, is_remote=False, needs_cache=False, wanted_bytes=SIZE, blocks=MANY, **options):
         sources = [(FileSource(path, is_remote=is_remote, needs_cache=needs_cache), SIZE) for path in paths]
@@ -34,7 +34,7 @@ def chosen(monkeypatch):
 
 
 def test_what_is_in_the_page_cache_is_read_from_there_by_few_threads(chosen):
-    assert chosen("/1.0", "/0.5") == file_reading.FileReading(FEW)
+    assert chosen("/1.0", "/0.9") == file_reading.FileReading(FEW)
 
 
 def test_a_machine_of_many_processors_is_not_filled_with_threads(chosen, monkeypatch):
@@ -44,16 +44,29 @@ def test_a_machine_of_many_processors_is_not_filled_with_threads(chosen, monkeyp
 
 
 def test_what_is_not_is_read_past_it_by_many(chosen):
-    assert chosen("/0.0", "/0.49", "/0.9") == file_reading.FileReading(COLD_FILE_THREADS, frozenset({"/0.0", "/0.49"}))
+    assert chosen("/0.0", "/0.00") == file_reading.FileReading(COLD_FILE_THREADS, frozenset({"/0.0", "/0.00"}))
+
+
+def test_of_a_partly_cached_file_the_rest_is(chosen):
+    direct, partly_cached = frozenset({"/0.0", "/0.5"}), frozenset({"/0.5"})
+    assert chosen("/0.0", "/0.5", "/0.9") == file_reading.FileReading(COLD_FILE_THREADS, direct, partly_cached)
 
 
 def test_one_cold_file_among_warm_ones_is_read_past_it_alone(chosen):
-    assert chosen("/0.0", "/1.0", "/0.9") == file_reading.FileReading(FEW, frozenset({"/0.0"}))
+    assert chosen("/0.0", "/1.0", "/1.00", "/0.9") == file_reading.FileReading(COLD_FILE_THREADS, frozenset({"/0.0"}))
+    assert chosen("/0.1", "/1.0", "/1.00", "/0.9") == file_reading.FileReading(
+        FEW, frozenset({"/0.1"}), frozenset({"/0.1"})
+    )
 
 
 def test_little_is_read_through_the_page_cache_without_a_look(chosen):
     assert chosen("/0.0", wanted_bytes=1 << 20, blocks=1) == file_reading.FileReading(1)
     assert chosen("/0.0", wanted_bytes=1 << 20, blocks=100) == file_reading.FileReading(FEW)
+
+
+def test_headers_of_many_files_are_not_worth_a_look(chosen):
+    paths = [f"/not a fraction {number}" for number in range(1000)]
+    assert chosen(*paths, wanted_bytes=1000 << 18, blocks=1000) == file_reading.FileReading(FEW)
 
 
 def test_a_file_system_that_needs_the_page_cache_keeps_it(chosen):

@@ -1,0 +1,87 @@
+#include "io/page_cache.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "base/temporary_file_fixture.h"
+
+namespace streamer {
+namespace {
+
+// A file whose only page the page cache holds, as it was just written.
+struct WarmFile {
+  WarmFile() : descriptor(open(file.path().c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ~WarmFile() { close(descriptor); }
+
+  const TemporaryFile file{"data"};
+  const int descriptor;
+};
+
+ssize_t refuse_flags(int descriptor, const iovec* vectors, int count, off_t offset, int flags) {
+  if (flags == 0) return preadv2(descriptor, vectors, count, offset, 0);
+  errno = EOPNOTSUPP;
+  return -1;
+}
+
+TEST_CASE("a byte that was just written is in memory, and one behind the end is not") {
+  const WarmFile warm;
+  CHECK(is_cached(warm.descriptor, 3));
+  CHECK_FALSE(is_cached(warm.descriptor, 4));
+  CHECK_FALSE(is_cached(-1, 0));
+}
+
+TEST_CASE("a byte that would have to be waited for is not in memory") {
+  const WarmFile warm;
+  const auto would_wait = [](int, const iovec*, int, off_t, int flags) -> ssize_t {
+    CHECK(flags == RWF_NOWAIT);
+    errno = EAGAIN;
+    return -1;
+  };
+  CHECK_FALSE(is_cached(warm.descriptor, 0, would_wait));
+}
+
+TEST_CASE("a disk that delivers during the look does not make a byte seem to have been in memory") {
+  const WarmFile warm;
+  struct statfs system {};
+  REQUIRE(fstatfs(warm.descriptor, &system) == 0);
+  if (system.f_type == TMPFS_MAGIC) return;  // it has no disk
+  fsync(warm.descriptor);
+  posix_fadvise(warm.descriptor, 0, 0, POSIX_FADV_DONTNEED);
+  const auto wait_for_disk = [](int descriptor, const iovec* vectors, int count, off_t offset,
+                                int) { return preadv2(descriptor, vectors, count, offset, 0); };
+  CHECK_FALSE(is_cached(warm.descriptor, 0, wait_for_disk));
+  CHECK(is_cached(warm.descriptor, 0, wait_for_disk));
+}
+
+TEST_CASE("where the file system cannot say, what comes at once was in memory") {
+  const WarmFile warm;
+  bool was_once_found = false;  // this thread may be interrupted in the middle of one
+  for (int i = 0; i < 20 && !was_once_found; ++i) {
+    was_once_found = is_cached(warm.descriptor, 0, refuse_flags);
+  }
+  CHECK(was_once_found);
+  const auto slowly = [](int descriptor, const iovec* vectors, int count, off_t offset, int flags) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return refuse_flags(descriptor, vectors, count, offset, flags);
+  };
+  CHECK_FALSE(is_cached(warm.descriptor, 0, slowly));
+}
+
+TEST_CASE("a file past the page cache is opened once more through it") {
+  const WarmFile warm;
+  const int again = open_through_cache(warm.descriptor);
+  CHECK(is_cached(again, 0));
+  close(again);
+  CHECK(open_through_cache(-1) == -1);
+}
+
+}  // namespace
+}  // namespace streamer
