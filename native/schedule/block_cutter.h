@@ -33,6 +33,7 @@ class BlockCutter {
   // Of the next block; not when exhausted.
   std::uint32_t source() const { return spans_[span_].source; }
   std::uint32_t item() const { return item_; }
+  std::int32_t device() const { return items_[spans_[span_].first_item].device; }
 
   // The next block, or nothing when exhausted or when memory is short. With `accept_short` false a
   // block cut short by memory to less than a quarter of its size is held back: more memory will

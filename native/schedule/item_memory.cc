@@ -17,8 +17,12 @@ ItemMemory::ItemMemory(std::vector<Item>& items, const DeliveryQueue& queue,
                        std::uint64_t limit_bytes)
     : items_(items), queue_(queue), budget_(limit_bytes), memory_(items.size()) {
   arena_.join(limit_bytes);
-  const auto is_asked_for = [](const Item& item) { return item.device != kHost; };
-  if (std::any_of(items.begin(), items.end(), is_asked_for)) is_asked_.resize(items.size());
+  for (std::uint32_t index = 0; index < items.size(); ++index) {
+    const Item& item = items[index];
+    if (item.device == kHost || item.target != nullptr || item.size() == 0) continue;
+    queue_of(item).items.push_back(index);
+  }
+  if (!queues_.empty()) is_asked_.resize(items.size());
 }
 
 ItemMemory::~ItemMemory() { release(); }
@@ -41,14 +45,21 @@ bool ItemMemory::reserve(std::uint32_t index) {
 }
 
 void ItemMemory::ask() {
-  if (is_asked_.empty()) return;
-  for (; next_to_ask_ < items_.size(); ++next_to_ask_) {
-    const Item& item = items_[next_to_ask_];
-    if (item.device == kHost || item.target != nullptr || item.size() == 0) continue;
-    if (!budget_.may_hold(item.size(), next_to_ask_ == queue_.front())) return;
-    is_asked_[next_to_ask_] = true;
-    budget_.hold(item.size());
-    to_ask_.push_back(next_to_ask_);
+  while (!queues_.empty()) {
+    const auto is_poorer = [](const auto& one, const auto& other) {
+      const Queue &a = one.second, &b = other.second;
+      return std::pair(a.is_at_end(), a.held_bytes) < std::pair(b.is_at_end(), b.held_bytes);
+    };
+    Queue& queue = std::min_element(queues_.begin(), queues_.end(), is_poorer)->second;
+    if (queue.is_at_end()) return;
+    const std::uint32_t index = queue.items[queue.next];
+    const std::uint64_t bytes = items_[index].size();
+    if (!budget_.may_hold(bytes, index == queue_.front())) return;
+    ++queue.next;
+    is_asked_[index] = true;
+    budget_.hold(bytes);
+    queue.held_bytes += bytes;
+    to_ask_.push_back(index);
   }
 }
 
@@ -73,6 +84,7 @@ Memory ItemMemory::take(std::uint32_t index) {
   Memory memory = std::move(memory_[index]);
   if (is_released_) return {};
   memory.hand_over();
+  if (is_asked(index)) queue_of(items_[index]).held_bytes -= items_[index].size();
   budget_.hand_over(is_asked(index) ? items_[index].size() : memory.size());
   return memory;
 }

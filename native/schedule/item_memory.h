@@ -1,13 +1,15 @@
 // The memory of items: of the engine's own on this machine, and what the consumer is asked for, on
 // devices and of its own.
 //
-// Items get it in order, as far as the limit allows (memory_budget.h). Where the system gives none,
-// an item waits while some may come back. Not thread-safe; used under the scheduler's lock.
+// Items get it in order, as far as the limit allows (memory_budget.h); of several devices, the one
+// that holds least gets it next, unless items are delivered in their order. Where the system gives
+// none, an item waits while some may come back. Not thread-safe; used under the scheduler's lock.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <vector>
 
 #include "io/arena.h"
@@ -48,7 +50,17 @@ class ItemMemory {
   void release();
 
  private:
+  // What the consumer is asked for in one order.
+  struct Queue {
+    std::vector<std::uint32_t> items;
+    std::size_t next = 0;  // the first whose memory was not asked for
+    std::uint64_t held_bytes = 0;
+
+    bool is_at_end() const { return next == items.size(); }
+  };
+
   bool is_asked(std::uint32_t item) const { return item < is_asked_.size() && is_asked_[item]; }
+  Queue& queue_of(const Item& item) { return queues_[queue_.is_in_item_order() ? 0 : item.device]; }
 
   std::vector<Item>& items_;
   const DeliveryQueue& queue_;
@@ -56,8 +68,8 @@ class ItemMemory {
   MemoryBudget budget_;
   std::vector<Memory> memory_;  // by item
   std::deque<std::uint32_t> to_ask_;
-  std::vector<bool> is_asked_;     // by item: asked of the consumer, and held; else empty
-  std::uint32_t next_to_ask_ = 0;  // first item whose memory was not asked for
+  std::vector<bool> is_asked_;            // by item: asked of the consumer, and held; else empty
+  std::map<std::int32_t, Queue> queues_;  // by device, or one where items are delivered in order
   bool is_released_ = false;
 };
 

@@ -1,24 +1,11 @@
 #include "schedule/scheduler.h"
 
 #include <algorithm>
-#include <new>
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace streamer {
-namespace {
-
-ReadError no_memory_for(const Item& item) {
-  ReadError error = error_of(ErrorCode::kOutOfMemory, "the system gives no memory for the next " +
-                                                          std::to_string(item.size()) + " bytes");
-  error.source = item.source;
-  error.begin = item.begin;
-  error.end = item.end;
-  return error;
-}
-
-}  // namespace
-
 Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
                      const SchedulerOptions& options)
     : options_(options),
@@ -28,15 +15,16 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
       queue_(plan_.items.size(), options.in_item_order),
       memory_(plan_.items, queue_, options.memory_limit_bytes),
       rate_(options.max_bytes_per_second) {
-  using Queue = std::pair<std::size_t, std::uint32_t>;  // lane and server
+  using Queue = std::tuple<std::size_t, std::uint32_t, std::int32_t>;  // lane, server, device
   std::map<Queue, std::vector<Span>> spans;
   for (const Span& span : plan_.spans) {
     const std::vector<std::uint32_t>& servers = options_.server_of_source;
     const std::uint32_t server = servers.empty() ? 0 : servers.at(span.source);
-    spans[{static_cast<std::size_t>(lane_of_source[span.source]), server}].push_back(span);
+    const std::int32_t device = span.item_count > 0 ? plan_.items[span.first_item].device : kHost;
+    spans[{static_cast<std::size_t>(lane_of_source[span.source]), server, device}].push_back(span);
   }
   for (auto& [queue, own] : spans) {
-    const std::size_t lane = queue.first;
+    const std::size_t lane = std::get<0>(queue);
     lanes_[lane].cutters.emplace_back(plan_.items, std::move(own), block_bytes_of(lane));
   }
   const std::lock_guard lock(mutex_);
@@ -82,7 +70,8 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
     TakeResult result = try_take_locked(lane, Clock::now(), admission);
     if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
     if (result.block || result.is_finished) {
-      const bool is_there_more = result.block && lane.waiting > 0 && !lane.is_starved;
+      const bool may_be_more = !lane.is_starved || devices_.size() > 1;  // for another device
+      const bool is_there_more = result.block && lane.waiting > 0 && may_be_more;
       unlock_and_wake(lock);
       if (is_there_more) lane.has_work.notify_one();
       return result;
@@ -118,11 +107,12 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
   }
   Search search{.admission = admission, .now = now};
   result.block = take_due(lane, search);
-  if (!result.block && !search.lacks_slot) result.block = cut_next(lane, search);
+  if (!result.block) result.block = cut_next(lane, search);
   if (is_stopped_) {  // there was no memory for the next tensor
     result.is_finished = true;
   } else if (result.block) {
     ++lane.in_flight;
+    ++in_flight_[result.block->device];
     ++stats_.blocks;
     rate_.record(result.block->size() - result.block->received, now);
   } else {
@@ -133,60 +123,6 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
     }
   }
   return result;
-}
-
-bool Scheduler::Search::may_take(std::uint32_t source, TimePoint first_started) {
-  if (!admission) return true;
-  const std::optional<TimePoint> later = admission(source, first_started);
-  if (later) again_at = std::min(*later, again_at.value_or(TimePoint::max()));
-  return !later;
-}
-
-// The first block whose time has come, whose server may be asked, and that has a slot or needs
-// none.
-std::optional<Block> Scheduler::take_due(LaneQueue& lane, Search& search) {
-  for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= search.now; ++it) {
-    if (!search.may_take(it->second.source, it->second.first_started)) continue;
-    if (!try_give_slot(it->second)) {
-      lane.is_starved = search.lacks_slot = true;
-      continue;
-    }
-    Block block = std::move(it->second);
-    lane.retries.erase(it);
-    return block;
-  }
-  return std::nullopt;
-}
-
-// That of the first item, of all servers that may be asked.
-BlockCutter* Scheduler::next_cutter(LaneQueue& lane, Search& search) {
-  BlockCutter* next = nullptr;
-  for (BlockCutter& cutter : lane.cutters) {
-    if (cutter.is_exhausted() || !search.may_take(cutter.source())) continue;
-    if (next == nullptr || cutter.item() < next->item()) next = &cutter;
-  }
-  return next;
-}
-
-std::optional<Block> Scheduler::cut_next(LaneQueue& lane, Search& search) {
-  BlockCutter* const cutter = next_cutter(lane, search);
-  if (cutter == nullptr) return std::nullopt;
-  const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
-  std::optional<Block> block;
-  std::uint32_t wanted = cutter->item();
-  const auto reserve = [&](std::uint32_t item) { return memory_.reserve(wanted = item); };
-  try {
-    block = cutter->next(reserve, is_idle);
-  } catch (const std::bad_alloc&) {
-    fail_locked(no_memory_for(plan_.items[wanted]));
-    return std::nullopt;
-  }
-  if (block && !try_give_slot(*block)) {
-    lane.retries.emplace(TimePoint::min(), std::move(*block));
-    block.reset();
-  }
-  if (!block) lane.is_starved = true;
-  return block;
 }
 
 void Scheduler::finish(Lane which, Block block) {
@@ -204,6 +140,7 @@ void Scheduler::finish(Lane which, Block block) {
 void Scheduler::count_landed(Lane which, const Block& block) {
   LaneQueue& lane = queue_of(which);
   --lane.in_flight;
+  --in_flight_[block.device];
   stats_.bytes_landed += block.size();
   for (const Segment& segment : block.destinations) {
     if (segment.item == Segment::kNoItem) continue;
@@ -265,6 +202,7 @@ void Scheduler::requeue(Lane which, Block block, TimePoint due) {
 
 void Scheduler::queue_again(LaneQueue& lane, Block block, TimePoint due) {
   --lane.in_flight;
+  --in_flight_[block.device];
   if (is_stopped_) return;  // and its slot goes back
   if (block.received == 0) take_slot_back(block);
   lane.retries.emplace(due, std::move(block));

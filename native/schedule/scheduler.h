@@ -3,6 +3,8 @@
 // Contract
 //  - One queue per lane (files, HTTP, Python, NFS) over all blocks of all objects, cut on demand in
 //    item order; a block that must be tried again comes back to the same queue.
+//  - Of several devices, the next block is for the one with the fewest blocks on their way, unless
+//    items are delivered in their order; one that has to wait keeps no other waiting.
 //  - An item is delivered exactly once, when its last byte landed.
 //  - Memory is given to items as item_memory.h says: within the limit, and where the system has
 //    none, an item waits while some may come back.
@@ -155,7 +157,7 @@ class Scheduler {
 
  private:
   struct LaneQueue {
-    std::vector<BlockCutter> cutters;  // one for each server
+    std::vector<BlockCutter> cutters;  // one for each server and device
     std::multimap<TimePoint, Block> retries;
     std::uint32_t in_flight = 0;
     bool is_starved = false;    // somebody asked and memory was short
@@ -190,7 +192,7 @@ class Scheduler {
     const Admission& admission;
     TimePoint now;
     std::optional<TimePoint> again_at = {};  // when the first server that was passed over is asked
-    bool lacks_slot = false;                 // a block that is due has no pinned memory
+    std::set<std::int32_t> short_of_slots = {};  // devices whose next block finds no pinned memory
 
     bool may_take(std::uint32_t source, TimePoint first_started = {});
   };
@@ -200,8 +202,11 @@ class Scheduler {
   TakeResult with_slot(TakeResult taken);
   std::optional<Block> take_due(LaneQueue& lane, Search& search);
   std::optional<Block> cut_next(LaneQueue& lane, Search& search);
-  BlockCutter* next_cutter(LaneQueue& lane, Search& search);
-  bool try_give_slot(Block& block);
+  BlockCutter* most_urgent(LaneQueue& lane, Search& search,
+                           const std::set<const BlockCutter*>& tried);
+  std::optional<Block> cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search);
+  bool needs_slot(std::int32_t device, std::uint32_t source) const;
+  bool try_give_slot(Block& block, Search& search);
   void count_landed(Lane which, const Block& block);
   void ask_for_memory();
   void settle(Lane lane, std::uint32_t item);
@@ -232,6 +237,7 @@ class Scheduler {
   std::array<LaneQueue, kLaneCount> lanes_;
   std::vector<std::uint32_t> to_refresh_;
   std::map<std::int32_t, DeviceSlots> devices_;
+  std::map<std::int32_t, std::uint32_t> in_flight_;  // blocks, by where they go; of all lanes
   std::set<std::uint32_t> gpudirect_sources_;
   std::optional<ReadError> error_;
   std::atomic<bool> is_stopped_ = false;  // written under the lock

@@ -15,9 +15,16 @@ void Scheduler::set_gpudirect(std::uint32_t source, bool is_gpudirect) {
   if (!is_gpudirect) gpudirect_sources_.erase(source);
 }
 
-bool Scheduler::try_give_slot(Block& block) {
-  if (block.device == kHost || gpudirect_sources_.contains(block.source)) return true;
-  return devices_.at(block.device).try_give_slot(block);
+bool Scheduler::needs_slot(std::int32_t device, std::uint32_t source) const {
+  return is_on_device(device) && !gpudirect_sources_.contains(source);
+}
+
+bool Scheduler::try_give_slot(Block& block, Search& search) {
+  if (block.slot || !needs_slot(block.device, block.source)) return true;
+  if (search.short_of_slots.contains(block.device)) return false;
+  if (devices_.at(block.device).try_give_slot(block)) return true;
+  search.short_of_slots.insert(block.device);
+  return false;
 }
 
 // A block that is to pass through pinned memory, directed there. Without the lock.

@@ -1,0 +1,97 @@
+// The part of the scheduler that looks for the block to hand out next.
+#include <algorithm>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "schedule/scheduler.h"
+
+namespace streamer {
+namespace {
+
+ReadError no_memory_for(const Item& item) {
+  ReadError error = error_of(ErrorCode::kOutOfMemory, "the system gives no memory for the next " +
+                                                          std::to_string(item.size()) + " bytes");
+  error.source = item.source;
+  error.begin = item.begin;
+  error.end = item.end;
+  return error;
+}
+
+}  // namespace
+
+bool Scheduler::Search::may_take(std::uint32_t source, TimePoint first_started) {
+  if (!admission) return true;
+  const std::optional<TimePoint> later = admission(source, first_started);
+  if (later) again_at = std::min(*later, again_at.value_or(TimePoint::max()));
+  return !later;
+}
+
+// The first block whose time has come, whose server may be asked, and that has a slot or needs
+// none.
+std::optional<Block> Scheduler::take_due(LaneQueue& lane, Search& search) {
+  for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= search.now; ++it) {
+    if (!search.may_take(it->second.source, it->second.first_started)) continue;
+    if (!try_give_slot(it->second, search)) {
+      lane.is_starved = true;
+      continue;
+    }
+    Block block = std::move(it->second);
+    lane.retries.erase(it);
+    return block;
+  }
+  return std::nullopt;
+}
+
+// Of all servers that may be asked, and devices that have pinned memory: that of the device with
+// the fewest blocks on their way, then that of the first item. Null where all were tried.
+BlockCutter* Scheduler::most_urgent(LaneQueue& lane, Search& search,
+                                    const std::set<const BlockCutter*>& tried) {
+  const auto urgency = [this](const BlockCutter& cutter) {
+    const auto blocks = in_flight_.find(is_on_device(cutter.device()) ? cutter.device() : kHost);
+    const bool is_even = queue_.is_in_item_order() || blocks == in_flight_.end();
+    return std::pair(is_even ? 0 : blocks->second, cutter.item());
+  };
+  BlockCutter* next = nullptr;
+  for (BlockCutter& cutter : lane.cutters) {
+    if (cutter.is_exhausted() || tried.contains(&cutter)) continue;
+    if (!search.may_take(cutter.source())) continue;
+    const bool is_short = search.short_of_slots.contains(cutter.device());
+    if (is_short && needs_slot(cutter.device(), cutter.source())) continue;
+    if (next == nullptr || urgency(cutter) < urgency(*next)) next = &cutter;
+  }
+  return next;
+}
+
+std::optional<Block> Scheduler::cut_next(LaneQueue& lane, Search& search) {
+  std::set<const BlockCutter*> tried;
+  while (BlockCutter* const cutter = most_urgent(lane, search, tried)) {
+    const std::int32_t device = cutter->device();
+    if (auto block = cut_from(*cutter, lane, search)) return block;
+    // Memory of this machine's is short for the others, too, and is not to go to smaller items.
+    if (is_stopped_ || device == kHost) break;
+    tried.insert(cutter);
+  }
+  return std::nullopt;
+}
+
+std::optional<Block> Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search) {
+  const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
+  std::optional<Block> block;
+  std::uint32_t wanted = cutter.item();
+  const auto reserve = [&](std::uint32_t item) { return memory_.reserve(wanted = item); };
+  try {
+    block = cutter.next(reserve, is_idle);
+  } catch (const std::bad_alloc&) {
+    fail_locked(no_memory_for(plan_.items[wanted]));
+    return std::nullopt;
+  }
+  if (block && !try_give_slot(*block, search)) {
+    lane.retries.emplace(TimePoint::min(), std::move(*block));
+    block.reset();
+  }
+  if (!block) lane.is_starved = true;
+  return block;
+}
+
+}  // namespace streamer
