@@ -14,29 +14,23 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
+from weakref import WeakSet
 
-from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, ReadTimeoutError
-from botocore.session import Session
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
-from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.bounded_answers import TooSlowError, allowing
-from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
 from streamer.backends.client.unreachable import is_unknown_host
 from streamer.backends.fsspec.instances import shared
-from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.metadata_servers import ask_aws_directly
-from streamer.backends.option_names import check_option_names
 from streamer.backends.private_names.botocore import request_signer
 from streamer.backends.private_names.s3fs import client_creator, give_session
 from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_foreign_listings
-from streamer.backends.s3.presigning import presigned_get
+from streamer.backends.s3.options import endpoint_of, fill_times, filled_options
+from streamer.backends.s3.presigning import UrlTemplate, hold_to_region, presigned_get
 from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.sessions import new_session
 from streamer.core.discovery.imports import collector_paused
@@ -45,35 +39,12 @@ from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 
-__all__ = ["S3Client", "filled_options"]
+__all__ = ["S3Client"]
 
 DEFAULT_LIMITS = Limits()
-# The first attempt, one for a connection that was closed while idle, one for a server that restarts.
-RETRIES = {"mode": "standard", "total_max_attempts": 3}
 
 # Exceptions with an answer that are not about its text; any other means that botocore could not parse it.
 _NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, asyncio.TimeoutError)
-
-_KINDS: Kinds = {
-    **dict.fromkeys(("endpoint_url", "key", "password", "profile", "secret", "token", "username"), TEXT),
-    "client_kwargs": {
-        **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "aws_session_token"), TEXT),
-        **dict.fromkeys(("endpoint_url", "region_name"), TEXT),
-        "verify": CA_FILE,
-    },
-    "config_kwargs": {
-        **dict.fromkeys(("proxies", "retries", "s3"), MAPPING),
-        **dict.fromkeys(("connect_timeout", "max_pool_connections", "read_timeout"), NUMBER),
-        "region_name": TEXT,
-    },
-    "s3_additional_kwargs": MAPPING,
-}
-
-
-# s3fs hands what it does not know to botocore's session, whose error does not come before the first request.
-_NAMES = names_of_arguments(S3FileSystem, AioSession)
-_NAMES_OF_CLIENT = names_of_arguments(Session.create_client) - {"self", "service_name", "config"}
-_NAMES_OF_CONFIG = names_of_arguments(AioConfig) | {*Config.OPTION_DEFAULTS}
 
 
 class S3Client:
@@ -91,16 +62,17 @@ class S3Client:
         self._limits = limits
         environment = SecretOptions(os.environ)
         options = filled_options(storage_options, environment)
-        self._times = _fill_times(options, limits)
+        self._times = fill_times(options, limits)
         try:
             self._fs = shared(self, S3FileSystem, options, _close)
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"s3fs refuses the storage options: {type(error).__name__}") from error
-        # The one that botocore will use, unless its configuration files name another.
-        self.endpoint = _endpoint(options, environment)
+        self.endpoint = endpoint_of(options, environment)
         self.is_anonymous = bool(self._fs.anon)
         self.requester_pays = bool(self._fs.requester_pays)
         self._clock_offset_s = 0.0
+        self._prepared: WeakSet[Any] = WeakSet()
+        self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
 
     def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the botocore client of that bucket's region; its exceptions pass through.
@@ -119,8 +91,11 @@ class S3Client:
         moment, for the region of the bucket where a redirect named it.
         """
         payer = {"RequestPayer": "requester"} if self.requester_pays else {}
-        url: str = sync(self._fs.loop, self._signed_get, bucket, lifetime_s, {**payer, **parameters})
-        return url
+        template = self._templates.get((bucket, lifetime_s))
+        is_plain = not payer and list(parameters) == ["Key"]
+        if template is not None and is_plain and (url := template.url(parameters["Key"])) is not None:
+            return url
+        return str(sync(self._fs.loop, self._signed_get, bucket, lifetime_s, {**payer, **parameters}, is_plain))
 
     def split(self, path: str) -> tuple[str, str]:
         """Split ``bucket/key``, where the bucket may be the ARN of an access point."""
@@ -166,9 +141,14 @@ class S3Client:
                 raise MalformedAnswerError from error
         return answer
 
-    async def _signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, Any]) -> str:
+    async def _signed_get(
+        self, bucket: str, lifetime_s: int, parameters: Mapping[str, Any], makes_template: bool
+    ) -> str:
         client = await self._signing_client(bucket)
-        return await presigned_get(client, lifetime_s, Bucket=bucket, **parameters)
+        url = await presigned_get(client, lifetime_s, Bucket=bucket, **parameters)
+        if makes_template:
+            self._templates[bucket, lifetime_s] = await UrlTemplate.of(client, url, parameters["Key"], lifetime_s)
+        return url
 
     async def _signing_client(self, bucket: str) -> Any:
         is_first = self._fs.session is None
@@ -179,11 +159,10 @@ class S3Client:
                     ask_aws_directly(self._fs.session)
             await self._fs.set_session()
             client = await self._fs.get_s3(bucket)
-        follow_no_redirects(client)
-        refuse_foreign_listings(client)
-        client.meta.events.register("needs-retry.s3", _give_up_unknown_host, unique_id="streamer-give-up-unknown-host")
-        client.meta.events.register("before-send.s3", _note_token, unique_id="streamer-note-token")
-        if self._clock_offset_s:  # each region has a client, and so a signer, of its own
+        if client not in self._prepared:  # each region has a client
+            self._prepared.add(client)
+            _prepare(client)
+        if self._clock_offset_s:  # which the signer of each client has to know
             sign_at_offset(request_signer(client), self._clock_offset_s)
         return client
 
@@ -194,7 +173,17 @@ class S3Client:
         if offset_s is None or abs(offset_s - self._clock_offset_s) <= TOLERANCE_S:
             return False
         self._clock_offset_s = offset_s
+        self._templates.clear()
         return True
+
+
+def _prepare(client: Any) -> None:
+    """Register what botocore's client is to do besides; may be called repeatedly."""
+    follow_no_redirects(client)
+    refuse_foreign_listings(client)
+    hold_to_region(client)
+    client.meta.events.register("needs-retry.s3", _give_up_unknown_host, unique_id="streamer-give-up-unknown-host")
+    client.meta.events.register("before-send.s3", _note_token, unique_id="streamer-note-token")
 
 
 def _give_up_unknown_host(caught_exception: Exception | None = None, **_: Any) -> None:
@@ -218,72 +207,3 @@ async def _close(fs: S3FileSystem) -> None:
 def _status(answer: Mapping[str, Any]) -> int:
     status: int = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return status
-
-
-def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
-    """Complete the arguments of `S3FileSystem` where the user gives none.
-
-    fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
-
-    Raises:
-        OptionError: an unknown option, a value of the wrong type, ``verify=False``, a secret in ``endpoint_url``, or an
-            ``asynchronous`` instance.
-    """
-    check_option_names("s3://", storage_options, _NAMES)
-    options = configured_options(S3FileSystem, storage_options)
-    check_types(options, _KINDS)
-    check_option_names("client_kwargs", options.get("client_kwargs") or {}, _NAMES_OF_CLIENT)
-    check_option_names("config_kwargs", options.get("config_kwargs") or {}, _NAMES_OF_CONFIG)
-    options["client_kwargs"] = _filled_client(options, environment)
-    options["config_kwargs"] = _filled_config(options, environment)
-    for place in (options, options["client_kwargs"]):
-        if place.get("endpoint_url") and not place["endpoint_url"].lower().startswith(("http://", "https://")):
-            raise OptionError("endpoint_url must begin with http:// or https://", hint="As https://host:port")
-    # They get no name: a traceback with locals would show the password.
-    if set("@?#") & set((options.get("endpoint_url") or "") + (options["client_kwargs"].get("endpoint_url") or "")):
-        raise OptionError("endpoint_url cannot hold a user, password or query: botocore would show it in its messages")
-    return options
-
-
-def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    of_options = options.get("endpoint_url") or options["client_kwargs"].get("endpoint_url")
-    endpoint = of_options or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    return str(endpoint).rstrip("/") if endpoint else None
-
-
-def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
-    client = SecretOptions(options.get("client_kwargs"))
-    if client.get("verify") is False:
-        raise OptionError(
-            "verify=False is refused: TLS certificates are always verified",
-            hint="Name the CA instead: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
-        )
-    if "verify" not in client and "AWS_CA_BUNDLE" not in environment and environment.get("SSL_CERT_FILE"):
-        client["verify"] = environment["SSL_CERT_FILE"]  # as in the engine; botocore ignores it
-    if _lacks_region(options, client, environment) and environment.get("AWS_REGION"):
-        client["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
-    return client
-
-
-def _fill_times(options: SecretOptions, limits: Limits) -> AnswerTimes:
-    """Set the time-outs of botocore where the user does not."""
-    attempt_s = options["config_kwargs"].get("read_timeout")
-    times = answer_times(limits, attempt_s if isinstance(attempt_s, (int, float)) else None)
-    options["config_kwargs"].setdefault("connect_timeout", times.connect_s)
-    options["config_kwargs"].setdefault("read_timeout", times.silence_s)
-    return times
-
-
-def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
-    """Say whether no region is named; `cache_regions` counts as one, as s3fs ignores it beside a region."""
-    named = client.get("region_name") or environment.get("AWS_DEFAULT_REGION")
-    configured = (options.get("config_kwargs") or {}).get("region_name")
-    return not (named or configured or options.get("cache_regions"))
-
-
-def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
-    config = SecretOptions(options.get("config_kwargs"))
-    config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default
-    if "AWS_MAX_ATTEMPTS" not in environment and "AWS_RETRY_MODE" not in environment:
-        config.setdefault("retries", dict(RETRIES))
-    return config

@@ -9,7 +9,7 @@ from typing import Any
 import fsspec.config
 import pytest
 
-from streamer.backends.s3.client import RETRIES, filled_options
+from streamer.backends.s3.options import RETRIES, filled_options
 from streamer.core.errors import OptionError, UnknownSchemeError
 from streamer.plugins import open_store
 

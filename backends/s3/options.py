@@ -1,0 +1,120 @@
+"""Completes the arguments of `s3fs.S3FileSystem` where the user gives none.
+
+Guarantees: what the user gives (arguments, fsspec configuration, AWS environment) is never overridden or changed in
+place. Refuses unverified TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore.config import Config
+from botocore.session import Session
+from s3fs import S3FileSystem
+
+from streamer.backends.client.answer_times import AnswerTimes, answer_times
+from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
+from streamer.backends.fsspec.options import configured_options, names_of_arguments
+from streamer.backends.option_names import check_option_names
+from streamer.core.errors import OptionError
+from streamer.core.options.limits import Limits
+from streamer.core.secrets.options import SecretOptions
+
+__all__ = ["endpoint_of", "fill_times", "filled_options"]
+
+# The first attempt, one for a connection that was closed while idle, one for a server that restarts.
+RETRIES = {"mode": "standard", "total_max_attempts": 3}
+
+_KINDS: Kinds = {
+    **dict.fromkeys(("endpoint_url", "key", "password", "profile", "secret", "token", "username"), TEXT),
+    "client_kwargs": {
+        **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "aws_session_token"), TEXT),
+        **dict.fromkeys(("endpoint_url", "region_name"), TEXT),
+        "verify": CA_FILE,
+    },
+    "config_kwargs": {
+        **dict.fromkeys(("proxies", "retries", "s3"), MAPPING),
+        **dict.fromkeys(("connect_timeout", "max_pool_connections", "read_timeout"), NUMBER),
+        "region_name": TEXT,
+    },
+    "s3_additional_kwargs": MAPPING,
+}
+
+
+# s3fs hands what it does not know to botocore's session, whose error does not come before the first request.
+_NAMES = names_of_arguments(S3FileSystem, AioSession)
+_NAMES_OF_CLIENT = names_of_arguments(Session.create_client) - {"self", "service_name", "config"}
+_NAMES_OF_CONFIG = names_of_arguments(AioConfig) | {*Config.OPTION_DEFAULTS}
+
+
+def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    """Complete the arguments of `S3FileSystem` where the user gives none.
+
+    fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
+
+    Raises:
+        OptionError: an unknown option, a value of the wrong type, ``verify=False``, a secret in ``endpoint_url``, or an
+            ``asynchronous`` instance.
+    """
+    check_option_names("s3://", storage_options, _NAMES)
+    options = configured_options(S3FileSystem, storage_options)
+    check_types(options, _KINDS)
+    check_option_names("client_kwargs", options.get("client_kwargs") or {}, _NAMES_OF_CLIENT)
+    check_option_names("config_kwargs", options.get("config_kwargs") or {}, _NAMES_OF_CONFIG)
+    options["client_kwargs"] = _filled_client(options, environment)
+    options["config_kwargs"] = _filled_config(options, environment)
+    for place in (options, options["client_kwargs"]):
+        if place.get("endpoint_url") and not place["endpoint_url"].lower().startswith(("http://", "https://")):
+            raise OptionError("endpoint_url must begin with http:// or https://", hint="As https://host:port")
+    # They get no name: a traceback with locals would show the password.
+    if set("@?#") & set((options.get("endpoint_url") or "") + (options["client_kwargs"].get("endpoint_url") or "")):
+        raise OptionError("endpoint_url cannot hold a user, password or query: botocore would show it in its messages")
+    return options
+
+
+def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    """Return the endpoint that botocore will use, unless its configuration files name another."""
+    of_options = options.get("endpoint_url") or options["client_kwargs"].get("endpoint_url")
+    endpoint = of_options or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    return str(endpoint).rstrip("/") if endpoint else None
+
+
+def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    client = SecretOptions(options.get("client_kwargs"))
+    if client.get("verify") is False:
+        raise OptionError(
+            "verify=False is refused: TLS certificates are always verified",
+            hint="Name the CA instead: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
+        )
+    if "verify" not in client and "AWS_CA_BUNDLE" not in environment and environment.get("SSL_CERT_FILE"):
+        client["verify"] = environment["SSL_CERT_FILE"]  # as in the engine; botocore ignores it
+    if _lacks_region(options, client, environment) and environment.get("AWS_REGION"):
+        client["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
+    return client
+
+
+def fill_times(options: SecretOptions, limits: Limits) -> AnswerTimes:
+    """Set the time-outs of botocore where the user does not, and return those that count."""
+    attempt_s = options["config_kwargs"].get("read_timeout")
+    times = answer_times(limits, attempt_s if isinstance(attempt_s, (int, float)) else None)
+    options["config_kwargs"].setdefault("connect_timeout", times.connect_s)
+    options["config_kwargs"].setdefault("read_timeout", times.silence_s)
+    return times
+
+
+def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+    """Say whether no region is named; `cache_regions` counts as one, as s3fs ignores it beside a region."""
+    named = client.get("region_name") or environment.get("AWS_DEFAULT_REGION")
+    configured = (options.get("config_kwargs") or {}).get("region_name")
+    return not (named or configured or options.get("cache_regions"))
+
+
+def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    config = SecretOptions(options.get("config_kwargs"))
+    config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default
+    if "AWS_MAX_ATTEMPTS" not in environment and "AWS_RETRY_MODE" not in environment:
+        config.setdefault("retries", dict(RETRIES))
+    return config
