@@ -29,7 +29,7 @@ from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 
-__all__ = ["Shards", "joined", "shards_in", "source_object"]
+__all__ = ["Shards", "info_of", "joined", "shards_in", "shards_of", "source_object"]
 
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 
@@ -96,7 +96,7 @@ def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Sh
     refuse_half_pulled(listed, label)
     matches = [info for info in listed if fnmatchcase(_name(info), pattern) and _is_meant(info, pattern)]
     if matches:
-        return _from_infos(store, label, matches, "glob")
+        return shards_of(store, label, matches, "glob")
     try:
         return _from_name(store, label, root, settings)
     except ObjectNotFoundError as error:
@@ -108,13 +108,18 @@ def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Sh
 def _from_name(store: Store, label: str, root: str, settings: Settings) -> Shards:
     folder, _, name = root.rpartition("/")
     if name.endswith(SHARD_SUFFIX):
-        return _from_infos(store, label, [_info_of(store, label, root)])
+        return shards_of(store, label, [info_of(store, label, root)])
     if name.endswith(INDEX_SUFFIX):
-        return _from_index(store, label, _info_of(store, label, root), _list_or_nothing(store, folder), settings)
+        return _from_index(store, label, info_of(store, label, root), _list_or_nothing(store, folder), settings)
     return _from_folder(store, label, root, settings)
 
 
-def _info_of(store: Store, label: str, root: str) -> ObjectInfo:
+def info_of(store: Store, label: str, root: str) -> ObjectInfo:
+    """Ask the store for one object; where it is not there, the error says what is.
+
+    Raises:
+        StorageError: and its kinds, from the storage.
+    """
     try:
         return store.info(root)
     except ObjectNotFoundError as error:
@@ -145,10 +150,10 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         remarks = _check_whole(shards, label, is_allowed=bool(settings.allow_missing_shards)) + _unfinished(
             infos, label
         )
-        return replace(_from_infos(store, label, shards, "folder"), remarks=remarks)
+        return replace(shards_of(store, label, shards, "folder"), remarks=remarks)
     if infos:
         raise no_shard(store, label, root, infos)
-    return _from_infos(store, label, [_info_of(store, label, root)])  # a file without the suffix, or an error
+    return shards_of(store, label, [info_of(store, label, root)])  # a file without the suffix, or an error
 
 
 def _check_whole(shards: list[ObjectInfo], label: str, *, is_allowed: bool) -> tuple[str, ...]:
@@ -235,7 +240,13 @@ def _list_or_nothing(store: Store, folder: str) -> list[ObjectInfo]:
         return []
 
 
-def _from_infos(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
+def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "file") -> Shards:
+    """Describe shards of which the store's own description is known.
+
+    Raises:
+        FormatError: these are more than a checkpoint may have.
+        StorageError: as `source_object`.
+    """
     if len(infos) > MOST_SHARDS:
         raise FormatError(
             f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed",

@@ -7,11 +7,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer import plugins
 from streamer._patient_store import patient
+from streamer.core.checkpoint.files_of_folder import LISTED_PER_FILE, are_of_one_folder, shards_of_files
 from streamer.core.checkpoint.shards import Shards, joined, shards_in
 from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
@@ -33,6 +35,7 @@ __all__ = ["StorageOptions", "UriOption", "close_store", "folders_of", "locate",
 
 _log = logging.getLogger("streamer")
 
+_Wanted: TypeAlias = "tuple[str, Mapping[str, Any] | None]"
 UriOption: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
 
@@ -87,11 +90,13 @@ class _Lookup:
     backends: list[EntryPoint]
     patience: Patience
 
-    def find_all(self, wanted: list[tuple[str, Mapping[str, Any] | None]]) -> list[Shards]:
+    def find_all(self, wanted: list[_Wanted]) -> list[Shards]:
         """Locate all URIs at the same time, until the load's own deadline."""
         deadline, patience = self.settings.deadline, self.patience
+        groups = [wanted] if len(wanted) == 1 else list(self._groups(wanted))
         try:
-            return in_parallel(self._find, wanted, role="locate", give_up_at=deadline.ends_at)
+            found = in_parallel(self._find, groups, role="locate", give_up_at=deadline.ends_at)
+            return [shards for group in found for shards in group]
         except AnswerTimeoutError:
             message = f"the checkpoint was not found in time{patience.story()}"
             raise deadline.error(message, redact(wanted[0][0])) from None
@@ -99,17 +104,33 @@ class _Lookup:
             patience.end()
             self.settings.meter.add(patience.stats())
 
-    def _find(self, wanted: tuple[str, Mapping[str, Any] | None]) -> Shards:
-        uri, options = wanted
-        with _opened(self, uri, options) as store:
-            shards = shards_in(store, uri, self.settings)
-            return replace(shards, expected=self.strategy.expected_of(store, shards, self.settings))
+    def _groups(self, wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
+        """Give neighbours that one store has together."""
+        group: list[_Wanted] = []
+        for each in wanted:
+            if group and not (self.fs is None and each[1] is group[0][1] and are_of_one_folder(group[0][0], each[0])):
+                yield group
+                group = []
+            group.append(each)
+        yield group
+
+    def _find(self, group: list[_Wanted]) -> list[Shards]:
+        uris = [uri for uri, _ in group]
+        most_entries = LISTED_PER_FILE * len(group) if len(group) > 1 else None
+        with _opened(self, *group[0], most_entries) as store:
+            found = shards_of_files(store, uris) if len(group) > 1 else [shards_in(store, uris[0], self.settings)]
+            expected = partial(self.strategy.expected_of, store, settings=self.settings)
+            return in_parallel(lambda shards: replace(shards, expected=expected(shards)), found, role="digest")
 
 
 @contextmanager
-def _opened(lookup: _Lookup, uri: str, storage_options: Mapping[str, Any] | None) -> Iterator[Store]:
+def _opened(
+    lookup: _Lookup, uri: str, storage_options: Mapping[str, Any] | None, most_entries: int | None = None
+) -> Iterator[Store]:
     secrets = SecretTexts(uri, getattr(lookup.fs, "storage_options", storage_options))
     limits = replace(lookup.settings.limits, is_wanted=lookup.patience.is_wanted)
+    if most_entries is not None:
+        limits = replace(limits, listing_entries=min(limits.listing_entries, most_entries))
     with secrets.kept_out():
         plain_store = plugins.open_store(
             uri, storage_options, fs=lookup.fs, entry_points=lookup.backends, limits=limits

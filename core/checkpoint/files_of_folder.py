@@ -1,0 +1,76 @@
+"""Many shards that the user names one by one, as Run:ai's interface does, and that lie in one folder.
+
+They are found with one store and one listing, where each by itself costs a store and a request: some milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from streamer.core.checkpoint.shards import Shards, info_of, shards_of
+from streamer.core.errors import ConnectError, StorageError, TlsError, TransferTimeoutError
+from streamer.core.secrets.redact import redact
+from streamer.core.secrets.urls import hidden_part
+from streamer.core.store.parallel import in_parallel
+from streamer.core.store.sources import ObjectInfo, Store
+
+__all__ = ["LISTED_PER_FILE", "are_of_one_folder", "shards_of_files"]
+
+LEAST_TO_LIST = 16  # as many requests are made at the same time
+LISTED_PER_FILE = (
+    32  # entries; a folder with more of them is not listed to its end: a page of 1000 is worth 30 requests
+)
+
+# Schemes whose stores name an object after the path in its URL, and names that mean only themselves there.
+_OF_PATH = re.compile(r"/(?:.*/)?|(?:file|s3a?|gs|gcs|az|abfss?)://.+/")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors", re.ASCII)
+
+
+def are_of_one_folder(uri: str, other: str) -> bool:
+    """Whether both name shards in the same folder, so that one store has both.
+
+    Example:
+        >>> are_of_one_folder("s3://bucket/a.safetensors", "s3://bucket/b.safetensors")
+        True
+        >>> are_of_one_folder("s3://bucket/a.safetensors", "s3://bucket/b.safetensors?versionId=1")
+        False
+    """
+    (folder, _, name), (other_folder, _, other_name) = uri.rpartition("/"), other.rpartition("/")
+    is_same = folder == other_folder and _OF_PATH.fullmatch(f"{folder}/") is not None
+    return is_same and all(_PLAIN_NAME.fullmatch(each) for each in (name, other_name))
+
+
+def shards_of_files(store: Store, uris: Sequence[str]) -> list[Shards]:
+    """Find shards in one folder, each for itself.
+
+    Args:
+        store: Opened for the first.
+        uris: Of which each is `are_of_one_folder` with the first.
+
+    Raises:
+        ObjectNotFoundError: one is not there.
+        StorageError: and its kinds, from the storage.
+    """
+    folder = store.root[: len(store.root) - len(_name(uris[0]))]
+    listed = _listed(store, folder) if len(uris) >= LEAST_TO_LIST else {}
+
+    def shards_at(uri: str) -> Shards:
+        label, root = redact(uri), hidden_part(folder + _name(uri), uri)
+        return shards_of(store, label, [listed.get(root) or info_of(store, label, root)])
+
+    return in_parallel(shards_at, uris, role="info")
+
+
+def _listed(store: Store, folder: str) -> dict[str, ObjectInfo]:
+    """List the folder, where that is allowed and the folder is not much larger than what is wanted of it."""
+    try:
+        return {info.path: info for info in store.find(folder.rstrip("/") or "/") if info.size_bytes is not None}
+    except (ConnectError, TlsError, TransferTimeoutError):  # nor would the server answer other requests
+        raise
+    except StorageError:  # forbidden, too long, or not known to the server
+        return {}
+
+
+def _name(uri: str) -> str:
+    return uri.rpartition("/")[2]
