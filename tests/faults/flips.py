@@ -14,7 +14,7 @@ def flips_once() -> Script:
     flipped: list[int] = []
 
     def script(asked: Asked) -> Fault | None:
-        if asked.begin >= BEHIND_HEADERS and not flipped:
+        if _hits_weights(asked) and not flipped:
             flipped.append(asked.number)
             return FLIP
         return None
@@ -24,4 +24,9 @@ def flips_once() -> Script:
 
 def flips_always(asked: Asked) -> Fault | None:
     """Every answer with the weights behind the first MiB."""
-    return FLIP if asked.begin >= BEHIND_HEADERS else None
+    return FLIP if _hits_weights(asked) else None
+
+
+def _hits_weights(asked: Asked) -> bool:
+    """Whether the byte in the middle, which is flipped, is none of the headers."""
+    return (asked.begin + asked.end) // 2 >= BEHIND_HEADERS

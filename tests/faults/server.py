@@ -30,11 +30,12 @@ POLL_S = 0.05  # between two looks at whether to stop
 
 
 class Asked(NamedTuple):
-    """A GET of object bytes: its number, from 0, the object's path and the first byte."""
+    """A GET of object bytes: its number, from 0, the object's path, the first byte and the one behind the last."""
 
     number: int
     path: str
     begin: int
+    end: int
 
 
 # Says what goes wrong with a request.
@@ -144,7 +145,8 @@ class FaultServer:
         asked = _range_of(handler.headers.get("Range"), len(data))
         with self._lock:
             number, self.requests = self.requests, self.requests + 1
-            fault = self.script(Asked(number, path, asked[0] if asked else 0)) if self.script is not None else None
+            begin, end = asked or (0, len(data))
+            fault = self.script(Asked(number, path, begin, end)) if self.script is not None else None
             if self._expiry is not None and _signed_at(handler) <= self._expiry:
                 fault, self.expired = FAULTS["expired_signature"], self.expired + 1
             elif fault is not None:
