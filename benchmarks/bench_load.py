@@ -80,10 +80,11 @@ class Session:
 
     def _prepare(self, section: str) -> None:
         # Before each run, not each round: direct readers and memory pressure push files out of the cache.
-        if section == "file-cold":
-            drop_from_page_cache([*self._shards, *self.other_files])
-        else:
-            bring_into_page_cache([*self._shards, *self.other_files])
+        files = [*self._shards, *self.other_files]
+        if section in ("file-cold", "file-half"):
+            drop_from_page_cache(files)
+        if section != "file-cold":
+            bring_into_page_cache(files, 0.5 if section == "file-half" else 1.0)
 
     def _run(self, section: str, number: int, each: RawRow | Contestant | Before, target: Target, row: Row) -> None:
         if row.problem is not None:

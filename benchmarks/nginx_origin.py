@@ -1,12 +1,14 @@
 """A static nginx on 127.0.0.1, plain and TLS: a server cheap enough not to hide its clients.
 
-It runs as the current user. Signatures are ignored and there is no ListObjects: it measures speed, never correctness.
+It runs as the current user. Signatures are ignored, and each folder of its root has one listing, made at the start: it
+measures speed, never correctness.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests")]
 
@@ -23,5 +25,28 @@ class NginxOrigin(NginxProcess):
         return "access_log off; keepalive_timeout 300s;"
 
     def server_settings(self) -> str:
-        """Serve the files as they are."""
-        return f"ssl_protocols TLSv1.2 TLSv1.3; root {self.root};"
+        """Serve the files as they are, and a listing of each folder."""
+        for folder in filter(Path.is_dir, self.root.iterdir()):
+            (self.work / f"{folder.name}.xml").write_text(listing(folder))
+        listings = f"location ~ ^/([^/]+)/?$ {{ default_type application/xml; alias {self.work}/$1.xml; }}"
+        return f"ssl_protocols TLSv1.2 TLSv1.3; root {self.root}; {listings}"
+
+
+def listing(folder: Path) -> str:
+    """Answer ListObjectsV2 for the files of a folder, on one page."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    entries = "".join(
+        f"<Contents><Key>{escape(path.name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+        f"<ETag>{escape(etag(path))}</ETag><Size>{path.stat().st_size}</Size></Contents>"
+        for path in files
+    )
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult><IsTruncated>false</IsTruncated>'
+        f"<Name>{escape(folder.name)}</Name><KeyCount>{len(files)}</KeyCount>{entries}</ListBucketResult>"
+    )
+
+
+def etag(path: Path) -> str:
+    """Give what nginx answers: the time of the last change and the size."""
+    status = path.stat()
+    return f'"{int(status.st_mtime):x}-{status.st_size:x}"'

@@ -1,0 +1,116 @@
+"""Checkpoints of other shapes than a few large shards: very many shards, very many tensors, half-resident files.
+
+    make .venv/.bench && export PYTHONPATH=.venv/bench
+    python benchmarks/bench_shapes.py [--shapes shards,tensors,half] [--rounds 7] [--json FILE]
+
+Guarantees: as `bench_load.py`. ``shards`` are 1 000 files of 1 MB, ``tensors`` 100 000 of 4 KiB in one file; both
+from the page cache and over S3 on loopback. ``half`` is a checkpoint of 2 GiB with the first half of each shard in the
+page cache; beside the automatic choice stand all reads through the cache, and all past it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+from bench_load import HERE, Session
+from checkpoint import make_or_reuse, shard_paths
+from contestants import CONTESTANTS, FILE, S3, Contestant, Target
+from nginx_origin import NginxOrigin
+from raw_programs import RAW_ROWS
+from report import Row, table
+
+FOLDER = HERE.parent / ".bench"
+SHAPES = {
+    "shards": "1 000 shards of 1 MB",
+    "tensors": "100 000 tensors of 4 KiB in one object",
+    "half": "The first half of each shard is in the page cache",
+}
+HALF_BYTES = 2 << 30
+RIVALS = ("runai default", "runai sync_buffered", "runai io_uring_direct", "safetensors clone")
+
+
+def many_shards() -> list[Path]:
+    """Write 1 000 shards of four tensors."""
+    folder = FOLDER / "shards-1000"
+    if not shard_paths(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [f"model-{number:05}-of-01000.safetensors" for number in range(1, 1001)]
+        for layer, name in enumerate(names):
+            _write(folder / name, [f"layers.{layer}.{part}" for part in "qkvo"], 250_000)
+    return shard_paths(folder)
+
+
+def many_tensors() -> list[Path]:
+    """Write 100 000 tensors to one file."""
+    folder = FOLDER / "tensors-100000"
+    if not shard_paths(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [f"layers.{number // 100}.experts.{number % 100}.weight" for number in range(100_000)]
+        _write(folder / "model.safetensors", names, 4096)
+    return shard_paths(folder)
+
+
+def _write(path: Path, names: list[str], size_bytes: int) -> None:
+    from safetensors.numpy import save_file
+
+    data = np.random.default_rng(len(names[0])).integers(0, 256, (len(names), size_bytes), dtype=np.uint8)
+    save_file(dict(zip(names, data, strict=True)), path)
+
+
+def of_half() -> list[Contestant]:
+    """List this project with each way of reading, and the rivals."""
+    ours = CONTESTANTS["streamer load"]
+    ways = {"streamer load": {}, "all buffered": {"STREAMER_DIRECT_IO": "0"}, "all direct": {"STREAMER_DIRECT_IO": "1"}}
+    section = ("file-half",)
+    rows = [
+        Contestant(name, ours.run, ours.imports, section, environment, listed_as=ours.name)
+        for name, environment in ways.items()
+    ]
+    rivals = [each for name, each in CONTESTANTS.items() if name in RIVALS]
+    return rows + [
+        Contestant(each.name, each.run, each.imports, section, each.environment, huge_pages=each.huge_pages)
+        for each in rivals
+    ]
+
+
+def run(shape: str, rounds: int) -> dict[str, list[Row]]:
+    """Run one shape, in each section it has."""
+    if shape == "half":
+        shards = make_or_reuse(FOLDER / f"model-{HALF_BYTES}", HALF_BYTES, 4)
+        session = Session(shards, rounds, of_half())
+        return {"files": session.run_section(shape, "file-half", Target([str(path) for path in shards]))}
+    shards = many_shards() if shape == "shards" else many_tensors()
+    rows = [
+        each for each in (*RAW_ROWS, *CONTESTANTS.values()) if each.name.startswith(("raw", "runai", "streamer load"))
+    ]
+    session = Session(shards, rounds, rows)
+    results = {"files": session.run_section(f"{shape}, files", FILE[0], Target([str(path) for path in shards]))}
+    with NginxOrigin(FOLDER.resolve()) as origin:
+        of_s3 = [f"s3://{path.parent.name}/{path.name}" for path in shards]
+        results["S3"] = session.run_section(f"{shape}, S3", S3[0], Target(of_s3, origin.http_url))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="comma-separated, of: " + ", ".join(SHAPES))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures here")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # unwinds, so that nginx and the children end
+    results = {}
+    for shape in arguments.shapes.split(","):
+        for place, rows in run(shape, arguments.rounds).items():
+            results[f"{shape}, {place}"] = rows
+            print(table(f"{SHAPES[shape]}, {place}", rows), flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({name: [vars(row) for row in rows] for name, rows in results.items()}))
+
+
+if __name__ == "__main__":
+    main()
