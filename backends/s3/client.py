@@ -88,7 +88,8 @@ class S3Client:
         """Return a URL that is valid for so long, or one without a signature for anonymous use.
 
         botocore builds the host from region, endpoint and addressing style, and signs with the credentials of this
-        moment, for the region of the bucket where a redirect named it.
+        moment, for the region of the bucket where a redirect named it. For some seconds, further URLs of the bucket are
+        signed alike.
         """
         payer = {"RequestPayer": "requester"} if self.requester_pays else {}
         template = self._templates.get((bucket, lifetime_s))
@@ -96,6 +97,10 @@ class S3Client:
         if template is not None and is_plain and (url := template.url(parameters["Key"])) is not None:
             return url
         return str(sync(self._fs.loop, self._signed_get, bucket, lifetime_s, {**payer, **parameters}, is_plain))
+
+    def forget_templates(self) -> None:
+        """Have the next URL of each bucket signed with the credentials of that moment."""
+        self._templates.clear()
 
     def split(self, path: str) -> tuple[str, str]:
         """Split ``bucket/key``, where the bucket may be the ARN of an access point."""

@@ -195,6 +195,7 @@ class S3Store:
         if time.time() < signed_at_s + SIGNATURE_LIFETIME_S / 2:
             with suppress(StreamerError):  # the next read shows whether this was the reason
                 self.info(info.path)
+        self._client.forget_templates()
         return self.source(info)
 
     def _uri(self, path: str) -> str:

@@ -15,12 +15,11 @@ from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = ["LISTED_PER_FILE", "are_of_one_folder", "shards_of_files"]
+__all__ = ["LISTED_PER_FILE", "are_of_one_folder", "is_named_after", "shards_of_files"]
 
 LEAST_TO_LIST = 16  # as many requests are made at the same time
-LISTED_PER_FILE = (
-    32  # entries; a folder with more of them is not listed to its end: a page of 1000 is worth 30 requests
-)
+# A folder with more entries is not listed to its end: a page has 1000 of them and costs as much as some 30 requests.
+LISTED_PER_FILE = 32
 
 # Schemes whose stores name an object after the path in its URL, and names that mean only themselves there.
 _OF_PATH = re.compile(r"/(?:.*/)?|(?:file|s3a?|gs|gcs|az|abfss?)://.+/")
@@ -41,11 +40,16 @@ def are_of_one_folder(uri: str, other: str) -> bool:
     return is_same and all(_PLAIN_NAME.fullmatch(each) for each in (name, other_name))
 
 
+def is_named_after(store: Store, uri: str) -> bool:
+    """Whether the store's name of its object ends as the URI; that of a plug-in may be any."""
+    return store.root.endswith(f"/{_name(uri)}")
+
+
 def shards_of_files(store: Store, uris: Sequence[str]) -> list[Shards]:
     """Find shards in one folder, each for itself.
 
     Args:
-        store: Opened for the first.
+        store: Opened for the first, and named after it.
         uris: Of which each is `are_of_one_folder` with the first.
 
     Raises:

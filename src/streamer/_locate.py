@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamer import plugins
 from streamer._patient_store import patient
-from streamer.core.checkpoint.files_of_folder import LISTED_PER_FILE, are_of_one_folder, shards_of_files
+from streamer.core.checkpoint.files_of_folder import LISTED_PER_FILE, are_of_one_folder, is_named_after, shards_of_files
 from streamer.core.checkpoint.shards import Shards, joined, shards_in
 from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
@@ -118,6 +118,8 @@ class _Lookup:
         uris = [uri for uri, _ in group]
         most_entries = LISTED_PER_FILE * len(group) if len(group) > 1 else None
         with _opened(self, *group[0], most_entries) as store:
+            if len(group) > 1 and not is_named_after(store, uris[0]):
+                return [shards for each in group for shards in self._find([each])]
             found = shards_of_files(store, uris) if len(group) > 1 else [shards_in(store, uris[0], self.settings)]
             expected = partial(self.strategy.expected_of, store, settings=self.settings)
             return in_parallel(lambda shards: replace(shards, expected=expected(shards)), found, role="digest")

@@ -9,6 +9,7 @@ import pytest
 
 from streamer.backends.s3 import presigning
 from streamer.backends.s3.client import S3Client
+from streamer.backends.s3.store import S3Store
 
 LIFETIME_S = 600
 
@@ -87,3 +88,15 @@ def test_a_template_is_soon_made_anew(client, by_botocore, monkeypatch):
     monkeypatch.setattr(presigning.time, "monotonic", lambda: now + presigning.TEMPLATE_LIFETIME_S + 1)
     client.signed_get("signed", LIFETIME_S, Key="second")
     assert by_botocore == ["first", "second"]
+
+
+@pytest.mark.server
+def test_a_signature_that_is_renewed_is_botocores(s3_server, bucket, by_botocore):
+    """The server refused the one before: the credentials may have been exchanged."""
+    for name in "ab":
+        s3_server.put("signed", f"renewed/{name}", b"bytes")
+    store = S3Store("s3://signed/renewed/a", s3_server.storage_options())
+    sources = [store.source(store.info(f"signed/renewed/{name}")) for name in "ab"]
+    assert len(by_botocore) == 1
+    assert sources[1].refresh().url.partition("?")[0] == sources[1].url.partition("?")[0]
+    assert by_botocore == ["renewed/a", "renewed/b"]
