@@ -30,12 +30,12 @@ from streamer.core.engine.session import ReadSession, SourceObject
 from streamer.core.options.settings import resolve
 from streamer.core.store.sources import HttpSource
 
-url, size, options, times = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4])
-known = SourceObject("test://object", HttpSource(url, version_header=None), size)
+url, options, ends, keeps = sys.argv[1], *map(json.loads, sys.argv[2:5])
+known = SourceObject("test://object", HttpSource(url, version_header=None), max(ends))
 told = {"crcs": []}
 started = time.monotonic()
-for _ in range(times):
-    session = ReadSession([known], plan_reads([Item(0, 0, size)], 0), resolve(Options(**options)))
+for end in ends:
+    session = ReadSession([known], plan_reads([Item(0, 0, end)], 0), resolve(Options(**options)))
     try:
         while items := session.next_items():
             told["crcs"].append(zlib.crc32(memoryview(session.take(items[0]))))
@@ -43,7 +43,10 @@ for _ in range(times):
         told.update(kind=type(error).__name__, text=str(error), attempts=error.attempts)
     told["retries"] = session.stats()["retries"]
     session.close()
-    release()
+    if keeps:
+        time.sleep(0.2)  # the resolver has answered by the next time, as between a header and its data
+    else:
+        release()
 told["elapsed_s"] = time.monotonic() - started
 print(json.dumps(told))
 """
@@ -51,8 +54,12 @@ print(json.dumps(told))
 
 def read(tmp_path, url, hosts="", *, times=1, **options):
     given = {"block_bytes": 1 << 20, "http_reactors": 1, "http_in_flight": 1, **options}
-    arguments = [url, str(len(DATA)), json.dumps(given), str(times)]
-    done = run_with_names(tmp_path, READ, *arguments, hosts=hosts)
+    return run_read(tmp_path, url, given, [len(DATA)] * times, keeps=False, hosts=hosts)
+
+
+def run_read(tmp_path, url, options, ends, *, keeps, hosts):
+    """Read up to each of the ends, one after the other; `keeps` connections and what is known of the server."""
+    done = run_with_names(tmp_path, READ, url, *map(json.dumps, (options, ends, keeps)), hosts=hosts)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -99,15 +106,14 @@ def test_loads_are_spread_over_the_addresses_of_a_name(tmp_path):
         assert second.requests
 
 
-READ_TWICE = (
-    READ.replace(
-        "for _ in range(times):",
-        """for end in (100, size):
-    time.sleep(0.2)  # the resolver has answered by the second time, as between a header and its data""",
-    )
-    .replace("[Item(0, 0, size)]", "[Item(0, 0, end)]")
-    .replace("    release()\n", "")
-)
+def read_twice(tmp_path, server, **options):
+    """Read the beginning and then all, as of a shard, from a name with two addresses; give what came of it."""
+    url = server.url.replace("127.0.0.1", "storage.test")
+    given = {"block_bytes": 64 << 10, "http_reactors": 1, "http_in_flight": 8, **options}
+    hosts = "127.0.0.1 storage.test\n127.0.0.2 storage.test\n"
+    told = run_read(tmp_path, url, given, [100, len(DATA)], keeps=True, hosts=hosts)
+    assert told["crcs"] == [zlib.crc32(DATA[:100]), zlib.crc32(DATA)]
+    return told
 
 
 def test_the_requests_of_one_loop_are_spread_over_the_addresses_of_a_name(tmp_path):
@@ -116,12 +122,7 @@ def test_the_requests_of_one_loop_are_spread_over_the_addresses_of_a_name(tmp_pa
         ScriptedServer(DATA) as first,
         ScriptedServer(DATA, address=("127.0.0.2", first.port)) as second,
     ):
-        url = first.url.replace("127.0.0.1", "storage.test")
-        given = json.dumps({"block_bytes": 64 << 10, "http_reactors": 1, "http_in_flight": 8})
-        hosts = "127.0.0.1 storage.test\n127.0.0.2 storage.test\n"
-        done = run_with_names(tmp_path, READ_TWICE, url, str(len(DATA)), given, "1", hosts=hosts)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["crcs"] == [zlib.crc32(DATA[:100]), zlib.crc32(DATA)]
+        read_twice(tmp_path, first)
         assert min(len(first.requests), len(second.requests)) >= 5
 
 
@@ -131,16 +132,7 @@ def test_an_address_that_takes_connections_and_says_nothing_is_left_for_the_othe
         ScriptedServer(DATA) as server,
         socket.create_server(("127.0.0.2", server.port), backlog=64),  # the kernel takes them, and nobody answers
     ):
-        url = server.url.replace("127.0.0.1", "storage.test")
-        given = json.dumps(
-            {"block_bytes": 64 << 10, "http_reactors": 1, "http_in_flight": 8, "first_byte_timeout_s": 0.5}
-        )
-        hosts = "127.0.0.1 storage.test\n127.0.0.2 storage.test\n"
-        done = run_with_names(tmp_path, READ_TWICE, url, str(len(DATA)), given, "1", hosts=hosts)
-        assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-        assert told["crcs"] == [zlib.crc32(DATA[:100]), zlib.crc32(DATA)]
-        assert told["elapsed_s"] < 20
+        assert read_twice(tmp_path, server, first_byte_timeout_s=0.5)["elapsed_s"] < 20
 
 
 def test_a_retry_asks_for_the_name_anew_and_goes_where_it_leads_now(tmp_path):
