@@ -1,4 +1,4 @@
-"""The file systems that backends make for loads: shared under equal options, closed when no load needs them.
+"""The file systems that backends make for loads: shared under equal options and credentials, closed when unneeded.
 
 Guarantees: the last `IDLE_KEPT` that no load uses stay open, so that the next load with the same options finds their
 session and connections; all others are closed, so that a thousand loads with a thousand credentials cost what a few
@@ -19,6 +19,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
+from streamer.backends.fsspec.login_state import login_state
 from streamer.backends.private_names.python import detach_finalizers
 from streamer.core.secrets.options import SecretOptions, plain
 
@@ -154,7 +155,7 @@ def shared(
     options: Mapping[str, Any],
     close: Callable[[Any], Coroutine[Any, Any, None]],
 ) -> Any:
-    """Return the file system with these options, for as long as `user` lives.
+    """Return the file system with these options, and the credentials of this moment, for as long as `user` lives.
 
     Args:
         user: The object that holds the file system.
@@ -166,7 +167,7 @@ def shared(
         Exception: what `cls` raises.
     """
     own = SecretOptions(options)
-    key = None if own.pop("skip_instance_cache", False) else _Key(cls, _key_of(own))
+    key = None if own.pop("skip_instance_cache", False) else _Key(cls, _key_of(own), login_state())
     instance = INSTANCES.use(user, key)
     if instance is None:
         fs = cls(**plain(own), skip_instance_cache=True)
@@ -198,10 +199,11 @@ async def _close_quietly(close: Callable[[Any], Coroutine[Any, Any, None]], fs: 
 
 @dataclass(frozen=True)
 class _Key:
-    """Equal for equal options, which its `repr` does not show."""
+    """Equal for equal options and credentials, which its `repr` does not show."""
 
     cls: type[AbstractFileSystem]
     options: Hashable = field(repr=False)
+    login: Hashable = field(repr=False)
 
 
 def _key_of(value: Any) -> Hashable:

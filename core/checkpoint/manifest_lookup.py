@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 from streamer.core.checkpoint.catalog import Catalog
 from streamer.core.engine.session import SourceObject
@@ -18,7 +19,7 @@ from streamer.core.options.settings import Settings
 from streamer.core.quoting import quoted
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = ["ManifestOfShard", "check_fit", "manifest_paths", "manifests_of_shards", "name_in_manifest"]
+__all__ = ["ManifestOfShard", "Manifests", "check_fit", "manifest_paths", "name_in_manifest"]
 
 MANIFEST_SUFFIX = ".manifest.json"
 INDEX_SUFFIX = ".index.json"
@@ -49,24 +50,51 @@ def name_in_manifest(path: str, manifest_path: str) -> str:
     return path[len(manifest_path) - len(manifest_path.rpartition("/")[2]) :]
 
 
-def manifests_of_shards(
-    store: Store, infos: Sequence[ObjectInfo], index_path: str | None, settings: Settings, *, is_whole: bool
-) -> list[ManifestOfShard]:
-    """Read the manifest of the shards of one URI.
+class Manifests:
+    """The manifests in one store, each read once.
 
     Args:
-        store: The shards' own.
-        infos: The shards.
-        index_path: The index that named them, or None.
-        settings: How to read a manifest.
-        is_whole: The shards are all there are: a manifest must name no other.
-
-    Raises:
-        ObjectNotFoundError: there is no manifest.
-        ManifestError: it is malformed.
-        StorageError: and its kinds, from the storage.
+        store: To read from.
+        settings: How to read.
     """
-    info = _find(store, infos, index_path)
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._read: dict[ObjectInfo, Manifest] = {}
+        self._lock = Lock()
+
+    def of_shards(
+        self, infos: Sequence[ObjectInfo], index_path: str | None, *, is_whole: bool
+    ) -> list[ManifestOfShard]:
+        """Give the manifest of the shards of one URI.
+
+        Args:
+            infos: The shards.
+            index_path: The index that named them, or None.
+            is_whole: The shards are all there are: a manifest must name no other.
+
+        Raises:
+            ObjectNotFoundError: there is no manifest.
+            ManifestError: it is malformed.
+            StorageError: and its kinds, from the storage.
+        """
+        info = _find(self._store, infos, index_path)
+        with self._lock:  # the others that want it wait for the first
+            if info not in self._read:
+                self._read[info] = _parsed(self._store, info, self._settings)
+            manifest = self._read[info]
+        names = [name_in_manifest(each.path, info.path) for each in infos]
+        missing = [name for name in manifest.shards if name not in names] if is_whole else []
+        if missing:
+            raise ManifestError(
+                f"the manifest does not fit: it has shard {quoted(missing[0])}, which is not loaded",
+                uri=info.uri,
+                hint="A shard is missing; or write the manifest anew: python -m streamer manifest URI",
+            )
+        return [ManifestOfShard(manifest, info.uri, name) for name in names]
+
+
+def _parsed(store: Store, info: ObjectInfo, settings: Settings) -> Manifest:
     if info.size_bytes is None or not 0 <= info.size_bytes <= MAX_MANIFEST_BYTES:
         raise ManifestError(
             f"a manifest of {info.size_bytes} bytes is not read",
@@ -75,16 +103,7 @@ def manifests_of_shards(
         )
     manifest_object = SourceObject(info.uri, store.source(info), info.size_bytes)
     content, _ = read_ranges([manifest_object], [(0, 0, info.size_bytes)], settings, what="manifests")
-    manifest = parse_manifest(bytes(content[0]), uri=info.uri)
-    names = [name_in_manifest(each.path, info.path) for each in infos]
-    missing = [name for name in manifest.shards if name not in names] if is_whole else []
-    if missing:
-        raise ManifestError(
-            f"the manifest does not fit: it has shard {quoted(missing[0])}, which is not loaded",
-            uri=info.uri,
-            hint="A shard is missing; or write the manifest anew: python -m streamer manifest URI",
-        )
-    return [ManifestOfShard(manifest, info.uri, name) for name in names]
+    return parse_manifest(bytes(content[0]), uri=info.uri)
 
 
 def check_fit(catalog: Catalog, manifests: Sequence[ManifestOfShard]) -> None:

@@ -94,6 +94,10 @@ def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Sh
     folder, _, pattern = root.rpartition("/")
     listed = store.find(folder or "/")
     refuse_half_pulled(listed, label)
+    if not {"*", "?"} & {*pattern} and any(
+        _name(info) == pattern for info in listed
+    ):  # brackets are part of names, too
+        return _from_name(store, label, root, settings)
     matches = [info for info in listed if fnmatchcase(_name(info), pattern) and _is_meant(info, pattern)]
     if matches:
         return shards_of(store, label, matches, "glob")
@@ -248,11 +252,8 @@ def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "f
         StorageError: as `source_object`.
     """
     if len(infos) > MOST_SHARDS:
-        raise FormatError(
-            f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed",
-            uri=label,
-            hint="Name those to load in patterns of fewer, or join them to larger ones",
-        )
+        hint = "Name those to load in patterns of fewer, or join them to larger ones"
+        raise FormatError(f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed", uri=label, hint=hint)
     # Some listings have no sizes, or not all.
     sized = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
     return Shards(label, _objects(store, sized), None, sized, kind=kind)

@@ -7,10 +7,11 @@ compares.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Literal, Protocol, TypeAlias
 
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor
-from streamer.core.checkpoint.manifest_lookup import ManifestOfShard, check_fit, manifests_of_shards
+from streamer.core.checkpoint.manifest_lookup import ManifestOfShard, Manifests, check_fit
 from streamer.core.checkpoint.manifest_verification import ManifestVerification
 from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.store_verification import StoreVerification
@@ -41,12 +42,12 @@ class Strategy(Protocol):
 
     compares_objects: bool
 
-    def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
-        """Get the expected digests of the shards of one URI; empty where nothing is compared.
+    def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
+        """Get the expected digests of the shards of each URI; empty where nothing is compared.
 
         Args:
             store: The shards' own.
-            shards: Of the URI.
+            found: The shards of each URI.
             settings: How to read a manifest.
 
         Raises:
@@ -91,8 +92,8 @@ class Unverified:
 
     compares_objects = False
 
-    def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
-        return []
+    def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
+        return [[] for _ in found]
 
     def verification(self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]) -> None:
         return None
@@ -106,8 +107,9 @@ class ByStore:
 
     compares_objects = True
 
-    def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
-        return [*digests_of(store, shards.infos)]
+    def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
+        digests = iter(digests_of(store, [info for shards in found for info in shards.infos]))
+        return [[*islice(digests, len(shards.infos))] for shards in found]
 
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]
@@ -124,9 +126,15 @@ class ByManifest:
 
     compares_objects = False
 
-    def expected_of(self, store: Store, shards: Shards, settings: Settings) -> list[Expected]:
-        is_whole = shards.kind in ("folder", "index")
-        return [*manifests_of_shards(store, shards.infos, shards.index_path, settings, is_whole=is_whole)]
+    def expected_of(self, store: Store, found: Sequence[Shards], settings: Settings) -> list[list[Expected]]:
+        manifests = Manifests(store, settings)  # each is read once, though many shards may have one
+        return in_parallel(
+            lambda shards: [
+                *manifests.of_shards(shards.infos, shards.index_path, is_whole=shards.kind in ("folder", "index"))
+            ],
+            found,
+            role="digest",
+        )
 
     def verification(
         self, catalog: Catalog, expected: Sequence[Expected], wanted: Sequence[ShardTensor]

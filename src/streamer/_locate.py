@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -121,8 +120,8 @@ class _Lookup:
             if len(group) > 1 and not is_named_after(store, uris[0]):
                 return [shards for each in group for shards in self._find([each])]
             found = shards_of_files(store, uris) if len(group) > 1 else [shards_in(store, uris[0], self.settings)]
-            expected = partial(self.strategy.expected_of, store, settings=self.settings)
-            return in_parallel(lambda shards: replace(shards, expected=expected(shards)), found, role="digest")
+            expected = self.strategy.expected_of(store, found, self.settings)
+            return [replace(shards, expected=each) for shards, each in zip(found, expected, strict=True)]
 
 
 @contextmanager

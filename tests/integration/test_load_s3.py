@@ -59,6 +59,30 @@ def test_credentials_and_endpoint_may_come_from_the_environment(s3_server, s3_ch
     assert_same(streamer.load(s3_checkpoint, storage_options={"skip_instance_cache": True}), reference)
 
 
+def test_a_secret_that_is_put_right_in_the_environment_counts_at_once(s3_server, s3_checkpoint, reference, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint_url)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mistyped")
+    with pytest.raises(streamer.CredentialsError):
+        streamer.load(s3_checkpoint)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret_key)
+    assert_same(streamer.load(s3_checkpoint), reference)
+
+
+def test_a_secret_that_is_put_right_in_the_users_file_counts_at_once(
+    s3_server, s3_checkpoint, reference, monkeypatch, tmp_path
+):
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint_url)
+    profile = f"[default]\naws_access_key_id = {s3_server.access_key}\naws_secret_access_key = "
+    file.write_text(f"{profile}mistyped\n")
+    with pytest.raises(streamer.CredentialsError):
+        streamer.load(s3_checkpoint)
+    file.write_text(f"{profile}{s3_server.secret_key}\n")
+    assert_same(streamer.load(s3_checkpoint), reference)
+
+
 def test_small_blocks_and_little_memory_change_nothing(s3_checkpoint, reference, options):
     tight = streamer.Options(block_bytes=64 << 10, memory_limit_bytes=1 << 20, http_reactors=3, http_in_flight=2)
     with streamer.stream(s3_checkpoint, storage_options=options, options=tight) as stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 
 import streamer
 from streamer.backends.s3.client import S3Client
+from streamer.core.checkpoint import manifest_lookup
 
 SHARDS = 40
 
@@ -56,6 +58,26 @@ def test_a_missing_file_is_named(shards):
     paths = [*(str(folder / name) for name in contents), f"{folder}/part-99.safetensors"]
     with pytest.raises(streamer.ObjectNotFoundError, match="part-99"):
         streamer.load(paths)
+
+
+def test_a_manifest_of_many_files_is_read_once(shards, monkeypatch, tmp_path):
+    folder, contents = shards
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    streamer.write_manifest(copy)
+    parsed = []
+    parse = manifest_lookup.parse_manifest
+    monkeypatch.setattr(manifest_lookup, "parse_manifest", lambda *a, **b: parsed.append(1) or parse(*a, **b))
+    loaded = streamer.load([copy / name for name in contents], verify="manifest")
+    assert_same(loaded, all_of(contents))
+    assert len(parsed) == 1
+
+
+def test_a_file_with_brackets_in_its_name_is_itself(tmp_path):
+    for name in ("b[1]", "b1"):
+        save_file({name: torch.ones(3)}, tmp_path / f"{name}.safetensors")
+    assert [*streamer.load(tmp_path / "b[1].safetensors")] == ["b[1]"]
+    assert [*streamer.load(f"{tmp_path}/b[0-9].safetensors")] == ["b1"]
 
 
 @pytest.mark.server

@@ -32,7 +32,7 @@ def test_ctrl_c_does_not_wait_for_digests_regression(count: int) -> None:
         began = time.monotonic()
         interrupt = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
         with pytest.raises(KeyboardInterrupt), begun(interrupt):
-            ByStore().expected_of(store, Shards("s3://b", [], None, infos), resolve(None))
+            ByStore().expected_of(store, [Shards("s3://b", [], None, infos)], resolve(None))
         assert time.monotonic() - began < LIMIT_S
     finally:
         answered.set()

@@ -1,0 +1,40 @@
+"""What file systems take their credentials from besides their options: the environment, and files of the user's.
+
+A file system reads them once. One that was made before they changed is not for a load after it: in a notebook, the
+secret is put right and the load tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Hashable, Iterator
+
+__all__ = ["login_state"]
+
+_PREFIXES = ("AWS_", "AZURE_", "BOTO_", "CLOUDSDK_", "GOOGLE_")
+# The variable that names a file, and where it is otherwise.
+_FILES = {
+    "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+    "AWS_CONFIG_FILE": "~/.aws/config",
+    "GOOGLE_APPLICATION_CREDENTIALS": "~/.config/gcloud/application_default_credentials.json",
+}
+
+
+def login_state() -> Hashable:
+    """Return what is equal for as long as the environment and the files are; it holds no secret itself."""
+    digest = hashlib.sha256()
+    for name in sorted(os.environ):
+        if name.startswith(_PREFIXES):
+            digest.update(f"{name}={os.environ[name]}\0".encode(errors="surrogateescape"))
+    return digest.digest(), tuple(_states_of_files())
+
+
+def _states_of_files() -> Iterator[tuple[int, int, int] | None]:
+    for variable, usual in _FILES.items():
+        try:
+            status = os.stat(os.path.expanduser(os.environ.get(variable) or usual))
+        except (OSError, ValueError):
+            yield None
+        else:
+            yield status.st_ino, status.st_size, status.st_mtime_ns
