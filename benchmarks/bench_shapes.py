@@ -1,7 +1,7 @@
 """Checkpoints of other shapes than a few large shards: very many shards, very many tensors, half-resident files.
 
     make .venv/.bench && export PYTHONPATH=.venv/bench
-    python benchmarks/bench_shapes.py [--shapes shards,tensors,half] [--rounds 7] [--json FILE]
+    python benchmarks/bench_shapes.py [--shapes shards,tensors,half] [--rounds 7] [--only REGEX] [--json FILE]
 
 Guarantees: as `bench_load.py`. ``shards`` are 1 000 files of 1 MB, ``tensors`` 100 000 of 4 KiB in one file; both
 from the page cache and over S3 on loopback. ``half`` is a checkpoint of 2 GiB with the first half of each shard in the
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -78,16 +79,17 @@ def of_half() -> list[Contestant]:
     ]
 
 
-def run(shape: str, rounds: int) -> dict[str, list[Row]]:
+def run(shape: str, rounds: int, only: re.Pattern[str]) -> dict[str, list[Row]]:
     """Run one shape, in each section it has."""
     if shape == "half":
         shards = make_or_reuse(FOLDER / f"model-{HALF_BYTES}", HALF_BYTES, 4)
-        session = Session(shards, rounds, of_half())
+        session = Session(shards, rounds, [each for each in of_half() if only.search(each.name)])
         return {"files": session.run_section(shape, "file-half", Target([str(path) for path in shards]))}
     shards = many_shards() if shape == "shards" else many_tensors()
-    rows = [
-        each for each in (*RAW_ROWS, *CONTESTANTS.values()) if each.name.startswith(("raw", "runai", "streamer load"))
-    ]
+    names = ("raw", "runai", "safetensors clone", "streamer load")
+    rows = [each for each in (*RAW_ROWS, *CONTESTANTS.values()) if each.name.startswith(names)]
+    # load_into's contestant cannot make tensors of every dtype.
+    rows = [each for each in rows if "load_into" not in each.name and only.search(each.name)]
     session = Session(shards, rounds, rows)
     results = {"files": session.run_section(f"{shape}, files", FILE[0], Target([str(path) for path in shards]))}
     with NginxOrigin(FOLDER.resolve()) as origin:
@@ -100,12 +102,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", default=",".join(SHAPES), help="comma-separated, of: " + ", ".join(SHAPES))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="contestants to run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's figures here")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # unwinds, so that nginx and the children end
     results = {}
     for shape in arguments.shapes.split(","):
-        for place, rows in run(shape, arguments.rounds).items():
+        for place, rows in run(shape, arguments.rounds, arguments.only).items():
             results[f"{shape}, {place}"] = rows
             print(table(f"{SHAPES[shape]}, {place}", rows), flush=True)
     if arguments.json:
