@@ -10,7 +10,6 @@ others of its bucket: they differ in the key and the signature, which botocore's
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -19,13 +18,12 @@ from urllib.parse import parse_qs, urlsplit
 from botocore.awsrequest import AWSRequest
 
 from streamer.backends.private_names.botocore import request_signer
+from streamer.backends.s3.plain_requests import PLAIN_KEY
 
 __all__ = ["UrlTemplate", "hold_to_region", "presigned_get"]
 
 TEMPLATE_LIFETIME_S = 10.0  # afterwards the credentials or what is known of the bucket's region may be others
 
-# Keys that are in a URL as they are.
-_PLAIN_KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.~-]+(?:/(?!\Z)|\Z))+", re.ASCII)
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
 _ID = "streamer-presigning"
@@ -76,7 +74,7 @@ class UrlTemplate:
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         prefix = f"{parts.scheme}://{parts.netloc}{parts.path.removesuffix(key)}"
         scope = query.get("X-Amz-Credential", "").split("/")
-        if query.get("X-Amz-Algorithm") != _ALGORITHM or len(scope) != 5 or not _PLAIN_KEY.fullmatch(key):
+        if query.get("X-Amz-Algorithm") != _ALGORITHM or len(scope) != 5 or not PLAIN_KEY.fullmatch(key):
             return None
         _, _, region, service, _ = scope
         signer = request_signer(client)
@@ -88,7 +86,7 @@ class UrlTemplate:
 
     def url(self, key: str) -> str | None:
         """Sign a GET of another object; None where the key or the time needs botocore's own way."""
-        if time.monotonic() > self._made_at + TEMPLATE_LIFETIME_S or not _PLAIN_KEY.fullmatch(key):
+        if time.monotonic() > self._made_at + TEMPLATE_LIFETIME_S or not PLAIN_KEY.fullmatch(key):
             return None
         request = AWSRequest("GET", self._prefix + key)
         self._auth.add_auth(request)

@@ -1,4 +1,4 @@
-"""Objects in S3 and servers with its protocol; botocore lists and signs, the native reactors read.
+"""Objects in S3 and servers with its protocol; botocore signs, the native reactors read.
 
 Guarantees: every answer is requested from S3, never taken from a listing cache; a ``?versionId=`` in the URL pins that
 version; one SigV4-signed URL serves every range of an object, because the range is no part of the signature. A listing
@@ -15,9 +15,8 @@ from typing import Any
 
 from streamer.backends.client.answer_values import is_directly_in, parse_size
 from streamer.backends.s3.answers import ListedObject, count_of_entries, names_in, objects_in
-from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
-from streamer.backends.s3.errors import error_code, storage_error
+from streamer.backends.s3.quick_client import QuickClient
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.redact import redact
@@ -73,7 +72,7 @@ class S3Store:
         path, _, self._pinned_version = rest.partition("?versionId=")
         self.root = path.rstrip("/")
         _check_bucket(self.root.partition("/")[0], uri)
-        self._client = S3Client(storage_options, limits)
+        self._client = QuickClient(storage_options, limits)
         self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
 
     def info(self, path: str) -> ObjectInfo:
@@ -93,7 +92,7 @@ class S3Store:
             answer = self._client.call("head_object", bucket, **target)
         except Exception as error:
             reason = self._reason(error, bucket, target)
-            raise storage_error(reason, uri, bucket) from reason
+            raise _storage_error(reason, uri, bucket) from reason
         size = answer.get("ContentLength")
         return ObjectInfo(path, uri, None if size is None else parse_size(size, uri), answer.get("ETag") or None)
 
@@ -136,7 +135,7 @@ class S3Store:
         try:
             url = self._client.signed_get(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
         except Exception as error:
-            raise storage_error(error, info.uri, bucket) from error
+            raise _storage_error(error, info.uri, bucket) from error
         anonymous = self._client.is_anonymous
         return HttpSource(
             url=url,
@@ -161,7 +160,7 @@ class S3Store:
             answer = self._client.call("head_object", bucket, ChecksumMode="ENABLED", **target)
         except Exception as error:
             reason = self._reason(error, bucket, target)
-            raise storage_error(reason, info.uri, bucket) from reason
+            raise _storage_error(reason, info.uri, bucket) from reason
         size_bytes = answer.get("ContentLength")
         if size_bytes is None or (answer.get("ETag") or None, size_bytes) != (info.version, info.size_bytes):
             return NoDigest("it was replaced meanwhile")  # and reading it fails
@@ -171,7 +170,7 @@ class S3Store:
         try:
             return digest_of_parts(digest, self._parts(bucket, target), size_bytes)
         except Exception as error:  # few servers have this request, and some policies forbid it; reading still works
-            why = error_code(error) or type(error).__name__
+            why = _error_code(error) or type(error).__name__
             return NoDigest(f"its checksum is one of its parts, whose sizes the storage does not report ({why})")
 
     def write(self, path: str, data: bytes) -> None:
@@ -185,7 +184,7 @@ class S3Store:
         try:
             self._client.call("put_object", bucket, Key=key, Body=data)
         except Exception as error:
-            raise storage_error(error, self._uri(path), bucket) from error
+            raise _storage_error(error, self._uri(path), bucket) from error
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
@@ -195,7 +194,7 @@ class S3Store:
         if time.time() < signed_at_s + SIGNATURE_LIFETIME_S / 2:
             with suppress(StreamerError):  # the next read shows whether this was the reason
                 self.info(info.path)
-        self._client.forget_templates()
+        self._client.renew()
         return self.source(info)
 
     def _uri(self, path: str) -> str:
@@ -217,7 +216,7 @@ class S3Store:
             try:
                 page = self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **token)
             except Exception as error:
-                raise storage_error(error, uri, bucket) from error
+                raise _storage_error(error, uri, bucket) from error
             count.add(count_of_entries(page))
             yield page
             if not page.get("IsTruncated"):
@@ -245,13 +244,25 @@ class S3Store:
 
     def _reason(self, error: Exception, bucket: str, target: Mapping[str, str]) -> Exception:
         """Request the reason why a HEAD was refused: only the answer of a GET has a body that names it."""
-        if not hasattr(error, "response") or error_code(error) is not None:
+        if not hasattr(error, "response") or _error_code(error) is not None:
             return error
         try:
             self._client.call("get_object", bucket, Range="bytes=0-0", **target)
         except Exception as reason:
-            return error if error_code(reason) in (None, "InvalidRange") else reason
+            return error if _error_code(reason) in (None, "InvalidRange") else reason
         return error
+
+
+def _storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
+    from streamer.backends.s3.errors import storage_error  # noqa: PLC0415 (imports all whose errors it knows)
+
+    return storage_error(error, uri, bucket)
+
+
+def _error_code(error: Exception) -> str | None:
+    from streamer.backends.s3.errors import error_code  # noqa: PLC0415 (as above)
+
+    return error_code(error)
 
 
 def _check_bucket(bucket: str, uri: str) -> None:

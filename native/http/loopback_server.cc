@@ -80,6 +80,12 @@ void LoopbackServer::serve(int connection) {
   close(connection);
 }
 
+std::string LoopbackServer::whole(const std::string& request) const {
+  const std::string head = "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: ";
+  const bool is_head = request.starts_with("HEAD ");
+  return head + std::to_string(data_.size()) + "\r\n\r\n" + (is_head ? "" : data_);
+}
+
 // False when the connection is to be closed.
 bool LoopbackServer::answer(int connection, const std::string& request) {
   const int number = requests_++;
@@ -88,13 +94,12 @@ bool LoopbackServer::answer(int connection, const std::string& request) {
     return send_all(connection, "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n");
   }
   if (fault == LoopbackFault::kCutAtOnce) return false;
+  if (fault == LoopbackFault::kSilent) return true;
   unsigned long first = 0;
   unsigned long last = 0;
   const std::size_t at = request.find("Range: bytes=");
-  if (at == std::string::npos ||
-      std::sscanf(request.c_str() + at, "Range: bytes=%lu-%lu", &first, &last) != 2) {
-    return false;
-  }
+  if (at == std::string::npos) return send_all(connection, whole(request));
+  if (std::sscanf(request.c_str() + at, "Range: bytes=%lu-%lu", &first, &last) != 2) return false;
   std::string body = data_.substr(first, last - first + 1);
   if (fault == LoopbackFault::kFlip) body[body.size() / 2] ^= 1;
   std::string head = "HTTP/1.1 206 Partial Content\r\nETag: \"v1\"\r\n";

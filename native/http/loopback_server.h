@@ -1,5 +1,5 @@
-// An HTTP server for the native tests: one object, ranged GETs, and a fault where the test asks for
-// one.
+// An HTTP server for the native tests: one object, whole or by ranges, and a fault where the test
+// asks for one.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,15 @@
 
 namespace streamer {
 
-enum class LoopbackFault : std::uint8_t { kNone, kUnavailable, kCut, kCutAtOnce, kSlow, kFlip };
+enum class LoopbackFault : std::uint8_t {
+  kNone,
+  kUnavailable,
+  kCut,
+  kCutAtOnce,
+  kSlow,
+  kSilent,
+  kFlip
+};
 
 class LoopbackServer {
  public:
@@ -29,6 +37,7 @@ class LoopbackServer {
  private:
   void accept_connections();
   void serve(int connection);
+  std::string whole(const std::string& request) const;
   bool answer(int connection, const std::string& request);
 
   const std::string data_;

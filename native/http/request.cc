@@ -1,5 +1,7 @@
 #include "http/request.h"
 
+#include <stdexcept>
+
 namespace streamer {
 namespace {
 
@@ -53,6 +55,11 @@ void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated, bool
 
 }  // namespace
 
+void start_libcurl() {
+  static const CURLcode is_ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (is_ready != CURLE_OK) throw std::runtime_error("libcurl cannot start");
+}
+
 CurlList headers_of(const RangeRequest& asked, const HttpTarget& target,
                     const std::string& checksum_header) {
   CurlList headers;
@@ -66,12 +73,14 @@ CurlList headers_of(const RangeRequest& asked, const HttpTarget& target,
   return headers;
 }
 
-void set_request(CURL* easy, const RangeRequest& asked, const HttpTarget& target,
-                 curl_slist* headers, curl_slist* addresses, double connect_timeout_s,
-                 bool is_repeated) {
-  curl_easy_reset(easy);
+void set_range(CURL* easy, const RangeRequest& asked) {
   const std::string range = std::to_string(asked.begin) + "-" + std::to_string(asked.end - 1);
   curl_easy_setopt(easy, CURLOPT_RANGE, range.c_str());
+}
+
+void set_request(CURL* easy, const HttpTarget& target, curl_slist* headers, curl_slist* addresses,
+                 double connect_timeout_s, bool is_repeated) {
+  curl_easy_reset(easy);
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
 #if LIBCURL_VERSION_NUM >= 0x075700

@@ -83,8 +83,9 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   headers_ = headers_of(asked_, *target_,
                         asks_for_checksum_ ? object.answer_checksum()->request_header : "");
   addresses_ = addresses_of(*target_, now, block_.attempts > 1);
-  set_request(easy_.get(), asked_, *target_, headers_.get(), addresses_.get(),
-              timeouts_.connect_timeout_s, block_.attempts > 1);
+  set_request(easy_.get(), *target_, headers_.get(), addresses_.get(), timeouts_.connect_timeout_s,
+              block_.attempts > 1);
+  set_range(easy_.get(), asked_);
   set_callbacks();
 }
 

@@ -65,10 +65,6 @@ class HttpTransfer {
   std::uint32_t source() const { return block_.source; }
 
  private:
-  struct FreeEasy {
-    void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
-  };
-
   // libcurl is C: nothing may be thrown through it.
   static std::size_t on_header(char* data, std::size_t size, std::size_t count,
                                void* self) noexcept;
@@ -84,7 +80,7 @@ class HttpTransfer {
 
   const Timeouts timeouts_;
   std::uint64_t& received_bytes_;
-  std::unique_ptr<CURL, FreeEasy> easy_;
+  EasyHandle easy_;
   CurlList headers_;
   CurlList addresses_;
   std::array<char, CURL_ERROR_SIZE> message_{};

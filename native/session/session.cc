@@ -1,6 +1,5 @@
 #include "session/session.h"
 
-#include <curl/curl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "http/request.h"
 #include "io/huge_pages.h"
 #include "session/sources.h"
 #include "session/workers.h"
@@ -89,8 +89,7 @@ struct Session::State {
 
 Session::Session(SessionOptions options)
     : owner_(getpid()), state_(std::make_unique<State>(std::move(options))) {
-  static const CURLcode is_ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-  if (is_ready != CURLE_OK) throw std::runtime_error("libcurl cannot start");
+  start_libcurl();
 }
 
 Session::~Session() {

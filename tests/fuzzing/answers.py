@@ -30,6 +30,7 @@ from streamer.backends.s3.answers import count_of_entries, objects_in
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.digests import digest_in_head
 from streamer.backends.s3.errors import storage_error
+from streamer.backends.s3.listing_page import parse_page
 from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits
 
@@ -83,17 +84,16 @@ def gcs_listing(data: bytes) -> None:
 
 
 def s3_listing(data: bytes) -> None:
-    """botocore refuses a page, with whatever error, or we do, or it gives objects with names and sizes that can be."""
-    page = _parsed_by_botocore("ListObjectsV2", 200, {}, data)
-    if page is None:
-        return
+    """A page is refused, by whoever parses it, or it gives objects with names and sizes that can be."""
+    for page in (_parsed_by_botocore("ListObjectsV2", 200, {}, data), parse_page(data)):
 
-    def ask() -> None:
-        assert count_of_entries(page) >= 0
-        for found in objects_in(page, "s3://x"):
-            _check_object(found.key, found.size_bytes)
+        def ask(page: Any = page) -> None:
+            assert count_of_entries(page) >= 0
+            for found in objects_in(page, "s3://x"):
+                _check_object(found.key, found.size_bytes)
 
-    _refuse_or_answer(ask)
+        if page is not None:
+            _refuse_or_answer(ask)
 
 
 def probe_header(data: bytes) -> None:

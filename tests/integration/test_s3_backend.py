@@ -254,7 +254,8 @@ def test_a_region_learnt_from_a_redirect_is_asked_and_signed_for() -> None:
         builtins["AWS::Region"] = "ap-south-2"
 
     store = S3Store("s3://bucket/key", {"key": "AKID", "secret": "S", "skip_instance_cache": True})
-    store._client._fs.s3.meta.events.register("before-endpoint-resolution.s3", teach)
+    store._client.renew()  # from here on, botocore signs
+    store._client._full()._fs.s3.meta.events.register("before-endpoint-resolution.s3", teach)
     source = store.source(_info(store))
     assert urlsplit(source.url).netloc == "bucket.s3.ap-south-2.amazonaws.com"
     assert query(source)["X-Amz-Credential"].split("/")[2] == "ap-south-2"

@@ -1,0 +1,40 @@
+// Requests about objects, for core/engine/control_requests.py alone.
+#include "http/control_request.h"
+
+#include <pybind11/pybind11.h>
+
+#include <functional>
+#include <optional>
+
+#include "http/request.h"
+#include "python/foreign_text.h"
+#include "python/interruptible.h"
+#include "python/registers.h"
+
+namespace py = pybind11;
+
+namespace streamer {
+namespace {
+
+py::object ask_for_python(const HttpTarget& target, bool is_head, std::size_t most_bytes,
+                          double connect_timeout_s, double timeout_s) {
+  start_libcurl();
+  const ControlRequest request{target, is_head, most_bytes, connect_timeout_s, timeout_s};
+  const auto answer = call_interruptibly([&request](const std::function<bool()>& is_interrupted) {
+    return ask(request, is_interrupted);
+  });
+  if (!answer) return py::none();
+  py::list headers;
+  for (const std::string& line : answer->headers) headers.append(text_of(line));
+  return py::make_tuple(answer->status, headers, py::bytes(answer->body));
+}
+
+}  // namespace
+
+void register_control_request(py::module_& module) {
+  module.def("ask", &ask_for_python, py::arg("target"), py::kw_only(), py::arg("is_head"),
+             py::arg("most_bytes"), py::arg("connect_timeout_s"), py::arg("timeout_s"),
+             "Status, header lines and body of one answer, or None; see http/control_request.h.");
+}
+
+}  // namespace streamer

@@ -1,0 +1,203 @@
+"""A login that is found without botocore is the one that botocore uses; where it may not be, none is found."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import parse_qsl, urlsplit
+
+import fsspec.config
+import pytest
+
+from streamer.backends.client.answer_times import answer_times
+from streamer.backends.s3.client import S3Client
+from streamer.backends.s3.plain_login import plain_login
+from streamer.backends.s3.plain_requests import PlainRequests
+from streamer.core.options.limits import Limits
+
+OWN = "http://127.0.0.1:9000"
+KEYS = {"key": "AKIDOPTION", "secret": "of the options"}
+OF_ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "AKIDENV", "AWS_SECRET_ACCESS_KEY": "of the environment"}
+CREDENTIALS = """
+[default]
+aws_access_key_id = AKIDDEFAULT
+aws_secret_access_key = of the file
+[other]
+aws_access_key_id = AKIDOTHER
+aws_secret_access_key = of another
+aws_session_token = token
+"""
+CONFIG = """
+[default]
+region = eu-west-1
+output = json
+[profile other]
+region = ap-south-1
+[profile whole]
+aws_access_key_id = AKIDWHOLE
+aws_secret_access_key = of the configuration
+region = us-west-1
+[profile role]
+role_arn = arn:aws:iam::123456789012:role/reader
+source_profile = default
+[profile local]
+endpoint_url = http://127.0.0.1:9000
+[profile virtual]
+region = us-west-1
+s3 =
+    addressing_style = virtual
+"""
+
+# Options, variables, whether there are files.
+PLAIN = {
+    "keys": ({**KEYS, "endpoint_url": OWN}, {}, False),
+    "a session": ({**KEYS, "token": "a/token+of=it", "endpoint_url": OWN}, {}, False),
+    "keys of an option beside those of the environment": ({**KEYS, "endpoint_url": OWN}, OF_ENVIRONMENT, True),
+    "an endpoint with a slash at the end": ({**KEYS, "endpoint_url": f"{OWN}/"}, {}, False),
+    "an endpoint with the port of its scheme": ({**KEYS, "endpoint_url": "https://minio.example:443"}, {}, False),
+    "an endpoint among the client's": ({**KEYS, "client_kwargs": {"endpoint_url": OWN}}, {}, False),
+    "an endpoint and a region": (
+        {**KEYS, "endpoint_url": OWN, "client_kwargs": {"region_name": "eu-central-1"}},
+        {"AWS_REGION": "us-east-2"},
+        False,
+    ),
+    "the endpoint of the environment": (KEYS, {"AWS_ENDPOINT_URL": OWN}, False),
+    "the endpoint of the environment for S3": (
+        KEYS,
+        {"AWS_ENDPOINT_URL": "http://a:1", "AWS_ENDPOINT_URL_S3": OWN},
+        False,
+    ),
+    "no region": (KEYS, {}, False),
+    "Amazon's own": (KEYS, {"AWS_REGION": "us-west-2"}, False),
+    "Amazon's first region": (KEYS, {"AWS_DEFAULT_REGION": "us-east-1"}, False),
+    "two regions of the environment": (KEYS, {"AWS_DEFAULT_REGION": "us-west-2", "AWS_REGION": "eu-west-3"}, False),
+    "keys of the environment": ({"anon": False, "endpoint_url": OWN}, OF_ENVIRONMENT, False),
+    "a session of the environment": ({"endpoint_url": OWN}, {**OF_ENVIRONMENT, "AWS_SESSION_TOKEN": "token"}, False),
+    "keys of the environment beside files": ({}, {**OF_ENVIRONMENT, "AWS_PROFILE": "other"}, True),
+    "the usual profile": ({}, {}, True),
+    "the usual profile by its name": ({}, {"AWS_PROFILE": "default"}, True),
+    "a profile": ({}, {"AWS_PROFILE": "other"}, True),
+    "a profile in the configuration alone": ({"endpoint_url": OWN}, {"AWS_PROFILE": "whole"}, True),
+    "no login at all": ({"anon": True, "endpoint_url": OWN}, {}, False),
+    "no login in spite of one": ({"anon": True, "endpoint_url": OWN, **KEYS}, OF_ENVIRONMENT, True),
+}
+OTHER = {
+    "no keys": ({"endpoint_url": OWN}, {}, False),
+    "half a login": ({"key": "AKID", "endpoint_url": OWN}, {}, False),
+    "half a login beside another": ({"key": "AKID", "endpoint_url": OWN}, OF_ENVIRONMENT, False),
+    "half a login of the environment": ({"endpoint_url": OWN}, {"AWS_ACCESS_KEY_ID": "AKID"}, True),
+    "two endpoints": ({**KEYS, "client_kwargs": {"endpoint_url": "http://a:1"}, "endpoint_url": OWN}, {}, False),
+    "another partition": (KEYS, {"AWS_REGION": "cn-north-1"}, False),
+    "a path in the endpoint": ({**KEYS, "endpoint_url": f"{OWN}/s3"}, {}, False),
+    "a user in the endpoint": ({**KEYS, "endpoint_url": "http://user@127.0.0.1"}, {}, False),
+    "Amazon's name in the endpoint": (
+        {**KEYS, "endpoint_url": "https://bucket.vpce-1.s3.us-east-1.vpce.amazonaws.com"},
+        {},
+        False,
+    ),
+    "an unknown option": ({**KEYS, "endpoint_url": OWN, "sceret": "x"}, {}, False),
+    "an option of botocore's": ({**KEYS, "endpoint_url": OWN, "config_kwargs": {"s3": {}}}, {}, False),
+    "an unknown option of the client": ({**KEYS, "endpoint_url": OWN, "client_kwargs": {"use_ssl": True}}, {}, False),
+    "unverified TLS": ({**KEYS, "endpoint_url": OWN, "client_kwargs": {"verify": False}}, {}, False),
+    "an option of a wrong type": ({**KEYS, "endpoint_url": 9000}, {}, False),
+    "a switch of a wrong type": ({**KEYS, "endpoint_url": OWN, "anon": "no"}, {}, False),
+    "client options of a wrong type": ({**KEYS, "endpoint_url": OWN, "client_kwargs": [1]}, {}, False),
+    "an unknown variable": ({**KEYS, "endpoint_url": OWN}, {"AWS_USE_FIPS_ENDPOINT": "true"}, False),
+    "a role of the environment": ({**KEYS, "endpoint_url": OWN}, {"AWS_ROLE_ARN": "arn"}, False),
+    "the configuration of fsspec": ({"endpoint_url": OWN}, {"FSSPEC_S3_KEY": "AKID"}, False),
+    "a role": ({}, {"AWS_PROFILE": "role"}, True),
+    "an endpoint of the configuration": (KEYS, {"AWS_PROFILE": "local", "AWS_REGION": "us-west-1"}, True),
+    "a style of the configuration": (KEYS, {"AWS_PROFILE": "virtual"}, True),
+    "an unknown profile": (KEYS, {"AWS_PROFILE": "none", "AWS_REGION": "us-west-1"}, True),
+}
+
+
+@pytest.fixture
+def prepared(monkeypatch, tmp_path):
+    """Set variables, and make files of the user's; return the options."""
+
+    def prepare(options, variables, has_files):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        if has_files:
+            for name, text in (("AWS_SHARED_CREDENTIALS_FILE", CREDENTIALS), ("AWS_CONFIG_FILE", CONFIG)):
+                (tmp_path / name).write_text(text)
+                monkeypatch.setenv(name, str(tmp_path / name))
+        return options
+
+    return prepare
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_a_url_is_the_one_that_botocore_signs(prepared, case):
+    options = prepared(*PLAIN[case])
+    login = plain_login(options, os.environ)
+    assert login is not None
+    plain = PlainRequests(login, 1000, answer_times(Limits()))
+    client = S3Client(options)
+    for bucket, key in (("bucket", "folder/model-1_of~2.safetensors"), ("a-bucket-2", "x")):
+        times = {"of one", "of another"}
+        while len(times) == 2:
+            signed = [plain.signed_get(bucket, 600, key), client.signed_get(bucket, 600, Key=key)]
+            times = {dict(parse_qsl(urlsplit(url).query)).get("X-Amz-Date") for url in signed}
+        assert signed[0] == signed[1]
+    assert plain.ca_file() == client.ca_file()
+    assert login.endpoint == client.endpoint
+    assert (login.keys is None) == client.is_anonymous
+
+
+@pytest.mark.parametrize("case", OTHER)
+def test_what_is_not_plain_is_left_to_botocore(prepared, case):
+    assert plain_login(prepared(*OTHER[case]), os.environ) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        ({"client_kwargs": {"verify": "/ca.pem"}}, {"AWS_CA_BUNDLE": "/other.pem", "SSL_CERT_FILE": "/third.pem"}),
+        ({}, {"AWS_CA_BUNDLE": "/ca.pem", "SSL_CERT_FILE": "/third.pem"}),
+        ({}, {"SSL_CERT_FILE": "/ca.pem"}),
+    ],
+)
+def test_certificates_are_those_that_the_other_client_trusts(prepared, options, variables):
+    options = prepared({**KEYS, "endpoint_url": OWN, **options}, variables, False)
+    login, client = plain_login(options, os.environ), S3Client(options)
+    client.signed_get("bucket", 60, Key="key")
+    assert login.ca_file == client.ca_file() == "/ca.pem"
+
+
+@pytest.mark.parametrize("bucket", ["Upper", "under_score", "dots..two", "a--x-s3", "arn:aws:s3:::x", "", "ab", ".."])
+def test_an_unusual_bucket_is_left_to_botocore(prepared, bucket):
+    for options, variables in (({"endpoint_url": OWN}, {}), ({}, {"AWS_REGION": "us-west-2"})):
+        login = plain_login(prepared({**KEYS, **options}, variables, False), os.environ)
+        assert login.url_of(bucket) is None
+
+
+@pytest.mark.parametrize("bucket", ["with.dots", "xn--name", "an-s3alias"])
+def test_the_bucket_of_a_host_name_of_its_own_is_left_to_botocore(prepared, bucket):
+    login = plain_login(prepared(KEYS, {"AWS_REGION": "us-west-2"}, False), os.environ)
+    assert login.url_of(bucket) is None
+
+
+@pytest.mark.parametrize("text", ["[default\nregion=x", "region=x", "[default]\nregion=a\nregion=b", "\xff"])
+def test_a_file_that_cannot_be_understood_is_left_to_botocore(prepared, tmp_path, monkeypatch, text):
+    options = prepared({**KEYS, "endpoint_url": OWN}, {}, True)
+    (tmp_path / "AWS_CONFIG_FILE").write_bytes(text.encode("latin-1"))
+    assert plain_login(options, os.environ) is None
+
+
+def test_two_sections_of_one_profile_are_left_to_botocore(prepared, tmp_path):
+    options = prepared({**KEYS, "endpoint_url": OWN}, {}, True)
+    (tmp_path / "AWS_CONFIG_FILE").write_text("[default]\nregion=eu-west-1\n[profile default]\nregion=eu-west-2\n")
+    assert plain_login(options, os.environ) is None
+
+
+def test_what_the_program_configures_in_fsspec_counts(prepared, monkeypatch):
+    options = prepared({**KEYS, "endpoint_url": OWN}, {}, False)
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"token": "configured"})
+    assert plain_login(options, os.environ) is None
+
+
+def test_no_key_is_shown(prepared):
+    login = plain_login(prepared({**KEYS, "token": "T0KEN", "endpoint_url": OWN}, {}, False), os.environ)
+    assert not {"AKIDOPTION", "of the options", "T0KEN"} & {*repr(login).replace("'", " ").split()}
+    assert "of the options" not in repr(login)
