@@ -19,6 +19,7 @@ class NginxOrigin(NginxProcess):
     """Serve `root` at ``/``; lay files out as ``root/BUCKET/KEY`` to look like an object store with path addressing."""
 
     workers = 2
+    connection_bytes = 0  # most bytes a second of one connection; 0 is no limit
 
     def http_settings(self) -> str:
         """Write no log, and keep connections over the pauses between two rounds."""
@@ -29,7 +30,8 @@ class NginxOrigin(NginxProcess):
         for folder in filter(Path.is_dir, self.root.iterdir()):
             (self.work / f"{folder.name}.xml").write_text(listing(folder))
         listings = f"location ~ ^/([^/]+)/?$ {{ default_type application/xml; alias {self.work}/$1.xml; }}"
-        return f"ssl_protocols TLSv1.2 TLSv1.3; root {self.root}; {listings}"
+        limit = f"limit_rate {self.connection_bytes};" if self.connection_bytes else ""
+        return f"ssl_protocols TLSv1.2 TLSv1.3; root {self.root}; {limit} {listings}"
 
 
 def listing(folder: Path) -> str:
