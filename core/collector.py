@@ -1,8 +1,8 @@
-"""Imports without the garbage collector.
+"""Pauses Python's garbage collector while many objects are made that stay: modules, entries of headers, tensors.
 
-Modules are thousands of objects that stay. While they are made, Python's collector looks through all that a program
-holds, again and again: after ``import torch``, 80 ms each time, and half of the time from the first call of
-`streamer.load` to the first request of a client of S3.
+While they are made, the collector looks through all that a program holds, again and again: after ``import torch``,
+100 ms each time. That was half of the time from the first call of `streamer.load` to the first request of a client of
+S3, and a quarter of a load of 100 000 tensors. No pause contains a wait for a server or a disk.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from streamer.backends.extras import install_hint
+from streamer.core.collector import collector_paused
 from streamer.core.discovery.entry_points import name_of, normalized
-from streamer.core.discovery.imports import collector_paused
 from streamer.core.errors import OptionError, StreamerError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import plain

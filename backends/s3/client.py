@@ -33,7 +33,7 @@ from streamer.backends.s3.options import endpoint_of, fill_times, filled_options
 from streamer.backends.s3.presigning import UrlTemplate, hold_to_region, presigned_get
 from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.sessions import new_session
-from streamer.core.discovery.imports import collector_paused
+from streamer.core.collector import collector_paused
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions

@@ -18,7 +18,7 @@ from streamer.backends.client.control_requests import Answer, ask
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.listing_page import parse_page
 from streamer.backends.s3.plain_login import PlainLogin
-from streamer.core.discovery.imports import collector_paused
+from streamer.core.collector import collector_paused
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.s3.plain_login import plain_login
 from streamer.backends.s3.plain_requests import PlainRequests
-from streamer.core.discovery.imports import collector_paused
+from streamer.core.collector import collector_paused
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
 

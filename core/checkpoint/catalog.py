@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from streamer.core.collector import collector_paused
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import FormatError, ShardIndexError
@@ -16,6 +17,10 @@ from streamer.core.format.header import LENGTH_BYTES, Header, TensorEntry, heade
 from streamer.core.options.settings import Settings
 
 __all__ = ["Catalog", "ShardTensor", "check_index", "read_catalog", "read_headers", "twin"]
+
+
+HEADER_SHARE = 16  # of a shard; usually the header is less than a thousandth of it
+LEAST_FIRST_BYTES = 32 << 10  # the entries of 250 tensors
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,10 @@ def read_catalog(
     headers, prefixes, pinned = _read(shards, settings)
     tensors: dict[str, ShardTensor] = {}
     metadata: dict[str, str] = {}
-    for shard, header in enumerate(headers):
-        metadata.update(header.metadata or {})
-        _add_entries(tensors, shard, header, pinned, shard_of)
+    with collector_paused():
+        for shard, header in enumerate(headers):
+            metadata.update(header.metadata or {})
+            _add_entries(tensors, shard, header, pinned, shard_of)
     if shard_of is not None:
         check_index(tensors, shard_of, pinned)
     begun = zip(prefixes, headers, strict=True) if keeps_headers else ()
@@ -102,19 +108,26 @@ def _read(
     shards: Sequence[SourceObject], settings: Settings
 ) -> tuple[list[Header], Sequence[memoryview], list[SourceObject]]:
     """Give the headers, the bytes they were parsed from, and the shards with their versions."""
-    beginnings = [(i, 0, min(each.size_bytes, settings.header_bytes)) for i, each in enumerate(shards)]
+    beginnings = [(i, 0, _first_bytes(each.size_bytes, settings)) for i, each in enumerate(shards)]
     prefixes, pinned = read_ranges(shards, beginnings, settings, what="headers")
     prefixes, pinned = _completed(prefixes, pinned, settings)
     return _parsed(prefixes, pinned, settings), prefixes, pinned
 
 
+def _first_bytes(size_bytes: int, settings: Settings) -> int:
+    """Return how much of a shard to read first: of a thousand of 1 MB, 256 KiB each would be a quarter of all."""
+    most = max(size_bytes // HEADER_SHARE, LEAST_FIRST_BYTES)
+    return min(size_bytes, settings.header_bytes, most)
+
+
 def _parsed(prefixes: Sequence[memoryview], shards: Sequence[SourceObject], settings: Settings) -> list[Header]:
     """Parse all headers; the largest that is allowed takes seconds, so the deadline is looked at after each."""
     deadline, headers = settings.deadline, []
-    for prefix, shard in zip(prefixes, shards, strict=True):
-        headers.append(parse_header(prefix, shard.size_bytes, uri=shard.uri, max_rank=settings.max_rank))
-        if deadline.is_over:
-            raise deadline.error(f"{len(headers)} of {len(shards)} headers were read in time", shard.uri)
+    with collector_paused():
+        for prefix, shard in zip(prefixes, shards, strict=True):
+            headers.append(parse_header(prefix, shard.size_bytes, uri=shard.uri, max_rank=settings.max_rank))
+            if deadline.is_over:
+                raise deadline.error(f"{len(headers)} of {len(shards)} headers were read in time", shard.uri)
     return headers
 
 

@@ -173,7 +173,7 @@ def __getattr__(name: str) -> Any:
 def _imported(module: str) -> Any:
     if module in sys.modules:  # completely, or by another thread at this moment
         return importlib.import_module(module)
-    from streamer.core.discovery.imports import collector_paused  # noqa: PLC0415 (with the first name)
+    from streamer.core.collector import collector_paused  # noqa: PLC0415 (with the first name)
 
     with collector_paused():
         return importlib.import_module(module)

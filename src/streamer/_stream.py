@@ -25,6 +25,7 @@ from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Verification
+from streamer.core.collector import collector_paused
 from streamer.core.engine.plan import plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
@@ -72,8 +73,9 @@ class Stream(Generic[TensorT]):
         progress: ProgressOption = None,
     ) -> None:
         self._checkpoint, self._wanted, self._verification = checkpoint, wanted, verification
-        self._destinations = Destinations(wanted, framework, targets)
-        self._plan = plan_reads(self._destinations.items(), checkpoint.settings.coalesce_gap_bytes)
+        with collector_paused():
+            self._destinations = Destinations(wanted, framework, targets)
+            self._plan = plan_reads(self._destinations.items(), checkpoint.settings.coalesce_gap_bytes)
         self._started = time.perf_counter()
         self._ended: float | None = None
         self._yielded = 0

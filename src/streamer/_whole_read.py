@@ -58,6 +58,11 @@ class WholeRead:
         last = self._stream.report
         return joined_reports(self._first_stream.report, last, self._wrong_shards) if self._first_stream else last
 
+    @property
+    def is_next_ready(self) -> bool:
+        """Whether the next tensor is already complete, as of a `Stream`."""
+        return self._stream.is_next_ready
+
     def close(self) -> None:
         """Stop reading and join every thread."""
         self._stream.close()

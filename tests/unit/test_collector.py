@@ -1,4 +1,4 @@
-"""The garbage collector pauses while modules are imported, and is afterwards as it was."""
+"""The garbage collector pauses while modules are imported and tensors made, and is afterwards as it was."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from streamer.core.discovery.imports import collector_paused
+import streamer
+from streamer.core.collector import collector_paused
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +72,21 @@ assert gc.isenabled()
 assert not full, full
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_load_of_many_tensors_collects_only_between_its_waits(tmp_path: Path) -> None:
+    """Each 700 new objects began a collection, and some of them went through all that the program holds."""
+    count = 30_000
+    save_file({f"t{number}": np.zeros(1, np.uint8) for number in range(count)}, tmp_path / "model.safetensors")
+    collections = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collections.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        tensors = streamer.load(tmp_path, progress=False)
+    finally:
+        gc.callbacks.remove(note)
+    assert len(tensors) == count
+    assert len(collections) < count / 700 / 2
