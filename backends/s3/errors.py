@@ -97,6 +97,12 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "The AWS configuration has no such profile",
         "Check the option profile, AWS_PROFILE and ~/.aws/config",
     ),
+    (boto.ConfigNotFound, boto.ConfigParseError): ErrorRow(
+        CredentialsError,
+        "The AWS configuration cannot be read",
+        "Check ~/.aws/credentials and ~/.aws/config, or the files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE "
+        "name: UTF-8 text without a byte order mark, each section and line once",
+    ),
     (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError): ErrorRow(
         CredentialsError,
         "The AWS credentials could not be fetched",
@@ -153,7 +159,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return RedirectError(
             f"The S3 endpoint names a region that cannot be one: {region}", uri=uri, hint=_CHECK_SERVER
         )
-    if isinstance(error, MalformedAnswerError) or isinstance(inner, UnicodeError):
+    is_of_answer = isinstance(inner, UnicodeError) and not isinstance(error, boto.ConfigParseError)
+    if isinstance(error, MalformedAnswerError) or is_of_answer:
         return StorageError("S3's answer is malformed", uri=uri, hint=_CHECK_SERVER)
     row = row_for(error, _EXCEPTIONS)
     if row is None:

@@ -19,6 +19,7 @@ __all__ = ["PlainLogin", "StaticKeys", "plain_login"]
 
 _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", "token"})
 _OPTIONS_OF_CLIENT = frozenset({"endpoint_url", "region_name", "verify"})
+_PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 _LINES_OF_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _VARIABLES_OF_KEYS = tuple(line.upper() for line in _LINES_OF_KEYS)
 _LINES = frozenset({*_LINES_OF_KEYS, "cli_pager", "output", "region"})
@@ -119,6 +120,8 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
     if not (region and _REGION.fullmatch(region) and (endpoint is None or _ENDPOINT.fullmatch(endpoint))):
         return None
     ca_file = _first(client.get("verify"), environment.get("AWS_CA_BUNDLE"), environment.get("SSL_CERT_FILE"))
+    if ca_file and not os.path.isfile(ca_file):
+        return None
     return PlainLogin(endpoint and endpoint.removesuffix("/"), region, None if is_anonymous else keys, ca_file)
 
 
@@ -139,13 +142,19 @@ def _are_plain(options: Mapping[str, Any], client: object) -> bool:
 
 
 def _are_texts(options: Mapping[str, Any], names: frozenset[str]) -> bool:
-    return all(options.get(name) is None or isinstance(options[name], str) for name in names)
+    """Whether each has a text or None. An empty text is something else: an empty key is not the next place's key."""
+    return all(options.get(name) is None or (isinstance(options[name], str) and options[name]) for name in names)
 
 
 def _is_configured_otherwise(environment: Mapping[str, str]) -> bool:
     """Whether a variable, or fsspec's own configuration, may say more than is looked at here."""
-    if any(name.startswith(("AWS_", "BOTO_", "FSSPEC_")) and name not in _VARIABLES for name in environment):
-        return True
+    for name, value in environment.items():
+        is_ours = name.startswith(("AWS_", "BOTO_", "FSSPEC_"))
+        if is_ours and (name not in _VARIABLES or not value):
+            return True
+        # Whether a proxy counts is not the same for libcurl and for Python: HTTP_PROXY, networks in NO_PROXY.
+        if value and name.lower() in _PROXIES:
+            return True
     if "fsspec" not in sys.modules and not os.path.isdir(os.path.expanduser("~/.config/fsspec")):
         return False
     from fsspec.config import conf  # noqa: PLC0415 (takes 6 ms)
@@ -177,8 +186,8 @@ def _section(path: str, name: str) -> Mapping[str, str] | None:
     if f"profile {name}" in parser:  # such as [profile default] beside [default]
         return None
     section = dict(parser[name]) if name in parser else {}
-    is_nested = any("\n" in value for value in section.values())
-    return None if is_nested else section
+    is_plain = all(value and "\n" not in value for value in section.values())
+    return section if is_plain else None
 
 
 def _keys(

@@ -99,6 +99,7 @@ def test_the_region_of_an_ordinary_refusal_is_no_redirect() -> None:
         (boto.PartialCredentialsError(provider="env", cred_var="CANARY"), CredentialsError),
         (boto.CredentialRetrievalError(provider="process", error_msg="CANARY"), CredentialsError),
         (boto.ProfileNotFound(profile="p"), CredentialsError),
+        (boto.ConfigParseError(path="p", error=UnicodeDecodeError("utf-8", b"", 0, 1, "CANARY")), CredentialsError),
         (boto.UnauthorizedSSOTokenError(), CredentialsError),
         (boto.SSLError(endpoint_url="CANARY", error="e"), TlsError),
         (boto.ConnectTimeoutError(endpoint_url="CANARY"), TransferTimeoutError),

@@ -36,6 +36,8 @@ region = ap-south-1
 aws_access_key_id = AKIDWHOLE
 aws_secret_access_key = of the configuration
 region = us-west-1
+[profile nowhere]
+region =
 [profile role]
 role_arn = arn:aws:iam::123456789012:role/reader
 source_profile = default
@@ -97,6 +99,22 @@ OTHER = {
     "an unknown option": ({**KEYS, "endpoint_url": OWN, "sceret": "x"}, {}, False),
     "an option of botocore's": ({**KEYS, "endpoint_url": OWN, "config_kwargs": {"s3": {}}}, {}, False),
     "an unknown option of the client": ({**KEYS, "endpoint_url": OWN, "client_kwargs": {"use_ssl": True}}, {}, False),
+    "an empty key beside keys of the environment": (
+        {"key": "", "secret": "", "endpoint_url": OWN},
+        OF_ENVIRONMENT,
+        True,
+    ),
+    "an empty endpoint beside that of the environment": (
+        {**KEYS, "endpoint_url": ""},
+        {"AWS_ENDPOINT_URL": OWN},
+        False,
+    ),
+    "an empty profile": ({"endpoint_url": OWN}, {"AWS_PROFILE": ""}, True),
+    "an empty region": (KEYS, {"AWS_PROFILE": "nowhere"}, True),
+    "a proxy": ({**KEYS, "endpoint_url": OWN}, {"HTTP_PROXY": "http://127.0.0.1:9"}, False),
+    "a proxy in lower case": ({**KEYS, "endpoint_url": OWN}, {"https_proxy": "http://127.0.0.1:9"}, False),
+    "a proxy for everything": ({**KEYS, "endpoint_url": OWN}, {"ALL_PROXY": "http://127.0.0.1:9"}, False),
+    "certificates that are not there": ({**KEYS, "endpoint_url": OWN}, {"AWS_CA_BUNDLE": "/absent.pem"}, False),
     "unverified TLS": ({**KEYS, "endpoint_url": OWN, "client_kwargs": {"verify": False}}, {}, False),
     "an option of a wrong type": ({**KEYS, "endpoint_url": 9000}, {}, False),
     "a switch of a wrong type": ({**KEYS, "endpoint_url": OWN, "anon": "no"}, {}, False),
@@ -153,16 +171,18 @@ def test_what_is_not_plain_is_left_to_botocore(prepared, case):
 @pytest.mark.parametrize(
     ("options", "variables"),
     [
-        ({"client_kwargs": {"verify": "/ca.pem"}}, {"AWS_CA_BUNDLE": "/other.pem", "SSL_CERT_FILE": "/third.pem"}),
-        ({}, {"AWS_CA_BUNDLE": "/ca.pem", "SSL_CERT_FILE": "/third.pem"}),
-        ({}, {"SSL_CERT_FILE": "/ca.pem"}),
+        ({"client_kwargs": {"verify": "ca.pem"}}, {"AWS_CA_BUNDLE": "/other.pem", "SSL_CERT_FILE": "/third.pem"}),
+        ({}, {"AWS_CA_BUNDLE": "ca.pem", "SSL_CERT_FILE": "/third.pem"}),
+        ({}, {"SSL_CERT_FILE": "ca.pem"}),
     ],
 )
-def test_certificates_are_those_that_the_other_client_trusts(prepared, options, variables):
+def test_certificates_are_those_that_the_other_client_trusts(prepared, tmp_path, monkeypatch, options, variables):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ca.pem").touch()
     options = prepared({**KEYS, "endpoint_url": OWN, **options}, variables, False)
     login, client = plain_login(options, os.environ), S3Client(options)
     client.signed_get("bucket", 60, Key="key")
-    assert login.ca_file == client.ca_file() == "/ca.pem"
+    assert login.ca_file == client.ca_file() == "ca.pem"
 
 
 @pytest.mark.parametrize("bucket", ["Upper", "under_score", "dots..two", "a--x-s3", "arn:aws:s3:::x", "", "ab", ".."])
