@@ -44,6 +44,7 @@ _VARIABLES = frozenset(
 # Anything more (a path, a user, Amazon's own name) has rules of its own.
 _ENDPOINT = re.compile(r"https?://(?![^/]*amazonaws)[A-Za-z0-9.-]+(?::\d+)?/?", re.ASCII)
 _REGION = re.compile(r"(?:af|ap|ca|eu|il|me|mx|sa|us)-[a-z]+-\d", re.ASCII)  # of the usual partition
+_REGION_ELSEWHERE = re.compile(r"(?!aws-|fips-)[a-z0-9-]+(?<!-fips)", re.ASCII)  # "auto", "nyc3"; it is only signed
 _BUCKET = re.compile(r"(?!xn--)[a-z0-9](?:[a-z0-9]|-(?!-)){1,61}[a-z0-9]", re.ASCII)  # any host name may begin with it
 _BUCKET_IN_PATH = re.compile(r"[a-z0-9](?:[a-z0-9]|[.-](?![.-])){1,61}[a-z0-9]", re.ASCII)
 _DEFAULT_REGION = "us-east-1"  # for which botocore signs where none is named
@@ -117,7 +118,8 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
         *(section.get("region") for section in sections),
         _DEFAULT_REGION,
     )
-    if not (region and _REGION.fullmatch(region) and (endpoint is None or _ENDPOINT.fullmatch(endpoint))):
+    known = _REGION if endpoint is None else _REGION_ELSEWHERE
+    if not (region and known.fullmatch(region) and (endpoint is None or _ENDPOINT.fullmatch(endpoint))):
         return None
     ca_file = _first(client.get("verify"), environment.get("AWS_CA_BUNDLE"), environment.get("SSL_CERT_FILE"))
     if ca_file and not os.path.isfile(ca_file):
