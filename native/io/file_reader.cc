@@ -74,12 +74,6 @@ void clear_flag(int descriptor, int flag) {
   if (flags >= 0) fcntl(descriptor, F_SETFL, flags & ~flag);
 }
 
-// By its first and its last byte: what is in the page cache lies there in long runs.
-bool is_block_cached(const OpenFile& file, const Block& block) {
-  return is_cached(file.descriptor, static_cast<off_t>(block.begin)) &&
-         is_cached(file.descriptor, static_cast<off_t>(block.end - 1));
-}
-
 std::optional<ReadError> check_unchanged(int descriptor, const struct stat& opened) {
   struct stat now {};
   if (fstat(descriptor, &now) != 0) return error_of_errno("cannot stat the file", errno);
@@ -244,8 +238,9 @@ std::optional<ReadError> FileReader::read_from(VersionedFile& file, Block& block
   if (step && file.has_yielded) {
     return error_of(ErrorCode::kIo, "the file is read through the page cache", ENOTSUP);
   }
-  const bool from_cache =
-      !step && file.is_direct && file.cached && is_block_cached(*file.cached, block);
+  const bool from_cache = !step && file.is_direct && file.cached &&
+                          is_range_cached(file.cached->descriptor, static_cast<off_t>(block.begin),
+                                          static_cast<off_t>(block.end));
   SegmentCursor cursor(block);
   while (block.received < block.size()) {
     if (is_cancelled()) return std::nullopt;

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <random>
 #include <string>
 
 namespace streamer {
@@ -35,6 +36,19 @@ bool is_cached(int descriptor, off_t offset, const FlaggedReadCall& read) {
   }
   // A fast disk may deliver the byte during the call, which then succeeds, too.
   return is_there && blocks_read_by_this_thread() == read_before;
+}
+
+bool is_range_cached(int descriptor, off_t begin, off_t end) {
+  static thread_local std::minstd_rand random{std::random_device{}()};
+  if (begin >= end) return true;
+  if (!is_cached(descriptor, begin) || !is_cached(descriptor, end - 1)) return false;
+  constexpr off_t kParts = 4;
+  const off_t part = (end - begin) / kParts;
+  for (off_t i = 0; i < kParts && part > 0; ++i) {
+    std::uniform_int_distribution<off_t> place(begin + i * part, begin + (i + 1) * part - 1);
+    if (!is_cached(descriptor, place(random))) return false;
+  }
+  return true;
 }
 
 int open_through_cache(int descriptor) {

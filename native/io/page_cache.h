@@ -21,6 +21,11 @@ using FlaggedReadCall = std::function<ssize_t(int descriptor, const iovec* vecto
 // that access is random. False on any error: whoever reads the byte will meet it.
 bool is_cached(int descriptor, off_t offset, const FlaggedReadCall& read = preadv2);
 
+// Whether all bytes from `begin` to `end` are likely to be in the page cache, which holds files in
+// long runs: the first and the last one, and one of each quarter, at other places each time. A look
+// leaves its page behind, so that the same places would be found cached the next time.
+bool is_range_cached(int descriptor, off_t begin, off_t end);
+
 // Opens once more what this descriptor has open, to be read through the page cache, and advises
 // the kernel that access is random. -1 with errno.
 int open_through_cache(int descriptor);

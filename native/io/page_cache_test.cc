@@ -83,5 +83,27 @@ TEST_CASE("a file past the page cache is opened once more through it") {
   CHECK(open_through_cache(-1) == -1);
 }
 
+TEST_CASE("looking at the ends of a range again and again does not make it seem cached") {
+  constexpr off_t kBytes = 16 << 20;
+  const TemporaryFile file(random_data(kBytes, 1));
+  const int written = open(file.path().c_str(), O_RDONLY | O_CLOEXEC);
+  CHECK(is_range_cached(written, 0, kBytes));
+  CHECK(is_range_cached(written, 5, 6));
+  CHECK(is_range_cached(written, 5, 5));
+  struct statfs system {};
+  REQUIRE(fstatfs(written, &system) == 0);
+  if (system.f_type != TMPFS_MAGIC) {  // which has no disk
+    fsync(written);
+    posix_fadvise(written, 0, 0, POSIX_FADV_DONTNEED);
+    const int descriptor = open_through_cache(written);
+    for (int i = 0; i < 5; ++i) {
+      CHECK_FALSE(is_range_cached(descriptor, 0, kBytes));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // until the disk has delivered
+    }
+    close(descriptor);
+  }
+  close(written);
+}
+
 }  // namespace
 }  // namespace streamer
