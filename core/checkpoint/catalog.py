@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from streamer.core.collector import collector_paused
 from streamer.core.engine.session import SourceObject
@@ -23,8 +24,7 @@ HEADER_SHARE = 16  # of a shard; usually the header is less than a thousandth of
 LEAST_FIRST_BYTES = 32 << 10  # the entries of 250 tensors
 
 
-@dataclass(frozen=True)
-class ShardTensor:
+class ShardTensor(NamedTuple):
     """One tensor and the number of the shard that holds it."""
 
     shard: int
@@ -156,13 +156,12 @@ def _add_entries(
     shards: Sequence[SourceObject],
     shard_of: Mapping[str, int] | None,
 ) -> None:
-    for entry in header.entries:
-        if shard_of is not None and shard_of.get(entry.name, shard) != shard:
-            continue  # the index takes it from another shard
-        first = tensors.get(entry.name)
-        if first is not None:
-            raise twin(entry.name, shards[first.shard].uri, shards[shard].uri)
-        tensors[entry.name] = ShardTensor(shard, entry)
+    new = {entry.name: ShardTensor(shard, entry) for entry in header.entries}
+    if shard_of is not None:  # the index takes some from another shard
+        new = {name: tensor for name, tensor in new.items() if shard_of.get(name, shard) == shard}
+    for name in (name for name in new if name in tensors):
+        raise twin(name, shards[tensors[name].shard].uri, shards[shard].uri)
+    tensors.update(new)
 
 
 def twin(name: str, first: str, second: str) -> FormatError:

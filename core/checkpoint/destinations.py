@@ -6,12 +6,14 @@ Refuses, before any byte is read, a tensor for which the framework has no dtype 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import Targets, bytes_at
-from streamer.core.engine.plan import Item
+from streamer.core.engine.plan import Row
+from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.resize_lock import ResizeLock
@@ -28,6 +30,7 @@ class Destinations:
         targets: The caller's own tensors; None where all are new.
 
     Attributes:
+        in_place: Name to tensor, for those of the caller's that the engine fills.
         device_tensors: Those on accelerators; None where all stay in this machine's memory.
 
     Raises:
@@ -36,30 +39,38 @@ class Destinations:
 
     def __init__(self, wanted: Sequence[ShardTensor], framework: Framework, targets: Targets | None) -> None:
         self._wanted, self._framework, self._targets = wanted, framework, targets
+        self.in_place: Mapping[str, Any] = targets.in_place if targets else {}
         entries = [each.entry for each in wanted]
+        kinds = set()
         for entry in entries:
-            framework.dtype(entry)
-            framework.shape(entry)
-        self._devices = [self._device(entry.name) for entry in entries]
+            if (entry.dtype, entry.shape) not in kinds:
+                framework.dtype(entry)
+                framework.shape(entry)
+                kinds.add((entry.dtype, entry.shape))
+        if targets is None:
+            self._devices = [framework.devices.engine_device(entry.name) for entry in entries]
+        else:
+            self._devices = [targets.devices.get(entry.name, _native.HOST) for entry in entries]
         self.device_tensors: DeviceTensors | None = None
         if any(device != _native.HOST for device in self._devices):
             self.device_tensors = DeviceTensors(entries, self._devices, framework)
-
-    @property
-    def in_place(self) -> Mapping[str, Any]:
-        """Name to tensor, for those of the caller's that the engine fills."""
-        return self._targets.in_place if self._targets else {}
 
     def share_lock(self) -> ResizeLock | None:
         """Lock their memory once more; the caller releases the lock."""
         return self._targets.lock.shared() if self._targets else None
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[Row]:
         """Give the items for the engine: what to read, and where to."""
         addresses = self._targets.addresses if self._targets else {}
-        for shard_tensor, device in zip(self._wanted, self._devices, strict=True):
-            entry = shard_tensor.entry
-            yield Item(shard_tensor.shard, entry.begin, entry.end, addresses.get(entry.name, 0), device)
+        entries = [each.entry for each in self._wanted]
+        return zip(
+            [each.shard for each in self._wanted],
+            [entry.begin for entry in entries],
+            [entry.end for entry in entries],
+            [addresses.get(entry.name, 0) for entry in entries] if addresses else repeat(0),
+            self._devices,
+            strict=False,
+        )
 
     def bytes_of(self, item: int, memory: _native.Memory | None) -> memoryview | None:
         """Give the bytes of a finished item; None where it is empty, or not in this machine's memory."""
@@ -71,20 +82,16 @@ class Destinations:
         """Whether the item was read to memory of `device_tensors`."""
         return self._devices[item] != _native.HOST
 
-    def tensor(self, item: int, memory: _native.Memory | None) -> Any:
-        """Make the tensor of a finished item that is not `in_place`, on its device and in its final dtype.
+    def tensors(self, items: Sequence[int], memories: Sequence[_native.Memory | None]) -> list[Any]:
+        """Give the tensors of finished items: those `in_place`, or new ones on their devices, in their final dtypes.
 
         One that is copied to a target has the dtype that is stored, as the copy casts it.
         """
-        entry = self._wanted[item].entry
-        if self.device_tensors and self.is_on_accelerator(item):
-            tensor = self.device_tensors.take(item)
-        else:
-            tensor = self._framework.tensor(memory, entry)
-            if self._targets is None or entry.name in self._targets.fresh:
-                tensor = self._framework.devices.moved(tensor, entry.name)
-        is_copied = self._targets is not None and entry.name in self._targets.copies
-        return tensor if is_copied else self._framework.cast(tensor, entry)
+        entries = [self._wanted[item].entry for item in items]
+        if self._targets is not None or self.device_tensors is not None:
+            return [self._tensor(*each) for each in zip(items, memories, entries, strict=True)]
+        made = self._framework.tensors(memories, entries)
+        return [self._moved_and_cast(tensor, entry) for tensor, entry in zip(made, entries, strict=True)]
 
     def device_paths(self) -> set[str]:
         """List the planned paths of the tensors to their devices, as `Devices.path`."""
@@ -96,7 +103,17 @@ class Destinations:
         """List why a CUDA device is not filled by the engine."""
         return self._framework.devices.remarks()
 
-    def _device(self, name: str) -> int:
-        if self._targets is None:
-            return self._framework.devices.engine_device(name)
-        return self._targets.devices.get(name, _native.HOST)
+    def _tensor(self, item: int, memory: _native.Memory | None, entry: TensorEntry) -> Any:
+        targets = self._targets
+        if entry.name in self.in_place:
+            return self.in_place[entry.name]
+        if self.device_tensors and self.is_on_accelerator(item):
+            tensor = self.device_tensors.take(item)
+            return tensor if targets and entry.name in targets.copies else self._framework.cast(tensor, entry)
+        (tensor,) = self._framework.tensors([memory], [entry])
+        if targets is None or entry.name in targets.fresh:
+            return self._moved_and_cast(tensor, entry)
+        return tensor if entry.name in targets.copies else self._framework.cast(tensor, entry)
+
+    def _moved_and_cast(self, tensor: Any, entry: TensorEntry) -> Any:
+        return self._framework.cast(self._framework.devices.moved(tensor, entry.name), entry)

@@ -9,7 +9,8 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 from streamer import _native
 
@@ -35,8 +36,10 @@ class Item(NamedTuple):
     device: int = _native.HOST
 
 
+Row: TypeAlias = tuple[int, int, int, int, int]  # of one of the tables; what an Item holds, in the same order
 ITEM_COLUMNS = len(Item._fields)
 SPAN_COLUMNS = 5
+NO_SPAN = -(2**31)  # neither an object's number nor a device's
 
 
 @dataclass(frozen=True)
@@ -71,38 +74,33 @@ class ReadPlan:
         return bytes_of
 
 
-def plan_reads(items: Iterable[Item], coalesce_gap_bytes: int) -> ReadPlan:
+def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int) -> ReadPlan:
     """Join neighbouring items of an object into spans, each for one device.
 
     Args:
-        items: In the order they shall be read; those of an object must not overlap. One that lies before its
-            predecessor begins a span.
+        items: In the order they shall be read, each an `Item` or its five numbers; those of an object must not overlap.
+            One that lies before its predecessor begins a span.
         coalesce_gap_bytes: Largest number of unwanted bytes between two items of one span.
     """
-    rows = array("q")
+    listed = list(items)
+    rows = array("q", list(chain.from_iterable(listed)))
     spans = array("q")
-    item_bytes = span_bytes = 0
-    index = -1
-    device = _native.HOST  # of the open span
-    open_span: list[int] | None = None  # source, begin, end, first item, item count
-    for index, item in enumerate(items):
-        rows.extend(item)
-        item_bytes += item.end - item.begin
-        is_near = open_span and item.source == open_span[0] and 0 <= item.begin - open_span[2] <= coalesce_gap_bytes
-        if open_span and is_near and item.device == device:
-            open_span[2] = item.end
-            open_span[4] += 1
+    span_bytes = first = span_begin = span_end = 0
+    span_source = span_device = NO_SPAN
+    for index, (source, begin, end, _, device) in enumerate(listed):
+        is_near = 0 <= begin - span_end <= coalesce_gap_bytes
+        if is_near and source == span_source and device == span_device:
+            span_end = end
             continue
-        span_bytes += _close(open_span, spans)
-        device = item.device
-        open_span = [item.source, item.begin, item.end, index, 1]
-    span_bytes += _close(open_span, spans)
-    return ReadPlan(rows, spans, index + 1, item_bytes, span_bytes)
+        span_bytes += _close(spans, (span_source, span_begin, span_end, first, index - first))
+        first, span_source, span_begin, span_end, span_device = index, source, begin, end, device
+    span_bytes += _close(spans, (span_source, span_begin, span_end, first, len(listed) - first))
+    return ReadPlan(rows, spans, len(listed), sum(rows[2::ITEM_COLUMNS]) - sum(rows[1::ITEM_COLUMNS]), span_bytes)
 
 
-def _close(span: list[int] | None, spans: array[int]) -> int:
+def _close(spans: array[int], span: Row) -> int:
     """Append a finished span to the table, unless it is empty; return its length."""
-    if span is None or span[1] == span[2]:
-        return 0
-    spans.extend(span)
-    return span[2] - span[1]
+    _, begin, end, _, _ = span
+    if begin < end:
+        spans.extend(span)
+    return end - begin

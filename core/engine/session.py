@@ -157,17 +157,22 @@ class ReadSession:
         Raises:
             TransferTimeoutError: the load's own deadline is over.
         """
+        return self.take_all([item])[0]
+
+    @_of_one_process
+    def take_all(self, items: list[int]) -> list[_native.Memory | None]:
+        """Hand over the memory of finished items, for a consumer that keeps them all; see `take`."""
         if self._deadline.is_over:
             self._taken_late()
-        self._taken += 1
-        memory = self._engine.take(item)
+        self._taken += len(items)
+        memories = self._engine.take(items)
         if self._device_tensors:  # a slow consumer must not keep the engine without memory until it waits again
             try:
                 self._provide(self._engine.next_to_allocate())
             except BaseException:
                 self.close()
                 raise
-        return memory
+        return memories
 
     @_of_one_process
     def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:

@@ -6,9 +6,10 @@ A library is imported when the first tensor, device or dtype is asked for, never
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from streamer import _native
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import OptionError
 from streamer.core.format.dtypes import TORCH_DTYPES
@@ -18,13 +19,26 @@ from streamer.core.tensors.numpy_framework import NumpyFramework
 from streamer.core.tensors.unsupported import check_addressable, unsupported
 
 if TYPE_CHECKING:
-    from streamer import _native
     from streamer.core.format.header import TensorEntry
 
 __all__ = ["DtypesByName", "Framework", "framework_of"]
 
 # A cast between these keeps the values' meaning; smaller dtypes are quantized, and need their scales.
 _CAST = ("F64", "F32", "F16", "BF16")
+# The codes and bits of DLPack; torch takes its newer ones only from some version on.
+_DLPACK_TYPES = {
+    "BOOL": (6, 8),
+    "U8": (1, 8),
+    "I8": (0, 8),
+    "I16": (0, 16),
+    "F16": (2, 16),
+    "BF16": (4, 16),
+    "I32": (0, 32),
+    "F32": (2, 32),
+    "C64": (5, 64),
+    "F64": (2, 64),
+    "I64": (0, 64),
+}
 _OTHER_NAMES = {
     **dict.fromkeys(("bf16", "bfloat", "bloat16", "brain", "b16"), "bfloat16"),
     **dict.fromkeys(("f16", "fp16", "float_16"), "float16"),
@@ -55,8 +69,8 @@ class Framework(Protocol):
     def shape(self, entry: TensorEntry) -> tuple[int, ...]:
         """The shape its tensor will have: packed dtypes hold two values per element of the last dimension."""
 
-    def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
-        """A tensor that owns `memory`, or an empty one."""
+    def tensors(self, memories: Sequence[_native.Memory | None], entries: Sequence[TensorEntry]) -> list[Any]:
+        """A tensor for each, that owns its memory; an empty one where that is None."""
 
     def final_dtype(self, entry: TensorEntry) -> Any:
         """The dtype of its tensor after the cast, as it is handed out."""
@@ -100,7 +114,15 @@ class TorchFramework:
             raise unsupported(entry, "torch packs two values into an element, and the last dimension is odd")
         return (*entry.shape[:-1], entry.shape[-1] // 2)
 
-    def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
+    def tensors(self, memories: Sequence[_native.Memory | None], entries: Sequence[TensorEntry]) -> list[Any]:
+        shapes, types = [entry.shape for entry in entries], [_DLPACK_TYPES.get(entry.dtype) for entry in entries]
+        made, capsules = self._torch.utils.dlpack.from_dlpack, _native.to_dlpack(list(memories), shapes, types)
+        return [
+            self._without_dlpack(memory, entry) if capsule is None else made(capsule)
+            for memory, entry, capsule in zip(memories, entries, capsules, strict=True)
+        ]
+
+    def _without_dlpack(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
         dtype = self.dtype(entry)
         shape = self.shape(entry)
         if memory is None:

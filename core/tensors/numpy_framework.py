@@ -6,6 +6,7 @@ arrays of F4 are unpacked, and take twice the bytes of the file. numpy is import
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamer.core.tensors.devices import HostOnly
@@ -63,7 +64,10 @@ class NumpyFramework:
         check_addressable(entry)
         return entry.shape
 
-    def tensor(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
+    def tensors(self, memories: Sequence[_native.Memory | None], entries: Sequence[TensorEntry]) -> list[Any]:
+        return [self._array(*each) for each in zip(memories, entries, strict=True)]
+
+    def _array(self, memory: _native.Memory | None, entry: TensorEntry) -> Any:
         dtype = self.dtype(entry)
         if memory is None:
             return self._np.empty(entry.shape, dtype=dtype)

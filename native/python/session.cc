@@ -71,14 +71,18 @@ Delivery wait_interruptibly(Session& session, double timeout_s) {
   }
 }
 
-py::object take(Session& session, std::uint32_t item) {
-  Memory memory;
+py::list take(Session& session, const std::vector<std::uint32_t>& items) {
+  std::vector<Memory> memories;
   {
     const py::gil_scoped_release unlocked;  // readers may hold the scheduler's lock
-    memory = session.take(item);
+    memories = session.take(items);
   }
-  if (memory.size() == 0) return py::none();
-  return py::cast(std::move(memory));
+  py::list result(memories.size());
+  for (std::size_t i = 0; i < memories.size(); ++i) {
+    const bool is_empty = memories[i].size() == 0;
+    result[i] = is_empty ? py::object(py::none()) : py::cast(std::move(memories[i]));
+  }
+  return result;
 }
 
 py::list digest_pieces(Session& session, std::uint32_t item) {
@@ -194,7 +198,7 @@ void register_session(py::module_& module) {
       .def("has_abandoned_copies", &Session::has_abandoned_copies)
       .def("is_forked", &Session::is_forked)
       .def("wait", &wait_interruptibly, py::arg("timeout_s"))
-      .def("take", &take, py::arg("item"))
+      .def("take", &take, py::arg("items"))
       .def("renew", &Session::renew, py::arg("source"), py::arg("target"))
       .def(
           "version",

@@ -144,7 +144,8 @@ class Scheduler {
   // the session is closed. Throws std::invalid_argument for what was not asked.
   void provide(const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
   // Memory of a delivered item; empty where the caller gave the target.
-  Memory take_item(std::uint32_t item);
+  Memory take_item(std::uint32_t item) { return std::move(take_items({item}).front()); }
+  std::vector<Memory> take_items(const std::vector<std::uint32_t>& items);
   // Of a delivered item, where the plan wants its digest.
   std::vector<Piece> digest_pieces(std::uint32_t item) { return ledger_.pieces(item); }
 

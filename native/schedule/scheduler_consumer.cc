@@ -1,9 +1,16 @@
 // The part of the scheduler that the consumer sees: what is finished, its memory, and the end.
+#include <algorithm>
 #include <utility>
 
 #include "schedule/scheduler.h"
 
 namespace streamer {
+namespace {
+
+// Readers wait for the lock meanwhile.
+constexpr std::size_t kMostTakenAtOnce = 256;
+
+}  // namespace
 
 Delivery Scheduler::wait(double timeout_s) {
   {
@@ -47,14 +54,21 @@ void Scheduler::provide(const std::vector<std::uint32_t>& items,
   wake_starved_locked();
 }
 
-Memory Scheduler::take_item(std::uint32_t item) {
-  const Locked lock(*this);
-  if (!queue_.may_take(item)) return {};
-  Memory memory = memory_.take(item);
-  queue_.take(item);
-  ask_for_memory();
-  wake_starved_locked();
-  return memory;
+std::vector<Memory> Scheduler::take_items(const std::vector<std::uint32_t>& items) {
+  std::vector<Memory> taken;
+  taken.reserve(items.size());
+  while (taken.size() < items.size()) {
+    const Locked lock(*this);
+    const std::size_t end = std::min(taken.size() + kMostTakenAtOnce, items.size());
+    for (std::size_t i = taken.size(); i < end; ++i) {
+      const bool may_take = queue_.may_take(items[i]);
+      taken.push_back(may_take ? memory_.take(items[i]) : Memory());
+      if (may_take) queue_.take(items[i]);
+    }
+    ask_for_memory();
+    wake_starved_locked();
+  }
+  return taken;
 }
 
 void Scheduler::stop() {

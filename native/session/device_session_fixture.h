@@ -58,7 +58,7 @@ class Consumer {
       ++allocated;
     }
     for (const std::uint32_t item : delivery.items) {
-      CHECK(session_.take(item).size() == 0);
+      CHECK(session_.take({item}).front().size() == 0);
       delivered.push_back(item);
     }
     most_waiting = std::max(most_waiting, allocated - delivered.size());

@@ -169,7 +169,9 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
 
 Delivery Session::wait(double timeout_s) { return state().scheduler->wait(timeout_s); }
 
-Memory Session::take(std::uint32_t item) { return state().scheduler->take_item(item); }
+std::vector<Memory> Session::take(const std::vector<std::uint32_t>& items) {
+  return state().scheduler->take_items(items);
+}
 
 std::vector<Piece> Session::digest_pieces(std::uint32_t item) {
   return state().scheduler->digest_pieces(item);

@@ -80,7 +80,8 @@ class Session {
 
   // --- the consumer, one thread at a time ---
   Delivery wait(double timeout_s);
-  Memory take(std::uint32_t item);
+  // Memory of delivered items; empty where the caller gave the target.
+  std::vector<Memory> take(const std::vector<std::uint32_t>& items);
   std::vector<Piece> digest_pieces(std::uint32_t item);
   void renew(std::uint32_t source, HttpTarget target);
   // What wait() would give as Delivery::to_allocate; never waits.

@@ -49,7 +49,7 @@ SessionStats check_load(Session& session, const Plan& plan, const std::vector<st
     REQUIRE_MESSAGE(!delivery.error, delivery.error->detail);
     for (const std::uint32_t index : delivery.items) {
       const Item& item = plan.items[index];
-      const Memory memory = session.take(index);
+      const Memory memory = std::move(session.take({index}).front());
       const std::string_view got(reinterpret_cast<const char*>(memory.data()), memory.size());
       const std::string_view whole = data[item.source];
       CHECK(got == whole.substr(item.begin, item.size()));
@@ -198,7 +198,7 @@ TEST_CASE(
   session.start(plan);
   while (session.wait(30).items.empty()) {
   }
-  Memory memory = session.take(0);
+  Memory memory = std::move(session.take({0}).front());
   session.close();
   memory = Memory();
   CHECK(Arena::instance().stats().cached_bytes == 0);
@@ -261,7 +261,7 @@ TEST_CASE("a server that is away keeps no other waiting (regression)") {
     for (const std::uint32_t index : delivery.items) {
       ++delivered;
       of_healthy += plan.items[index].source;
-      session.take(index);
+      session.take({index});
     }
     if (of_healthy == 10) is_back = true;  // not before all of the other is there
   }
@@ -304,7 +304,7 @@ TEST_CASE("bytes that are flipped at rest end the load, with the item and both d
   Delivery delivery;
   while (!delivery.error && !delivery.is_finished) {
     delivery = session.wait(30);
-    for (const std::uint32_t item : delivery.items) session.take(item);
+    session.take(delivery.items);
   }
   REQUIRE(delivery.error);
   CHECK(delivery.error->code == ErrorCode::kChecksum);

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from streamer._load import collected
 from streamer._locate import StorageOptions, UriOption
 from streamer._opening import Opening
 from streamer._progress import ProgressOption
@@ -98,10 +99,7 @@ class Checkpoint(Generic[TensorT]):
         chosen = select(names, list(self._shard_tensors), self._checkpoint.label)
         wanted = [each for name, each in self._shard_tensors.items() if chosen is None or name in chosen]
         progress = self._opening.progress if progress is None else progress
-        with WholeRead(self._checkpoint, wanted, self._library(device, dtype), progress=progress) as tensors:
-            loaded: dict[str, Any] = dict.fromkeys(tensors.names)
-            loaded.update(tensors)
-        return loaded
+        return collected(WholeRead(self._checkpoint, wanted, self._library(device, dtype), progress=progress))
 
     def get_slice(self, name: str, *, device: Any = None, dtype: Any = None) -> TensorSlice[TensorT]:
         """Return a lazy tensor: indexing it reads only the leading rows that the index needs.

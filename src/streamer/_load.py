@@ -12,7 +12,6 @@ from streamer._progress import ProgressOption
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.strategies import VerifyOption
-from streamer.core.collector import collector_paused
 from streamer.core.options.arguments import check_progress
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
@@ -132,12 +131,8 @@ def collected(read: WholeRead) -> dict[str, Any]:
     """Read to the end; return a mapping of name to tensor, in file order."""
     with read as tensors:
         loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced, or it raises
-        for name, tensor in tensors:
-            loaded[name] = tensor
-            with collector_paused():
-                while tensors.is_next_ready:
-                    name, tensor = next(tensors)  # noqa: PLW2901 (the loop above only waits)
-                    loaded[name] = tensor
+        while batch := tensors.next_batch():
+            loaded.update(batch)
     return loaded
 
 

@@ -52,6 +52,7 @@ __all__ = ["Stream", "stream"]
 _log = logging.getLogger("streamer")
 
 Order = Literal["completion", "file"]
+BATCH_BYTES = 32 << 20  # what is taken no longer counts against the memory limit, and may yet be cast or moved
 
 
 class Stream(Generic[TensorT]):
@@ -134,14 +135,27 @@ class Stream(Generic[TensorT]):
         return self
 
     def __next__(self) -> tuple[str, TensorT]:
-        if not self._reading.acquire(blocking=False):
-            raise UsageError(
-                "the stream is read by another thread, or by its own progress callback",
-                uri=self._checkpoint.label,
-                hint="Let one thread read it and hand the tensors on, or make a stream for each",
-            )
+        self._begin_reading()
         try:
-            return self._next()
+            self._batch = self._batch or deque(self._finished_items())
+            if not self._batch:
+                raise StopIteration
+            return self._take([self._batch.popleft()])[0]
+        finally:
+            self._reading.release()
+
+    def next_batch(self) -> list[tuple[str, TensorT]]:
+        """Wait for a tensor, and take it with those that are complete by then, up to `BATCH_BYTES`; none at the end."""
+        self._begin_reading()
+        try:
+            self._batch = self._batch or deque(self._finished_items())
+            items, size_bytes = [], 0
+            while self._batch and size_bytes < BATCH_BYTES:
+                items.append(self._batch.popleft())
+                entry = self._wanted[items[-1]].entry
+                size_bytes += entry.end - entry.begin
+            with collector_paused():
+                return self._take(items) if items else []
         finally:
             self._reading.release()
 
@@ -167,37 +181,49 @@ class Stream(Generic[TensorT]):
             device_tensors=self._destinations.device_tensors,
         )
 
-    def _next(self) -> tuple[str, Any]:
-        if self._batch:
-            item = self._batch.popleft()
-            name = self._wanted[item].entry.name
-            memory = self._session.take(item)
-            if self._verification is not None:
-                self._verify(self._verification, item, memory)
-            self._yielded += 1
-            in_place = self._destinations.in_place
-            return name, in_place[name] if name in in_place else self._tensor(item, memory)
-        batch = self._session.next_items()
-        if not batch:
-            self._finish()
-            raise StopIteration
-        self._batch = deque(batch)
-        return self._next()
+    def _begin_reading(self) -> None:
+        if not self._reading.acquire(blocking=False):
+            raise UsageError(
+                "the stream is read by another thread, or by its own progress callback",
+                uri=self._checkpoint.label,
+                hint="Let one thread read it and hand the tensors on, or make a stream for each",
+            )
 
-    def _verify(self, verification: Verification, item: int, memory: _native.Memory | None) -> None:
+    def _finished_items(self) -> list[int]:
+        items = self._session.next_items()
+        if not items:
+            self._finish()
+        return items
+
+    def _take(self, items: list[int]) -> list[tuple[str, Any]]:
+        memories = self._session.take_all(items)
+        if self._verification is not None:
+            self._verify(self._verification, items, memories)
+        self._yielded += len(items)
+        if None in memories:
+            self._check_delivered(items, memories)
+        names = [self._wanted[item].entry.name for item in items]
+        return list(zip(names, self._destinations.tensors(items, memories), strict=True))
+
+    def _verify(self, verification: Verification, items: list[int], memories: list[_native.Memory | None]) -> None:
         try:
-            verification.take(item, self._destinations.bytes_of(item, memory), self._session.digest_pieces)
+            for item, memory in zip(items, memories, strict=True):
+                verification.take(item, self._destinations.bytes_of(item, memory), self._session.digest_pieces)
         except BaseException:
             self.close()  # nothing more may be handed out
             raise
 
-    def _tensor(self, item: int, memory: _native.Memory | None) -> Any:
-        entry = self._wanted[item].entry
-        if self._is_closing:  # by another thread: the engine hands out nothing any more
-            raise LoadCancelledError("the stream was closed while it was read")
-        if memory is None and entry.end > entry.begin and not self._destinations.is_on_accelerator(item):
-            raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=self._checkpoint.label)
-        return self._destinations.tensor(item, memory)
+    def _check_delivered(self, items: list[int], memories: list[_native.Memory | None]) -> None:
+        """Check that only those have no memory of the engine's that are empty, or were read to memory of others."""
+        for item, memory in zip(items, memories, strict=True):
+            entry = self._wanted[item].entry
+            if memory is not None or entry.name in self._destinations.in_place:
+                continue
+            if self._is_closing:  # by another thread: the engine hands out nothing any more
+                raise LoadCancelledError("the stream was closed while it was read")
+            if entry.end > entry.begin and not self._destinations.is_on_accelerator(item):
+                uri = self._checkpoint.label
+                raise EngineError(f"tensor {entry.name[:80]!r} was delivered without its bytes", uri=uri)
 
     def _finish(self) -> None:
         if self._ended is not None:

@@ -58,11 +58,6 @@ class WholeRead:
         last = self._stream.report
         return joined_reports(self._first_stream.report, last, self._wrong_shards) if self._first_stream else last
 
-    @property
-    def is_next_ready(self) -> bool:
-        """Whether the next tensor is already complete, as of a `Stream`."""
-        return self._stream.is_next_ready
-
     def close(self) -> None:
         """Stop reading and join every thread."""
         self._stream.close()
@@ -74,11 +69,14 @@ class WholeRead:
         try:
             return next(self._stream)
         except StopIteration:
-            if self._first_stream is not None or not self._wrong_shards:
+            if not self._begin_again():
                 raise
-        self._first_stream = self._stream
-        self._stream = self._second_stream()
         return next(self._stream)
+
+    def next_batch(self) -> list[tuple[str, Any]]:
+        """As `Stream.next_batch`."""
+        batch = self._stream.next_batch()
+        return self._stream.next_batch() if not batch and self._begin_again() else batch
 
     def __enter__(self) -> WholeRead:
         return self
@@ -90,10 +88,17 @@ class WholeRead:
     def _wrong_shards(self) -> set[int]:
         return self._first_verification.wrong_shards if self._first_verification else set()
 
-    def _second_stream(self) -> Stream:
+    def _begin_again(self) -> bool:
+        """Begin the second read, if there is a mismatch and this was the first."""
+        if self._first_stream is not None or not self._wrong_shards:
+            return False
         again = [each for each in self._wanted if each.shard in self._wrong_shards]
         verification = self._checkpoint.verification(again)
-        return Stream(self._checkpoint, again, self._framework, verification, targets=self._targets, progress=False)
+        self._first_stream = self._stream
+        self._stream = Stream(
+            self._checkpoint, again, self._framework, verification, targets=self._targets, progress=False
+        )
+        return True
 
 
 class _NotingVerification:

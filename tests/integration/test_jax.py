@@ -69,14 +69,15 @@ def test_a_large_one_is_not_copied(jax, file, monkeypatch):
     from streamer.core.tensors.numpy_framework import NumpyFramework
 
     addresses = {}
-    made = NumpyFramework.tensor
+    make = NumpyFramework.tensors
 
-    def noted(self, memory, entry):
-        array = made(self, memory, entry)
-        addresses[entry.name] = array.__array_interface__["data"][0]
-        return array
+    def noted(self, memories, entries):
+        made = make(self, memories, entries)
+        for entry, array in zip(entries, made, strict=True):
+            addresses[entry.name] = array.__array_interface__["data"][0]
+        return made
 
-    monkeypatch.setattr(NumpyFramework, "tensor", noted)
+    monkeypatch.setattr(NumpyFramework, "tensors", noted)
     large = streamer.load(file, framework="jax", names=["large"])["large"]
     assert large.unsafe_buffer_pointer() == addresses["large"]
     assert float(large.sum()) > 0
