@@ -72,7 +72,7 @@ int main(int, char** arguments) {
   }
   for (bool is_finished = false; !is_finished;) {
     const Delivery delivery = scheduler.wait(5);
-    for (const std::uint32_t item : delivery.items) scheduler.take_item(item);
+    scheduler.take_items(delivery.items);
     is_finished = delivery.is_finished;
   }
   for (std::thread& thread : threads) thread.join();

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from streamer.core.store.parallel import in_parallel
+from streamer.core.store import parallel
+from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
 
 
 def test_answers_come_in_the_order_of_the_questions():
@@ -83,3 +84,13 @@ def test_of_failures_at_the_same_time_the_one_of_the_first_question_is_raised():
     for _ in range(5):
         with pytest.raises(ValueError, match="of question 0"):
             in_parallel(refuse, range(2), role="test")
+
+
+def test_calls_that_wait_for_no_answer_share_one_thread(monkeypatch):
+    monkeypatch.setattr(parallel, "AT_ONCE_S", 60.0)  # however slow this machine is
+    assert len(set(in_parallel(lambda _: threading.get_ident(), range(1000), role="test"))) == 1
+
+
+def test_calls_that_wait_for_no_answer_are_given_up_in_time():
+    with pytest.raises(AnswerTimeoutError):
+        in_parallel(abs, range(10**9), role="test", give_up_at=time.monotonic() + 0.05)
