@@ -1,0 +1,122 @@
+"""Load from a store as slow as S3 to the CPU and to a fake CUDA device: does the way to a device cost speed?
+
+    make test-packages && python benchmarks/bench_fake_device.py [--rounds 7] [--bytes N]
+
+Guarantees: all of the engine's GPU pipeline runs (pinned slots, streams, events, copies), against the fake driver of
+`tests/gpu/fake_driver`. What is fake: its device memory is this machine's, all of it touched before the clock runs, as
+a device's needs no page faults; and a processor does the copies that a device's own engine would do. Each run is a
+fresh process. The goal is a difference of 5 % at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from checkpoint import make_or_reuse
+from measure import MASK, Measurement, tensor_digest, touch_and_free
+from paced_origin import Pace, PacedOrigin
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent / "tests"
+DEVICES = ("cpu", "cuda")
+ALIGNMENT = 512  # of tensors, as torch's allocator gives it
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--bytes", type=int, default=2 << 30, help="size of the checkpoint (default 2 GiB)")
+    parser.add_argument("--child", choices=DEVICES, help=argparse.SUPPRESS)
+    arguments, rest = parser.parse_known_args()
+    if arguments.child:
+        print(json.dumps(figures_of(arguments.child, arguments.bytes, *rest)))
+        return
+    shards = make_or_reuse((HERE.parent / ".bench" / f"model-{arguments.bytes}").resolve(), arguments.bytes, 4)
+    runs: dict[str, list[dict[str, Any]]] = {device: [] for device in DEVICES}
+    with tempfile.TemporaryDirectory() as folder, PacedOrigin(shards[0].parents[1], Pace()) as origin:
+        driver = compiled_driver(Path(folder))
+        urls = [f"s3://{path.parent.name}/{path.name}" for path in shards]
+        for number in range(arguments.rounds):
+            for device in DEVICES[:: -1 if number % 2 else 1]:
+                own = ["--child", device, "--bytes", str(arguments.bytes)]
+                command = [sys.executable, __file__, *own, str(driver), origin.http_url, *urls]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                runs[device].append(json.loads(done.stdout))
+    if len({(run["bytes"], run["digest"]) for own in runs.values() for run in own}) != 1:
+        raise SystemExit("not all runs gave the same tensors")
+    speeds = {device: [run["bytes"] / run["seconds"] / 1e9 for run in own] for device, own in runs.items()}
+    for device, own in speeds.items():
+        cpu = statistics.median(run["cpu_seconds"] / run["bytes"] * 1e9 for run in runs[device])
+        middle, best = statistics.median(own), max(own)
+        print(f"{device:5} median {middle:5.2f}  best {best:5.2f}  min {min(own):5.2f} GB/s  {cpu:5.2f} CPU-s/GB")
+    ratios = [function(speeds["cuda"]) / function(speeds["cpu"]) for function in (statistics.median, max)]
+    print(f"to the fake device: {ratios[0]:.2f} of the CPU by the medians, {ratios[1]:.2f} by the bests")
+
+
+def compiled_driver(folder: Path) -> Path:
+    """Compile the fake driver as the tests do."""
+    sys.path.insert(0, str(TESTS))
+    from gpu.fake_devices import compile_fake
+
+    return compile_fake("fake_cuda", folder)
+
+
+def figures_of(device: str, touch_bytes: int, driver: str, endpoint: str, *urls: str) -> dict[str, Any]:
+    """Load once in this process; return what it took."""
+    sys.path.insert(0, str(TESTS))
+    from gpu.fake_devices import FakeTorchCuda, attached_fake_gpu
+
+    import streamer
+
+    how: dict[str, Any] = {
+        "storage_options": {"key": "key", "secret": "secret", "endpoint_url": endpoint},
+        "progress": False,
+        "device": device,
+    }
+    with attached_fake_gpu(Path(driver)) as gpu:
+        gpu.place_everything(0)
+        touch_and_free(touch_bytes, huge_pages=True)
+        if device == "cuda":
+            memory = DeviceMemory(int(touch_bytes * 1.1))
+            FakeTorchCuda.empty = lambda _, shape, dtype, index: FakeTorchCuda.place(memory.take(shape, dtype), index)
+        with Measurement() as measured:
+            loaded = streamer.load(list(urls), **how)
+        on_device = sum(tensor.data_ptr() in FakeTorchCuda.placed for tensor in loaded.values())
+        assert on_device == (len(loaded) if device == "cuda" else 0), "not where it should be"
+        digests = [tensor_digest(name, tensor) for name, tensor in loaded.items()]
+        del loaded
+    size_bytes, digest = (sum(column) & MASK for column in zip(*digests, strict=True))
+    return {"bytes": size_bytes, "digest": digest, **measured.to_dict()}
+
+
+class DeviceMemory:
+    """The memory of the fake device: one mapping that was written to, of which tensors take pieces."""
+
+    def __init__(self, size_bytes: int) -> None:
+        import torch
+
+        mapping = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+        self._all = torch.frombuffer(mapping, dtype=torch.uint8).zero_()
+        self._taken = 0
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Give the next piece, as a tensor."""
+        import torch
+
+        size_bytes = torch.empty(shape, dtype=dtype, device="meta").nbytes
+        begin = self._taken
+        self._taken += -(-size_bytes // ALIGNMENT) * ALIGNMENT
+        return self._all[begin : begin + size_bytes].view(dtype).view(shape)
+
+
+if __name__ == "__main__":
+    main()
