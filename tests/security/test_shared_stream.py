@@ -47,15 +47,15 @@ def test_a_stream_that_another_thread_closes_was_closed_and_is_not_broken_regres
     """It was told as "delivered without its bytes", a fault of the engine."""
     save_file({f"t{number}": torch.zeros(10) for number in range(3000)}, tmp_path / "model.safetensors")
     with streamer.stream(tmp_path, progress=False) as stream:
-        taken = stream._session.take
+        taken = stream._session.take_all
 
-        def close_then_take(item: int) -> object:
-            if item == 100:
+        def close_then_take(items: list[int]) -> object:
+            if 100 in items:
                 closing = threading.Thread(target=stream.close)
                 closing.start()
                 closing.join()
-            return taken(item)
+            return taken(items)
 
-        stream._session.take = close_then_take
+        stream._session.take_all = close_then_take
         with pytest.raises(streamer.LoadCancelledError):
             dict(stream)
