@@ -2,52 +2,115 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 namespace streamer {
 namespace {
 
-// `count` periods of 60 ms, a `share` of each asleep, at a rate for each request in flight.
-void run(InFlightWindow& window, int count, double share, double bytes_per_second_each) {
-  TimePoint now = Clock::now();
-  double received = 0;
-  window.restart(now, 0);
-  for (int i = 0; i < count; ++i) {
-    const TimePoint end = after(now, 0.06);
-    received += 0.06 * bytes_per_second_each * window.size();
-    window.record_sleep(after(now, 0.06 * (1 - share)), end, static_cast<std::uint64_t>(received));
-    now = end;
+constexpr RequestAdvice kDistant{.is_distant = true, .first_byte_s = 0.03};
+constexpr double kPeriodS = 0.06;
+
+// A reactor whose requests are all under way, while others of its load do the same.
+class Reactor {
+ public:
+  explicit Reactor(unsigned max_size, const RequestAdvice& advice = {}) : window(max_size, advice) {
+    window.restart(now_, {});
   }
-}
+
+  // So many periods, a `share` of each asleep, at so many bytes per second for each request and at
+  // most `line` for all.
+  void run(int periods, double share, double each, double line = 1e12) {
+    for (int i = 0; i < periods; ++i) {
+      const TimePoint end = after(now_, kPeriodS);
+      received_ += kPeriodS * std::min(each * window.size(), line);
+      const auto bytes = static_cast<std::uint64_t>(received_);
+      window.record_sleep(after(now_, kPeriodS * (1 - share)), end, {bytes, bytes});
+      now_ = end;
+    }
+  }
+
+  InFlightWindow window;
+
+ private:
+  TimePoint now_ = Clock::now();
+  double received_ = 0;
+};
 
 TEST_CASE("slow connections that leave the reactor asleep double the window up to the limit") {
-  InFlightWindow window(30);
-  CHECK(window.size() == 4);
-  run(window, 2, 0.9, 50e6);
-  CHECK(window.size() == 16);
-  run(window, 5, 0.9, 50e6);
-  CHECK(window.size() == 30);
+  Reactor reactor(30);
+  CHECK(reactor.window.size() == 4);
+  reactor.run(2, 0.9, 50e6);
+  CHECK(reactor.window.size() == 16);
+  reactor.run(5, 0.9, 50e6);
+  CHECK(reactor.window.size() == 30);
 }
 
 TEST_CASE("of a distant server more is asked from the start, within the limit") {
-  CHECK(InFlightWindow(30, true).size() == 16);
-  CHECK(InFlightWindow(8, true).size() == 8);
+  CHECK(Reactor(30, kDistant).window.size() == 16);
+  CHECK(Reactor(8, kDistant).window.size() == 8);
+}
+
+TEST_CASE("a window that grew fourfold waits until that has been judged") {
+  Reactor reactor(1000, kDistant);
+  reactor.run(2, 0.9, 50e6);
+  CHECK(reactor.window.size() == 64);
+  reactor.run(3, 0.9, 50e6);  // of four waits and the time to judge
+  CHECK(reactor.window.size() == 64);
+  reactor.run(5, 0.9, 50e6);
+  CHECK(reactor.window.size() > 64);
+}
+
+TEST_CASE("behind a full line the window keeps what was worth it, and tries again after a rest") {
+  Reactor reactor(64, kDistant);
+  reactor.run(2, 0.9, 50e6, 900e6);  // 18 requests fill the line
+  CHECK(reactor.window.size() == 64);
+  reactor.run(8, 0.9, 50e6, 900e6);
+  CHECK(reactor.window.size() >= 18);
+  CHECK(reactor.window.size() <= 20);
+  reactor.run(25, 0.9, 50e6, 900e6);
+  CHECK(reactor.window.size() <= 20);
+  reactor.run(10, 0.9, 50e6, 3200e6);  // the line became wider
+  CHECK(reactor.window.size() == 64);
+}
+
+TEST_CASE("a window that brings less than it did when it was smaller is that small again") {
+  Reactor reactor(64, kDistant);
+  reactor.run(2, 0.9, 50e6);
+  CHECK(reactor.window.size() == 64);
+  reactor.run(8, 0.9, 10e6);
+  CHECK(reactor.window.size() == 16);
+}
+
+TEST_CASE("a window that grew while others took less of the line is not worth it") {
+  InFlightWindow window(64, kDistant);
+  TimePoint now = Clock::now();
+  window.restart(now, {});
+  double own = 0;
+  for (int i = 0; i < 10; ++i) {
+    own += kPeriodS * window.size() * 10e6;  // grows with the window, and the others' falls as much
+    const auto all = static_cast<std::uint64_t>((i + 1) * kPeriodS * 1e9);
+    window.record_sleep(now, after(now, kPeriodS), {static_cast<std::uint64_t>(own), all});
+    now = after(now, kPeriodS);
+  }
+  CHECK(window.size() == 16);
 }
 
 TEST_CASE("a busy reactor keeps its window, and so does one with fast connections") {
-  InFlightWindow window(30);
-  run(window, 20, 0.2, 50e6);
-  CHECK(window.size() == 4);
-  run(window, 20, 0.9, 250e6);
-  CHECK(window.size() == 4);
+  Reactor reactor(30);
+  reactor.run(20, 0.2, 50e6);
+  CHECK(reactor.window.size() == 4);
+  reactor.run(20, 0.9, 250e6);
+  CHECK(reactor.window.size() == 4);
 }
 
-TEST_CASE("a line that is full gets no more requests") {
-  InFlightWindow window(30);
-  run(window, 20, 0.9, 100e3);
-  CHECK(window.size() == 4);
+TEST_CASE("a line that brings next to nothing gets no more requests") {
+  Reactor reactor(30);
+  reactor.run(20, 0.9, 100e3);
+  CHECK(reactor.window.size() == 4);
 }
 
 TEST_CASE("a limit learnt later holds, and leaves room for one") {
-  InFlightWindow window(64);
+  InFlightWindow window(64, {});
   window.limit(3);
   CHECK(window.size() == 3);
   window.limit(5);
@@ -56,7 +119,7 @@ TEST_CASE("a limit learnt later holds, and leaves room for one") {
   CHECK(window.size() == 1);
 }
 
-TEST_CASE("the limit may be below the first size") { CHECK(InFlightWindow(1).size() == 1); }
+TEST_CASE("the limit may be below the first size") { CHECK(InFlightWindow(1, {}).size() == 1); }
 
 }  // namespace
 }  // namespace streamer

@@ -46,7 +46,7 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       counters_(counters),
       server_(server_of_first(objects)),
       multi_(KeptConnections::of_process().take(*server_)),
-      window_(max_in_flight, server_->advice().is_distant),
+      window_(max_in_flight, server_->advice()),
       hedge_budget_(hedge_percent) {
   // Unset, libcurl closes all but a few when the last requests of a load end.
   curl_multi_setopt(multi_.get(), CURLMOPT_MAXCONNECTS,
@@ -280,11 +280,19 @@ HttpReactor::Flight HttpReactor::release(HttpTransfer& transfer) {
 void HttpReactor::sleep() {
   const TimePoint before = Clock::now();
   curl_multi_poll(multi_.get(), nullptr, 0, poll_timeout_ms(), nullptr);
+  const ReceivedBytes received = publish_received();
   if (has_room()) {
-    window_.restart(before, received_bytes_);
+    window_.restart(before, received);
   } else {
-    window_.record_sleep(before, Clock::now(), received_bytes_);
+    window_.record_sleep(before, Clock::now(), received);
   }
+}
+
+ReceivedBytes HttpReactor::publish_received() {
+  const std::uint64_t unpublished = received_bytes_ - published_bytes_;
+  published_bytes_ = received_bytes_;
+  const std::uint64_t others = counters_.received_bytes.fetch_add(unpublished);
+  return {.by_reactor = received_bytes_, .in_all = others + unpublished};
 }
 
 int HttpReactor::poll_timeout_ms() const {

@@ -136,7 +136,9 @@ std::optional<double> Endpoint::slow_after_s() {
 
 RequestAdvice Endpoint::advice() {
   const std::lock_guard lock(mutex_);
-  return {.bytes = size_.bytes(), .is_distant = size_.is_distant()};
+  return {.bytes = size_.bytes(),
+          .is_distant = size_.is_distant(),
+          .first_byte_s = size_.least_wait_s()};
 }
 
 bool Endpoint::has_answered() {

@@ -34,6 +34,7 @@ struct RequestAdvice {
   std::uint64_t bytes = 0;  // of one request
   // Even the quickest answer took long to begin: many requests should wait at the same time.
   bool is_distant = false;
+  double first_byte_s = 0;  // how long the quickest answer took to begin; zero while unknown
 };
 
 class Endpoint {

@@ -29,7 +29,9 @@ class RequestSize {
   std::uint64_t bytes() const { return bytes_; }
 
   // No answer began soon.
-  bool is_distant() const { return least_wait_s_ && *least_wait_s_ > kDistantS; }
+  bool is_distant() const { return least_wait_s() > kDistantS; }
+  // How long the quickest answer took to begin; zero while unknown.
+  double least_wait_s() const { return least_wait_s_.value_or(0); }
 
   // An answer, to a request of any size, began so long after it was asked for. Only the least wait
   // counts, as where processors are busy all others wait for them; and it suggests a size only
