@@ -30,9 +30,10 @@ from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offs
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_foreign_listings
 from streamer.backends.s3.options import endpoint_of, fill_times, filled_options
-from streamer.backends.s3.presigning import UrlTemplate, hold_to_region, presigned_get
+from streamer.backends.s3.presigning import hold_to_region, presigned_get, template_of
 from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.sessions import new_session
+from streamer.backends.s3.url_template import UrlTemplate
 from streamer.core.collector import collector_paused
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
@@ -152,7 +153,7 @@ class S3Client:
         client = await self._signing_client(bucket)
         url = await presigned_get(client, lifetime_s, Bucket=bucket, **parameters)
         if makes_template:
-            self._templates[bucket, lifetime_s] = await UrlTemplate.of(client, url, parameters["Key"], lifetime_s)
+            self._templates[bucket, lifetime_s] = await template_of(client, url, parameters["Key"])
         return url
 
     async def _signing_client(self, bucket: str) -> Any:

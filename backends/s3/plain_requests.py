@@ -1,13 +1,12 @@
 """The usual requests about objects in S3 (size and version, listing, signed URL) with a plain login.
 
-Guarantees: what is returned is what botocore would return; botocore's own signers sign. Only an answer that is exactly
-as expected counts, at once and from the server that was asked: everything else is left to botocore, and no error of its
-own is raised here.
+Guarantees: what is returned is what botocore would return; its own signers sign, or what agreed with them. Only an
+answer that is exactly as expected counts, at once and from the server that was asked: everything else is left to
+botocore, and no error of its own is raised here.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,14 +17,12 @@ from streamer.backends.client.control_requests import Answer, ask
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.listing_page import parse_page
 from streamer.backends.s3.plain_login import PlainLogin
+from streamer.backends.s3.url_template import PLAIN_KEY, UrlTemplate
 from streamer.core.collector import collector_paused
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
 
-__all__ = ["PLAIN_KEY", "PlainRequests"]
-
-# Keys that are in a URL as they are.
-PLAIN_KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.~-]+(?:/(?!\Z)|\Z))+", re.ASCII)
+__all__ = ["PlainRequests"]
 
 PATIENCE_S = 1.5  # then botocore asks, which may reach another server behind the same address
 _SERVICE = "s3"
@@ -46,6 +43,7 @@ class PlainRequests:
         self._most_bytes = most_bytes
         self._connect_s = min(PATIENCE_S, times.connect_s)
         self._answer_s = min(PATIENCE_S, times.connect_s + times.headers_s)
+        self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
         note_credential(login.keys.token if login.keys else None)
 
     @staticmethod
@@ -69,12 +67,15 @@ class PlainRequests:
         url = self._login.url_of(bucket)
         if url is None or not PLAIN_KEY.fullmatch(key):
             return None
-        if self._login.keys is None:
+        keys, template = self._login.keys, self._templates.get((bucket, lifetime_s))
+        if keys is None:
             return f"{url}/{key}"
+        if template is not None and (signed := template.url(key)) is not None:
+            return signed
         auth, new_request = _signers()
         request = new_request("GET", f"{url}/{key}")
-        signer = auth.S3SigV4QueryAuth(self._login.keys, _SERVICE, self._login.region, expires=lifetime_s)
-        signer.add_auth(request)
+        auth.S3SigV4QueryAuth(keys, _SERVICE, self._login.region, expires=lifetime_s).add_auth(request)
+        self._templates[bucket, lifetime_s] = UrlTemplate.of(request.url, key, keys.secret_key)
         return str(request.url)
 
     def ca_file(self) -> str | None:

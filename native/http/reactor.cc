@@ -280,19 +280,14 @@ HttpReactor::Flight HttpReactor::release(HttpTransfer& transfer) {
 void HttpReactor::sleep() {
   const TimePoint before = Clock::now();
   curl_multi_poll(multi_.get(), nullptr, 0, poll_timeout_ms(), nullptr);
-  const ReceivedBytes received = publish_received();
+  counters_.received_bytes += received_bytes_ - counted_bytes_;
+  counted_bytes_ = received_bytes_;
+  const ReceivedBytes received{.by_reactor = counted_bytes_, .in_all = counters_.received_bytes};
   if (has_room()) {
     window_.restart(before, received);
   } else {
     window_.record_sleep(before, Clock::now(), received);
   }
-}
-
-ReceivedBytes HttpReactor::publish_received() {
-  const std::uint64_t unpublished = received_bytes_ - published_bytes_;
-  published_bytes_ = received_bytes_;
-  const std::uint64_t others = counters_.received_bytes.fetch_add(unpublished);
-  return {.by_reactor = received_bytes_, .in_all = others + unpublished};
 }
 
 int HttpReactor::poll_timeout_ms() const {

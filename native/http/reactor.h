@@ -83,7 +83,6 @@ class HttpReactor {
   void try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage);
   bool wait_for_descriptor(Block& block);
   void sleep();
-  ReceivedBytes publish_received();
   bool has_room() const { return active_.size() < window_.size(); }
   void ask_refresh(HttpObject& object, std::uint32_t source);
   Flight release(HttpTransfer& transfer);
@@ -103,7 +102,7 @@ class HttpReactor {
   HedgeBudget hedge_budget_;
   std::uint64_t full_size_bytes_ = 0;  // of the largest block so far
   std::uint64_t received_bytes_ = 0;   // by all transfers, since the start
-  std::uint64_t published_bytes_ = 0;  // of those, what the counters have
+  std::uint64_t counted_bytes_ = 0;    // of those, what the counters have
   std::optional<TimePoint> retry_at_;
   TimePoint next_deadline_check_{};
   bool is_lane_finished_ = false;

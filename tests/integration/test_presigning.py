@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from streamer.backends.s3 import presigning
+from streamer.backends.s3 import presigning, url_template
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.store import S3Store
 
@@ -85,7 +85,7 @@ def test_versions_are_left_to_botocore(client, by_botocore):
 def test_a_template_is_soon_made_anew(client, by_botocore, monkeypatch):
     client.signed_get("signed", LIFETIME_S, Key="first")
     now = time.monotonic()
-    monkeypatch.setattr(presigning.time, "monotonic", lambda: now + presigning.TEMPLATE_LIFETIME_S + 1)
+    monkeypatch.setattr(url_template.time, "monotonic", lambda: now + url_template.LIFETIME_S + 1)
     client.signed_get("signed", LIFETIME_S, Key="second")
     assert by_botocore == ["first", "second"]
 

@@ -212,6 +212,7 @@ def test_a_signature_says_when_it_expires_and_does(
     assert query(source)["X-Amz-Expires"] == "600"
     past = datetime.fromtimestamp(before - 601, timezone.utc)
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: past)
+    store = opened(s3_server, f"s3://{bucket}/a.bin")  # which has signed no URL of the bucket yet
     assert get(store.source(_info(store)))[0] == 403
 
 
