@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 from threading import Lock
 
 from streamer.core.checkpoint.catalog import Catalog
@@ -129,7 +130,7 @@ def _find(store: Store, infos: Sequence[ObjectInfo], index_path: str | None) -> 
             refusal = error
     raise ObjectNotFoundError(
         f"there is no manifest beside {infos[0].uri}",
-        hint=f"Write one: python -m streamer manifest {_example_of(infos, index_path)}",
+        hint=f"Write one: python -m streamer manifest {quote(_example_of(infos, index_path))}",
     ) from refusal
 
 

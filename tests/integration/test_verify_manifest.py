@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import stat
 from pathlib import Path
@@ -143,6 +144,14 @@ def test_without_a_manifest_the_error_names_the_command(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(3)}, tmp_path / "a.safetensors")
     with pytest.raises(streamer.ObjectNotFoundError, match=r"python -m streamer manifest .*a\.safetensors"):
         streamer.load(tmp_path, verify="manifest")
+
+
+def test_that_command_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    path = tmp_path / "my model; v2.safetensors"
+    save_file({"w": torch.zeros(3)}, path)
+    with pytest.raises(streamer.ObjectNotFoundError) as caught:
+        streamer.load(path, verify="manifest")
+    assert shlex.split(str(caught.value.hint))[-1] == str(path)
 
 
 def without_numbers(model: Path) -> list[Path]:
