@@ -61,13 +61,21 @@ def no_shard(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) 
 
 def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
     others = [name for name in names if name.endswith(_OTHER_WEIGHTS)]
-    steps = ["Name one of its folders"] if any(name.endswith("/") for name in names) else []
+    hidden = [name for name in names if name.startswith(".") and name.endswith(".safetensors")]
+    steps = ["Name one of its folders"] if any(name.endswith("/") and name != "/" for name in names) else []
+    if "/" in names:  # a folder without a name, which no URI of a folder can end in
+        steps.append("Names there have two slashes in a row: name the files")
+    if hidden:
+        steps.append(f"{_shown(hidden[0])} is hidden, and so no shard of the folder: rename it, or name it itself")
     if others:
-        first = printable(others[0][:SHOWN_CHARACTERS])
-        steps.append(f"{first} has another format: convert it, or fetch the *.safetensors")
+        steps.append(f"{_shown(others[0])} has another format: convert it, or fetch the *.safetensors")
     hint = ". ".join(steps) or "Check its name, and that its upload or download is complete"
     held = enumerated(sorted(names, key=lambda name: not name.endswith(("/", *_OTHER_WEIGHTS))))
     return ObjectNotFoundError(f"the folder holds no *.safetensors file, but {held}", uri=label, hint=hint)
+
+
+def _shown(name: str) -> str:
+    return printable(name[:SHOWN_CHARACTERS])
 
 
 def _glance(store: Store, folder: str) -> list[str]:

@@ -97,6 +97,20 @@ def test_hidden_files_are_no_shards(tmp_path: Path) -> None:
     assert list(streamer.load(tmp_path / ".draft.safetensors")) == ["b"]
 
 
+def test_a_folder_of_hidden_files_alone_says_why_it_holds_no_shard(tmp_path: Path) -> None:
+    (tmp_path / ".draft.safetensors").touch()
+    assert said(tmp_path).endswith(
+        ".draft.safetensors is hidden, and so no shard of the folder: rename it, or name it itself"
+    )
+
+
+def test_a_folder_without_a_name_is_not_called_one_to_name(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    """Object stores have such names: `folder//model.safetensors`."""
+    for store in ("posix.store.PosixStore", "fsspec.store.FsspecStore"):
+        monkeypatch.setattr(f"streamer.backends.{store}.glance", lambda *_: ["/"])
+    assert said(folder).endswith("but /. Names there have two slashes in a row: name the files")
+
+
 def test_an_unfinished_download_beside_the_shards_is_remarked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A shard may be missing, and nothing else tells it."""
     save_file({"a": torch.ones(2)}, tmp_path / "model-1.safetensors")
