@@ -101,7 +101,8 @@ void Endpoint::finish_well(const OutageTicket& ticket, double seconds, bool is_f
 void Endpoint::record_answer(std::uint64_t bytes, const AnswerTimes& times) {
   const std::lock_guard lock(mutex_);
   const bool is_suggested = size_.record_wait(times.first_byte_s);
-  const bool is_tried = size_.record(bytes, times.complete_s, window_.in_flight() + 1);
+  const bool is_tried =
+      size_.record(bytes, times.complete_s, window_.in_flight() + 1, times.first_byte_s);
   const bool is_changed = is_suggested || is_tried;
   if (is_changed) latency_ = {};  // of requests of another size
 }

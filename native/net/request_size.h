@@ -7,6 +7,7 @@
 // all requests in flight bring per second: the size doubles as long as that is more, and is tried
 // again now and then, because a network changes. (decision 0006) It starts where the wait for the
 // first byte suggests: a load is short, and the first answers of a process are to small requests.
+// An attempt goes as far as the last waits suggest: earlier ones may have been for other objects.
 //
 // Not thread-safe; Endpoint calls it under its lock.
 #pragma once
@@ -16,7 +17,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <utility>
 
 namespace streamer {
 
@@ -40,19 +43,20 @@ class RequestSize {
     if (least_wait_s_ && seconds >= *least_wait_s_) return false;
     least_wait_s_ = seconds;
     if (settled_speed_ > 0) return false;
-    const auto suggested = std::bit_floor(static_cast<std::uint64_t>(seconds * kWaitedBytes));
-    const std::uint64_t bytes = std::clamp(suggested, kFirstBytes, kMostBytes);
+    const std::uint64_t bytes = suggested_by(seconds);
     if (bytes == bytes_) return false;
     bytes_ = settled_bytes_ = bytes;
     count_ = 0;
+    least_wait_of_samples_s_ = kNever;
     return true;
   }
 
   // A request for `bytes` was answered within `seconds`, making the connection not included, while
   // `in_flight` were under way, itself included. True when the size is another one from here on.
-  // Requests of another size tell nothing.
-  bool record(std::uint64_t bytes, double seconds, std::uint32_t in_flight) {
+  // Requests of another size tell nothing. `wait_s`: of these seconds, until the first byte came.
+  bool record(std::uint64_t bytes, double seconds, std::uint32_t in_flight, double wait_s = 0) {
     if (bytes != bytes_) return false;
+    least_wait_of_samples_s_ = std::min(least_wait_of_samples_s_, wait_s);
     // By Little's law the server answers one in so many seconds. The time of a request alone would
     // not do: where they queue at the server it grows with each that is added, and more are added
     // while the size is tried.
@@ -73,8 +77,15 @@ class RequestSize {
   static constexpr double kWaitedBytes = 4 * 90e6;
   static constexpr unsigned kFirstRest = 8;  // times kSamples requests until the next attempt
   static constexpr unsigned kLongestRest = 64;
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  static std::uint64_t suggested_by(double wait_s) {
+    const double bytes = std::min(wait_s * kWaitedBytes, static_cast<double>(kMostBytes));
+    return std::max(std::bit_floor(static_cast<std::uint64_t>(bytes)), kFirstBytes);
+  }
 
   bool decide(double bytes_per_second) {
+    const std::uint64_t suggested = suggested_by(std::exchange(least_wait_of_samples_s_, kNever));
     const bool is_attempt = bytes_ > settled_bytes_;
     if (is_attempt && bytes_per_second < settled_speed_ * kGain) {
       bytes_ = settled_bytes_;
@@ -85,7 +96,7 @@ class RequestSize {
     settled_bytes_ = bytes_;
     settled_speed_ = bytes_per_second;
     if (bytes_ == kMostBytes || (!is_attempt && rest_ > 0 && rest_-- > 0)) return false;
-    bytes_ *= 2;
+    bytes_ = std::max(bytes_ * 2, suggested);
     return true;
   }
 
@@ -98,6 +109,7 @@ class RequestSize {
   std::uint64_t settled_bytes_ = kFirstBytes;  // the best that is known
   double settled_speed_ = 0;                   // bytes per second with that size
   std::optional<double> least_wait_s_;         // for the first byte of an answer
+  double least_wait_of_samples_s_ = kNever;
   unsigned rest_ = 0;
   unsigned next_rest_ = kFirstRest;
   std::array<double, kSamples> samples_{};

@@ -59,6 +59,24 @@ TEST_CASE("a wait suggests nothing any more once sizes were tried") {
   CHECK(size.bytes() == tried);
 }
 
+TEST_CASE("an attempt goes as far as the last waits suggest") {
+  RequestSize size;
+  size.record_wait(0.001);  // for other objects
+  CHECK(size.bytes() == RequestSize::kFirstBytes);
+  const auto answer_late = [&size](int count) {
+    for (int i = 0; i < count; ++i) {
+      size.record_wait(0.17);
+      size.record(size.bytes(), 0.17, kInFlight, 0.17);
+    }
+  };
+  answer_late(15);
+  CHECK(size.bytes() == RequestSize::kFirstBytes);
+  answer_late(1);
+  CHECK(size.bytes() == RequestSize::kMostBytes);
+  answer_late(100);
+  CHECK(size.bytes() == RequestSize::kMostBytes);
+}
+
 TEST_CASE("where a request takes as long as its bytes, small ones stay") {
   RequestSize size;
   int small = 0;
