@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.quoting import printable
-from streamer.core.store.glances import SHOWN_CHARACTERS, GlancingStore, enumerated, near_names
+from streamer.core.store.glances import SHARD_SUFFIX, SHOWN_CHARACTERS, GlancingStore, enumerated, near_names
 from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
 
 __all__ = ["is_pattern", "no_match", "no_shard", "nothing_there"]
@@ -61,7 +61,7 @@ def no_shard(store: Store, label: str, root: str, listed: Sequence[ObjectInfo]) 
 
 def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
     others = [name for name in names if name.endswith(_OTHER_WEIGHTS)]
-    hidden = [name for name in names if name.startswith(".") and name.endswith(".safetensors")]
+    hidden = [name for name in names if name.startswith(".") and name.endswith(SHARD_SUFFIX)]
     steps = ["Name one of its folders"] if any(name.endswith("/") and name != "/" for name in names) else []
     if "/" in names:  # a folder without a name, which no URI of a folder can end in
         steps.append("Names there have two slashes in a row: name the files")

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from streamer.core.quoting import printable, quoted
 
-__all__ = ["SHOWN_CHARACTERS", "GlancingStore", "enumerated", "folders_among", "near_names"]
+__all__ = ["SHARD_SUFFIX", "SHOWN_CHARACTERS", "GlancingStore", "enumerated", "folders_among", "near_names"]
 
 LONGEST_COMPARED = 300  # characters: difflib is quadratic in the length
 MOST_COMPARED = 1000  # names: an error must not take seconds
