@@ -101,23 +101,25 @@ def normalized(name: str) -> str:
 def _with_entry_points(path: list[str], group: str) -> Iterator[tuple[Distribution, list[EntryPoint]]]:
     """Find the distributions on a path that have entry points of the group."""
     for entry in path:
-        for distribution, all_points in _read(entry, _changed_at(entry), tuple(sys.meta_path)):
-            points = [point for point in all_points if point.group == group]
+        for distribution, text in _read(entry, _changed_at(entry), tuple(sys.meta_path)):
+            if group not in text:  # most are of other groups, and parsing takes longer than reading
+                continue
+            points = [point for point in distribution.entry_points if point.group == group]
             if points:
                 yield distribution, points
 
 
 @lru_cache(maxsize=64)
-def _read(entry: str, *_key: object) -> list[tuple[Distribution, list[EntryPoint]]]:
-    """Read the entry points in a folder once, and again when it has changed: 0.1 ms for each distribution.
+def _read(entry: str, *_key: object) -> list[tuple[Distribution, str]]:
+    """Read the files of entry points in a folder once, and again when it has changed: 0.03 ms for each distribution.
 
     An installer makes and removes folders, which changes the time of theirs; Python trusts that time in the same way.
     The names of distributions are in their metadata, which takes half a millisecond to read, and is not read here.
     """
     from importlib.metadata import distributions  # noqa: PLC0415 (takes 15 ms)
 
-    found = ((distribution, list(distribution.entry_points)) for distribution in distributions(path=[entry]))
-    return [(distribution, points) for distribution, points in found if points]
+    found = ((distribution, distribution.read_text("entry_points.txt")) for distribution in distributions(path=[entry]))
+    return [(distribution, text) for distribution, text in found if text]
 
 
 def _changed_at(entry: str) -> int | None:
