@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from streamer.core.outages.meter import OutageMeter
+from streamer.core.outages.earlier_counters import EarlierCounters
 from streamer.core.quoting import printable
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 
@@ -20,7 +20,16 @@ _READERS: dict[type[Source], str] = {
     PythonSource: "python",
 }
 # Fields with the names of the engine's counters; fields that a second read adds to; fields of which the larger counts.
-_COUNTERS = ("retries", "rereads", "hedges", "credential_refreshes", "peak_held_bytes", "peak_pinned_bytes")
+_COUNTERS = (
+    "retries",
+    "rereads",
+    "hedges",
+    "credential_refreshes",
+    "outages",
+    "probes",
+    "peak_held_bytes",
+    "peak_pinned_bytes",
+)
 _SUMMED = ("bytes_read", "requests", "retries", "outages", "waited_s", "probes", "hedges", "credential_refreshes")
 _HIGHEST = ("peak_held_bytes", "peak_pinned_bytes")
 
@@ -51,7 +60,7 @@ class LoadReport:
         bytes: Bytes of these tensors.
         bytes_read: Bytes requested from the storage for them, with dropped gaps, without headers.
         seconds: From the call to the last tensor.
-        requests: Range requests sent, including retries; 0 without HTTP.
+        requests: Range requests sent, including retries and those for headers; 0 without HTTP.
         retries: Blocks that were retried.
         outages: How often the load waited for a server that failed as a whole, or throttled.
         waited_s: Seconds of waiting in outages, the sum over all servers.
@@ -130,7 +139,7 @@ class LoadReport:
 def load_report(
     uri: str,
     stats: Mapping[str, int],
-    before: OutageMeter,
+    earlier: EarlierCounters,
     *,
     stages: Mapping[str, float],
     bytes_read: int,
@@ -145,7 +154,7 @@ def load_report(
     Args:
         uri: The URI that was loaded.
         stats: The engine's counters.
-        before: The waits before the engine began.
+        earlier: The counters of the stages before.
         stages: Seconds by stage.
         bytes_read: As planned.
         sources: Of the shards that were read.
@@ -154,17 +163,16 @@ def load_report(
         device_path: The result of `device_path` in the module of this name.
         is_complete: Whether every tensor was delivered.
     """
-    same: dict[str, Any] = {name: stats[name] for name in _COUNTERS}
+    counters = earlier.added_to(stats)
+    same: dict[str, Any] = {name: counters[name] for name in _COUNTERS}
     return LoadReport(
         uri=uri,
         tensors=stats["items_delivered"],
         bytes=stats["bytes_delivered"],
         bytes_read=bytes_read,
         seconds=sum(stages.values()),
-        requests=stats["http_requests"],
-        outages=stats["outages"] + before.outages,
-        waited_s=stats["waited_us"] / 1e6 + before.waited_s,
-        probes=stats["probes"] + before.probes,
+        requests=counters["http_requests"],
+        waited_s=counters["waited_us"] / 1e6,
         **same,
         readers=dict(Counter(_READERS[type(source)] for source in sources)),
         remarks=(*_remarks_of(sources), *remarks),

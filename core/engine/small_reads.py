@@ -48,6 +48,6 @@ def read_ranges(
             for index, each in enumerate(objects)
         ]
     finally:
-        settings.meter.add(session.stats())
+        settings.earlier.add(session.stats())
         session.close()
     return contents, pinned

@@ -11,7 +11,7 @@ from streamer.core.options.environment_names import warn_of_typos
 from streamer.core.options.limits import Limits
 from streamer.core.options.machine import memory_bytes, processors
 from streamer.core.options.options import GIB, MIB, Options
-from streamer.core.outages.meter import OutageMeter
+from streamer.core.outages.earlier_counters import EarlierCounters
 
 __all__ = ["Settings", "resolve"]
 
@@ -45,7 +45,7 @@ class Settings(Options):
         limits: The most to take of a server's answers while a checkpoint is located.
         max_bytes_per_second: 0: no limit.
         began: Monotonic time from which `deadline_s` counts; None: from the beginning of each read.
-        meter: Adds up the waits before the tensors were read.
+        earlier: Counts what happens before the tensors are read.
     """
 
     pinned_bytes: int
@@ -58,7 +58,7 @@ class Settings(Options):
     python_block_bytes: int
     limits: Limits
     began: float | None = None
-    meter: OutageMeter = field(default_factory=OutageMeter, compare=False)
+    earlier: EarlierCounters = field(default_factory=EarlierCounters, compare=False)
 
     @property
     def deadline(self) -> Deadline:

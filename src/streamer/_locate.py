@@ -101,7 +101,7 @@ class _Lookup:
             raise deadline.error(message, redact(wanted[0][0])) from None
         finally:
             patience.end()
-            self.settings.meter.add(patience.stats())
+            self.settings.earlier.add(patience.stats())
 
     def _groups(self, wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
         """Give neighbours that one store has together."""

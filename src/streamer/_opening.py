@@ -11,7 +11,7 @@ from streamer._progress import ProgressOption
 from streamer.core.checkpoint.selection import NamesOption
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.options.options import Options
-from streamer.core.outages.meter import OutageMeter
+from streamer.core.outages.earlier_counters import EarlierCounters
 from streamer.core.tensors.frameworks import Framework, framework_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,6 @@ class Opening:
         """Locate the checkpoint and read its headers; raises as `streamer.load` does."""
         checkpoint = open_checkpoint(self.uri, self.storage_options, self.options, self.fs, self.verify)
         # Each read has the whole deadline, and a report of its own.
-        checkpoint.settings = replace(checkpoint.settings, began=None, meter=OutageMeter())
+        checkpoint.settings = replace(checkpoint.settings, began=None, earlier=EarlierCounters())
         checkpoint.stages = {}
         return checkpoint

@@ -105,7 +105,7 @@ class Stream(Generic[TensorT]):
         return load_report(
             self._checkpoint.label,
             stats,
-            settings.meter,
+            settings.earlier,
             stages={**self._checkpoint.stages, "read": (self._ended or time.perf_counter()) - self._started},
             bytes_read=self._plan.span_bytes,
             sources=list(shards.values()),

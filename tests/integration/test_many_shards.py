@@ -128,3 +128,12 @@ def test_shards_of_two_folders_keep_their_order(shards, s3_server):
     loaded = streamer.load(uris, storage_options=s3_server.storage_options())
     assert_same(loaded, all_of(contents))
     assert [*loaded] == [f"t{i}" for i in range(SHARDS)]
+
+
+@pytest.mark.server
+def test_the_report_counts_requests_for_headers_too(shards, s3_server):
+    folder, _ = shards
+    uri = s3_server.upload_folder(folder, "many", "counted")
+    with streamer.stream(uri, storage_options=s3_server.storage_options()) as stream:
+        assert len(list(stream)) == SHARDS
+    assert stream.report.requests == 2 * SHARDS  # a header, and a block

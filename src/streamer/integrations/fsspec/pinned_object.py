@@ -15,7 +15,7 @@ from streamer.core.engine.byte_stream import ByteStream
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import ChangedError
 from streamer.core.options.settings import Settings
-from streamer.core.outages.meter import OutageMeter
+from streamer.core.outages.earlier_counters import EarlierCounters
 from streamer.core.store.sources import HttpSource, ObjectInfo
 
 __all__ = ["LookUp", "Opened", "PinnedObject"]
@@ -99,7 +99,7 @@ class PinnedObject:
 
     def fresh_settings(self) -> Settings:
         """Give each read the whole deadline."""
-        return replace(self.settings, began=None, meter=OutageMeter())
+        return replace(self.settings, began=None, earlier=EarlierCounters())
 
     def _looked_up_again(self) -> SourceObject:
         opened = self._look_up(self._path)
