@@ -56,13 +56,13 @@ Plan plan_of(const py::buffer& items, const py::buffer& spans) {
 }
 
 // Waits in slices, so that Ctrl-C is seen within a tenth of a second.
-Delivery wait_interruptibly(Session& session, double timeout_s) {
+Delivery wait_interruptibly(Session& session, double timeout_s, std::uint64_t enough_bytes) {
   constexpr double kSliceS = 0.1;
   for (double left_s = timeout_s;; left_s -= kSliceS) {
     Delivery delivery;
     {
       const py::gil_scoped_release unlocked;
-      delivery = session.wait(std::min(kSliceS, left_s));
+      delivery = session.wait(std::min(kSliceS, left_s), enough_bytes);
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     const bool has_news = !delivery.items.empty() || !delivery.to_refresh.empty() ||
@@ -197,7 +197,7 @@ void register_session(py::module_& module) {
       .def("next_to_allocate", &Session::next_to_allocate)
       .def("has_abandoned_copies", &Session::has_abandoned_copies)
       .def("is_forked", &Session::is_forked)
-      .def("wait", &wait_interruptibly, py::arg("timeout_s"))
+      .def("wait", &wait_interruptibly, py::arg("timeout_s"), py::arg("enough_bytes") = 0)
       .def("take", &take, py::arg("items"))
       .def("renew", &Session::renew, py::arg("source"), py::arg("target"))
       .def(

@@ -20,6 +20,7 @@ class DeliveryQueue {
   // Its last byte landed.
   void complete(std::uint32_t item) {
     state_[item] = State::kComplete;
+    ++completed_;
     if (!in_item_order_) {
       ready_.push_back(item);
       return;
@@ -40,6 +41,7 @@ class DeliveryQueue {
 
   std::uint64_t delivered() const { return delivered_; }
   bool has_delivered_all() const { return delivered_ == state_.size(); }
+  bool has_completed_all() const { return completed_ == state_.size(); }
 
   // Delivered, and not taken yet.
   bool may_take(std::uint32_t item) const {
@@ -62,6 +64,7 @@ class DeliveryQueue {
   bool in_item_order_;
   std::uint32_t next_in_order_ = 0;  // the first item that was not ready yet; in item order alone
   std::uint32_t front_ = 0;
+  std::uint64_t completed_ = 0;
   std::uint64_t delivered_ = 0;
 };
 

@@ -76,6 +76,8 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
       if (is_there_more) lane.has_work.notify_one();
       return result;
     }
+    // A reader that lacks memory has the consumer take what is finished.
+    if (std::exchange(is_consumer_to_be_woken_, false)) has_delivery_.notify_all();
     ++lane.waiting;
     if (result.retry_at) {
       lane.has_work.wait_until(lock, *result.retry_at);
@@ -186,7 +188,8 @@ void Scheduler::read_again(Lane which, std::uint32_t index) {
 
 void Scheduler::complete(std::uint32_t item) {
   queue_.complete(item);
-  if (queue_.has_ready()) is_consumer_to_be_woken_ = true;
+  finished_bytes_ += plan_.items[item].size();
+  if (has_enough()) is_consumer_to_be_woken_ = true;
 }
 
 void Scheduler::retry_at(Lane which, Block block, TimePoint due) {

@@ -137,7 +137,9 @@ class Scheduler {
   void wake_starved();
 
   // --- the consumer ---
-  Delivery wait(double timeout_s);
+  // Waits for finished items, of `enough_bytes` together where the consumer is in no hurry; for
+  // less, once readers lack memory or nothing more will come, and after the time-out.
+  Delivery wait(double timeout_s, std::uint64_t enough_bytes = 0);
   // What wait() would give as `to_allocate`; nothing after an error.
   std::vector<std::uint32_t> next_to_allocate();
   // The memory of items of `to_allocate`, each on its device; it stays until its item is taken or
@@ -213,6 +215,7 @@ class Scheduler {
   void settle(Lane lane, std::uint32_t item);
   void read_again(Lane lane, std::uint32_t item);
   void complete(std::uint32_t item);
+  bool has_enough() const;
   void fail_locked(ReadError error);
   void stop_locked();
   void release_locked();
@@ -233,6 +236,8 @@ class Scheduler {
   Plan plan_;
   std::vector<std::uint64_t> missing_bytes_;  // by item
   DeliveryQueue queue_;
+  std::uint64_t finished_bytes_ = 0;  // of items that were not delivered yet
+  std::uint64_t enough_bytes_ = 0;    // as the consumer said in wait()
   ItemMemory memory_;
   RateLimit rate_;
   std::array<LaneQueue, kLaneCount> lanes_;

@@ -12,14 +12,22 @@ constexpr std::size_t kMostTakenAtOnce = 256;
 
 }  // namespace
 
-Delivery Scheduler::wait(double timeout_s) {
+// Whether the consumer, who may want many items at a time, is to have those that are finished.
+bool Scheduler::has_enough() const {
+  const auto is_starved = [](const LaneQueue& lane) { return lane.is_starved; };
+  return queue_.has_ready() && (finished_bytes_ >= enough_bytes_ || queue_.has_completed_all() ||
+                                std::any_of(lanes_.begin(), lanes_.end(), is_starved));
+}
+
+Delivery Scheduler::wait(double timeout_s, std::uint64_t enough_bytes) {
   {
     const Locked lock(*this);
     if (memory_.note_consumer_back()) wake_starved_locked();
   }
   std::unique_lock lock(mutex_);
+  enough_bytes_ = enough_bytes;
   const auto has_news = [this] {
-    return is_stopped_ || queue_.has_ready() || !to_refresh_.empty() || memory_.has_asked() ||
+    return is_stopped_ || has_enough() || !to_refresh_.empty() || memory_.has_asked() ||
            queue_.has_delivered_all();
   };
   has_delivery_.wait_for(lock, Seconds(timeout_s), has_news);
@@ -30,6 +38,7 @@ Delivery Scheduler::wait(double timeout_s) {
     delivery.items = queue_.deliver();
     for (const std::uint32_t item : delivery.items) {
       stats_.bytes_delivered += plan_.items[item].size();
+      finished_bytes_ -= plan_.items[item].size();
     }
     delivery.to_allocate = memory_.take_asked();
   }

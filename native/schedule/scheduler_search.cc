@@ -90,7 +90,10 @@ std::optional<Block> Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, S
     lane.retries.emplace(TimePoint::min(), std::move(*block));
     block.reset();
   }
-  if (!block) lane.is_starved = true;
+  if (!block) {
+    lane.is_starved = true;
+    if (has_enough()) is_consumer_to_be_woken_ = true;
+  }
   return block;
 }
 

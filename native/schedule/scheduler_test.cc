@@ -236,6 +236,72 @@ TEST_CASE("stopping wakes every reader and the consumer") {
   CHECK(woken == 1);
 }
 
+TEST_CASE(
+    "a consumer in no hurry is woken for enough bytes, for a reader without memory, at the end") {
+  const auto finish_one = [](Scheduler& scheduler) {
+    auto block = scheduler.try_take(Lane::kFile, Clock::now()).block;
+    if (block) scheduler.finish(Lane::kFile, std::move(*block));
+    return block.has_value();
+  };
+  const auto waiting = [](Scheduler& scheduler, std::uint64_t enough_bytes) {
+    auto waited = [&scheduler, enough_bytes] { return scheduler.wait(30, enough_bytes); };
+    return std::async(std::launch::async, waited);
+  };
+  const auto is_asleep = [](std::future<Delivery>& delivery) {
+    return delivery.wait_for(std::chrono::milliseconds(20)) == std::future_status::timeout;
+  };
+  SUBCASE("enough bytes") {
+    Scheduler scheduler(plan_of(4, 64), {Lane::kFile}, options_of(1000));
+    auto delivery = waiting(scheduler, 128);
+    CHECK(finish_one(scheduler));
+    CHECK(is_asleep(delivery));
+    CHECK(finish_one(scheduler));
+    CHECK(delivery.get().items.size() == 2);
+  }
+  SUBCASE("a reader without memory") {
+    Scheduler scheduler(plan_of(4, 64), {Lane::kFile}, options_of(128));
+    auto delivery = waiting(scheduler, 1000);
+    CHECK(finish_one(scheduler));
+    CHECK(finish_one(scheduler));
+    CHECK(is_asleep(delivery));
+    CHECK_FALSE(finish_one(scheduler));
+    CHECK(delivery.get().items.size() == 2);
+  }
+  SUBCASE("the end") {
+    Scheduler scheduler(plan_of(2, 64), {Lane::kFile}, options_of(1000));
+    auto delivery = waiting(scheduler, 1000);
+    CHECK(finish_one(scheduler));
+    CHECK(is_asleep(delivery));
+    CHECK(finish_one(scheduler));
+    CHECK(delivery.get().items.size() == 2);
+  }
+  SUBCASE("the time-out") {
+    Scheduler scheduler(plan_of(2, 64), {Lane::kFile}, options_of(1000));
+    CHECK(finish_one(scheduler));
+    CHECK(scheduler.wait(0.01, 1000).items.size() == 1);
+  }
+}
+
+TEST_CASE("readers that block for memory have a consumer in no hurry take what is finished") {
+  Scheduler scheduler(plan_of(500, 64), {Lane::kFile}, options_of(3 * 64));
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 4; ++i) {
+    readers.emplace_back([&scheduler] {
+      while (auto block = scheduler.take(Lane::kFile))
+        scheduler.finish(Lane::kFile, std::move(*block));
+    });
+  }
+  std::uint32_t taken = 0;
+  for (bool is_finished = false; !is_finished;) {
+    const Delivery delivery = scheduler.wait(60, 1 << 20);
+    taken += static_cast<std::uint32_t>(scheduler.take_items(delivery.items).size());
+    is_finished = delivery.is_finished;
+    REQUIRE((is_finished || !delivery.items.empty()));
+  }
+  for (std::thread& reader : readers) reader.join();
+  CHECK(taken == 500);
+}
+
 TEST_CASE("a server that asks for new credentials wakes the consumer") {
   Scheduler scheduler(plan_of(1, 100), {Lane::kHttp}, options_of(1000));
   auto delivery = std::async(std::launch::async, [&scheduler] { return scheduler.wait(30); });

@@ -167,7 +167,9 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   if (has_work) state.workers->start_readers(wanted_of_sources);
 }
 
-Delivery Session::wait(double timeout_s) { return state().scheduler->wait(timeout_s); }
+Delivery Session::wait(double timeout_s, std::uint64_t enough_bytes) {
+  return state().scheduler->wait(timeout_s, enough_bytes);
+}
 
 std::vector<Memory> Session::take(const std::vector<std::uint32_t>& items) {
   return state().scheduler->take_items(items);

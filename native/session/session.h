@@ -79,7 +79,7 @@ class Session {
   void start(Plan plan, const ConsumerStreams& streams = {});
 
   // --- the consumer, one thread at a time ---
-  Delivery wait(double timeout_s);
+  Delivery wait(double timeout_s, std::uint64_t enough_bytes = 0);
   // Memory of delivered items; empty where the caller gave the target.
   std::vector<Memory> take(const std::vector<std::uint32_t>& items);
   std::vector<Piece> digest_pieces(std::uint32_t item);

@@ -53,6 +53,7 @@ _log = logging.getLogger("streamer")
 
 Order = Literal["completion", "file"]
 BATCH_BYTES = 32 << 20  # what is taken no longer counts against the memory limit, and may yet be cast or moved
+ENOUGH_BYTES = 64 << 20  # what a consumer that keeps all tensors waits for, so that readers have its processor
 
 
 class Stream(Generic[TensorT]):
@@ -145,10 +146,11 @@ class Stream(Generic[TensorT]):
             self._reading.release()
 
     def next_batch(self) -> list[tuple[str, TensorT]]:
-        """Wait for a tensor, and take it with those that are complete by then, up to `BATCH_BYTES`; none at the end."""
+        """Take the next tensors, up to `BATCH_BYTES`, for a consumer that keeps them all; none at the end."""
         self._begin_reading()
         try:
-            self._batch = self._batch or deque(self._finished_items())
+            held_bytes = self._checkpoint.settings.memory_limit_bytes  # of which readers need a part meanwhile
+            self._batch = self._batch or deque(self._finished_items(min(ENOUGH_BYTES, held_bytes // 2)))
             items, size_bytes = [], 0
             while self._batch and size_bytes < BATCH_BYTES:
                 items.append(self._batch.popleft())
@@ -189,8 +191,8 @@ class Stream(Generic[TensorT]):
                 hint="Let one thread read it and hand the tensors on, or make a stream for each",
             )
 
-    def _finished_items(self) -> list[int]:
-        items = self._session.next_items()
+    def _finished_items(self, enough_bytes: int = 0) -> list[int]:
+        items = self._session.next_items(enough_bytes)
         if not items:
             self._finish()
         return items
