@@ -77,7 +77,6 @@ Memory Arena::allocate(std::size_t size, std::uint64_t file_offset) {
   memory.arena_ = this;
   memory.size_ = size;
   memory.is_held_ = true;
-  const std::lock_guard lock(mutex_);
   held_bytes_ += size;
   return memory;
 }
@@ -231,11 +230,6 @@ void Arena::give_back(const Evicted& evicted) {
     }
     for (const Mapping& mapping : emptied.mappings) munmap(mapping.base, mapping.bytes);
   }
-}
-
-void Arena::no_longer_held(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  held_bytes_ -= bytes;
 }
 
 void Arena::give_back_cached() {

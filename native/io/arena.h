@@ -17,6 +17,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -90,7 +91,7 @@ class Arena {
   std::byte* without_cache_if_short(Make make);
   void release(Memory& memory);
   void remove(ArenaChunk& chunk, const Memory& memory);
-  void no_longer_held(std::size_t bytes);
+  void no_longer_held(std::size_t bytes) { held_bytes_ -= bytes; }
   void give_back(const Evicted& evicted);
   void give_back_cached();
 
@@ -117,6 +118,8 @@ class Arena {
   template <typename Change>
   auto changed(ArenaChunk& chunk, Change change);
 
+  // Changes with each tensor that is made and each that is handed over, which need no lock for it.
+  std::atomic<std::size_t> held_bytes_ = 0;
   std::mutex mutex_;
 
   // Guarded by mutex_:
@@ -126,7 +129,6 @@ class Arena {
   std::vector<Mapping> cached_;           // of large tensors that are gone
   std::size_t mapped_bytes_ = 0;          // of cached_
   std::size_t unused_bytes_ = 0;          // of all chunks
-  std::size_t held_bytes_ = 0;
   std::size_t budget_bytes_ = 0;
   std::uint64_t reused_ = 0;
 };
