@@ -122,7 +122,7 @@ class FakeGpu:
         self.path = str(library)
         self._library = ctypes.CDLL(self.path)
         self._library.fake_cuda_pinned_bytes.restype = ctypes.c_size_t
-        for name in ("set_devices", "set_copy_delay_us", "hold_copies"):
+        for name in ("set_devices", "set_copy_delay_us", "set_link_mb_per_s", "hold_copies"):
             getattr(self._library, f"fake_cuda_{name}").argtypes = [ctypes.c_int]
         self._library.fake_cuda_set_free_bytes.argtypes = [ctypes.c_size_t]
 
@@ -134,6 +134,10 @@ class FakeGpu:
 
     def set_copy_delay_us(self, microseconds: int) -> None:
         self._library.fake_cuda_set_copy_delay_us(microseconds)
+
+    def set_link_mb_per_s(self, speed: int) -> None:
+        """Copy at this speed without a processor, which moves nothing."""
+        self._library.fake_cuda_set_link_mb_per_s(speed)
 
     def hold_copies(self, is_held: bool) -> None:
         """Let no copy begin that has not begun, until this is undone."""

@@ -41,6 +41,7 @@ struct State {
   std::condition_variable changed;
   int devices = 2;
   int copy_delay_us = 0;
+  int link_mb_per_s = 0;  // 0: a processor copies
   int start_delay_us = 0;
   std::size_t free_bytes = kDefaultFreeBytes;
   std::map<std::string, Failure> failures;
@@ -146,20 +147,23 @@ void sleep_us(int microseconds) {
 
 void run_copy(char* to, const char* from, std::size_t bytes) {
   State& fake = state();
-  int delay_us = 0;
+  int delay_us = 0, link_mb_per_s = 0;
   {
     std::unique_lock lock(fake.mutex);
     fake.changed.wait(lock, [&fake] { return !fake.is_held; });
     delay_us = fake.copy_delay_us;
+    link_mb_per_s = fake.link_mb_per_s;
     if (fake.lose_code != 0 && fake.lose_after-- <= 0) fake.lost_code = fake.lose_code;
   }
+  if (link_mb_per_s > 0)
+    delay_us += static_cast<int>(bytes / static_cast<std::size_t>(link_mb_per_s));
   sleep_us(delay_us);
   bool is_lost = false;
   {
     const std::lock_guard lock(fake.mutex);
     is_lost = fake.lost_code != 0;
   }
-  if (!is_lost) std::memcpy(to, from, bytes);
+  if (!is_lost && link_mb_per_s == 0) std::memcpy(to, from, bytes);
   const std::lock_guard lock(fake.mutex);
   for (auto it = fake.being_copied.find(from); it != fake.being_copied.end(); ++it) {
     if (it->second != bytes) continue;
@@ -466,6 +470,7 @@ void fake_cuda_reset() {
   const std::lock_guard lock(fake.mutex);
   fake.devices = 2;
   fake.copy_delay_us = 0;
+  fake.link_mb_per_s = 0;
   fake.start_delay_us = 0;
   fake.free_bytes = kDefaultFreeBytes;
   fake.failures.clear();
@@ -485,6 +490,11 @@ void fake_cuda_set_devices(int count) {
 void fake_cuda_set_copy_delay_us(int microseconds) {
   const std::lock_guard lock(state().mutex);
   state().copy_delay_us = microseconds;
+}
+
+void fake_cuda_set_link_mb_per_s(int speed) {
+  const std::lock_guard lock(state().mutex);
+  state().link_mb_per_s = speed;
 }
 
 void fake_cuda_set_start_delay_us(int microseconds) {

@@ -19,6 +19,9 @@ void fake_cuda_reset();
 void fake_cuda_set_devices(int count);
 // How long each copy takes.
 void fake_cuda_set_copy_delay_us(int microseconds);
+// Copies are as fast as a link of this speed and take no processor, as a device's copy engine takes
+// none: they move nothing. For benchmarks alone; 0: a processor copies.
+void fake_cuda_set_link_mb_per_s(int speed);
 // How long the driver takes to start.
 void fake_cuda_set_start_delay_us(int microseconds);
 void fake_cuda_set_free_bytes(std::size_t bytes);
