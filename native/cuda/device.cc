@@ -3,27 +3,25 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <fstream>
+
+#include "base/numa_nodes.h"
 
 namespace streamer {
 namespace {
 
 constexpr const char* kInvalidDevice = "CUDA_ERROR_INVALID_DEVICE";
 
-// What sysfs says of the device at this PCI address; -1 there means that it does not know.
-std::optional<int> numa_node_at(const CudaDriver& driver, int device) {
+// As the system writes it, in small letters; the driver has capital ones.
+std::string pci_address_of(const CudaDriver& driver, int device) {
   std::array<char, 32> id{};
-  if (driver.device_pci_id == nullptr) return std::nullopt;
+  if (driver.device_pci_id == nullptr) return {};
   if (driver.device_pci_id(id.data(), static_cast<int>(id.size()), device) != kCudaSuccess) {
-    return std::nullopt;
+    return {};
   }
   std::string address(id.data());
   std::transform(address.begin(), address.end(), address.begin(),
                  [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-  int node = -1;
-  std::ifstream file("/sys/bus/pci/devices/" + address + "/numa_node");
-  if (!(file >> node) || node < 0) return std::nullopt;
-  return node;
+  return address;
 }
 
 }  // namespace
@@ -40,7 +38,8 @@ CudaDevice::CudaDevice(std::shared_ptr<const CudaDriver> driver, int index)
   }
   driver_->check(driver_->device_get(&handle_, index), "finding " + label());
   driver_->check(driver_->context_retain(&context_, handle_), "opening " + label());
-  numa_node_ = numa_node_at(*driver_, handle_);
+  pci_address_ = pci_address_of(*driver_, handle_);
+  numa_node_ = numa_node_of_pci_device("", pci_address_);
 }
 
 CudaDevice::~CudaDevice() {

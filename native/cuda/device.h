@@ -33,8 +33,10 @@ class CudaDevice {
   const std::shared_ptr<const CudaDriver>& shared_driver() const { return driver_; }
   int index() const { return index_; }
   std::string label() const { return "cuda:" + std::to_string(index_); }
+  // Its name under /sys/bus/pci/devices; empty where the driver does not tell.
+  const std::string& pci_address() const { return pci_address_; }
   // Of the bus the device sits on; nothing where the system does not tell.
-  std::optional<int> numa_node() const { return numa_node_; }
+  std::optional<unsigned> numa_node() const { return numa_node_; }
 
   // Throws DeviceFailure.
   MemoryInfo memory() const;
@@ -48,7 +50,8 @@ class CudaDevice {
   int index_;
   int handle_ = 0;
   CudaContextHandle context_ = nullptr;
-  std::optional<int> numa_node_;
+  std::string pci_address_;
+  std::optional<unsigned> numa_node_;
 };
 
 // Makes the device current on this thread for as long as it lives, and its calls harmless to a

@@ -110,6 +110,22 @@ TEST_CASE("a child of a process that only failed to use CUDA may try it for itse
         }) == 0);
 }
 
+TEST_CASE("a device has the address that the system knows it by") {
+  const FakeDriver fake;
+  CHECK(CudaRuntime::instance().ring(1)->device()->pci_address() == "fake:01:00.0");
+}
+
+TEST_CASE("a driver that does not tell where a device is, or cannot, opens it all the same") {
+  const FakeDriver fake;
+  fake.fail("cuDeviceGetPCIBusId", kCudaNotSupported, 0);
+  const auto refused = CudaRuntime::instance().ring(0)->device();
+  CHECK(refused->pci_address().empty());
+  CHECK(!refused->numa_node());
+  const auto old = std::const_pointer_cast<CudaDriver>(load_cuda_driver(FakeDriver::path()));
+  old->device_pci_id = nullptr;
+  CHECK(CudaDevice(old, 0).pci_address().empty());
+}
+
 TEST_CASE("a target on another device is told by the driver") {
   const FakeDriver fake;
   int there = 0;

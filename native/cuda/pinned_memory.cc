@@ -17,17 +17,16 @@ constexpr std::size_t kSmallPageBytes = 4096;
 constexpr int kPreferNode = 1;  // MPOL_PREFERRED: elsewhere when that node is full
 
 // Advice: a refusal (a container without the call) only costs speed.
-void prefer_node(void* address, std::size_t bytes, int node) {
+void prefer_node(void* address, std::size_t bytes, unsigned node) {
   std::array<unsigned long, 16> mask{};
   constexpr std::size_t kBits = sizeof(unsigned long) * CHAR_BIT;
-  const auto bit = static_cast<std::size_t>(node);
-  if (bit >= mask.size() * kBits) return;
-  mask[bit / kBits] |= 1UL << (bit % kBits);
+  if (node >= mask.size() * kBits) return;
+  mask[node / kBits] |= 1UL << (node % kBits);
   syscall(SYS_mbind, address, bytes, kPreferNode, mask.data(), mask.size() * kBits, 0);
 }
 
 // Fresh pages, filled in by this thread: the driver would do it under its one lock.
-std::byte* map_and_touch(std::size_t bytes, std::optional<int> node) {
+std::byte* map_and_touch(std::size_t bytes, std::optional<unsigned> node) {
   void* raw = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   madvise(raw, bytes, MADV_HUGEPAGE);

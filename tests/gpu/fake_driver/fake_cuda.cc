@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -250,9 +251,10 @@ int cuDeviceGetName(char* name, int size, int) {
   return 0;
 }
 
-int cuDeviceGetPCIBusId(char* text, int size, int) {
+// No bus has this domain; the number of the device is that of its bus.
+int cuDeviceGetPCIBusId(char* text, int size, int device) {
   if (const int code = enter("cuDeviceGetPCIBusId", false)) return code;
-  std::strncpy(text, "FAKE:00:00.0", static_cast<std::size_t>(size));
+  std::snprintf(text, static_cast<std::size_t>(size), "FAKE:%02X:00.0", device);
   return 0;
 }
 
