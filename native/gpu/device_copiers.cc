@@ -1,5 +1,6 @@
 #include "gpu/device_copiers.h"
 
+#include "base/numa_nodes.h"
 #include "cuda/runtime.h"
 
 namespace streamer {
@@ -34,6 +35,14 @@ void DeviceCopiers::provide(Scheduler& scheduler, std::int32_t device, CudaStrea
     copier.wait_for(stream);
   }
   scheduler.provide(items, targets);
+}
+
+std::optional<unsigned> DeviceCopiers::common_numa_node(const std::string& system_root) const {
+  std::vector<std::optional<unsigned>> nodes;
+  for (const auto& [device, copier] : copiers_) {
+    nodes.push_back(numa_node_of_pci_device(system_root, copier->device().pci_address()));
+  }
+  return common_node(nodes);
 }
 
 void DeviceCopiers::stop() {

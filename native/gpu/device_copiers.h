@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +37,10 @@ class DeviceCopiers {
   // Throws DeviceFailure.
   void provide(Scheduler& scheduler, std::int32_t device, CudaStreamHandle stream,
                const std::vector<std::uint32_t>& items, const std::vector<std::byte*>& targets);
+
+  // The NUMA node that all devices are on; none where they are on several, or one's is not known.
+  // For `system_root` see read_numa_nodes().
+  std::optional<unsigned> common_numa_node(const std::string& system_root) const;
 
   void stop();
   std::uint64_t peak_pinned_bytes() const;

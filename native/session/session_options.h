@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "net/retry.h"
 #include "net/timeouts.h"
@@ -25,6 +26,8 @@ struct SessionOptions {
   // Files that are read past the page cache go straight to their devices: where the library really
   // reads them so (unset), as its configuration says (true), or never.
   std::optional<bool> gpudirect = false;
+  // Before /sys, which tells of NUMA nodes; tests have a folder of their own.
+  std::string system_root;
   double hedge_percent = 5;  // most extra bytes for duplicates of slow requests; 0: none are sent
 };
 

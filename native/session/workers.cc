@@ -8,6 +8,7 @@
 #include "base/broken_pipe.h"
 #include "base/descriptors.h"
 #include "base/engine_thread.h"
+#include "base/node_affinity.h"
 
 namespace streamer {
 namespace {
@@ -43,10 +44,15 @@ void Workers::make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& re
 
 // False when the system gives no further thread.
 template <typename Work>
-bool Workers::start_thread(const char* role, unsigned index, Work work) {
+bool Workers::start_thread(const char* role, unsigned index, std::optional<unsigned> node,
+                           Work work) {
   try {
-    threads_.push_back(
-        start_engine_thread(role, index, [this, work] { run_guarded(scheduler_, work); }));
+    threads_.push_back(start_engine_thread(role, index, [this, node, work] {
+      run_guarded(scheduler_, [&] {
+        stay_on_one_node(numa_nodes_, node);  // before it touches any memory of its own
+        work();
+      });
+    }));
   } catch (const std::system_error& failure) {
     if (index == 0) {  // nobody would read this lane
       scheduler_.fail(error_of(ErrorCode::kOutOfMemory,
@@ -60,13 +66,15 @@ bool Workers::start_thread(const char* role, unsigned index, Work work) {
 void Workers::start_copiers() {
   for (const auto& [device, copier] : copiers_.by_device()) {
     const auto number = static_cast<unsigned>(device);
-    if (start_thread("gpu", number, [copier = copier.get()] { copier->run(); })) continue;
+    const auto node = numa_node_of_pci_device(options_.system_root, copier->device().pci_address());
+    if (start_thread("gpu", number, node, [copier = copier.get()] { copier->run(); })) continue;
     scheduler_.fail(error_of(ErrorCode::kOutOfMemory, "the system gives no thread for a device"));
     return;
   }
 }
 
 void Workers::start_readers(const std::vector<std::uint64_t>& wanted_bytes) {
+  readers_node_ = copiers_.common_numa_node(options_.system_root);
   if (sources_.has(Lane::kHttp)) start_http();
   if (sources_.has(Lane::kNfs)) start_nfs();
   if (sources_.has(Lane::kFile)) start_files(wanted_bytes);
@@ -81,7 +89,8 @@ void Workers::start_http() {
   const auto count = static_cast<unsigned>(http_reactors_.size());
   http_counters_.reactors.start(count);
   for (unsigned i = 0; i < count; ++i) {
-    if (start_thread("http", i, [reactor = http_reactors_[i].get()] { reactor->run(); })) continue;
+    HttpReactor* const reactor = http_reactors_[i].get();
+    if (start_thread("http", i, readers_node_, [reactor] { reactor->run(); })) continue;
     http_counters_.reactors.remove(count - i);
     return;
   }
@@ -93,7 +102,8 @@ void Workers::start_nfs() {
                                         options_.retry);
   });
   for (unsigned i = 0; i < nfs_reactors_.size(); ++i) {
-    if (!start_thread("nfs", i, [reactor = nfs_reactors_[i].get()] { reactor->run(); })) return;
+    NfsReactor* const reactor = nfs_reactors_[i].get();
+    if (!start_thread("nfs", i, readers_node_, [reactor] { reactor->run(); })) return;
   }
 }
 
@@ -103,7 +113,7 @@ void Workers::start_files(const std::vector<std::uint64_t>& wanted_bytes) {
     file_threads_->use_gpudirect(options_.gpudirect.has_value());
   file_threads_->start(options_.file_threads, wanted_bytes);
   for (unsigned i = 0; i < options_.file_threads; ++i) {
-    if (start_thread("file", i, [this] { file_threads_->run(); })) continue;
+    if (start_thread("file", i, readers_node_, [this] { file_threads_->run(); })) continue;
     file_threads_->remove(options_.file_threads - i);
     return;
   }

@@ -4,6 +4,9 @@
 // As many are started as the system has memory, descriptors and threads for; those there are do the
 // work of all, and where there is none the load fails. A thread that throws ends the load, not the
 // process.
+//
+// On a machine of several NUMA nodes each thread stays on one: a copier on that of its device, a
+// reader on that of all devices if they share one, and else on the node where it first ran.
 #pragma once
 
 #include <memory>
@@ -11,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/numa_nodes.h"
 #include "gpu/device_copiers.h"
 #include "http/reactor.h"
 #include "nfs/reactor.h"
@@ -26,7 +30,11 @@ class Workers {
   // All must outlive the workers.
   Workers(const SessionOptions& options, const Sources& sources, const DeviceCopiers& copiers,
           Scheduler& scheduler)
-      : options_(options), sources_(sources), copiers_(copiers), scheduler_(scheduler) {}
+      : options_(options),
+        sources_(sources),
+        copiers_(copiers),
+        scheduler_(scheduler),
+        numa_nodes_(read_numa_nodes(options.system_root)) {}
 
   void start_copiers();
   // With the bytes that are wanted of each source.
@@ -51,12 +59,14 @@ class Workers {
   void make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& reactors, unsigned count,
                      Make make);
   template <typename Work>
-  bool start_thread(const char* role, unsigned index, Work work);
+  bool start_thread(const char* role, unsigned index, std::optional<unsigned> node, Work work);
 
   const SessionOptions& options_;
   const Sources& sources_;
   const DeviceCopiers& copiers_;
   Scheduler& scheduler_;
+  const NumaNodes numa_nodes_;
+  std::optional<unsigned> readers_node_;  // none: each stays where it first runs
   HttpCounters http_counters_;
   std::vector<std::unique_ptr<HttpReactor>> http_reactors_;
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors_;

@@ -1,0 +1,179 @@
+// Where the threads of a whole load may run, on a machine whose processors a fake /sys divides into
+// two nodes.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "base/fake_system_fixture.h"
+#include "base/numa_nodes.h"
+#include "session/device_session_fixture.h"
+
+namespace streamer {
+namespace {
+
+// As the fake driver's devices are named under /sys.
+constexpr const char* kFirstDevice = "fake:00:00.0";
+constexpr const char* kSecondDevice = "fake:01:00.0";
+
+// By the name of each thread of this process, the processors it may run on. The first entry of
+// "status" is its name.
+std::map<std::string, Processors> masks_of_threads() {
+  std::map<std::string, Processors> masks;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    std::string name;
+    std::string word;
+    std::string list;
+    status >> word >> name;
+    while (status >> word && word != "Cpus_allowed_list:") {
+    }
+    if (status >> list) masks[name] = parse_number_list(list).value_or(Processors());
+  }
+  return masks;
+}
+
+// The processors of this machine that the tests may use, the first of them as node 0, the others as
+// node 1.
+class DividedMachine {
+ public:
+  DividedMachine() {
+    all = masks_of_threads()["native_tests"];
+    for (const unsigned processor : all) nodes[processor == *all.begin() ? 0 : 1].insert(processor);
+    system.set_online("0-1\n");
+    for (const auto& [node, processors] : nodes) {
+      std::string list;
+      for (const unsigned processor : processors) {
+        if (!list.empty()) list += ",";
+        list += std::to_string(processor);
+      }
+      system.set_processors(node, list + "\n");
+    }
+  }
+
+  // A test cannot say anything on one processor.
+  bool is_divided() const { return nodes.size() == 2; }
+
+  // Little memory: until the consumer takes what is there, the readers wait for it.
+  SessionOptions options() const {
+    SessionOptions options = options_with(1 << 20, 1);
+    options.file_threads = 1;
+    options.http_reactors = 1;
+    options.system_root = system.root();
+    return options;
+  }
+
+  FakeSystem system;
+  NumaNodes nodes;
+  Processors all;
+};
+
+// Of two objects of `size` bytes, each for its device.
+Plan plan_of_two(std::uint64_t size, std::int32_t first, std::int32_t second) {
+  Plan plan = plan_of(size, first);
+  const Plan others = plan_of(size, second, 1);
+  const auto count = static_cast<std::uint32_t>(plan.items.size());
+  plan.items.insert(plan.items.end(), others.items.begin(), others.items.end());
+  plan.spans.push_back({1, 0, size, count, count});
+  return plan;
+}
+
+// What is left to the threads of a load of two files, one for device 0 and one for `second`, when
+// something of the second has been delivered.
+std::map<std::string, Processors> masks_of_load(const FakeDriver& fake,
+                                                const SessionOptions& options,
+                                                std::int32_t second) {
+  fake.fail("cuPointerGetAttribute", kCudaInvalidValue, 0);  // it is not told whose targets are
+  const std::string data = random_data(1'000'000, 1);
+  const TemporaryFile file(data);
+  Session session(options);
+  session.add_file(file.path(), data.size(), "");
+  session.add_file(file.path(), data.size(), "");
+  const Plan plan = plan_of_two(data.size(), 0, second);
+  Consumer consumer(session, plan);
+  session.start(plan);
+  const auto is_of_second = [&plan](std::uint32_t item) { return plan.items[item].source == 1; };
+  while (std::ranges::none_of(consumer.delivered, is_of_second)) REQUIRE(consumer.look());
+  return masks_of_threads();
+}
+
+TEST_CASE("a reader into memory stays on one node, and its consumer is left where it may run") {
+  const DividedMachine machine;
+  if (!machine.is_divided()) return;
+  const std::string data = random_data(1'000'000, 1);
+  const TemporaryFile file(data);
+  const LoopbackServer server(data);
+  for (const char* reader : {"streamer-file0", "streamer-http0"}) {
+    CAPTURE(reader);
+    Session session(machine.options());
+    if (reader == std::string("streamer-file0")) {
+      session.add_file(file.path(), data.size(), "");
+    } else {
+      session.add_http(target_of(server), data.size(), "", "ETag", false);
+    }
+    session.start(plan_of(data.size(), kHost));
+    CHECK(!session.wait(30).error);
+    auto masks = masks_of_threads();
+    CHECK((masks[reader] == machine.nodes.at(0) || masks[reader] == machine.nodes.at(1)));
+    CHECK(masks["native_tests"] == machine.all);
+  }
+}
+
+TEST_CASE("the readers and the copiers of devices that share a node are on that node") {
+  DividedMachine machine;
+  if (!machine.is_divided()) return;
+  for (const unsigned node : {0U, 1U}) {
+    CAPTURE(node);
+    const FakeDriver fake;
+    machine.system.set_node_of_device(kFirstDevice, std::to_string(node) + "\n");
+    machine.system.set_node_of_device(kSecondDevice, std::to_string(node) + "\n");
+    auto masks = masks_of_load(fake, machine.options(), 1);
+    for (const char* thread : {"streamer-file0", "streamer-gpu0", "streamer-gpu1"}) {
+      CAPTURE(thread);
+      CHECK(masks[thread] == machine.nodes.at(node));
+    }
+  }
+}
+
+TEST_CASE("copiers are on the nodes of their devices where those differ, and a reader is on one") {
+  DividedMachine machine;
+  if (!machine.is_divided()) return;
+  const FakeDriver fake;
+  machine.system.set_node_of_device(kFirstDevice, "1\n");
+  machine.system.set_node_of_device(kSecondDevice, "0\n");
+  auto masks = masks_of_load(fake, machine.options(), 1);
+  CHECK(masks["streamer-gpu0"] == machine.nodes.at(1));
+  CHECK(masks["streamer-gpu1"] == machine.nodes.at(0));
+  const Processors& reader = masks["streamer-file0"];
+  CHECK((reader == machine.nodes.at(0) || reader == machine.nodes.at(1)));
+}
+
+TEST_CASE("a driver that does not tell where a device is leaves its threads where they first run") {
+  DividedMachine machine;
+  if (!machine.is_divided()) return;
+  const FakeDriver fake;
+  fake.fail("cuDeviceGetPCIBusId", kCudaNotSupported, 0);
+  machine.system.set_node_of_device(kFirstDevice, "1\n");
+  auto masks = masks_of_load(fake, machine.options(), 0);
+  for (const char* thread : {"streamer-file0", "streamer-gpu0"}) {
+    const Processors& mask = masks[thread];
+    CHECK((mask == machine.nodes.at(0) || mask == machine.nodes.at(1)));
+  }
+}
+
+TEST_CASE("no thread is bound where the nodes are not known") {
+  DividedMachine machine;
+  const FakeDriver fake;
+  machine.system.set_online("neither\n");
+  machine.system.set_node_of_device(kFirstDevice, "1\n");
+  auto masks = masks_of_load(fake, machine.options(), 0);
+  for (const char* thread : {"streamer-file0", "streamer-gpu0"}) {
+    CHECK(masks[thread] == machine.all);
+  }
+}
+
+}  // namespace
+}  // namespace streamer
