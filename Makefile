@@ -47,7 +47,7 @@ demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, prove 
 
 test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) $(RUNAI_STAMP) test-packages ## build the engine, run its native tests, then all Python tests against real servers
 	$(BIN)/cmake -S native -B build/native-tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
-	  -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF
+	  -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF -DCMAKE_CXX_COMPILER=$(CXX)
 	$(BIN)/cmake --build build/native-tests
 	$(BIN)/ctest --test-dir build/native-tests --output-on-failure
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
@@ -60,7 +60,7 @@ sanitize: $(INSTALL_STAMP) test-packages ## run the native tests, real loads amo
 	for sanitizers in address,undefined thread; do \
 	  $(BIN)/cmake -S native -B build/sanitize-$$sanitizers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	    -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF -DSTREAMER_SANITIZE=$$sanitizers \
-	    -DCMAKE_BUILD_TYPE=RelWithDebInfo && \
+	    -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 && \
 	  $(BIN)/cmake --build build/sanitize-$$sanitizers && \
 	  $(BIN)/ctest --test-dir build/sanitize-$$sanitizers --output-on-failure || exit 1; done
 
@@ -198,7 +198,7 @@ define require_packages
 endef
 
 build-packages:
-	$(call require_packages,g++ pkg-config libcurl4-openssl-dev libnfs-dev liburing-dev $(PYTHON_PACKAGES))
+	$(call require_packages,g++ ccache pkg-config libcurl4-openssl-dev libnfs-dev liburing-dev $(PYTHON_PACKAGES))
 
 test-packages:
 	$(call require_packages,doctest-dev nginx-light nfs-ganesha nfs-ganesha-vfs)
