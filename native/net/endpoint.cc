@@ -118,7 +118,9 @@ bool Endpoint::finish_badly(const OutageTicket& ticket, const ReadError& error, 
     const bool was_open = outage_.is_open();
     const double drawn = std::uniform_real_distribution<double>(0, 1)(random_);
     is_of_outage = outage_.finish_badly(ticket, kind, error, window_.in_flight(), now, drawn);
+    const bool is_lone_refusal = kind == FailureKind::kThrottle && !is_of_outage;
     if (outage_.is_open() && !was_open) window_.halve();
+    if (is_lone_refusal) window_.shrink();
   }
   window_.finish_otherwise();
   return is_of_outage;

@@ -73,6 +73,17 @@ TEST_CASE("an answer that is wrong for one request is no outage, and ends one") 
   CHECK_FALSE(endpoint.outage());
 }
 
+TEST_CASE("one refusal among many good answers takes little of the window (regression)") {
+  Endpoint endpoint("http://server", true);
+  for (int i = 0; i < 20; ++i) endpoint.finish_well(*endpoint.try_start(kNow), 0.1, true, kNow);
+  std::vector<OutageTicket> started;
+  for (int i = 0; i < 100; ++i) started.push_back(*endpoint.try_start(kNow));
+  CHECK_FALSE(endpoint.finish_badly(started.back(), throttled(), kNow));
+  CHECK_FALSE(endpoint.outage());
+  CHECK(endpoint.try_start(kNow));
+  CHECK_FALSE(endpoint.try_start(kNow));  // 100 were in flight, and a little less may be
+}
+
 TEST_CASE("a probe that is cancelled makes room for the next") {
   Endpoint endpoint("http://server", true);
   endpoint.finish_badly(*endpoint.try_start(kNow), throttled(), kNow);

@@ -8,18 +8,10 @@
 namespace streamer {
 namespace {
 
-constexpr int kInARow = 3;  // one or two are bad luck
-constexpr std::uint32_t kShare = 4;
+constexpr std::uint64_t kInARow = 3;  // one or two are bad luck
+constexpr std::uint64_t kShare = 4;
 constexpr double kTogetherS = 1;
 
-// The pause before the n-th probe is drawn from 0 to first * 2^n. A server that refuses or resets
-// may be back at once; one that throttles said that it wants less.
-struct Pauses {
-  double first_s;
-  double longest_s;
-};
-constexpr Pauses kAfterFailure{0.05, 5};
-constexpr Pauses kAfterThrottle{0.25, 10};
 // How long the n-th probe waits for its answer: first * 2^n, so that a slow server is heard at
 // last.
 constexpr double kProbeS = 1;  // the first probe comes after one pause
@@ -72,7 +64,7 @@ bool Outage::finish_badly(const OutageTicket& ticket, FailureKind kind, const Re
   if (!is_open_) {
     ++failed_in_a_row_;
     failures_.push_back({now, good_});
-    if (kind != FailureKind::kThrottle && !is_too_much(in_flight, now)) return false;
+    if (!is_too_much(kind, in_flight, now) && !wants_a_pause(kind, error, in_flight)) return false;
     open(now);
     story_.first_failure = summary_of(error);
   }
@@ -106,23 +98,36 @@ void Outage::close(TimePoint now) {
   is_open_ = is_probing_ = false;
   ++epoch_;
   failed_in_a_row_ = 0;
+  good_before_epoch_ = good_;
   failures_.clear();
 }
 
 void Outage::pause(FailureKind kind, double retry_after_s, TimePoint now, double random) {
   is_probing_ = false;
   const Pauses& pauses = kind == FailureKind::kThrottle ? kAfterThrottle : kAfterFailure;
-  const double longest_s = std::min(pauses.first_s * std::pow(2.0, pauses_++), pauses.longest_s);
+  const double longest_s = pauses.limit_s(pauses_++);
   const double asked_s = std::clamp(retry_after_s, 0.0, kLongestRetryAfterS);
   probe_at_ = after(now, std::max(random * longest_s, asked_s));
 }
 
-bool Outage::is_too_much(std::uint32_t in_flight, TimePoint now) {
+// Three in a row of many in flight are no bad luck where connections break. Where a server refuses
+// a few of many they are: of one in ten, once in a thousand answers.
+bool Outage::is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint now) {
   while (seconds_between(failures_.front().at, now) > kTogetherS) failures_.pop_front();
   const std::uint64_t failed = failures_.size();
   const std::uint64_t good = good_ - failures_.front().good_before;
-  const bool are_many = failed >= std::max<std::uint64_t>(kInARow, in_flight / kShare);
-  return failed_in_a_row_ >= kInARow || (are_many && failed * kShare >= failed + good);
+  const std::uint64_t many = std::max(kInARow, in_flight / kShare);
+  const std::uint64_t in_a_row = kind == FailureKind::kThrottle ? many : kInARow;
+  return failed_in_a_row_ >= in_a_row || (failed >= many && failed * kShare >= failed + good);
+}
+
+// A server that refuses one request of many wants fewer at a time, and no pause. Where there is but
+// one at a time, only a pause is less; where there were few answers, one in four is refused.
+bool Outage::wants_a_pause(FailureKind kind, const ReadError& error,
+                           std::uint32_t in_flight) const {
+  if (kind != FailureKind::kThrottle) return false;
+  const std::uint64_t good = good_ - good_before_epoch_;
+  return error.retry_after_s > 0 || in_flight <= 1 || kShare >= 1 + good;
 }
 
 }  // namespace streamer

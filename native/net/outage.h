@@ -1,11 +1,13 @@
 // When a server that fails as a whole is left alone, and when it is asked again.
 //
 // An outage is one event, however many requests it hits. It begins when three requests in a row
-// fail, or within a second as many as a quarter of those in flight, and no fewer than one in four;
-// and at every throttle (429, 503). While it lasts nothing is sent but one probe at a time, after
-// pauses that grow, with full jitter. The first probe that is answered well ends it. What was under
-// way at its beginning and fails too belongs to it, whenever that comes to light.
-// (docs/reliability.md, "Outages")
+// fail, or within a second as many as a quarter of those in flight, and no fewer than one in four.
+// A throttle (429, 503) opens it alone where it names a time (Retry-After), where no other request
+// is in flight, or after fewer good answers than make it one in four; else it is one refusal among
+// many good answers, and a matter of the window (request_window.h).
+// While it lasts nothing is sent but one probe at a time, after pauses that grow, with full jitter.
+// The first probe that is answered well ends it. What was under way at its beginning and fails too
+// belongs to it, whenever that comes to light. (docs/reliability.md, "Outages")
 //
 // Pure: times and random numbers are arguments. Not thread-safe; Endpoint calls it under its lock.
 #pragma once
@@ -71,7 +73,8 @@ class Outage {
   void open(TimePoint now);
   void close(TimePoint now);
   void pause(FailureKind kind, double retry_after_s, TimePoint now, double random);
-  bool is_too_much(std::uint32_t in_flight, TimePoint now);
+  bool is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint now);
+  bool wants_a_pause(FailureKind kind, const ReadError& error, std::uint32_t in_flight) const;
 
   std::uint32_t epoch_ = 0;  // a new one when an outage begins, and when it ends
   bool is_open_ = false;
@@ -82,8 +85,9 @@ class Outage {
     TimePoint at;
     std::uint64_t good_before;  // good_ at that time
   };
-  std::uint64_t good_ = 0;  // requests that were answered well
-  int failed_in_a_row_ = 0;
+  std::uint64_t good_ = 0;               // requests that were answered well
+  std::uint64_t good_before_epoch_ = 0;  // of these, up to the end of the last outage
+  std::uint64_t failed_in_a_row_ = 0;
   std::deque<Failed> failures_;  // of the last second, in this epoch
   OutageStory story_;
   OutageTotals ended_;

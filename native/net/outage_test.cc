@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -91,10 +92,57 @@ TEST_CASE("as many failures over a longer time do not") {
   CHECK_FALSE(outage.is_open());
 }
 
-TEST_CASE("every throttle opens it") {
+bool refuse(Outage& outage, double seconds, std::uint32_t in_flight, double retry_after_s = 0) {
+  return outage.finish_badly(outage.start(), FailureKind::kThrottle, failure(retry_after_s),
+                             in_flight, at(seconds), kLongest);
+}
+
+void answer(Outage& outage, double seconds, int times) {
+  for (int i = 0; i < times; ++i) outage.finish_well(outage.start(), at(seconds));
+}
+
+TEST_CASE("one refusal among many good answers is no outage (regression)") {
   Outage outage;
-  CHECK(fail(outage, outage.start(), 0, kFew, FailureKind::kThrottle));
-  CHECK(outage.is_open());
+  for (int i = 0; i < 50; ++i) {
+    answer(outage, i * 0.01, 19);
+    CHECK_FALSE(refuse(outage, i * 0.01, 64));
+  }
+  CHECK(outage.totals(at(1)).outages == 0);
+}
+
+TEST_CASE("a refusal opens it where the server says when to come back") {
+  Outage outage;
+  answer(outage, 0, 100);
+  CHECK(refuse(outage, 0, 64, 1));
+}
+
+TEST_CASE("a refusal opens it where nothing else is in flight") {
+  Outage outage;
+  answer(outage, 0, 100);
+  CHECK(refuse(outage, 0, 1));
+}
+
+TEST_CASE("a refusal opens it where there were few good answers before, or since the last outage") {
+  Outage outage;
+  answer(outage, 0, 3);
+  CHECK(refuse(outage, 0, 64));
+  answer(outage, 1, 1);  // ends it
+  answer(outage, 1, 3);
+  CHECK(refuse(outage, 1, 64));
+  answer(outage, 2, 1);
+  answer(outage, 2, 4);
+  CHECK_FALSE(refuse(outage, 2, 64));
+}
+
+TEST_CASE("refusals in a row open it where they are a quarter of what is in flight") {
+  for (const std::uint32_t in_flight : {2U, 4U, 12U, 64U, 256U}) {
+    CAPTURE(in_flight);
+    Outage outage;
+    answer(outage, 0, 1000);
+    const std::uint32_t in_a_row = std::max(3U, in_flight / 4);
+    for (std::uint32_t i = 1; i < in_a_row; ++i) CHECK_FALSE(refuse(outage, 0, in_flight));
+    CHECK(refuse(outage, 0, in_flight));
+  }
 }
 
 TEST_CASE("what was under way when it began and fails later belongs to it") {

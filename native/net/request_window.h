@@ -4,6 +4,12 @@
 // until the first outage, then half of what was in flight, and one more for every round that went
 // well.
 //
+// One refusal among many good answers takes a quarter of a request: a round that is refused as a
+// whole takes a quarter of the window, one of which little is refused takes little (DCTCP's rule,
+// RFC 8257). So the window settles where 4 / window of the requests are refused. Half of it for
+// each round with a refusal would leave five of 64 in flight where one in twenty is refused at
+// random, and slows a load that no server asked to be this slow.
+//
 // Not thread-safe; Endpoint calls it under its lock.
 #pragma once
 
@@ -30,11 +36,23 @@ class RequestWindow {
   // Once for each outage, while the requests that were sent before it still count.
   void halve() { limit_ = std::max(1.0, std::min(limit_, static_cast<double>(in_flight_)) / 2); }
 
+  // For a refusal that is no outage, while its request still counts. The window was unlimited until
+  // the first, and what is in flight may still be growing: that is no reason to stay so small.
+  void shrink() {
+    const double before =
+        limit_ < kUnlimited ? limit_ : std::max(kFirstLimit, static_cast<double>(in_flight_));
+    limit_ = std::max(std::min(before, kFloor), before - kShrinkage);
+  }
+
   double limit() const { return limit_; }
   std::uint32_t in_flight() const { return in_flight_; }
 
  private:
   static constexpr double kUnlimited = std::numeric_limits<double>::max();
+  static constexpr double kFirstLimit = 64;  // what one reactor has at most in flight by default
+  // Where less than this is too much, a quarter is refused: an outage, which may halve it further.
+  static constexpr double kFloor = 4;
+  static constexpr double kShrinkage = 0.25;
 
   std::uint32_t in_flight_ = 0;
   double limit_ = kUnlimited;

@@ -36,6 +36,30 @@ TEST_CASE("a round that went well adds one") {
   CHECK(window.limit() == doctest::Approx(11).epsilon(0.01));
 }
 
+TEST_CASE("a refusal takes a quarter of a request, and four a whole one") {
+  RequestWindow window = window_with(100);
+  window.shrink();
+  CHECK(window.limit() == 99.75);
+  for (int i = 0; i < 3; ++i) window.shrink();
+  CHECK(window.limit() == 99);
+}
+
+TEST_CASE("the first refusal of a load that has just begun leaves it room to grow") {
+  RequestWindow window = window_with(4);
+  window.shrink();
+  CHECK(window.limit() == 63.75);
+}
+
+TEST_CASE("refusals alone leave four requests, and raise no window that is smaller") {
+  RequestWindow window = window_with(8);
+  for (int i = 0; i < 1000; ++i) window.shrink();
+  CHECK(window.limit() == 4);
+  window.halve();
+  window.halve();
+  window.shrink();
+  CHECK(window.limit() == 1);
+}
+
 TEST_CASE("what is in flight counts against the limit") {
   RequestWindow window = window_with(4);
   window.halve();

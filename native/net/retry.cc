@@ -71,6 +71,10 @@ FailureKind classify(const ReadError& error) {
   }
 }
 
+double Pauses::limit_s(int before) const {
+  return std::min(first_s * std::pow(2.0, std::max(0, before)), longest_s);
+}
+
 bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& history,
                               const RetryOptions& options) {
   const int most = history.has_server_answered
@@ -95,8 +99,9 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
 
 double retry_delay_s(const ReadError& error, int attempts, const RetryOptions& options,
                      double random) {
-  const double grown = options.base_delay_s * std::pow(2.0, std::max(0, attempts - 1));
-  const double jittered = random * std::min(grown, options.longest_delay_s);
+  const bool is_throttled = classify(error) == FailureKind::kThrottle;
+  const Pauses& pauses = is_throttled ? options.after_throttle : options.after_failure;
+  const double jittered = random * pauses.limit_s(attempts - 1);
   return std::clamp(std::max(jittered, error.retry_after_s), 0.0, kLongestRetryAfterS);
 }
 

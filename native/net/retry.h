@@ -17,11 +17,23 @@ enum class FailureKind : std::uint8_t {
 
 FailureKind classify(const ReadError& error);
 
+// The n-th pause is drawn from 0 to first * 2^n: full jitter, the AWS architecture blog's formula.
+struct Pauses {
+  double first_s;
+  double longest_s;
+
+  // What the pause is drawn from; `before` is how many there were.
+  double limit_s(int before) const;
+};
+// A server that refuses or resets may be back at once; one that throttles said that it wants less.
+inline constexpr Pauses kAfterFailure{0.05, 5};
+inline constexpr Pauses kAfterThrottle{0.25, 10};
+
 struct RetryOptions {
   int max_attempts = 8;
   double block_deadline_s = 120;  // from the first attempt: no further one begins after it
-  double base_delay_s = 0.05;  // full jitter over 50 ms * 2^n: the AWS architecture blog's formula
-  double longest_delay_s = 5.0;
+  Pauses after_failure = kAfterFailure;
+  Pauses after_throttle = kAfterThrottle;
   // A server that never answered in this process: a wrong address, or nobody is there.
   int max_attempts_unanswered = 3;
 };

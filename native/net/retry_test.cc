@@ -104,8 +104,16 @@ TEST_CASE("delays double up to the cap, with full jitter") {
   const ReadError lost = error_of(ErrorCode::kConnect);
   CHECK(retry_delay_s(lost, 1, options, 0.999) == doctest::Approx(0.05).epsilon(0.01));
   CHECK(retry_delay_s(lost, 4, options, 0.5) == doctest::Approx(0.2));
-  CHECK(retry_delay_s(lost, 30, options, 0.999) <= options.longest_delay_s);
+  CHECK(retry_delay_s(lost, 30, options, 0.999) <= options.after_failure.longest_s);
   CHECK(retry_delay_s(lost, 3, options, 0.0) == 0.0);
+}
+
+TEST_CASE("a block that was refused waits as long as a server that throttles is left alone") {
+  const RetryOptions options;
+  const ReadError refused = error_of(ErrorCode::kHttpStatus, 503);
+  CHECK(retry_delay_s(refused, 1, options, 0.999) == doctest::Approx(0.25).epsilon(0.01));
+  CHECK(retry_delay_s(refused, 3, options, 0.5) == doctest::Approx(0.5));
+  CHECK(retry_delay_s(refused, 30, options, 0.999) == doctest::Approx(10).epsilon(0.01));
 }
 
 TEST_CASE("Retry-After is obeyed, within reason") {

@@ -27,7 +27,7 @@ inline SessionOptions options_with(std::uint64_t pinned_bytes,
   options.scheduler.block_bytes.fill(kBlockBytes);
   options.scheduler.memory_limit_bytes = memory_limit_bytes;
   options.pinned_bytes = pinned_bytes;
-  options.retry.base_delay_s = 0.001;
+  options.retry.after_failure.first_s = 0.001;
   return options;
 }
 

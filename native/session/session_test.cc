@@ -26,7 +26,7 @@ SessionOptions options_with(std::uint64_t memory_limit_bytes = 64 << 20) {
   options.scheduler.block_bytes.fill(kBlockBytes);
   options.scheduler.memory_limit_bytes = memory_limit_bytes;
   options.timeouts.first_byte_timeout_s = 20;
-  options.retry.base_delay_s = 0.001;
+  options.retry.after_failure.first_s = 0.001;
   return options;
 }
 

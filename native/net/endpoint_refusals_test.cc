@@ -1,0 +1,159 @@
+// Loads from a server that refuses some requests with 503, simulated: no socket, no clock.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "net/endpoint.h"
+#include "net/retry.h"
+
+namespace streamer {
+namespace {
+
+constexpr double kAnswerS = 0.03;  // give or take a fifth
+constexpr std::size_t kInFlight = 64;
+
+// Whether a request that arrives at that second is refused.
+using Refuses = std::function<bool(double)>;
+
+Refuses never() {
+  return [](double) { return false; };
+}
+
+Refuses at_random(double share) {
+  return [share, random = std::mt19937_64(1)](double) mutable {
+    return std::uniform_real_distribution<double>(0, 1)(random) < share;
+  };
+}
+
+// A token bucket.
+Refuses beyond(double per_s, double burst = 20) {
+  return [=, tokens = burst, last = 0.0](double now) mutable {
+    tokens = std::min(burst, tokens + (now - last) * per_s);
+    last = now;
+    if (tokens < 1) return true;
+    tokens -= 1;
+    return false;
+  };
+}
+
+struct Report {
+  double seconds = 0;
+  double requests_per_block = 0;
+  int most_attempts = 0;  // of one block, outages not counted
+  std::uint64_t outages = 0;
+};
+
+// What a reactor and BlockRetries do with an endpoint.
+class SimulatedLoad {
+ public:
+  SimulatedLoad(int blocks, Refuses refuses) : refuses_(std::move(refuses)), attempts_(blocks) {
+    for (int block = 0; block < blocks; ++block) due_.emplace(0, block);
+  }
+
+  Report run() {
+    while (!due_.empty() || !under_way_.empty()) {
+      start_what_may();
+      now_ = std::max(now_, next_event());
+      while (!under_way_.empty() && under_way_.begin()->first <= now_) settle_first();
+    }
+    return {.seconds = now_,
+            .requests_per_block = requests_ / static_cast<double>(attempts_.size()),
+            .most_attempts = *std::max_element(attempts_.begin(), attempts_.end()),
+            .outages = endpoint_.totals(clock()).outages};
+  }
+
+ private:
+  struct Request {
+    int block;
+    OutageTicket ticket;
+    bool is_refused;
+  };
+
+  TimePoint clock() const { return after(began_, now_); }
+  double drawn() { return std::uniform_real_distribution<double>(0, 1)(random_); }
+  bool has_room() const { return under_way_.size() < kInFlight && !due_.empty(); }
+
+  void start_what_may() {
+    while (has_room() && due_.begin()->first <= now_) {
+      const auto ticket = endpoint_.try_start(clock());
+      if (!ticket) return;
+      const int block = due_.extract(due_.begin()).mapped();
+      ++attempts_[static_cast<std::size_t>(block)];
+      ++requests_;
+      const double answered_at = now_ + kAnswerS * (0.8 + 0.4 * drawn());
+      under_way_.emplace(answered_at, Request{block, *ticket, refuses_(now_)});
+    }
+  }
+
+  double next_event() {
+    double next = under_way_.empty() ? 1e9 : under_way_.begin()->first;
+    if (!has_room()) return next;
+    double start_at = due_.begin()->first;
+    if (const auto open_at = endpoint_.closed_until(clock())) {
+      start_at = std::max(start_at, seconds_between(began_, *open_at) + 1e-9);
+    }
+    return std::min(next, start_at);
+  }
+
+  void settle_first() {
+    const Request request = under_way_.extract(under_way_.begin()).mapped();
+    if (!request.is_refused) {
+      endpoint_.finish_well(request.ticket, kAnswerS, true, clock());
+      return;
+    }
+    ReadError error = error_of(ErrorCode::kHttpStatus, "slow down");
+    error.http_status = 503;
+    int& attempts = attempts_[static_cast<std::size_t>(request.block)];
+    const bool is_of_outage = endpoint_.finish_badly(request.ticket, error, clock());
+    attempts -= is_of_outage;
+    const double delay_s = is_of_outage ? 0 : retry_delay_s(error, attempts, {}, drawn());
+    due_.emplace(now_ + delay_s, request.block);
+  }
+
+  const TimePoint began_ = Clock::now();
+  Refuses refuses_;
+  Endpoint endpoint_{"https://store", true};
+  std::mt19937_64 random_{2};
+  std::vector<int> attempts_;
+  std::multimap<double, int> due_;  // blocks, by when they may be asked for
+  std::multimap<double, Request> under_way_;
+  double now_ = 0;
+  double requests_ = 0;
+};
+
+TEST_CASE("one refusal in twenty at random leaves seven tenths of the speed") {
+  const int blocks = 30'000;  // a block refused again and again at the end waits alone
+  const Report healthy = SimulatedLoad(blocks, never()).run();
+  const Report refused = SimulatedLoad(blocks, at_random(0.05)).run();
+  CHECK(healthy.seconds / refused.seconds >= 0.7);
+  CHECK(refused.requests_per_block < 1.1);
+  CHECK(refused.most_attempts < RetryOptions{}.max_attempts);
+}
+
+TEST_CASE("a server that takes so many requests a second is sent at most twice what it needs") {
+  const int blocks = 2'000;
+  for (const double per_s : {40.0, 100.0, 400.0, 1000.0}) {
+    CAPTURE(per_s);
+    const Report report = SimulatedLoad(blocks, beyond(per_s)).run();
+    CHECK(report.requests_per_block <= 2);
+    CHECK(report.seconds < 2 * blocks / per_s);
+    CHECK(report.most_attempts < RetryOptions{}.max_attempts);
+  }
+}
+
+TEST_CASE("a server that takes half of what it could be sent has few outages") {
+  CHECK(SimulatedLoad(10'000, beyond(1000)).run().outages < 10);
+}
+
+TEST_CASE("a server that refuses two in five is left alone again and again") {
+  const Report report = SimulatedLoad(500, at_random(0.4)).run();
+  CHECK(report.outages > 20);
+  CHECK(report.requests_per_block <= 2);
+}
+
+}  // namespace
+}  // namespace streamer
