@@ -124,13 +124,13 @@ TEST_CASE("a refusal opens it where nothing else is in flight") {
 
 TEST_CASE("a refusal opens it where there were few good answers before, or since the last outage") {
   Outage outage;
-  answer(outage, 0, 3);
+  answer(outage, 0, 1);
   CHECK(refuse(outage, 0, 64));
   answer(outage, 1, 1);  // ends it
-  answer(outage, 1, 3);
+  answer(outage, 1, 1);
   CHECK(refuse(outage, 1, 64));
   answer(outage, 2, 1);
-  answer(outage, 2, 4);
+  answer(outage, 2, 2);
   CHECK_FALSE(refuse(outage, 2, 64));
 }
 

@@ -33,8 +33,12 @@ class RequestWindow {
   // A failure, or a request that was given up.
   void finish_otherwise() { --in_flight_; }
 
-  // Once for each outage, while the requests that were sent before it still count.
-  void halve() { limit_ = std::max(1.0, std::min(limit_, static_cast<double>(in_flight_)) / 2); }
+  // Once for each outage, while the requests that were sent before it still count. A request that
+  // was alone, as the last of a load is, was not too much.
+  void halve() {
+    if (in_flight_ <= 1) return;
+    limit_ = std::max(1.0, std::min(limit_, static_cast<double>(in_flight_)) / 2);
+  }
 
   // For a refusal that is no outage, while its request still counts. The window was unlimited until
   // the first, and what is in flight may still be growing: that is no reason to stay so small.

@@ -29,6 +29,17 @@ TEST_CASE("an outage halves the window of before where little is in flight") {
   CHECK(window.limit() == doctest::Approx(2));
 }
 
+TEST_CASE("an outage that met a single request leaves the window as it was") {
+  RequestWindow window = window_with(1);
+  window.halve();
+  CHECK(window.has_room());
+  for (int i = 1; i < 20; ++i) window.start();
+  window.halve();
+  for (int i = 1; i < 20; ++i) window.finish_otherwise();
+  window.halve();
+  CHECK(window.limit() == doctest::Approx(10));
+}
+
 TEST_CASE("a round that went well adds one") {
   RequestWindow window = window_with(20);
   window.halve();
