@@ -62,7 +62,7 @@ class LoadReport:
         seconds: From the call to the last tensor.
         requests: Range requests sent, including retries and those for headers; 0 without HTTP.
         retries: Blocks that were retried.
-        outages: How often the load waited for a server that failed as a whole, or throttled.
+        outages: How often the load waited for a server that failed as a whole, or throttled many requests.
         waited_s: Seconds of waiting in outages, the sum over all servers.
         probes: Requests sent during outages to test whether the server is back.
         rereads: Tensors read a second time because their digest, or that of their object, mismatched the first time.
