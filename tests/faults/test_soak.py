@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import streamer
 from faults.catalogue import FAULTS, Fault
@@ -66,6 +68,23 @@ def test_a_storm_of_503_is_answered_with_patience(bucket: Path) -> None:
         needed = server.requests - server.faults["http_503"]
         assert server.faults["http_503"] > 0
         assert server.requests <= 2 * needed
+
+
+def test_one_refusal_in_twenty_does_not_stop_a_load_regression(tmp_path: Path) -> None:
+    """Each was an outage of its own, and a load of many requests took ten times as long."""
+    folder = tmp_path / "bucket" / "model"
+    folder.mkdir(parents=True)
+    save_file({"weights": torch.zeros(24 << 20, dtype=torch.uint8)}, folder / "model.safetensors")
+    options = streamer.Options(block_bytes=64 << 10, header_bytes=4096, hedge_percent=0)
+    slow_down = FAULTS["http_503"]
+    with FaultServer(tmp_path / "bucket", lambda asked: slow_down if asked.number % 20 == 19 else None) as server:
+        with streamer.stream(
+            server.url("model"), storage_options=server.storage_options(), options=options, progress=False
+        ) as stream:
+            assert len(dict(stream)) == 1
+        refusals = server.faults["http_503"]
+    assert refusals >= 19
+    assert stream.report.outages <= refusals / 2  # a few meet no other request in flight
 
 
 def test_one_slow_connection_of_many_is_overtaken(bucket: Path) -> None:
