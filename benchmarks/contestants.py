@@ -227,6 +227,7 @@ CONTESTANTS = {
 
 def environment_for(contestant: Contestant, target: Target) -> dict[str, str]:
     """Build the environment of one run: this process's, without any tuning it carries, plus the row's own."""
-    tuning = ("RUNAI_", "STREAMER_", "AWS_")
+    # An installed package is compiled; one that is installed for its developers, only if Python may write that down.
+    tuning = ("RUNAI_", "STREAMER_", "AWS_", "PYTHONDONTWRITEBYTECODE")
     base = {name: value for name, value in os.environ.items() if not name.startswith(tuning)}
     return base | target.environment() | contestant.environment
