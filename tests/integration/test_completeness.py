@@ -124,7 +124,7 @@ def test_a_tensor_that_the_index_leaves_out_is_loaded_with_its_shard(tmp_path: P
 def test_a_stream_that_ends_too_early_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However that came about: nothing is silently left out."""
     with streamer.stream(sharded(tmp_path, FIRST, LAST), order="file", progress=False) as stream:
-        monkeypatch.setattr("streamer.core.engine.session.ReadSession.next_items", lambda _: [])
+        monkeypatch.setattr("streamer.core.engine.session.ReadSession.next_items", lambda _, enough_bytes=0: [])
         with pytest.raises(streamer.EngineError, match="0 tensors of 2 were delivered"):
             list(stream)
 
