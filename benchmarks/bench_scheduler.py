@@ -17,10 +17,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FOLDERS = ("base", "cuda", "integrity", "io", "plan", "schedule")
 OTHERS = ("test", "fixture", "fake", "direct_read", "file_reader", "read_ring", "block_retries")  # not needed here
-CASES = {  # readers, items, bytes held at most
+CASES = {  # readers, items, bytes held at most, the largest item if they are not of 4 KiB
     "64 readers, 100 MB": ("64", "300000", "100000000"),
     "64 readers, 100 items": ("64", "300000", "409600"),
     "4 readers, 100 items": ("4", "300000", "409600"),
+    "4 readers, large items": ("4", "400", "268435456", "100000000"),
 }
 
 

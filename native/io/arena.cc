@@ -82,28 +82,33 @@ Memory Arena::allocate(std::size_t size, std::uint64_t file_offset) {
 }
 
 void Arena::map(Memory& memory, std::size_t size, std::uint64_t file_offset) {
-  const std::size_t residue = keeps_residue(size, file_offset) ? file_offset % kPageBytes : 0;
+  const std::size_t residue = residue_of(size, file_offset);
   const Mapping mapping = take_mapping(round_up(residue + size, kHugePageBytes));
   memory.mapping_ = mapping.base;
   memory.mapping_bytes_ = mapping.bytes;
   memory.data_ = mapping.base + residue;
 }
 
+// Best fit, but never one that would waste more than an eighth of itself.
+std::vector<Arena::Mapping>::iterator Arena::best_kept(std::size_t bytes) {
+  auto best = cached_.end();
+  for (auto it = cached_.begin(); it != cached_.end(); ++it) {
+    const bool fits = it->bytes >= bytes && it->bytes - bytes <= it->bytes / 8;
+    if (fits && (best == cached_.end() || it->bytes < best->bytes)) best = it;
+  }
+  return best;
+}
+
 Arena::Mapping Arena::take_mapping(std::size_t bytes) {
   Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
-    // Best fit, but never one that would waste more than an eighth of itself.
-    auto best = cached_.end();
-    for (auto it = cached_.begin(); it != cached_.end(); ++it) {
-      const bool fits = it->bytes >= bytes && it->bytes - bytes <= it->bytes / 8;
-      if (fits && (best == cached_.end() || it->bytes < best->bytes)) best = it;
-    }
+    const auto best = best_kept(bytes);
     if (best != cached_.end()) {
       const Mapping mapping = *best;
       mapped_bytes_ -= mapping.bytes;
       cached_.erase(best);
-      ++reused_;
+      if (mapping.was_used) ++reused_;
       return mapping;
     }
     make_room(bytes, evicted);
@@ -147,14 +152,12 @@ bool Arena::add_chunk(std::size_t size, Evicted& evicted) {
     current = spare_.back();
     spare_.pop_back();
     changed(*current, [](ArenaChunk& chunk) { chunk.restart(); });
-    ++reused_;
+    if (current->was_restarted()) ++reused_;
     return true;
   }
   make_room(size, evicted);
-  std::byte* const base = map_huge(kChunkBytes);
+  std::byte* const base = map_chunk(size);
   if (base == nullptr) return false;
-  // Who reads a small tensor alone, often, does not want 2 MiB set to zero for it.
-  if (size < kHugePageBytes) madvise(base, kHugePageBytes, MADV_NOHUGEPAGE);
   current = chunks_.emplace_back(std::make_unique<ArenaChunk>(base, kChunkBytes)).get();
   return true;
 }
@@ -252,7 +255,7 @@ void Arena::evict_down_to(std::size_t keep_bytes, Evicted& evicted) {
     mapped_bytes_ -= cached_.back().bytes;
     cached_.pop_back();
   }
-  while (cached_bytes() > keep_bytes && !spare_.empty()) {
+  while ((cached_bytes() > keep_bytes || budget_bytes_ == 0) && !spare_.empty()) {
     dispose(*spare_.back(), evicted);
     spare_.pop_back();
   }

@@ -40,6 +40,11 @@ inline bool keeps_residue(std::size_t size, std::uint64_t file_offset) {
   return size >= kHugePageBytes && file_offset % 8 == 0;
 }
 
+// Of the memory, which begins a mapping otherwise.
+inline std::size_t residue_of(std::size_t size, std::uint64_t file_offset) {
+  return keeps_residue(size, file_offset) ? file_offset % kPageBytes : 0;
+}
+
 struct ArenaStats {
   std::size_t held_bytes = 0;    // allocated and not yet handed over
   std::size_t cached_bytes = 0;  // kept for reuse
@@ -59,6 +64,12 @@ class Arena {
   // is a multiple of 64. Empty for size 0. Throws std::bad_alloc.
   Memory allocate(std::size_t size, std::uint64_t file_offset);
 
+  // Maps what allocate() will need for this, where nothing that is kept serves: an allocation that
+  // follows asks nothing of the system then, and can be made under a lock for which others wait.
+  // Where the system gives none, allocate() will tell.
+  void prepare(std::size_t size, std::uint64_t file_offset);
+  bool is_prepared(std::size_t size, std::uint64_t file_offset);
+
   ArenaStats stats();
 
   // Held while the process forks, so that the child never inherits a locked arena.
@@ -70,6 +81,7 @@ class Arena {
   struct Mapping {
     std::byte* base;
     std::size_t bytes;
+    bool was_used = true;  // else it was prepared, and no page of it is there
   };
 
   // Pages of a chunk that are about to go back; the chunk is pinned.
@@ -86,6 +98,8 @@ class Arena {
   void place(Memory& memory, std::size_t size, std::uint64_t file_offset);
   void map(Memory& memory, std::size_t size, std::uint64_t file_offset);
   Mapping take_mapping(std::size_t bytes);
+  void prepare_mapping(std::size_t bytes);
+  void prepare_chunk(std::size_t size, std::uint64_t file_offset);
   // What `make` gives; where that is null, what it gives once nothing is kept any more.
   template <typename Make>
   std::byte* without_cache_if_short(Make make);
@@ -97,6 +111,8 @@ class Arena {
 
   // With the mutex held:
   std::byte* place_in_current(std::size_t size, std::uint64_t file_offset);
+  bool has_room_in_current(std::size_t size, std::uint64_t file_offset);
+  std::vector<Mapping>::iterator best_kept(std::size_t bytes);
   // Makes another chunk the current one; false where the system gives none.
   bool add_chunk(std::size_t size, Evicted& evicted);
   // Keeps it, or adds it to `evicted`.

@@ -13,14 +13,20 @@ static_assert(kPageBytes / kTensorAlignment < kGone);  // so many tensors at mos
 ArenaChunk::ArenaChunk(std::byte* base, std::size_t bytes)
     : base_(base), bytes_(bytes), users_(bytes / kPageBytes) {}
 
+std::size_t ArenaChunk::begin_of_next(std::size_t size, std::uint64_t file_offset) const {
+  if (!keeps_residue(size, file_offset)) return round_up(next_, kTensorAlignment);
+  const std::size_t residue = file_offset % kPageBytes;
+  return next_ + (kPageBytes + residue - next_ % kPageBytes) % kPageBytes;
+}
+
+bool ArenaChunk::has_room(std::size_t size, std::uint64_t file_offset) const {
+  const std::size_t begin = begin_of_next(size, file_offset);
+  return !is_retired_ && begin <= bytes_ && bytes_ - begin >= size;
+}
+
 std::byte* ArenaChunk::place(std::size_t size, std::uint64_t file_offset) {
-  if (is_retired_) return nullptr;
-  std::size_t begin = round_up(next_, kTensorAlignment);
-  if (keeps_residue(size, file_offset)) {
-    const std::size_t residue = file_offset % kPageBytes;
-    begin = next_ + (kPageBytes + residue - next_ % kPageBytes) % kPageBytes;
-  }
-  if (begin > bytes_ || bytes_ - begin < size) return nullptr;
+  if (!has_room(size, file_offset)) return nullptr;
+  const std::size_t begin = begin_of_next(size, file_offset);
   next_ = begin + size;
   for (std::size_t page = begin / kPageBytes; page * kPageBytes < next_; ++page) ++users_[page];
   ++live_;

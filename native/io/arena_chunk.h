@@ -20,6 +20,7 @@ class ArenaChunk {
   std::byte* base() const { return base_; }
   std::size_t bytes() const { return bytes_; }
 
+  bool has_room(std::size_t size, std::uint64_t file_offset) const;
   // A place aligned as Arena::allocate() says; null where no more fits.
   std::byte* place(std::size_t size, std::uint64_t file_offset);
   // The tensor there is gone.
@@ -46,6 +47,7 @@ class ArenaChunk {
   void unpin() { --pins_; }
 
  private:
+  std::size_t begin_of_next(std::size_t size, std::uint64_t file_offset) const;
   std::size_t offset_of(const std::byte* data) const {
     return static_cast<std::size_t>(data - base_);
   }

@@ -42,4 +42,11 @@ std::byte* map_huge(std::size_t bytes) {
   return start + head;
 }
 
+std::byte* map_chunk(std::size_t size) {
+  std::byte* const base = map_huge(kChunkBytes);
+  // Who reads a small tensor alone, often, does not want 2 MiB set to zero for it.
+  if (base != nullptr && size < kHugePageBytes) madvise(base, kHugePageBytes, MADV_NOHUGEPAGE);
+  return base;
+}
+
 }  // namespace streamer

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -240,6 +241,43 @@ TEST_CASE("memory in the consumer's hands is never given to another tensor") {
   kept.hand_over();
   for (int i = 0; i < 4; ++i) CHECK(arena.allocate(kLarge, 0).data() != kept.data());
   arena.leave(8 * kLarge);
+}
+
+std::size_t mappings_of_process() {
+  std::ifstream maps("/proc/self/maps");
+  return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(maps), {}, '\n'));
+}
+
+TEST_CASE("what was prepared is allocated without a word to the system") {
+  Arena& arena = Arena::instance();
+  arena.join(8 * kLarge);
+  for (const std::size_t size : {kMiddle, kLarge, std::size_t{4097}}) {
+    std::vector<Memory> others;  // until the current chunk is full
+    while (arena.is_prepared(size, 8)) others.push_back(arena.allocate(size, 8));
+    const std::uint64_t reused = arena.stats().reused;
+    arena.prepare(size, 8);
+    CHECK(arena.is_prepared(size, 8));
+    const std::size_t mappings = mappings_of_process();
+    const Memory memory = arena.allocate(size, 8);
+    CHECK(mappings_of_process() == mappings);
+    CHECK(memory.size() == size);
+    CHECK(arena.stats().reused == reused);  // its pages are new
+  }
+  arena.leave(8 * kLarge);
+  CHECK(arena.stats().cached_bytes == 0);
+}
+
+TEST_CASE("nothing stays prepared without a session") {
+  Arena& arena = Arena::instance();
+  const std::size_t before = mappings_of_process();
+  arena.prepare(kLarge, 0);
+  CHECK(mappings_of_process() == before);
+  arena.join(4 * kLarge);
+  arena.prepare(kLarge, 0);
+  CHECK(arena.is_prepared(kLarge, 0));
+  arena.leave(4 * kLarge);
+  CHECK_FALSE(arena.is_prepared(kLarge, 0));
+  CHECK(arena.stats().cached_bytes == 0);
 }
 
 TEST_CASE("what is kept makes room for what it does not fit") {

@@ -13,6 +13,12 @@ BlockCutter::BlockCutter(std::vector<Item>& items, std::vector<Span> spans, Bloc
   }
 }
 
+const Item* BlockCutter::unreserved() const {
+  if (is_exhausted()) return nullptr;
+  const Span& span = spans_[span_];
+  return reserved_ < span.first_item + span.item_count ? &items_[reserved_] : nullptr;
+}
+
 std::optional<Block> BlockCutter::next(const Reserve& reserve, bool accept_short) {
   if (is_exhausted()) return std::nullopt;
   const Span& span = spans_[span_];

@@ -33,6 +33,8 @@ class BlockCutter {
   // Of the next block; not when exhausted.
   std::uint32_t source() const { return spans_[span_].source; }
   std::uint32_t item() const { return item_; }
+  // The next item without memory, where it belongs to the current span.
+  const Item* unreserved() const;
   std::int32_t device() const { return items_[spans_[span_].first_item].device; }
 
   // The next block, or nothing when exhausted or when memory is short. With `accept_short` false a

@@ -10,6 +10,8 @@ namespace {
 
 // Allocations the consumer makes between two looks at what is finished: about a millisecond.
 constexpr std::ptrdiff_t kMostAskedAtOnce = 256;
+// A chunk of smaller ones lasts long enough.
+constexpr std::uint64_t kLeastPrepared = 256 << 10;
 
 }  // namespace
 
@@ -42,6 +44,12 @@ bool ItemMemory::reserve(std::uint32_t index) {
   item.target = memory_[index].data();
   budget_.hold(item.size());
   return true;
+}
+
+bool ItemMemory::is_unprepared(const Item& item) const {
+  const bool is_ours = item.target == nullptr && item.device == kHost;
+  return is_ours && item.size() >= kLeastPrepared && budget_.may_hold(item.size(), false) &&
+         !arena_.is_prepared(item.size(), item.begin);
 }
 
 void ItemMemory::ask() {

@@ -31,6 +31,11 @@ class ItemMemory {
   // std::bad_alloc where none will come.
   bool reserve(std::uint32_t item);
 
+  // Whether reserve() would ask the system for it; of small items, now and then, which is told by
+  // none. prepare() does that before, without the scheduler's lock.
+  bool is_unprepared(const Item& item) const;
+  void prepare(const Item& item) { arena_.prepare(item.size(), item.begin); }
+
   // Asks the consumer, as far as the limit allows.
   void ask();
   bool has_asked() const { return !to_ask_.empty(); }

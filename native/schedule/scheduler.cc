@@ -67,7 +67,13 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
   LaneQueue& lane = queue_of(which);
   std::unique_lock lock(mutex_);
   for (;;) {
-    TakeResult result = try_take_locked(lane, Clock::now(), admission);
+    TakeResult result = try_take_locked(lane, Clock::now(), admission, false);
+    if (const auto item = std::exchange(unprepared_, std::nullopt)) {
+      unlock_and_wake(lock);
+      memory_.prepare(*item);
+      lock.lock();
+      result = try_take_locked(lane, Clock::now(), admission, true);
+    }
     if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
     if (result.block || result.is_finished) {
       const bool may_be_more = !lane.is_starved || devices_.size() > 1;  // for another device
@@ -90,14 +96,22 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
 
 TakeResult Scheduler::try_take(Lane which, TimePoint now, const Admission& admission) {
   TakeResult result;
-  {
+  std::optional<Item> unprepared;
+  const auto look = [&](bool may_map) {
     const Locked lock(*this);
-    result = try_take_locked(queue_of(which), now, admission);
+    result = try_take_locked(queue_of(which), now, admission, may_map);
+    unprepared = std::exchange(unprepared_, std::nullopt);
+  };
+  look(false);
+  if (unprepared) {
+    memory_.prepare(*unprepared);
+    look(true);
   }
   return with_slot(std::move(result));
 }
 
-TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admission& admission) {
+TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admission& admission,
+                                      bool may_map) {
   TakeResult result;
   if (is_stopped_ || lane.is_finished()) {
     result.is_finished = true;
@@ -107,7 +121,7 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
     result.retry_at = later;
     return result;
   }
-  Search search{.admission = admission, .now = now};
+  Search search{.admission = admission, .now = now, .may_map = may_map};
   result.block = take_due(lane, search);
   if (!result.block) result.block = cut_next(lane, search);
   if (is_stopped_) {  // there was no memory for the next tensor

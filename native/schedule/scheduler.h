@@ -195,13 +195,15 @@ class Scheduler {
     const Admission& admission;
     TimePoint now;
     std::optional<TimePoint> again_at = {};  // when the first server that was passed over is asked
+    bool may_map = false;                    // memory, although the lock is held
     std::set<std::int32_t> short_of_slots = {};  // devices whose next block finds no pinned memory
 
     bool may_take(std::uint32_t source, TimePoint first_started = {});
   };
 
   TakeResult wait_for_block(Lane lane, bool is_loan, const Admission& admission);
-  TakeResult try_take_locked(LaneQueue& lane, TimePoint now, const Admission& admission);
+  TakeResult try_take_locked(LaneQueue& lane, TimePoint now, const Admission& admission,
+                             bool may_map);
   TakeResult with_slot(TakeResult taken);
   std::optional<Block> take_due(LaneQueue& lane, Search& search);
   std::optional<Block> cut_next(LaneQueue& lane, Search& search);
@@ -239,6 +241,7 @@ class Scheduler {
   std::uint64_t finished_bytes_ = 0;  // of items that were not delivered yet
   std::uint64_t enough_bytes_ = 0;    // as the consumer said in wait()
   ItemMemory memory_;
+  std::optional<Item> unprepared_;  // the memory that a search found missing, to be prepared next
   RateLimit rate_;
   std::array<LaneQueue, kLaneCount> lanes_;
   std::vector<std::uint32_t> to_refresh_;

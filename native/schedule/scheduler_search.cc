@@ -69,13 +69,18 @@ std::optional<Block> Scheduler::cut_next(LaneQueue& lane, Search& search) {
     const std::int32_t device = cutter->device();
     if (auto block = cut_from(*cutter, lane, search)) return block;
     // Memory of this machine's is short for the others, too, and is not to go to smaller items.
-    if (is_stopped_ || device == kHost) break;
+    if (is_stopped_ || unprepared_ || device == kHost) break;
     tried.insert(cutter);
   }
   return std::nullopt;
 }
 
 std::optional<Block> Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search) {
+  const Item* const next = search.may_map ? nullptr : cutter.unreserved();
+  if (next != nullptr && memory_.is_unprepared(*next)) {
+    unprepared_ = *next;
+    return std::nullopt;
+  }
   const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
   std::optional<Block> block;
   std::uint32_t wanted = cutter.item();

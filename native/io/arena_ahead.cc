@@ -1,0 +1,76 @@
+// The part of the arena that asks the system for memory before it is needed.
+//
+// Scheduler locks are held while a tensor gets its memory, and mmap() waits for whoever changes the
+// address space or gives pages back: milliseconds, where a consumer drops large tensors. So a
+// reader prepares first.
+#include <sys/mman.h>
+
+#include "io/arena.h"
+
+namespace streamer {
+
+void Arena::prepare(std::size_t size, std::uint64_t file_offset) {
+  if (size >= kOwnMappingBytes) {
+    prepare_mapping(round_up(residue_of(size, file_offset) + size, kHugePageBytes));
+  } else if (size > 0) {
+    prepare_chunk(size, file_offset);
+  }
+}
+
+bool Arena::is_prepared(std::size_t size, std::uint64_t file_offset) {
+  if (size == 0) return true;
+  const std::lock_guard lock(mutex_);
+  if (size < kOwnMappingBytes) return has_room_in_current(size, file_offset);
+  const std::size_t residue = residue_of(size, file_offset);
+  return best_kept(round_up(residue + size, kHugePageBytes)) != cached_.end();
+}
+
+bool Arena::has_room_in_current(std::size_t size, std::uint64_t file_offset) {
+  const ArenaChunk* const current = current_for(size);
+  return current != nullptr && current->has_room(size, file_offset);
+}
+
+// Put where others are evicted last.
+void Arena::prepare_mapping(std::size_t bytes) {
+  Evicted evicted;
+  {
+    const std::lock_guard lock(mutex_);
+    if (best_kept(bytes) != cached_.end()) return;
+    make_room(bytes, evicted);
+  }
+  give_back(evicted);
+  std::byte* const base = map_huge(bytes);
+  if (base == nullptr) return;
+  std::unique_lock lock(mutex_);
+  if (budget_bytes_ > 0) {
+    cached_.insert(cached_.begin(), {base, bytes, false});
+    mapped_bytes_ += bytes;
+    return;
+  }
+  lock.unlock();  // the last session has just ended
+  munmap(base, bytes);
+}
+
+void Arena::prepare_chunk(std::size_t size, std::uint64_t file_offset) {
+  bool is_one_needed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (has_room_in_current(size, file_offset) || budget_bytes_ == 0) return;
+    is_one_needed = spare_.empty();
+  }
+  std::byte* const base = is_one_needed ? map_chunk(size) : nullptr;
+  if (is_one_needed && base == nullptr) return;
+  Evicted evicted;
+  {
+    const std::lock_guard lock(mutex_);
+    if (base != nullptr) {
+      make_room(size, evicted);
+      chunks_.push_back(std::make_unique<ArenaChunk>(base, kChunkBytes));
+      spare_.insert(spare_.begin(), chunks_.back().get());
+    }
+    if (!has_room_in_current(size, file_offset)) add_chunk(size, evicted);
+  }
+  give_back(evicted);
+}
+
+}  // namespace streamer
