@@ -66,8 +66,10 @@ class Arena {
 
   // Maps what allocate() will need for this, where nothing that is kept serves: an allocation that
   // follows asks nothing of the system then, and can be made under a lock for which others wait.
-  // Where the system gives none, allocate() will tell.
+  // Where the system gives none, allocate() will tell. No room is made for it: that is for trim(),
+  // which takes longer, and is called after that allocation.
   void prepare(std::size_t size, std::uint64_t file_offset);
+  void trim();
   bool is_prepared(std::size_t size, std::uint64_t file_offset);
 
   ArenaStats stats();

@@ -32,13 +32,10 @@ bool Arena::has_room_in_current(std::size_t size, std::uint64_t file_offset) {
 
 // Put where others are evicted last.
 void Arena::prepare_mapping(std::size_t bytes) {
-  Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
     if (best_kept(bytes) != cached_.end()) return;
-    make_room(bytes, evicted);
   }
-  give_back(evicted);
   std::byte* const base = map_huge(bytes);
   if (base == nullptr) return;
   std::unique_lock lock(mutex_);
@@ -49,6 +46,15 @@ void Arena::prepare_mapping(std::size_t bytes) {
   }
   lock.unlock();  // the last session has just ended
   munmap(base, bytes);
+}
+
+void Arena::trim() {
+  Evicted evicted;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_limit()) make_room(0, evicted);
+  }
+  give_back(evicted);
 }
 
 void Arena::prepare_chunk(std::size_t size, std::uint64_t file_offset) {
@@ -64,7 +70,6 @@ void Arena::prepare_chunk(std::size_t size, std::uint64_t file_offset) {
   {
     const std::lock_guard lock(mutex_);
     if (base != nullptr) {
-      make_room(size, evicted);
       chunks_.push_back(std::make_unique<ArenaChunk>(base, kChunkBytes));
       spare_.insert(spare_.begin(), chunks_.back().get());
     }

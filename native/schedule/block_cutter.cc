@@ -16,17 +16,23 @@ BlockCutter::BlockCutter(std::vector<Item>& items, std::vector<Span> spans, Bloc
 const Item* BlockCutter::unreserved() const {
   if (is_exhausted()) return nullptr;
   const Span& span = spans_[span_];
-  return reserved_ < span.first_item + span.item_count ? &items_[reserved_] : nullptr;
+  const bool is_reached = reserved_ < span.first_item + span.item_count &&
+                          items_[reserved_].begin < wanted_end(block_bytes_(span.source));
+  return is_reached ? &items_[reserved_] : nullptr;
+}
+
+std::uint64_t BlockCutter::wanted_end(std::uint64_t block_bytes) const {
+  return std::min(spans_[span_].end, (position_ / block_bytes + 1) * block_bytes);
 }
 
 std::optional<Block> BlockCutter::next(const Reserve& reserve, bool accept_short) {
   if (is_exhausted()) return std::nullopt;
   const Span& span = spans_[span_];
   const std::uint64_t block_bytes = block_bytes_(span.source);
-  const std::uint64_t wanted_end = std::min(span.end, (position_ / block_bytes + 1) * block_bytes);
-  const std::uint64_t end = reserve_up_to(span, wanted_end, reserve);
+  const std::uint64_t wanted = wanted_end(block_bytes);
+  const std::uint64_t end = reserve_up_to(span, wanted, reserve);
   if (end <= position_) return std::nullopt;
-  if (end < wanted_end && !accept_short && end - position_ < block_bytes / 4) return std::nullopt;
+  if (end < wanted && !accept_short && end - position_ < block_bytes / 4) return std::nullopt;
   return cut(span, end);
 }
 

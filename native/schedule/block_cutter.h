@@ -33,7 +33,7 @@ class BlockCutter {
   // Of the next block; not when exhausted.
   std::uint32_t source() const { return spans_[span_].source; }
   std::uint32_t item() const { return item_; }
-  // The next item without memory, where it belongs to the current span.
+  // The first item of the next block that has no memory yet; null where there is none.
   const Item* unreserved() const;
   std::int32_t device() const { return items_[spans_[span_].first_item].device; }
 
@@ -43,6 +43,7 @@ class BlockCutter {
   std::optional<Block> next(const Reserve& reserve, bool accept_short);
 
  private:
+  std::uint64_t wanted_end(std::uint64_t block_bytes) const;
   std::uint64_t reserve_up_to(const Span& span, std::uint64_t end, const Reserve& reserve);
   Block cut(const Span& span, std::uint64_t end);
   void advance(const Span& span, std::uint64_t end);

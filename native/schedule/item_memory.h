@@ -35,6 +35,7 @@ class ItemMemory {
   // none. prepare() does that before, without the scheduler's lock.
   bool is_unprepared(const Item& item) const;
   void prepare(const Item& item) { arena_.prepare(item.size(), item.begin); }
+  void trim() { arena_.trim(); }  // after it, without that lock too
 
   // Asks the consumer, as far as the limit allows.
   void ask();

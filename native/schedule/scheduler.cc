@@ -67,13 +67,7 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
   LaneQueue& lane = queue_of(which);
   std::unique_lock lock(mutex_);
   for (;;) {
-    TakeResult result = try_take_locked(lane, Clock::now(), admission, false);
-    if (const auto item = std::exchange(unprepared_, std::nullopt)) {
-      unlock_and_wake(lock);
-      memory_.prepare(*item);
-      lock.lock();
-      result = try_take_locked(lane, Clock::now(), admission, true);
-    }
+    TakeResult result = take_prepared(lock, lane, Clock::now(), admission);
     if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
     if (result.block || result.is_finished) {
       const bool may_be_more = !lane.is_starved || devices_.size() > 1;  // for another device
@@ -95,19 +89,33 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
 }
 
 TakeResult Scheduler::try_take(Lane which, TimePoint now, const Admission& admission) {
-  TakeResult result;
-  std::optional<Item> unprepared;
-  const auto look = [&](bool may_map) {
-    const Locked lock(*this);
-    result = try_take_locked(queue_of(which), now, admission, may_map);
-    unprepared = std::exchange(unprepared_, std::nullopt);
-  };
-  look(false);
-  if (unprepared) {
-    memory_.prepare(*unprepared);
-    look(true);
-  }
+  std::unique_lock lock(mutex_);
+  TakeResult result = take_prepared(lock, queue_of(which), now, admission);
+  unlock_and_wake(lock);
   return with_slot(std::move(result));
+}
+
+// Looks for a block, and once more when the memory was mapped that the first look found missing.
+// The lock is not held meanwhile.
+TakeResult Scheduler::take_prepared(std::unique_lock<std::mutex>& lock, LaneQueue& lane,
+                                    TimePoint now, const Admission& admission) {
+  TakeResult result = try_take_locked(lane, now, admission, false);
+  const auto item = std::exchange(unprepared_, std::nullopt);
+  if (!item) return result;
+  is_preparing_ = true;
+  unlock_and_wake(lock);
+  memory_.prepare(*item);
+  lock.lock();
+  is_preparing_ = false;
+  wake_starved_locked();  // who came meanwhile
+  unlock_and_wake(lock);
+  lock.lock();
+  result = try_take_locked(lane, now, admission, true);
+  if (!result.block) return result;  // nothing may change before the caller waits
+  unlock_and_wake(lock);
+  memory_.trim();
+  lock.lock();
+  return result;
 }
 
 TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admission& admission,

@@ -204,6 +204,8 @@ class Scheduler {
   TakeResult wait_for_block(Lane lane, bool is_loan, const Admission& admission);
   TakeResult try_take_locked(LaneQueue& lane, TimePoint now, const Admission& admission,
                              bool may_map);
+  TakeResult take_prepared(std::unique_lock<std::mutex>& lock, LaneQueue& lane, TimePoint now,
+                           const Admission& admission);
   TakeResult with_slot(TakeResult taken);
   std::optional<Block> take_due(LaneQueue& lane, Search& search);
   std::optional<Block> cut_next(LaneQueue& lane, Search& search);
@@ -242,6 +244,7 @@ class Scheduler {
   std::uint64_t enough_bytes_ = 0;    // as the consumer said in wait()
   ItemMemory memory_;
   std::optional<Item> unprepared_;  // the memory that a search found missing, to be prepared next
+  bool is_preparing_ = false;       // one reader does; the others wait
   RateLimit rate_;
   std::array<LaneQueue, kLaneCount> lanes_;
   std::vector<std::uint32_t> to_refresh_;

@@ -78,7 +78,11 @@ std::optional<Block> Scheduler::cut_next(LaneQueue& lane, Search& search) {
 std::optional<Block> Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search) {
   const Item* const next = search.may_map ? nullptr : cutter.unreserved();
   if (next != nullptr && memory_.is_unprepared(*next)) {
-    unprepared_ = *next;
+    if (is_preparing_) {
+      lane.is_starved = true;
+    } else {
+      unprepared_ = *next;
+    }
     return std::nullopt;
   }
   const bool is_idle = lane.in_flight == 0 && lane.retries.empty();

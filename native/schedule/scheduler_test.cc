@@ -83,6 +83,37 @@ TEST_CASE("readers that wait for memory wake each other, and none sleeps for eve
   }
 }
 
+TEST_CASE("readers prepare the memory of large items, one at a time, and all are delivered") {
+  // In mappings of their own, and several in a chunk; nothing touches their pages.
+  for (const std::uint64_t size : {kOwnMappingBytes + 4096, std::size_t{600} << 10}) {
+    for (const bool in_item_order : {false, true}) {
+      SchedulerOptions options = options_of(3 * size, in_item_order);
+      options.block_bytes = {1 << 20, 1 << 20, 1 << 20};
+      Scheduler scheduler(plan_of(200, size), {Lane::kFile}, options);
+      std::vector<std::thread> readers;
+      for (int i = 0; i < 4; ++i) {
+        readers.emplace_back([&scheduler] {
+          while (auto block = scheduler.take(Lane::kFile))
+            scheduler.finish(Lane::kFile, std::move(*block));
+        });
+      }
+      std::uint32_t taken = 0;
+      for (bool is_finished = false; !is_finished;) {
+        const Delivery delivery = scheduler.wait(5);
+        for (const Memory& memory : scheduler.take_items(delivery.items)) {
+          CHECK(memory.size() == size);
+          ++taken;
+        }
+        is_finished = delivery.is_finished;
+        REQUIRE((is_finished || !delivery.items.empty()));
+      }
+      for (std::thread& reader : readers) reader.join();
+      CHECK(taken == 200);
+      CHECK(scheduler.stats().peak_held_bytes <= 3 * size);
+    }
+  }
+}
+
 TEST_CASE("an item larger than the limit is read alone") {
   Scheduler scheduler(plan_of(3, 1000), {Lane::kFile}, options_of(10));
   std::uint32_t delivered = 0;
