@@ -47,14 +47,14 @@ BlockCutter::BlockBytes Scheduler::block_bytes_of(std::size_t lane) const {
 }
 
 std::optional<Block> Scheduler::take(Lane which) {
-  return with_slot(wait_for_block(which, false, {})).block;
+  return after_lock(wait_for_block(which, false, {})).block;
 }
 
 std::optional<Block> Scheduler::lend(Lane which, const Admission& admission) {
   TakeResult taken = wait_for_block(which, true, admission);
   const bool is_lent = taken.block.has_value();
   try {
-    std::optional<Block> block = with_slot(std::move(taken)).block;
+    std::optional<Block> block = after_lock(std::move(taken)).block;
     if (is_lent && !block) end_loan();
     return block;
   } catch (...) {
@@ -92,7 +92,7 @@ TakeResult Scheduler::try_take(Lane which, TimePoint now, const Admission& admis
   std::unique_lock lock(mutex_);
   TakeResult result = take_prepared(lock, queue_of(which), now, admission);
   unlock_and_wake(lock);
-  return with_slot(std::move(result));
+  return after_lock(std::move(result));
 }
 
 // Looks for a block, and once more when the memory was mapped that the first look found missing.
@@ -111,10 +111,7 @@ TakeResult Scheduler::take_prepared(std::unique_lock<std::mutex>& lock, LaneQueu
   unlock_and_wake(lock);
   lock.lock();
   result = try_take_locked(lane, now, admission, true);
-  if (!result.block) return result;  // nothing may change before the caller waits
-  unlock_and_wake(lock);
-  memory_.trim();
-  lock.lock();
+  result.is_trim_due = result.block.has_value();
   return result;
 }
 

@@ -70,6 +70,7 @@ struct TakeResult {
   bool is_finished = false;  // the lane needs nothing more, or everything was stopped
   // When there may be one: the next retry is due, or its server is to be asked again.
   std::optional<TimePoint> retry_at;
+  bool is_trim_due = false;  // memory was mapped for the block, and none given back for it yet
 };
 
 // What the consumer finds.
@@ -206,7 +207,8 @@ class Scheduler {
                              bool may_map);
   TakeResult take_prepared(std::unique_lock<std::mutex>& lock, LaneQueue& lane, TimePoint now,
                            const Admission& admission);
-  TakeResult with_slot(TakeResult taken);
+  // What is left to do for a block that was taken, when nobody waits for it any more.
+  TakeResult after_lock(TakeResult taken);
   std::optional<Block> take_due(LaneQueue& lane, Search& search);
   std::optional<Block> cut_next(LaneQueue& lane, Search& search);
   BlockCutter* most_urgent(LaneQueue& lane, Search& search,

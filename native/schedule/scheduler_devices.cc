@@ -27,8 +27,10 @@ bool Scheduler::try_give_slot(Block& block, Search& search) {
   return false;
 }
 
-// A block that is to pass through pinned memory, directed there. Without the lock.
-TakeResult Scheduler::with_slot(TakeResult taken) {
+// Without the lock: gives back what is kept beyond the limit, and directs a block that is to pass
+// through pinned memory there.
+TakeResult Scheduler::after_lock(TakeResult taken) {
+  if (taken.is_trim_due) memory_.trim();
   if (!taken.block || !taken.block->slot) return taken;
   try {
     direct_to_slot(*taken.block);
