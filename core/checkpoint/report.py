@@ -60,7 +60,8 @@ class LoadReport:
         bytes: Bytes of these tensors.
         bytes_read: Bytes requested from the storage for them, with dropped gaps, without headers.
         seconds: From the call to the last tensor.
-        requests: Range requests sent, including retries and those for headers; 0 without HTTP.
+        requests: Range requests sent for headers and tensors, including retries, without those that found the
+            checkpoint; 0 without HTTP.
         retries: Blocks that were retried.
         outages: How often the load waited for a server that failed as a whole, or throttled many requests.
         waited_s: Seconds of waiting in outages, the sum over all servers.

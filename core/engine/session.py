@@ -28,6 +28,7 @@ from streamer.core.errors import (
 )
 from streamer.core.options.settings import Settings
 from streamer.core.outages.news import OutageNews
+from streamer.core.quoting import printable
 from streamer.core.store.sources import HttpSource, PythonSource
 from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.resize_lock import ResizeLock
@@ -237,7 +238,10 @@ class ReadSession:
     def _late(self, missing: int) -> StreamerError:
         limit = self._max_bytes_per_second
         limited = f"; max_bytes_per_second allows {limit} bytes/s" if limit else ""
-        away = [f"; {each.server} has been failing for {each.waited_s:.1f} s" for each in self._engine.outages()]
+        away = [
+            f"; {each.server} has been failing for {each.waited_s:.1f} s, at last with: {printable(each.last_failure)}"
+            for each in self._engine.outages()
+        ]
         return self._deadline.error(
             f"{missing} of {self._plan.item_count} {self._items} were not there in time{limited}{''.join(away)}",
             self._objects[0].uri,

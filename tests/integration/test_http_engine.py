@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import socket
 import time
 
@@ -347,3 +348,13 @@ def test_a_renewal_that_fails_ends_the_load_with_its_own_error():
 def test_the_version_that_the_source_names_is_pinned_from_the_start():
     with ScriptedServer(DATA) as server, pytest.raises(errors.ChangedError):
         read_all(HttpSource(server.url, version='"another"', version_header="ETag"))
+
+
+def test_a_deadline_that_passes_in_an_outage_names_what_the_server_answered():
+    def refused(request, answer):
+        if request.number > 0:  # it answered before, so it is waited for
+            answer.become(503, b"<Error><Code>SlowDown</Code></Error>")
+
+    with ScriptedServer(DATA, refused) as server, pytest.raises(errors.TransferTimeoutError) as caught:
+        read_from(server, deadline_s=1.0, http_reactors=1, http_in_flight=1)
+    assert re.search(r"has been failing for [\d.]+ s, at last with: .*HTTP 503", str(caught.value))
