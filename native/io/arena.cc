@@ -82,11 +82,10 @@ Memory Arena::allocate(std::size_t size, std::uint64_t file_offset) {
 }
 
 void Arena::map(Memory& memory, std::size_t size, std::uint64_t file_offset) {
-  const std::size_t residue = residue_of(size, file_offset);
-  const Mapping mapping = take_mapping(round_up(residue + size, kHugePageBytes));
+  const Mapping mapping = take_mapping(mapping_bytes_of(size, file_offset));
   memory.mapping_ = mapping.base;
   memory.mapping_bytes_ = mapping.bytes;
-  memory.data_ = mapping.base + residue;
+  memory.data_ = mapping.base + residue_of(size, file_offset);
 }
 
 // Best fit, but never one that would waste more than an eighth of itself.

@@ -45,6 +45,11 @@ inline std::size_t residue_of(std::size_t size, std::uint64_t file_offset) {
   return keeps_residue(size, file_offset) ? file_offset % kPageBytes : 0;
 }
 
+// Of a tensor that has a mapping of its own.
+inline std::size_t mapping_bytes_of(std::size_t size, std::uint64_t file_offset) {
+  return round_up(residue_of(size, file_offset) + size, kHugePageBytes);
+}
+
 struct ArenaStats {
   std::size_t held_bytes = 0;    // allocated and not yet handed over
   std::size_t cached_bytes = 0;  // kept for reuse

@@ -11,7 +11,7 @@ namespace streamer {
 
 void Arena::prepare(std::size_t size, std::uint64_t file_offset) {
   if (size >= kOwnMappingBytes) {
-    prepare_mapping(round_up(residue_of(size, file_offset) + size, kHugePageBytes));
+    prepare_mapping(mapping_bytes_of(size, file_offset));
   } else if (size > 0) {
     prepare_chunk(size, file_offset);
   }
@@ -21,8 +21,7 @@ bool Arena::is_prepared(std::size_t size, std::uint64_t file_offset) {
   if (size == 0) return true;
   const std::lock_guard lock(mutex_);
   if (size < kOwnMappingBytes) return has_room_in_current(size, file_offset);
-  const std::size_t residue = residue_of(size, file_offset);
-  return best_kept(round_up(residue + size, kHugePageBytes)) != cached_.end();
+  return best_kept(mapping_bytes_of(size, file_offset)) != cached_.end();
 }
 
 bool Arena::has_room_in_current(std::size_t size, std::uint64_t file_offset) {
