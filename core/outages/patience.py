@@ -53,9 +53,9 @@ class _Outage:
 
     def story(self, server: str) -> str:
         """Describe in a sentence how long it lasts, how many requests failed, and how the first one did."""
-        times = f"{self.requests} time{'' if self.requests == 1 else 's'}"
+        requests = f"{self.requests} request{'' if self.requests == 1 else 's'}"
         at_first = "" if self.first_failure == self.last_failure else f"; at first: {self.first_failure}"
-        return f"{server} has been failing for {time.monotonic() - self.began:.1f} s and was asked {times}{at_first}"
+        return f"{server} has been failing for {time.monotonic() - self.began:.1f} s and {requests}{at_first}"
 
 
 @dataclass(eq=False)
@@ -163,7 +163,8 @@ class Patience:
                 if not _note_failure(server, outage, error, sent_at):
                     raise
                 limit_s = min(self._limit_s, LIMIT_OF_ONE_REQUEST_S) if not is_away(error) else self._limit_s
-                if time.monotonic() >= wait.began_at + limit_s or self._is_over.is_set():
+                soonest = time.monotonic() + getattr(error, "retry_after_s", 0.0)
+                if soonest >= wait.began_at + limit_s or self._is_over.is_set():
                     raise _with_story(error, server) from error.__cause__
                 self._begin(wait, sent_at)
             else:

@@ -103,7 +103,7 @@ ReadError error_of(ErrorCode code, std::string detail, const RangeRequest& asked
   return error;
 }
 
-std::string sentence_for(ErrorCode code, std::string_view message) {
+std::string sentence_for(ErrorCode code, int status, std::string_view message) {
   std::string text;
   switch (code) {
     case ErrorCode::kNotFound:
@@ -131,7 +131,7 @@ std::string sentence_for(ErrorCode code, std::string_view message) {
       text = "the object ends before this range";
       break;
     default:
-      text = "the server failed";
+      text = status == 429 ? "the server wants fewer requests" : "the server failed";
   }
   const std::string_view line =
       message.substr(0, message.find('\n'));  // Azure adds request and time
@@ -145,8 +145,9 @@ std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseH
   const std::string_view storage_code = xml_text(body, "Code");
   const std::string_view message = xml_text(body, "Message");
   if (head.status == 200 && !storage_code.empty()) {
-    ReadError error = error_of(ErrorCode::kHttpStatus,
-                               sentence_for(ErrorCode::kHttpStatus, message), asked, head);
+    ReadError error =
+        error_of(ErrorCode::kHttpStatus, sentence_for(ErrorCode::kHttpStatus, head.status, message),
+                 asked, head);
     error.storage_code = storage_code.substr(0, 100);
     return error;
   }
@@ -157,7 +158,7 @@ std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseH
                     "the server ignored the range and sent something else", asked, head);
   }
   const ErrorCode code = code_of_status(head.status, body);
-  ReadError error = error_of(code, sentence_for(code, message), asked, head);
+  ReadError error = error_of(code, sentence_for(code, head.status, message), asked, head);
   error.storage_code = storage_code.substr(0, 100);
   return error;
 }

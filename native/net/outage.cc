@@ -32,9 +32,9 @@ std::string summary_of(const ReadError& error) {
 
 std::string story_of(const std::string& server, const OutageStory& outage, TimePoint now) {
   std::array<char, 96> text{};
-  std::snprintf(text.data(), text.size(), " has been failing for %.1f s and was asked %llu time%s",
-                seconds_between(outage.since, now), static_cast<unsigned long long>(outage.probes),
-                outage.probes == 1 ? "" : "s");
+  std::snprintf(text.data(), text.size(), " has been failing for %.1f s and %llu request%s",
+                seconds_between(outage.since, now), static_cast<unsigned long long>(outage.failed),
+                outage.failed == 1 ? "" : "s");
   std::string story = server + text.data();
   if (outage.last_failure.retry_after_s > 0) {
     std::snprintf(text.data(), text.size(), "; it wants to be left alone for %.0f s (Retry-After)",
@@ -63,7 +63,10 @@ void Outage::finish_well(const OutageTicket& ticket, TimePoint now) {
 
 bool Outage::finish_badly(const OutageTicket& ticket, FailureKind kind, const ReadError& error,
                           std::uint32_t in_flight, TimePoint now, double random) {
-  if (ticket.epoch != epoch_) return true;
+  if (ticket.epoch != epoch_) {
+    story_.failed += is_open_;
+    return true;
+  }
   if (!is_open_) {
     ++failed_in_a_row_;
     failures_.push_back({now, good_});
@@ -71,6 +74,7 @@ bool Outage::finish_badly(const OutageTicket& ticket, FailureKind kind, const Re
     open(now);
     story_.first_failure = summary_of(error);
   }
+  ++story_.failed;
   story_.last_failure = error;
   pause(kind, error.retry_after_s, now, random);
   return true;
@@ -93,7 +97,7 @@ void Outage::open(TimePoint now) {
   is_open_ = true;
   ++epoch_;
   pauses_ = 0;
-  story_ = {.since = now, .probes = 0, .first_failure = {}, .last_failure = {}};
+  story_ = {.since = now, .probes = 0, .failed = 0, .first_failure = {}, .last_failure = {}};
 }
 
 void Outage::close(TimePoint now) {

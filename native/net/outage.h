@@ -43,6 +43,7 @@ struct OutageTotals {
 struct OutageStory {
   TimePoint since{};
   std::uint64_t probes = 0;
+  std::uint64_t failed = 0;   // requests, probes among them
   std::string first_failure;  // in one sentence
   ReadError last_failure;
 };
@@ -93,7 +94,7 @@ class Outage {
   OutageTotals ended_;
 };
 
-// In one sentence: how long the server has been away, and how often it was asked meanwhile.
+// In one sentence: how long the server has been away, and how many requests failed meanwhile.
 std::string story_of(const std::string& server, const OutageStory& outage, TimePoint now);
 
 // For the message of a later failure: what happened, without its bytes and attempts.

@@ -214,7 +214,7 @@ TEST_CASE("it is told as one story, with its first and its last failure") {
   CHECK(story.first_failure == "reset");
   CHECK(story.last_failure.detail == "refused");
   CHECK(story_of("http://server:80", story, at(4)) ==
-        "http://server:80 has been failing for 3.0 s and was asked 1 time");
+        "http://server:80 has been failing for 3.0 s and 2 requests");
 }
 
 TEST_CASE("totals count what has ended and what is still open") {

@@ -81,7 +81,8 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
                        ? options.max_attempts
                        : std::min(options.max_attempts, options.max_attempts_unanswered);
   if (history.attempts >= most) return false;
-  if (history.elapsed_s >= options.block_deadline_s) return false;
+  // A server that wants to be left alone beyond the deadline is not waited for until then.
+  if (history.elapsed_s + error.retry_after_s >= options.block_deadline_s) return false;
   switch (classify(error)) {
     case FailureKind::kTransient:
     case FailureKind::kThrottle:

@@ -73,6 +73,13 @@ TEST_CASE("attempts and time are bounded, whatever the failure") {
   CHECK_FALSE(is_tried_again(lost, {.attempts = 1, .elapsed_s = 120}));
 }
 
+TEST_CASE("a server that wants a longer pause than there is time is not waited for") {
+  ReadError refused = error_of(ErrorCode::kHttpStatus, 429);
+  refused.retry_after_s = 100;
+  CHECK(is_tried_again(refused, {.attempts = 1, .elapsed_s = 19}));
+  CHECK_FALSE(is_tried_again(refused, {.attempts = 1, .elapsed_s = 20}));
+}
+
 TEST_CASE("a server that never answered is asked three times") {
   const ReadError refused = error_of(ErrorCode::kConnect);
   CHECK(is_tried_again(refused, {.attempts = 2, .has_server_answered = false}));

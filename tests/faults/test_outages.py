@@ -162,7 +162,7 @@ def test_a_server_that_stays_away_ends_the_load_in_time(kind: str, outage: str, 
             dict(it)
         assert 1 < time.monotonic() - planned.began_at < 2 + LIMIT_S
     text = str(caught.value)
-    assert re.search(r"has been failing for [\d.]+ s and was asked \d+ time", text), text
+    assert re.search(r"has been failing for [\d.]+ s and \d+ request", text), text
 
 
 def test_the_error_tells_the_first_failure_beside_the_last(storages: Storages) -> None:

@@ -35,7 +35,7 @@ def normalized(message: str, folder: Path) -> str:
     message = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:9000", message)
     message = re.sub(r"bytes \d+-\d+ of 240148", "bytes 65536-131071 of 240148", message)  # any block may be the first
     if "has been failing" in message:  # which block is given up first, after how many attempts of its own
-        message = re.sub(r"for [\d.]+ s and was asked \d+ times?", "for 120.2 s and was asked 46 times", message)
+        message = re.sub(r"for [\d.]+ s and \d+ requests?", "for 120.2 s and 46 requests", message)
         message = re.sub(r", \d+ attempts in [\d.]+ s", "", message)
     return re.sub(r"in \d+\.\d s", "in 0.1 s", message)
 

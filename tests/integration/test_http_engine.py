@@ -101,7 +101,7 @@ def test_a_busy_server_is_asked_again():
 def test_giving_up_says_how_often_and_how_long():
     with (
         ScriptedServer(DATA, lambda _, answer: answer.become(500)) as server,
-        pytest.raises(errors.HttpStatusError, match=r" failing for [\d.]+ s and was asked \d+ time") as caught,
+        pytest.raises(errors.HttpStatusError, match=r" failing for [\d.]+ s and \d+ request") as caught,
     ):
         read_from(server, **BRIEF)
     error = caught.value

@@ -122,6 +122,15 @@ def test_a_server_is_left_alone_for_as_long_as_it_asks(server):
     assert time.monotonic() - began >= 0.3
 
 
+def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait_at_once(server):
+    busy = HttpStatusError("busy", status=429)
+    busy.retry_after_s = 61
+    began = time.monotonic()
+    with pytest.raises(HttpStatusError, match="busy"):
+        Patience(60).ask(server, told(busy, "never asked for"))
+    assert time.monotonic() - began < 10
+
+
 def test_the_story_tells_of_a_server_that_says_nothing(server):
     patience, release = Patience(60), threading.Event()
     thread = threading.Thread(target=patience.ask, args=(server, release.wait))
