@@ -75,15 +75,17 @@ soak: $(INSTALL_STAMP) $(AZURITE_STAMP) ## draw more examples for property tests
 	cd tests && for storage in s3 gs az chain; do \
 	  PYTHONPATH=../examples ../$(BIN)/python -m faults.rotating_credentials --storage $$storage || exit 1; done
 
+NATIVE_FUZZERS = range_response url nfs_url nfs_link
+PYTHON_FUZZERS = header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing
 fuzz: $(INSTALL_STAMP) fuzz-packages ## fuzz every parser for SECONDS each, from the corpus of the repository
 	$(UV) 'atheris>=2.3'
 	CXX=clang++ $(BIN)/cmake -S native -B build/fuzzers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_PYTHON=OFF -DSTREAMER_BUILD_FUZZERS=ON
-	$(BIN)/cmake --build build/fuzzers --target range_response_fuzz url_fuzz nfs_url_fuzz nfs_link_fuzz
-	for target in range_response url nfs_url nfs_link; do mkdir -p build/fuzz/$$target && \
-	  build/fuzzers/$${target}_fuzz -max_total_time=$(SECONDS) build/fuzz/$$target native/fuzz/corpus/$$target || exit 1; done
-	cd tests && for target in header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing; do \
-	  ../$(BIN)/python -m fuzzing $$target -max_total_time=$(SECONDS) || exit 1; done
+	$(BIN)/cmake --build build/fuzzers --target $(addsuffix _fuzz,$(NATIVE_FUZZERS))
+	mkdir -p $(addprefix build/fuzz/,$(NATIVE_FUZZERS))
+	printf '%s\n' $(NATIVE_FUZZERS) | xargs -P 2 -I % \
+	  env build/fuzzers/%_fuzz -max_total_time=$(SECONDS) build/fuzz/% native/fuzz/corpus/%
+	cd tests && printf '%s\n' $(PYTHON_FUZZERS) | xargs -P 2 -I % ../$(BIN)/python -m fuzzing % -max_total_time=$(SECONDS)
 
 coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) $(RUNAI_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
 	$(UV) 'pytest-cov>=5'
