@@ -40,6 +40,7 @@ class _Outage:
     requests: int = 0
     pause_s: float = field(default_factory=lambda: PAUSE_S)
     ask_at: float = 0.0
+    asked_for_s: float = 0.0  # Retry-After of the last failure
     is_probing: bool = False
 
     def note(self, failure: str, error: BaseException) -> None:
@@ -47,15 +48,18 @@ class _Outage:
         self.last_failure = failure
         self.requests += max(1, getattr(error, "attempts", 1))  # those of the storage's library
         jitter = 0.5 + random.random() / 2  # noqa: S311 (no secret)
-        asked_for_s = getattr(error, "retry_after_s", 0.0)
-        self.ask_at = time.monotonic() + max(self.pause_s * jitter, asked_for_s)
+        self.asked_for_s = getattr(error, "retry_after_s", 0.0)
+        self.ask_at = time.monotonic() + max(self.pause_s * jitter, self.asked_for_s)
         self.pause_s = min(self.pause_s * 2, LONGEST_PAUSE_S)
 
     def story(self, server: str) -> str:
         """Describe in a sentence how long it lasts, how many requests failed, and how the first one did."""
         requests = f"{self.requests} request{'' if self.requests == 1 else 's'}"
         at_first = "" if self.first_failure == self.last_failure else f"; at first: {self.first_failure}"
-        return f"{server} has been failing for {time.monotonic() - self.began:.1f} s and {requests}{at_first}"
+        story = f"{server} has been failing for {time.monotonic() - self.began:.1f} s and {requests}"
+        if self.asked_for_s:
+            story += f"; it wants to be left alone for {self.asked_for_s:.0f} s (Retry-After)"
+        return story + at_first
 
 
 @dataclass(eq=False)
