@@ -18,8 +18,8 @@ WORKERS ?= 4
 BIN := .venv/bin
 # uv finds what to install in a tenth of pip's time. It reads none of pip's settings: the index is told to it. Modules are
 # compiled as pip does it, for environments in which Python may not keep what it compiled.
-UV = UV_SYSTEM_CERTS=1 UV_DEFAULT_INDEX="$$($(BIN)/pip config get global.index-url 2>/dev/null || echo "$${PIP_INDEX_URL:-https://pypi.org/simple}")" \
-  $(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode
+UV = UV_DEFAULT_INDEX="$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null || echo https://pypi.org/simple)}" \
+  UV_SYSTEM_CERTS=1 $(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode
 NATIVE_FILES := $(shell find native -type f)
 CXX_FILES = $(shell find native benchmarks tests/gpu -name '*.cc' -o -name '*.h')
 # An editable install knows only the modules it found, so that a new one needs another: their names are in the stamp's.
@@ -41,7 +41,7 @@ SHARING = --dist loadfile --no-loadscope-reorder
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-serving coverage sanitize fuzz soak lint bench wheel clean \
-  build-packages test-packages fuzz-packages wheel-packages bench-packages
+  build-packages test-packages clang-packages wheel-packages bench-packages
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -60,8 +60,8 @@ test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ##
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)
 	PYTHONPATH=.venv/sglang $(BIN)/pytest -W ignore tests/serving $(ARGS)
 
-# Clang compiles sanitized code in half of GCC's time, and what it makes runs the tests in half of it.
-sanitize: $(INSTALL_STAMP) test-packages fuzz-packages ## run the native tests, real loads among them, under ASAN+UBSAN and under TSAN
+# Clang takes four fifths of GCC's time for sanitized code, which then runs the tests in three fifths of it.
+sanitize: $(INSTALL_STAMP) test-packages clang-packages ## run the native tests, real loads among them, under ASAN+UBSAN and under TSAN
 	for sanitizers in address,undefined thread; do \
 	  $(BIN)/cmake -S native -B build/sanitize-$$sanitizers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	    -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF -DSTREAMER_SANITIZE=$$sanitizers \
@@ -77,7 +77,7 @@ soak: $(INSTALL_STAMP) $(AZURITE_STAMP) ## draw more examples for property tests
 
 NATIVE_FUZZERS = range_response url nfs_url nfs_link
 PYTHON_FUZZERS = header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing
-fuzz: $(INSTALL_STAMP) fuzz-packages ## fuzz every parser for SECONDS each, from the corpus of the repository
+fuzz: $(INSTALL_STAMP) clang-packages ## fuzz every parser for SECONDS each, from the corpus of the repository
 	$(UV) 'atheris>=2.3'
 	CXX=clang++ $(BIN)/cmake -S native -B build/fuzzers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_PYTHON=OFF -DSTREAMER_BUILD_FUZZERS=ON
@@ -125,11 +125,11 @@ clean: ## remove what was built and cached; .venv and .demo stay, as they cost m
 
 $(TORCH_STAMP): | .venv/pyvenv.cfg
 	$(BIN)/pip install $(TORCH)
-	$(BIN)/pip install --quiet 'uv>=0.9'
 	touch $@
 
 # Build tools lie in .venv, so that a changed source is compiled again, and nothing else.
 $(INSTALL_STAMP): $(TORCH_STAMP) pyproject.toml $(NATIVE_FILES) | build-packages
+	$(BIN)/pip install --quiet 'uv>=0.9'
 	$(UV) scikit-build-core pybind11 cmake ninja
 	$(UV) --no-build-isolation --reinstall-package streamer --editable '.[dev]'
 	rm -f .venv/.install-* && touch $@
@@ -179,7 +179,7 @@ $(SGLANG_STAMP): | $(INSTALL_STAMP)
 	  traitlets==5.16.1 uvicorn==0.54.0 uvloop==0.23.0 xgrammar==0.2.8
 	touch $@
 
-# What bench_load.py compares with, without a search for versions that fit all of s3fs, gcsfs and boto3: pip takes minutes.
+# What bench_load.py compares with, without a search for versions that fit all of s3fs, gcsfs and boto3.
 $(BENCH_STAMP): | $(INSTALL_STAMP)
 	$(UV) --no-deps --target .venv/bench runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.17.0 \
 	  s3transfer==0.19.3 boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)') \
@@ -211,7 +211,7 @@ build-packages:
 test-packages:
 	$(call require_packages,doctest-dev nginx-light nfs-ganesha nfs-ganesha-vfs)
 
-fuzz-packages:
+clang-packages:
 	$(call require_packages,clang libclang-rt-dev)
 
 # What the wheel brings along is brought up to date first: its users get no other updates.
