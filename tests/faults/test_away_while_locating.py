@@ -19,6 +19,7 @@ import pytest
 import torch
 from comparison import assert_same
 from servers.background import begun, served
+from servers.kept_ports import KeptPorts
 from servers.tcp_proxy import TcpProxy
 
 import streamer
@@ -99,11 +100,10 @@ def test_one_that_stays_away_is_given_up_after_the_deadline_of_a_block(storages:
 
 
 def test_one_that_never_answered_is_given_up_at_once(storages: Storages) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # bound but not listening: refuses
+    with KeptPorts(1) as (port,):
         began = time.monotonic()
         with pytest.raises(streamer.ConnectError):
-            streamer.load(f"http://127.0.0.1:{nobody.getsockname()[1]}/model.safetensors")
+            streamer.load(f"http://127.0.0.1:{port}/model.safetensors")
     assert time.monotonic() - began < 5
 
 
