@@ -19,8 +19,6 @@ from urllib.parse import unquote
 
 from streamer import _native
 from streamer.backends.option_names import check_option_names
-from streamer.backends.posix.atomic_write import write_atomically
-from streamer.backends.posix.missing_paths import LOOKED_AT, hint_for_missing
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.secrets.redact import redact
@@ -112,6 +110,8 @@ class PosixStore:
         except OSError as error:
             failed = _storage_error(error, path)
             if isinstance(failed, ObjectNotFoundError):
+                from streamer.backends.posix.missing_paths import hint_for_missing  # noqa: PLC0415 (takes 1 ms)
+
                 failed.hint = hint_for_missing(path, self._uri if path == self.root else path)
             raise failed from error
         if not stat.S_ISREG(status.st_mode):
@@ -135,6 +135,8 @@ class PosixStore:
 
     def glance(self, prefix: str) -> list[str]:
         """Name the files and folders directly in a folder."""
+        from streamer.backends.posix.missing_paths import LOOKED_AT  # noqa: PLC0415 (takes 1 ms)
+
         with os.scandir(prefix) as entries:
             return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in islice(entries, LOOKED_AT))
 
@@ -169,6 +171,8 @@ class PosixStore:
             AccessDeniedError: the folder may not be written.
             StorageError: the disk is full, or failed.
         """
+        from streamer.backends.posix.atomic_write import write_atomically  # noqa: PLC0415 (takes 1 ms)
+
         try:
             write_atomically(path, data)
         except OSError as error:

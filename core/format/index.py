@@ -128,16 +128,11 @@ class _Document:
             strict_json.refuse_twin(self.others, name)
             self.others[name] = None
             if name == "weight_map" and reader.is_object(position):
-                return reader.read_members(position, read_entry)
+                return reader.read_texts(position, self._add)
             value, end = reader.read(position)
             if name == "weight_map":
                 _object(value, "weight_map")
             self.others[name] = value if name == "metadata" else None
-            return end
-
-        def read_entry(tensor: str, position: int) -> int:
-            shard, end = reader.read(position)
-            self._add(tensor, shard)
             return end
 
         reader.check_end(reader.read_members(reader.begin, read_member))

@@ -32,6 +32,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def forget() -> None:
     machine.memory_bytes.cache_clear()
     machine._processor_limits.cache_clear()
+    machine._groups.cache_clear()
 
 
 def put(root: Path, files: dict[str, str]) -> None:
@@ -157,3 +158,15 @@ def test_a_group_that_holds_more_than_its_limit_has_nothing_free(meminfo: Path) 
 def test_a_group_that_does_not_say_what_it_uses_limits_nothing(meminfo: Path) -> None:
     put(meminfo, {"self": "0::/", "memory.max": str(4 * MIB)})
     assert machine.free_bytes() == 9 * MIB  # the machine's: nobody knows more
+
+
+def test_a_group_whose_limit_is_beyond_the_machine_limits_nothing(meminfo: Path) -> None:
+    beyond = str(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    put(meminfo, {"self": "0::/", "memory.max": beyond, "memory.current": beyond})
+    assert machine.free_bytes() == 9 * MIB
+
+
+def test_a_limit_that_changes_is_seen(meminfo: Path) -> None:
+    for limit in (5, 4):
+        put(meminfo, {"self": "0::/", "memory.max": str(limit * MIB), "memory.current": str(2 * MIB)})
+        assert machine.free_bytes() == (limit - 2 + 1) * MIB
