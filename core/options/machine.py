@@ -3,8 +3,8 @@
 A container whose quota allows 4 of 192 processors still sees all of them; 192 threads would only be stopped for the
 rest of each period. Limits are those of the process's control group and of all above it, in either version
 (https://docs.kernel.org/admin-guide/cgroup-v2.html: ``cpu.max``, ``memory.max``; cgroup-v1/: ``cpu.cfs_quota_us``,
-``memory.limit_in_bytes``). The groups are looked up once, what is free in them each time. Guarantees: a file that cannot be read
-sets no limit; nothing here raises.
+``memory.limit_in_bytes``). The groups are looked up once, what is free in them each time. Guarantees: a file that
+cannot be read sets no limit; nothing here raises.
 """
 
 from __future__ import annotations
