@@ -155,10 +155,16 @@ bool Arena::add_chunk(std::size_t size, Evicted& evicted) {
     return true;
   }
   make_room(size, evicted);
-  std::byte* const base = map_chunk(size);
+  const std::size_t bytes = chunk_bytes_for(size);
+  std::byte* const base = map_chunk(bytes, size);
   if (base == nullptr) return false;
-  current = chunks_.emplace_back(std::make_unique<ArenaChunk>(base, kChunkBytes)).get();
+  current = chunks_.emplace_back(std::make_unique<ArenaChunk>(base, bytes)).get();
   return true;
+}
+
+std::size_t Arena::chunk_bytes_for(std::size_t size) const {
+  const bool is_large = size >= kHugePageBytes && budget_bytes_ / 8 >= kLargeChunkBytes;
+  return is_large ? kLargeChunkBytes : kChunkBytes;
 }
 
 void Arena::retire(ArenaChunk& chunk) {

@@ -31,8 +31,11 @@
 namespace streamer {
 
 inline constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
-// From here on a tensor has a mapping of its own: two do not fit into a chunk, or hardly.
-inline constexpr std::size_t kOwnMappingBytes = std::size_t{30} << 20;
+// Of large tensors, where a chunk is no more than an eighth of the limits: the huge page at the end
+// of each chunk is hardly used, so there are fewer of them.
+inline constexpr std::size_t kLargeChunkBytes = 4 * kChunkBytes;
+// From here on a tensor has a mapping of its own: a chunk of the smaller kind has no room for it.
+inline constexpr std::size_t kOwnMappingBytes = kChunkBytes - kHugePageBytes;
 
 // Whether memory lies at the address of its file offset modulo the page size, so that O_DIRECT can
 // land in place; dtypes need multiples of 8.
@@ -126,6 +129,7 @@ class Arena {
   void settle_empty(ArenaChunk& chunk, Evicted& evicted);
   void dispose(ArenaChunk& chunk, Evicted& evicted);
   Unused unused(ArenaChunk& chunk, const std::byte* data, std::size_t size);
+  std::size_t chunk_bytes_for(std::size_t size) const;
   void make_room(std::size_t bytes, Evicted& evicted);
   // Keeps at most so much.
   void evict_down_to(std::size_t keep_bytes, Evicted& evicted);

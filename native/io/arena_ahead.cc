@@ -58,18 +58,20 @@ void Arena::trim() {
 
 void Arena::prepare_chunk(std::size_t size, std::uint64_t file_offset) {
   bool is_one_needed = false;
+  std::size_t bytes = 0;
   {
     const std::lock_guard lock(mutex_);
     if (has_room_in_current(size, file_offset) || budget_bytes_ == 0) return;
     is_one_needed = spare_.empty();
+    bytes = chunk_bytes_for(size);
   }
-  std::byte* const base = is_one_needed ? map_chunk(size) : nullptr;
+  std::byte* const base = is_one_needed ? map_chunk(bytes, size) : nullptr;
   if (is_one_needed && base == nullptr) return;
   Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
     if (base != nullptr) {
-      chunks_.push_back(std::make_unique<ArenaChunk>(base, kChunkBytes));
+      chunks_.push_back(std::make_unique<ArenaChunk>(base, bytes));
       spare_.insert(spare_.begin(), chunks_.back().get());
     }
     if (!has_room_in_current(size, file_offset)) add_chunk(size, evicted);

@@ -42,8 +42,8 @@ std::byte* map_huge(std::size_t bytes) {
   return start + head;
 }
 
-std::byte* map_chunk(std::size_t size) {
-  std::byte* const base = map_huge(kChunkBytes);
+std::byte* map_chunk(std::size_t bytes, std::size_t size) {
+  std::byte* const base = map_huge(bytes);
   // Who reads a small tensor alone, often, does not want 2 MiB set to zero for it.
   if (base != nullptr && size < kHugePageBytes) madvise(base, kHugePageBytes, MADV_NOHUGEPAGE);
   return base;

@@ -53,7 +53,7 @@ class Memory {
 // An anonymous mapping that starts on a huge page, and is advised to have them. Null when the
 // system refuses.
 std::byte* map_huge(std::size_t bytes);
-// A chunk for tensors of this size.
-std::byte* map_chunk(std::size_t size);
+// A chunk of so many bytes for tensors of this size.
+std::byte* map_chunk(std::size_t bytes, std::size_t size);
 
 }  // namespace streamer

@@ -101,6 +101,25 @@ TEST_CASE("tensors of a file lie in memory as in the file, and share huge pages"
   CHECK(second.data() == first.data() + first.size());
 }
 
+TEST_CASE("under a high limit chunks are larger, and a low one keeps them small") {
+  Arena& arena = Arena::instance();
+  for (const std::size_t limit : {8 * kLargeChunkBytes, 8 * kLargeChunkBytes - 8}) {
+    arena.join(limit);
+    std::vector<Memory> all;
+    std::size_t begun = 0;  // chunks, but for the first
+    for (std::size_t i = 0; i < kLargeChunkBytes / (kMiddle + kPageBytes); ++i) {
+      all.push_back(arena.allocate(kMiddle, 0));
+      const bool is_behind =
+          i == 0 || address_of(all[i]) - address_of(all[i - 1]) <= kMiddle + kPageBytes;
+      if (!is_behind) ++begun;
+    }
+    CHECK(begun == (limit == 8 * kLargeChunkBytes ? 0 : 4));
+    all.clear();
+    arena.leave(limit);
+    CHECK(arena.stats().cached_bytes == 0);
+  }
+}
+
 TEST_CASE("a chunk whose tensors are all gone is filled again while a session runs") {
   Arena& arena = Arena::instance();
   arena.join(4 * kChunkBytes);
