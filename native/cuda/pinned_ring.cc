@@ -9,9 +9,11 @@ PinnedSlot::~PinnedSlot() {
   if (ring_) ring_->give_back(*this);
 }
 
-void PinnedSlot::pin() {
+bool PinnedSlot::pin() {
   evicted_.clear();
-  if (memory_.data() == nullptr) memory_ = PinnedMemory(ring_->device(), capacity_);
+  if (memory_.data() != nullptr) return false;
+  memory_ = PinnedMemory(ring_->device(), capacity_);
+  return true;
 }
 
 void PinnedSlot::abandon() {

@@ -43,8 +43,8 @@ class PinnedSlot {
   PinnedSlot(const PinnedSlot&) = delete;
   PinnedSlot& operator=(const PinnedSlot&) = delete;
 
-  // Once, before data(). Throws DeviceFailure.
-  void pin();
+  // Before data(). False where it was pinned before, by an earlier owner. Throws DeviceFailure.
+  bool pin();
   std::byte* data() const { return memory_.data(); }
   std::size_t capacity() const { return capacity_; }
 

@@ -29,12 +29,12 @@ TEST_CASE("a slot that comes back is used again without pinning") {
   const auto user = user_of(*ring, 8 * kMiB, 2 * kMiB);
   auto slot = ring->try_acquire(user);
   REQUIRE(slot);
-  slot->pin();
+  CHECK(slot->pin());
   const std::byte* first = slot->data();
   slot.reset();
   user->slot_bytes = kMiB;
   slot = ring->try_acquire(user);
-  slot->pin();
+  CHECK_FALSE(slot->pin());
   CHECK(slot->data() == first);
   CHECK(slot->capacity() == 2 * kMiB);
   CHECK(fake.calls("cuMemHostRegister_v2") == 1);

@@ -77,8 +77,7 @@ void HttpReactor::drive() {
   while (!scheduler_.is_stopped()) {
     if (!is_leaving_) start_blocks();
     if ((is_lane_finished_ || is_leaving_) && active_.empty()) return;
-    int running = 0;
-    check(curl_multi_perform(multi_.get(), &running));
+    perform();
     collect_finished();
     enforce_deadlines();
     if (has_room() && !is_lane_finished_ && !is_leaving_) start_blocks();
@@ -98,7 +97,13 @@ void HttpReactor::start_blocks() {
     retry_at_ = result.retry_at;
     if (!result.block) return;
     start(std::move(*result.block), now);
+    if (result.has_pinned) perform();  // else its request would be sent after the last pinning
   }
+}
+
+void HttpReactor::perform() {
+  int running = 0;
+  check(curl_multi_perform(multi_.get(), &running));
 }
 
 // A block whose object's credentials have expired goes back to the queue until the consumer renewed

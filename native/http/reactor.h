@@ -68,6 +68,7 @@ class HttpReactor {
 
   void drive();
   void start_blocks();
+  void perform();
   void start(Block block, TimePoint now);
   void send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
             Flight flight);

@@ -16,9 +16,9 @@ void take_slot_back(Block& block) {
   block.answer.reset();  // of bytes that are gone: the next answer is compared with its own
 }
 
-void direct_to_slot(Block& block) {
-  if (block.in_slot) return;  // a retry that kept its slot
-  block.slot->pin();
+bool direct_to_slot(Block& block) {
+  if (block.in_slot) return false;  // a retry that kept its slot
+  const bool has_pinned = block.slot->pin();
   // As the bytes lie in their pages of the file, so that a read past the page cache needs no copy.
   // Only the first block of a span begins elsewhere than on a page, and leaves room for that.
   const std::uint64_t ahead = block.begin % kPageBytes;
@@ -26,6 +26,7 @@ void direct_to_slot(Block& block) {
   std::byte* const place = block.slot->data() + (has_room ? ahead : 0);
   // Gaps are read too: one piece is cheaper than to leave them out.
   block.in_slot = Segment{place, block.size(), Segment::kNoItem};
+  return has_pinned;
 }
 
 }  // namespace streamer

@@ -23,7 +23,7 @@ struct DeviceSlots {
 void take_slot_back(Block& block);
 
 // Pins the slot and has the block read into it. Without a lock: the first use of a slot takes
-// milliseconds. Throws DeviceFailure.
-void direct_to_slot(Block& block);
+// milliseconds, and gives true. Throws DeviceFailure.
+bool direct_to_slot(Block& block);
 
 }  // namespace streamer

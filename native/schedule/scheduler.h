@@ -71,6 +71,7 @@ struct TakeResult {
   // When there may be one: the next retry is due, or its server is to be asked again.
   std::optional<TimePoint> retry_at;
   bool is_trim_due = false;  // memory was mapped for the block, and none given back for it yet
+  bool has_pinned = false;   // memory for it, which took milliseconds
 };
 
 // What the consumer finds.

@@ -33,7 +33,7 @@ TakeResult Scheduler::after_lock(TakeResult taken) {
   if (taken.is_trim_due) memory_.trim();
   if (!taken.block || !taken.block->slot) return taken;
   try {
-    direct_to_slot(*taken.block);
+    taken.has_pinned = direct_to_slot(*taken.block);
   } catch (const DeviceFailure& failure) {
     ReadError error = failure.error();
     error.source = taken.block->source;
