@@ -65,9 +65,10 @@ std::optional<Block> Scheduler::lend(Lane which, const Admission& admission) {
 
 TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& admission) {
   LaneQueue& lane = queue_of(which);
+  TimePoint now = Clock::now();  // before the lock: where a tenth of a microsecond counts
   std::unique_lock lock(mutex_);
-  for (;;) {
-    TakeResult result = take_prepared(lock, lane, Clock::now(), admission);
+  for (;; now = Clock::now()) {
+    TakeResult result = take_prepared(lock, lane, now, admission);
     if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
     if (result.block || result.is_finished) {
       const bool may_be_more = !lane.is_starved || devices_.size() > 1;  // for another device
