@@ -70,7 +70,7 @@ bool Outage::finish_badly(const OutageTicket& ticket, FailureKind kind, const Re
   if (!is_open_) {
     ++failed_in_a_row_;
     failures_.push_back({now, good_});
-    if (!is_too_much(kind, in_flight, now) && !wants_a_pause(kind, error, in_flight)) return false;
+    if (!is_too_much(kind, in_flight, now) && !wants_a_pause(kind, error)) return false;
     open(now);
     story_.first_failure = summary_of(error);
   }
@@ -128,13 +128,11 @@ bool Outage::is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint no
   return failed_in_a_row_ >= in_a_row || (failed >= many && failed * kShare >= failed + good);
 }
 
-// A server that refuses one request of many wants fewer at a time, and no pause. Where there is but
-// one at a time, only a pause is less.
-bool Outage::wants_a_pause(FailureKind kind, const ReadError& error,
-                           std::uint32_t in_flight) const {
+// A server that refuses one request of many wants fewer at a time, and no pause.
+bool Outage::wants_a_pause(FailureKind kind, const ReadError& error) const {
   if (kind != FailureKind::kThrottle) return false;
   const std::uint64_t good = good_ - good_before_epoch_;
-  return error.retry_after_s > 0 || in_flight <= 1 || good < kFewGood;
+  return error.retry_after_s > 0 || good < kFewGood;
 }
 
 }  // namespace streamer

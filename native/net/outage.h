@@ -2,9 +2,9 @@
 //
 // An outage is one event, however many requests it hits. It begins when three requests in a row
 // fail, or within a second as many as a quarter of those in flight, and no fewer than one in four.
-// A throttle (429, 503) opens it alone where it names a time (Retry-After), where no other request
-// is in flight, or before two good answers since the last outage; else it is one refusal among many
-// good answers, and a matter of the window (request_window.h).
+// A throttle (429, 503) opens it alone where it names a time (Retry-After), or before two good
+// answers since the last outage; else it is one refusal among many good answers, and a matter of
+// the window (request_window.h).
 // While it lasts nothing is sent but one probe at a time, after pauses that grow, with full jitter.
 // The first probe that is answered well ends it. What was under way at its beginning and fails too
 // belongs to it, whenever that comes to light. (docs/reliability.md, "Outages")
@@ -75,7 +75,7 @@ class Outage {
   void close(TimePoint now);
   void pause(FailureKind kind, double retry_after_s, TimePoint now, double random);
   bool is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint now);
-  bool wants_a_pause(FailureKind kind, const ReadError& error, std::uint32_t in_flight) const;
+  bool wants_a_pause(FailureKind kind, const ReadError& error) const;
 
   std::uint32_t epoch_ = 0;  // a new one when an outage begins, and when it ends
   bool is_open_ = false;

@@ -116,10 +116,12 @@ TEST_CASE("a refusal opens it where the server says when to come back") {
   CHECK(refuse(outage, 0, 64, 1));
 }
 
-TEST_CASE("a refusal opens it where nothing else is in flight") {
+TEST_CASE("a refusal alone is no outage where nothing else is in flight, and three in a row are") {
   Outage outage;
   answer(outage, 0, 100);
-  CHECK(refuse(outage, 0, 1));
+  CHECK_FALSE(refuse(outage, 0, 1));
+  CHECK_FALSE(refuse(outage, 2, 1));
+  CHECK(refuse(outage, 4, 1));
 }
 
 TEST_CASE("a refusal opens it where there were few good answers before, or since the last outage") {
