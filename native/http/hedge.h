@@ -5,6 +5,7 @@
 // that are still missing copied to their place. (Dean and Barroso, "The Tail at Scale", 2013.)
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -53,7 +54,8 @@ class Hedge {
   std::unique_ptr<std::byte[]> memory_;
 };
 
-// How many bytes duplicates may cost: a share of what is asked for anyway.
+// How many bytes duplicates may cost: a share of what is asked for anyway, by all reactors of a
+// load together: the share of one alone may be less than one request. Thread-safe.
 class HedgeBudget {
  public:
   explicit HedgeBudget(double percent) : share_(percent / 100) {}
@@ -62,15 +64,15 @@ class HedgeBudget {
 
   bool try_spend(std::uint64_t bytes) {
     const auto most = static_cast<std::uint64_t>(static_cast<double>(requested_bytes_) * share_);
-    if (hedged_bytes_ + bytes > most) return false;
-    hedged_bytes_ += bytes;
-    return true;
+    if (hedged_bytes_.fetch_add(bytes) + bytes <= most) return true;
+    hedged_bytes_ -= bytes;
+    return false;
   }
 
  private:
-  double share_;
-  std::uint64_t requested_bytes_ = 0;
-  std::uint64_t hedged_bytes_ = 0;
+  const double share_;
+  std::atomic<std::uint64_t> requested_bytes_ = 0;
+  std::atomic<std::uint64_t> hedged_bytes_ = 0;
 };
 
 }  // namespace streamer

@@ -37,8 +37,8 @@ std::shared_ptr<Endpoint> server_of_first(const std::vector<std::unique_ptr<Http
 
 HttpReactor::HttpReactor(Scheduler& scheduler,
                          const std::vector<std::unique_ptr<HttpObject>>& objects,
-                         const Timeouts& timeouts, const RetryOptions& retry, double hedge_percent,
-                         unsigned max_in_flight, HttpCounters& counters)
+                         const Timeouts& timeouts, const RetryOptions& retry,
+                         HedgeBudget& hedge_budget, unsigned max_in_flight, HttpCounters& counters)
     : scheduler_(scheduler),
       objects_(objects),
       retries_(scheduler, Lane::kHttp, retry),
@@ -47,7 +47,7 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       server_(server_of_first(objects)),
       multi_(KeptConnections::of_process().take(*server_)),
       window_(max_in_flight, server_->advice()),
-      hedge_budget_(hedge_percent) {
+      hedge_budget_(hedge_budget) {
   // Unset, libcurl closes all but a few when the last requests of a load end.
   curl_multi_setopt(multi_.get(), CURLMOPT_MAXCONNECTS,
                     static_cast<long>(std::max(max_in_flight, kConnectionsKept)));

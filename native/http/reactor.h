@@ -43,7 +43,7 @@ class HttpReactor {
   // for all. The reactor uses connections that others kept of the first one's server, and keeps its
   // own.
   HttpReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<HttpObject>>& objects,
-              const Timeouts& timeouts, const RetryOptions& retry, double hedge_percent,
+              const Timeouts& timeouts, const RetryOptions& retry, HedgeBudget& hedge_budget,
               unsigned max_in_flight, HttpCounters& counters);
   ~HttpReactor();
   HttpReactor(const HttpReactor&) = delete;
@@ -100,7 +100,7 @@ class HttpReactor {
   std::vector<HttpTransfer*> idle_;
   std::unordered_map<HttpTransfer*, Flight> active_;
   InFlightWindow window_;
-  HedgeBudget hedge_budget_;
+  HedgeBudget& hedge_budget_;          // of all reactors of the load
   std::uint64_t full_size_bytes_ = 0;  // of the largest block so far
   std::uint64_t received_bytes_ = 0;   // by all transfers, since the start
   std::uint64_t counted_bytes_ = 0;    // of those, what the counters have

@@ -100,11 +100,12 @@ void Endpoint::finish_well(const OutageTicket& ticket, double seconds, bool is_f
 
 void Endpoint::record_answer(std::uint64_t bytes, const AnswerTimes& times) {
   const std::lock_guard lock(mutex_);
+  const auto size_before = static_cast<double>(size_.bytes());
   const bool is_suggested = size_.record_wait(times.first_byte_s);
   const bool is_tried =
       size_.record(bytes, times.complete_s, window_.in_flight() + 1, times.first_byte_s);
   const bool is_changed = is_suggested || is_tried;
-  if (is_changed) latency_ = {};  // of requests of another size
+  if (is_changed) latency_.start_over(static_cast<double>(size_.bytes()) / size_before);
 }
 
 bool Endpoint::finish_badly(const OutageTicket& ticket, const ReadError& error, TimePoint now) {
@@ -134,7 +135,7 @@ void Endpoint::cancel(const OutageTicket& ticket) {
 
 std::optional<double> Endpoint::slow_after_s() {
   const std::lock_guard lock(mutex_);
-  return latency_.percentile_95();
+  return latency_.slow_after();
 }
 
 RequestAdvice Endpoint::advice() {

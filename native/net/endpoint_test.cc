@@ -111,7 +111,7 @@ TEST_CASE("a forked child has none of its parent's requests in flight (regressio
   CHECK(status == 0);
 }
 
-TEST_CASE("how long requests of another size took is forgotten") {
+TEST_CASE("how long requests took is stretched to another size until enough of that are known") {
   Endpoint endpoint("http://server");
   for (int i = 0; i < 20; ++i) endpoint.finish_well(*endpoint.try_start(kNow), 0.1, true, kNow);
   REQUIRE(endpoint.slow_after_s());
@@ -120,7 +120,9 @@ TEST_CASE("how long requests of another size took is forgotten") {
     CHECK(endpoint.slow_after_s());
     endpoint.record_answer(before, {.first_byte_s = 0.001, .complete_s = 0.1});
   }
-  CHECK_FALSE(endpoint.slow_after_s());
+  const double times = static_cast<double>(endpoint.advice().bytes) / static_cast<double>(before);
+  REQUIRE(endpoint.slow_after_s());
+  CHECK(*endpoint.slow_after_s() == doctest::Approx(0.1 * times));
 }
 
 TEST_CASE("a server is distant whose quickest answer is long in coming") {

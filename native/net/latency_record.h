@@ -18,20 +18,34 @@ class LatencyRecord {
     count_ = std::min(count_ + 1, kMost);
   }
 
-  // What 95 in 100 of the last requests stayed below; nothing before there are enough of them to
-  // tell.
-  std::optional<double> percentile_95() const {
-    if (count_ < kFewest) return std::nullopt;
+  // What 95 in 100 of the last requests stayed below, or three times the median where that is less:
+  // where more than a twentieth are slow, the 95th is one of them. Nothing before there are enough
+  // requests to tell.
+  std::optional<double> slow_after() const {
+    if (count_ < kFewest) return slow_before_;
+    return std::min(percentile(95), kTail * percentile(50));
+  }
+
+  // Requests are of another size from here on, so many times the last one. Until enough of them are
+  // known, none is slow that is not slow for its size among the last ones.
+  void start_over(double times_the_size) {
+    if (const auto last = slow_after()) slow_before_ = *last * std::max(times_the_size, 1.0);
+    next_ = count_ = 0;
+  }
+
+ private:
+  double percentile(std::size_t percent) const {
     std::array<double, kMost> sorted = samples_;
-    const std::size_t index = count_ * 95 / 100;
+    const std::size_t index = count_ * percent / 100;
     std::nth_element(sorted.begin(), sorted.begin() + index, sorted.begin() + count_);
     return sorted[index];
   }
 
- private:
+  static constexpr double kTail = 3;
   static constexpr std::size_t kMost = 128;   // seconds of a load: the network may change
   static constexpr std::size_t kFewest = 20;  // below, the 95th percentile is the longest itself
 
+  std::optional<double> slow_before_;  // the last start_over()
   std::array<double, kMost> samples_{};
   std::size_t next_ = 0;
   std::size_t count_ = 0;

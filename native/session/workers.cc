@@ -83,8 +83,8 @@ void Workers::start_readers(const std::vector<std::uint64_t>& wanted_bytes) {
 void Workers::start_http() {
   make_reactors(Lane::kHttp, http_reactors_, options_.http_reactors, [this] {
     return std::make_unique<HttpReactor>(scheduler_, sources_.objects(), options_.timeouts,
-                                         options_.retry, options_.hedge_percent,
-                                         options_.http_in_flight, http_counters_);
+                                         options_.retry, hedge_budget_, options_.http_in_flight,
+                                         http_counters_);
   });
   const auto count = static_cast<unsigned>(http_reactors_.size());
   http_counters_.reactors.start(count);

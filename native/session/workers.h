@@ -34,7 +34,8 @@ class Workers {
         sources_(sources),
         copiers_(copiers),
         scheduler_(scheduler),
-        numa_nodes_(read_numa_nodes(options.system_root)) {}
+        numa_nodes_(read_numa_nodes(options.system_root)),
+        hedge_budget_(options.hedge_percent) {}
 
   void start_copiers();
   // With the bytes that are wanted of each source.
@@ -68,6 +69,7 @@ class Workers {
   const NumaNodes numa_nodes_;
   std::optional<unsigned> readers_node_;  // none: each stays where it first runs
   HttpCounters http_counters_;
+  HedgeBudget hedge_budget_;
   std::vector<std::unique_ptr<HttpReactor>> http_reactors_;
   std::vector<std::unique_ptr<NfsReactor>> nfs_reactors_;
   std::optional<FileThreads> file_threads_;
