@@ -237,11 +237,6 @@ void HttpReactor::record_answer(const HttpTransfer& transfer, bool is_full_size,
   endpoint.addresses->record(transfer.address(), static_cast<double>(bytes) / body_s, now);
 }
 
-void HttpReactor::cancel(HttpTransfer& transfer) {
-  const Flight flight = release(transfer);
-  transfer.target()->endpoint->cancel(flight.ticket);
-}
-
 void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage) {
   Block block = transfer.take_block();
   if (means_no_descriptor(error.os_error) && wait_for_descriptor(block)) return;

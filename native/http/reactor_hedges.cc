@@ -41,6 +41,11 @@ void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
        {.ticket = *ticket, .started = now, .partner = &slow, .hedge = std::move(hedge)});
 }
 
+void HttpReactor::cancel(HttpTransfer& transfer) {
+  const Flight flight = release(transfer);
+  transfer.target()->endpoint->cancel(flight.ticket);
+}
+
 // The slow request is cancelled before its block is touched: it has no second writer.
 void HttpReactor::settle_duplicate(Flight duplicate, bool is_complete) {
   HttpTransfer& slow = *duplicate.partner;
