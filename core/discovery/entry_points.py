@@ -103,12 +103,13 @@ def normalized(name: str) -> str:
 class _Distribution:
     """A distribution with entry points, of which no more is read than is asked for.
 
-    Attributes:
+    Args:
+        distribution: As Python's own library gives it.
         text: Its file of entry points.
     """
 
     def __init__(self, distribution: Distribution, text: str) -> None:
-        self._distribution, self.text = distribution, text
+        self._distribution, self._text = distribution, text
 
     @cached_property
     def name(self) -> str:
@@ -123,7 +124,7 @@ class _Distribution:
     def points_of(self, group: str) -> list[EntryPoint]:
         """Give its entry points of a group."""
         # Most are of other groups, and parsing takes longer than reading.
-        return [point for point in self._points if point.group == group] if group in self.text else []
+        return [point for point in self._points if point.group == group] if group in self._text else []
 
     @cached_property
     def _points(self) -> list[EntryPoint]:

@@ -78,8 +78,8 @@ class Options:
         max_attempts: Attempts at one block before the load fails. Attempts during an outage of the server do not count.
         block_deadline_s: Longest time from the first attempt at a block to its last byte. A load waits for a server
             that is down until the first waiting block runs out of time.
-        hedge_percent: Most extra bytes, in percent, for duplicates of requests that are slower than 95 in 100. The
-            first complete response counts. 0 turns duplicates off.
+        hedge_percent: Most extra bytes, in percent, for duplicates of requests that are slower than 95 in 100, or than
+            three times the median. The first complete response counts. 0 turns duplicates off.
         deadline_s: Longest time from the call to the last tensor, including the search for the checkpoint and the
             consumer's own time. For an open `Checkpoint`, it applies to each read. Automatic: none.
         connect_timeout_s: Longest wait for a connection, TLS handshake included.

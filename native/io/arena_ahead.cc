@@ -57,21 +57,19 @@ void Arena::trim() {
 }
 
 void Arena::prepare_chunk(std::size_t size, std::uint64_t file_offset) {
-  bool is_one_needed = false;
-  std::size_t bytes = 0;
+  std::size_t missing_bytes = 0;  // of a chunk that is to be mapped
   {
     const std::lock_guard lock(mutex_);
     if (has_room_in_current(size, file_offset) || budget_bytes_ == 0) return;
-    is_one_needed = spare_.empty();
-    bytes = chunk_bytes_for(size);
+    if (spare_.empty()) missing_bytes = chunk_bytes_for(size);
   }
-  std::byte* const base = is_one_needed ? map_chunk(bytes, size) : nullptr;
-  if (is_one_needed && base == nullptr) return;
+  std::byte* const base = missing_bytes > 0 ? map_chunk(missing_bytes, size) : nullptr;
+  if (missing_bytes > 0 && base == nullptr) return;
   Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
     if (base != nullptr) {
-      chunks_.push_back(std::make_unique<ArenaChunk>(base, bytes));
+      chunks_.push_back(std::make_unique<ArenaChunk>(base, missing_bytes));
       spare_.insert(spare_.begin(), chunks_.back().get());
     }
     if (!has_room_in_current(size, file_offset)) add_chunk(size, evicted);

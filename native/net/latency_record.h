@@ -27,7 +27,8 @@ class LatencyRecord {
   }
 
   // Requests are of another size from here on, so many times the last one. Until enough of them are
-  // known, none is slow that is not slow for its size among the last ones.
+  // known, the limit of the last ones counts: stretched to a larger size, and kept for a smaller
+  // one, as those under way are larger.
   void start_over(double times_the_size) {
     if (const auto last = slow_after()) slow_before_ = *last * std::max(times_the_size, 1.0);
     next_ = count_ = 0;

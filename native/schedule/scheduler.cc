@@ -65,7 +65,7 @@ std::optional<Block> Scheduler::lend(Lane which, const Admission& admission) {
 
 TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& admission) {
   LaneQueue& lane = queue_of(which);
-  TimePoint now = Clock::now();  // before the lock: where a tenth of a microsecond counts
+  TimePoint now = Clock::now();  // not under the lock, for which others wait
   std::unique_lock lock(mutex_);
   for (;; now = Clock::now()) {
     TakeResult result = take_prepared(lock, lane, now, admission);
