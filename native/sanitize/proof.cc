@@ -1,6 +1,7 @@
 // Does what each sanitizer must catch, so that a build in which it sleeps is found out.
 //
 //   proof address | undefined | thread
+#include <atomic>
 #include <climits>
 #include <cstring>
 #include <thread>
@@ -17,9 +18,16 @@ int use_after_free(int index) {
 
 int overflow(int number) { return INT_MAX + number; }
 
+// The second increment follows the first in time, and nothing orders them: the sanitizer may miss
+// two that happen in the same instant.
 int race() {
-  std::thread other([] { ++shared_without_a_lock; });
+  std::atomic<bool> is_incremented = false;
+  std::thread other([&] {
+    while (!is_incremented.load(std::memory_order_relaxed)) std::this_thread::yield();
+    ++shared_without_a_lock;
+  });
   ++shared_without_a_lock;
+  is_incremented.store(true, std::memory_order_relaxed);
   other.join();
   return shared_without_a_lock;
 }
