@@ -6,17 +6,22 @@ compared and equal; an object that was not compared is reported with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from streamer.core.checkpoint.manifest_lookup import ManifestOfShard
 from streamer.core.checkpoint.report import ObjectCheck
+from streamer.core.quoting import printable
 from streamer.core.store.digests import NoDigest, ObjectDigest
 
 if TYPE_CHECKING:
     from streamer import _native
 
-__all__ = ["Expected", "Pieces", "Verification"]
+__all__ = ["Expected", "Pieces", "Verification", "log_unverified"]
+
+_log = logging.getLogger("streamer")
 
 # The digests that the bytes of one shard should have, or why there are none.
 Expected: TypeAlias = ObjectDigest | NoDigest | ManifestOfShard
@@ -54,3 +59,27 @@ class Verification(Protocol):
         Args:
             compares_answers: Whether every answer about a shard so far was compared with a checksum of it.
         """
+
+
+def log_unverified(uri: str, checks: Sequence[ObjectCheck]) -> None:
+    """Log which objects were not verified; a verification that compared nothing at all is a warning.
+
+    Args:
+        uri: What was loaded.
+        checks: Of its objects; empty without ``verify``.
+    """
+    unverified = [check for check in checks if check.verified_by is None]
+    for check in unverified:
+        _log.info("%s: not verified, %s", printable(check.uri), printable(check.remark or ""))
+    if unverified and len(unverified) == len(checks):
+        _warn_once(uri, unverified[0].remark or "")
+
+
+@lru_cache(maxsize=1024)  # an open checkpoint reads many times
+def _warn_once(uri: str, reason: str) -> None:
+    _log.warning(
+        "%s: verify compared nothing: %s. A manifest is compared on any storage: streamer.write_manifest, then "
+        'verify="manifest"',
+        printable(uri),
+        printable(reason),
+    )

@@ -13,6 +13,9 @@ constexpr double kPollS = 50e-6;
 constexpr double kSilentDeviceS = 300;
 // Of the second in which a load that is cancelled ends.
 constexpr double kDrainS = 0.8;
+// A process that was stopped meanwhile, with its container say, finds that second over: the device
+// gets these looks in any case.
+constexpr int kLeastLooks = 100;
 
 }  // namespace
 
@@ -170,7 +173,9 @@ void DeviceCopier::drain() {
   const auto is_busy = [this] {
     return device_->driver().stream_query(stream_->handle()) == kCudaNotReady;
   };
-  while (is_busy() && Clock::now() < deadline) std::this_thread::sleep_for(Seconds(kPollS));
+  for (int looks = 0; is_busy() && (Clock::now() < deadline || looks < kLeastLooks); ++looks) {
+    std::this_thread::sleep_for(Seconds(kPollS));
+  }
   if (is_busy()) {
     has_abandoned_ = true;
     for (Flight& flight : in_flight_) flight.block.slot->abandon();

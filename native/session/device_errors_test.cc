@@ -30,6 +30,7 @@ ReadError error_of_load(const std::function<void(FakeDriver&)>& arrange) {
   REQUIRE(consumer.error);
   CHECK(consumer.error->code == ErrorCode::kDevice);
   CHECK(consumer.delivered.size() < plan.items.size());
+  CHECK(CudaRuntime::instance().stats().abandoned_bytes == 0);
   return *consumer.error;
 }
 

@@ -24,14 +24,13 @@ from streamer.core.checkpoint.report import LoadReport, load_report
 from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.targets import Targets
-from streamer.core.checkpoint.verification import Verification
+from streamer.core.checkpoint.verification import Verification, log_unverified
 from streamer.core.collector import collector_paused
 from streamer.core.engine.plan import plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
 from streamer.core.options.arguments import check_progress
 from streamer.core.options.options import Options
-from streamer.core.quoting import printable
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
 from streamer.core.tensors.frameworks import Framework, framework_of
@@ -235,9 +234,7 @@ class Stream(Generic[TensorT]):
         if not report.is_complete or report.bytes != self.total_bytes:
             raise EngineError(f"{report.tensors} tensors of {len(self._wanted)} were delivered", uri=report.uri)
         _log.info("%s", report)
-        for check in report.verified:
-            if check.verified_by is None:
-                _log.info("%s: not verified, %s", printable(check.uri), printable(check.remark or ""))
+        log_unverified(report.uri, report.verified)
 
 
 @overload

@@ -253,3 +253,19 @@ def test_what_was_not_verified_is_logged(model: Path, caplog: pytest.LogCaptureF
         streamer.load(model, verify="auto")
     told = [record.getMessage() for record in caplog.records]
     assert sum("not verified, its storage keeps no digest of it" in each for each in told) == 3
+
+
+def test_a_verification_that_compares_nothing_is_a_warning_once(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="streamer"):
+        for _ in range(2):
+            streamer.load(model, verify="auto")
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "verify compared nothing: its storage keeps no digest of it" in told
+    assert 'verify="manifest"' in told
+
+
+def test_a_verification_that_compares_something_is_no_warning(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    streamer.write_manifest(model)
+    with caplog.at_level("WARNING", logger="streamer"):
+        streamer.load(model, verify="manifest")
+    assert not caplog.records
