@@ -72,7 +72,7 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
     if (result.block && is_loan) ++loans_;  // before anybody can release the block's memory
     if (result.block || result.is_finished) {
       const bool may_be_more = !lane.is_starved || devices_.size() > 1;  // for another device
-      const bool is_there_more = result.block && lane.waiting > 0 && may_be_more;
+      const bool is_there_more = result.block && may_be_more && notes_waking(lane);
       unlock_and_wake(lock);
       if (is_there_more) lane.has_work.notify_one();
       return result;
@@ -86,6 +86,7 @@ TakeResult Scheduler::wait_for_block(Lane which, bool is_loan, const Admission& 
       lane.has_work.wait(lock);
     }
     --lane.waiting;
+    lane.is_waking = false;
   }
 }
 

@@ -169,6 +169,7 @@ class Scheduler {
     std::uint32_t waiting = 0;  // readers in wait_for_block()
     bool is_to_be_woken = false;
     bool are_all_to_be_woken = false;
+    bool is_waking = false;  // a reader was notified, and has not looked for a block since
     std::condition_variable has_work;
     std::vector<std::function<void()>> wakers;  // guarded by wakers_mutex_
 
@@ -229,6 +230,7 @@ class Scheduler {
   void queue_again(LaneQueue& lane, Block block, TimePoint due);
   // One reader, which wakes the next if there is more than its own block; and all reactors.
   static void wake_lane(LaneQueue& lane);
+  static bool notes_waking(LaneQueue& lane);
   static void wake_all_of(LaneQueue& lane);
   void wake_starved_locked();
   LaneQueue& queue_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }

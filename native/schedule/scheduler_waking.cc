@@ -11,18 +11,27 @@ void Scheduler::wake_lane(LaneQueue& lane) {
   lane.is_to_be_woken = true;
 }
 
+// Whether one of the lane's readers is to be notified. One at a time: until it runs, the others
+// that run already take blocks without a system call for each.
+bool Scheduler::notes_waking(LaneQueue& lane) {
+  if (lane.waiting == 0 || lane.is_waking) return false;
+  lane.is_waking = true;
+  return true;
+}
+
 void Scheduler::wake_all_of(LaneQueue& lane) {
   wake_lane(lane);
   lane.are_all_to_be_woken = true;
 }
 
 void Scheduler::unlock_and_wake(std::unique_lock<std::mutex>& lock) {
-  enum class Woken { kNone, kOne, kAll };
+  enum class Woken { kNone, kReactors, kOne, kAll };
   std::array<Woken, kLaneCount> woken{};
   for (std::size_t i = 0; i < kLaneCount; ++i) {
     LaneQueue& lane = lanes_[i];
     if (!std::exchange(lane.is_to_be_woken, false)) continue;
-    woken[i] = std::exchange(lane.are_all_to_be_woken, false) ? Woken::kAll : Woken::kOne;
+    const bool is_all = std::exchange(lane.are_all_to_be_woken, false);
+    woken[i] = is_all ? Woken::kAll : notes_waking(lane) ? Woken::kOne : Woken::kReactors;
   }
   const bool is_consumer_woken = std::exchange(is_consumer_to_be_woken_, false);
   lock.unlock();
