@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -14,7 +15,8 @@ import click
 
 import streamer
 from streamer import plugins
-from streamer._pull.command import run_pull
+from streamer._pull.command import run_pull, tell_failure
+from streamer._pull.exit_codes import exit_code_of
 from streamer._pull.pull import Wanted
 from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
@@ -91,6 +93,8 @@ def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> N
     with streamer.patched():
         if is_module:
             sys.path.insert(0, os.getcwd())
+            if _is_missing(target):  # which imports the packages above it, and so not before the patches
+                raise click.BadParameter(f"there is no module {target!r}", param_hint="TARGET")
             runpy.run_module(target, run_name="__main__", alter_sys=True)
         else:
             sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
@@ -106,18 +110,19 @@ def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> N
     help="As storage_options of streamer.load. Keys and passwords belong into the environment, where no other user"
     " sees them.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line.")
-def write_manifest(uri: str, storage_options: str | None, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
+@click.pass_context
+def write_manifest(context: click.Context, /, uri: str, *, storage_options: str | None, as_json: bool) -> None:
     """Read the checkpoint at URI and write the digests of its tensors beside it.
 
-    Loads with verify="manifest" compare with them. A manifest that is there is replaced.
+    Loads with verify="manifest" compare with them. A manifest that is there is replaced. Exit codes as of pull.
 
     Example: python -m streamer manifest s3://bucket/model
     """
     try:
         report = streamer.write_manifest(uri, storage_options=_options_of(storage_options))
     except streamer.StreamerError as error:
-        raise click.ClickException(str(error)) from error
+        context.exit(tell_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
     if as_json:
         click.echo(json.dumps(report.to_dict()))
     else:
@@ -166,6 +171,16 @@ def pull_folder(
         storage_options=_options_of(storage_options),
     )
     context.exit(run_pull(uri, folder, chosen, as_json=as_json, is_quiet=quiet))
+
+
+def _is_missing(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is None
+    except ModuleNotFoundError as error:  # of a package above it, or of what that package imports
+        parents = [module.rsplit(".", count)[0] for count in range(1, module.count(".") + 1)]
+        if error.name in parents:
+            return True
+        raise
 
 
 def _options_of(text: str | None) -> dict[str, Any] | None:

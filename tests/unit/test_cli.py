@@ -92,9 +92,32 @@ def test_what_was_written_is_told_to_programs(tmp_path: Path) -> None:
 
 def test_an_error_is_a_line_and_a_status(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["manifest", str(tmp_path / "none.safetensors")])
-    assert result.exit_code == 1
+    assert result.exit_code == 66
     hint = "Check the path, and that its disk is mounted"
     assert result.output == f"Error: {tmp_path}/none.safetensors: No such file or folder (ENOENT). {hint}\n"
+
+
+def test_an_error_is_told_to_programs(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["manifest", str(tmp_path / "none.safetensors"), "--json"])
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["exit_code"], told["error"]) == (66, 66, "ObjectNotFoundError")
+    assert "No such file or folder" in told["message"]
+
+
+@pytest.mark.parametrize("module", ["absent_module", "absent_package.part", "json.absent", "json.absent.part"])
+def test_a_module_that_is_not_there_is_told_in_a_line(module: str) -> None:
+    result = CliRunner().invoke(main, ["run", "-m", module])
+    assert result.exit_code == 2
+    assert f"there is no module '{module}'" in result.output
+
+
+def test_what_a_module_fails_to_import_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needy").mkdir()
+    (tmp_path / "needy/__init__.py").write_text("import absent_dependency")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = CliRunner().invoke(main, ["run", "-m", "needy.part"])
+    assert isinstance(result.exception, ModuleNotFoundError)
+    assert result.exception.name == "absent_dependency"
 
 
 def test_a_script_that_is_not_there_is_told_in_a_line() -> None:

@@ -20,7 +20,7 @@ from streamer._pull.pull import PullReport, Wanted, pull
 from streamer.core.errors import StreamerError
 from streamer.core.quoting import printable, size_text
 
-__all__ = ["run_pull"]
+__all__ = ["run_pull", "tell_failure"]
 
 INTERRUPTED, TERMINATED = 130, 143
 SHOWN_EVERY_S = 10.0  # a line where nobody watches: a container's log
@@ -45,16 +45,32 @@ def run_pull(uri: str, folder: str, wanted: Wanted, *, as_json: bool, is_quiet: 
         with _terminable():
             report = pull(uri, folder, wanted, progress=_progress(say, is_quiet=is_quiet), on_wait=say)
     except KeyboardInterrupt:
-        return _failed("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
+        return tell_failure("interrupted; run it again to go on", INTERRUPTED, None, as_json=as_json)
     except _TerminatedError:
-        return _failed("terminated; run it again to go on", TERMINATED, None, as_json=as_json)
+        return tell_failure("terminated; run it again to go on", TERMINATED, None, as_json=as_json)
     except (StreamerError, OSError) as error:
-        return _failed(_text_of(error), exit_code_of(error), type(error).__name__, as_json=as_json)
+        return tell_failure(_text_of(error), exit_code_of(error), type(error).__name__, as_json=as_json)
     if as_json:
         click.echo(json.dumps(report.to_dict()))
     elif not is_quiet:
         click.echo(_summary(report))
     return 0
+
+
+def tell_failure(message: str, code: int, kind: str | None, *, as_json: bool) -> int:
+    """Tell why a command failed, to people and, as one JSON object on standard output, to programs.
+
+    Args:
+        message: One line.
+        code: The exit code, which is returned.
+        kind: The class of the error; None where there is none.
+        as_json: Whether programs are told.
+    """
+    if as_json:
+        told: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
+        click.echo(json.dumps(told))
+    click.echo(f"Error: {printable(message)}", err=True)
+    return code
 
 
 @contextmanager
@@ -101,14 +117,6 @@ def _text_of(error: BaseException) -> str:
     if isinstance(error, StreamerError) or not isinstance(error, OSError) or not error.filename:
         return str(error)
     return f"{os.fsdecode(error.filename)}: {error.strerror}"
-
-
-def _failed(message: str, code: int, kind: str | None, *, as_json: bool) -> int:
-    if as_json:
-        told: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
-        click.echo(json.dumps(told))
-    click.echo(f"Error: {printable(message)}", err=True)
-    return code
 
 
 def _say(text: str) -> None:
