@@ -97,7 +97,7 @@ def test_the_command_line_names_the_option() -> None:
     from streamer._cli import main
 
     done = CliRunner().invoke(main, ["manifest", URIS["s3"], "--storage-options", '{"kye": "AKID"}'])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "s3:// has no storage option 'kye'. Did you mean 'key'?" in done.output
 
 
