@@ -141,7 +141,7 @@ def test_the_log_of_a_load_and_its_report(tmp_path, caplog):
         for _ in tensors:
             pass
     lines = [record.getMessage() for record in caplog.records if record.name == "streamer"]
-    assert len(lines) == 2  # of them one says that nothing was verified
+    assert len(lines) == 3  # of them two say that nothing was verified
     for line in [*lines, str(tensors.report)]:
         assert_fit(line)
 
