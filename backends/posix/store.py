@@ -43,6 +43,7 @@ REMOTE_FILE_SYSTEMS = {
 # These read ahead by themselves, for which they need the page cache.
 CACHING_FILE_SYSTEMS = {0x65735546: "FUSE", 0x0BD00BD0: "Lustre"}
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -262,5 +263,8 @@ def _storage_error(error: OSError, path: str) -> StorageError:
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = "Check the permissions of it, and of the folders above it"
         return AccessDeniedError("The file system refuses access", uri=redact(path), hint=hint, code=code)
-    hint = "Check the path and the disk; the kernel's log (dmesg) may tell more"
+    if error.errno in _NO_ROOM:
+        hint = "Free some space, or write to another disk"
+    else:
+        hint = "Check the path and the disk; the kernel's log (dmesg) may tell more"
     return StorageError(f"The file system failed: {error.strerror}", uri=redact(path), hint=hint, code=code)

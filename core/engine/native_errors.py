@@ -11,7 +11,7 @@ from streamer.core.quoting import quoted
 if TYPE_CHECKING:
     from streamer._native import ReadError
 
-__all__ = ["checksum_error", "error_from_native"]
+__all__ = ["NO_THREAD_HINT", "checksum_error", "error_from_native"]
 
 
 class _Row(NamedTuple):
@@ -63,6 +63,8 @@ _DEVICE_HINTS = {
     "CUDA_ERROR_NOT_FOUND": "Install NVIDIA's driver, or start the container with access to the GPU",
     "CUDA_ERROR_NOT_INITIALIZED": 'Start workers with multiprocessing.get_context("spawn")',
 }
+_NO_MEMORY_HINT = "Lower memory_limit_bytes, let go of tensors that were loaded, or give the process more memory"
+NO_THREAD_HINT = "Raise the limit of threads: pids.max of the container, ulimit -u"
 _LOST_DEVICE_HINT = "The device or an earlier kernel of this process failed: start the process again, look at dmesg"
 
 
@@ -81,7 +83,7 @@ def error_from_native(
         return errors.OutOfMemoryError(
             native.detail,
             uri=uri,
-            hint="Lower memory_limit_bytes, let go of tensors that were loaded, or give the process more memory",
+            hint=NO_THREAD_HINT if "gives no thread" in native.detail else _NO_MEMORY_HINT,
             requested_bytes=native.end - native.begin or None,
         )
     if native.code == "device":

@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from streamer.core.causes import forget_locals
+from streamer.core.engine.native_errors import NO_THREAD_HINT
 from streamer.core.engine.running_reads import RunningReads, owner_of
-from streamer.core.errors import PluginError, StorageError, StreamerError, TruncatedError
+from streamer.core.errors import OutOfMemoryError, PluginError, StorageError, StreamerError, TruncatedError
 from streamer.core.outages.transient import is_transient
 from streamer.core.store.sources import PythonSource
 
@@ -68,10 +69,19 @@ class PythonReaders:
         self._running = RunningReads(objects)
 
     def start(self) -> None:
-        """Start the threads; without a `PythonSource` there are none."""
+        """Start the threads; without a `PythonSource` there are none.
+
+        Raises:
+            OutOfMemoryError: the system gives not even one.
+        """
         for index in range(self._count):
             thread = threading.Thread(target=self._run, name=f"streamer-py{index}", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # as many as there are do the work, as in the engine
+                if self._threads:
+                    return
+                raise OutOfMemoryError("the system gives no thread", hint=NO_THREAD_HINT) from error
             self._threads.append(thread)
 
     def overdue(self) -> StreamerError | None:

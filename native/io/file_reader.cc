@@ -8,9 +8,13 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <cmath>
 #include <cstring>
+#include <ctime>
+#include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "io/direct_read.h"
 #include "io/other_readers.h"
 #include "io/page_cache.h"
@@ -19,6 +23,8 @@ namespace streamer {
 namespace {
 
 constexpr std::size_t kVectorsPerCall = 256;
+constexpr double kClockTickS = 0.01;    // of file times, where the kernel is built with 100 Hz
+constexpr double kLongestWriteS = 600;  // of one call, on a slow disk; and clocks differ
 
 std::string version_of(const struct stat& status) {
   const auto nanoseconds = [](const timespec& time) {
@@ -74,6 +80,13 @@ void clear_flag(int descriptor, int flag) {
   if (flags >= 0) fcntl(descriptor, F_SETFL, flags & ~flag);
 }
 
+double seconds_since(const timespec& time) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<double>(now.tv_sec - time.tv_sec) +
+         static_cast<double>(now.tv_nsec - time.tv_nsec) * 1e-9;
+}
+
 std::optional<ReadError> check_unchanged(int descriptor, const struct stat& opened) {
   struct stat now {};
   if (fstat(descriptor, &now) != 0) return error_of_errno("cannot stat the file", errno);
@@ -87,8 +100,26 @@ std::optional<ReadError> check_unchanged(int descriptor, const struct stat& open
                             !is_same(now.st_mtim, opened.st_mtim) ||
                             (!is_relinked && !is_same(now.st_ctim, opened.st_ctim));
   if (is_rewritten) {
-    return error_of(ErrorCode::kChanged, "the file was rewritten while it was read");
+    return error_of(ErrorCode::kChanged, "the file, or its attributes, changed while it was read");
   }
+  return std::nullopt;
+}
+
+// The change time is set when a write begins, and a write takes as long as its bytes: one that is
+// under way when the file is opened changes nothing that a later look could see. Local file systems
+// find data for lseek() under the lock that a write holds, so this waits for its end. Whatever is
+// written after that has another change time.
+void wait_for_write_under_way(int descriptor) { (void)!lseek(descriptor, 0, SEEK_DATA); }
+
+// Of what was written within the clock's last tick, a second write would have the same time.
+std::optional<ReadError> stat_settled(int descriptor, struct stat& status) {
+  if (fstat(descriptor, &status) != 0) return error_of_errno("cannot stat the file", errno);
+  const double age_s = seconds_since(status.st_ctim);
+  if (age_s >= 0 && age_s < kClockTickS) {
+    std::this_thread::sleep_for(Seconds(kClockTickS - age_s));
+    if (fstat(descriptor, &status) != 0) return error_of_errno("cannot stat the file", errno);
+  }
+  if (std::abs(age_s) < kLongestWriteS) wait_for_write_under_way(descriptor);
   return std::nullopt;
 }
 
@@ -158,9 +189,7 @@ std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
 }
 
 std::optional<ReadError> FileReader::check_opened(VersionedFile& file) {
-  if (fstat(file.descriptor, &file.status) != 0) {
-    return error_of_errno("cannot stat the file", errno);
-  }
+  if (auto error = stat_settled(file.descriptor, file.status)) return error;
   if (!S_ISREG(file.status.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
   clear_flag(file.descriptor, O_NONBLOCK);  // libcufile takes no file that has it
   if (!options_.folder.empty()) {

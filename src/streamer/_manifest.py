@@ -30,6 +30,7 @@ from streamer.core.options.arguments import (
     check_uri,
 )
 from streamer.core.options.options import Options
+from streamer.core.quoting import quoted
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
@@ -121,12 +122,22 @@ def write_manifest(
         if checkpoint.kind == "glob":
             raise UsageError("a manifest is of a whole checkpoint, not of a glob", uri=checkpoint.label)
         path = manifest_paths(checkpoint.infos, checkpoint.index_path)[0]
+        _check_names([name_in_manifest(info.path, path) for info in checkpoint.infos], checkpoint.label)
         manifest, read_bytes = _digested(checkpoint, path, progress)
         store.write(path, render_manifest(manifest))
         written = store.info(path)
     tensors = sum(len(shard.tensors) for shard in manifest.shards.values())
     seconds = time.perf_counter() - started
     return ManifestReport(written.uri, len(manifest.shards), tensors, read_bytes, seconds)
+
+
+def _check_names(names: list[str], uri: str) -> None:
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            hint = "Rename the file, and write the manifest then"
+            raise UsageError(f"the name of shard {quoted(name)} is no UTF-8, as JSON is", uri=uri, hint=hint) from error
 
 
 def _digested(checkpoint: OpenedCheckpoint, path: str, progress: ProgressOption) -> tuple[Manifest, int]:

@@ -347,6 +347,26 @@ def test_a_file_rewritten_between_two_sessions_is_noticed(file_source):
         collect(again)
 
 
+def test_python_sources_are_read_with_as_many_threads_as_there_are(monkeypatch):
+    start = threading.Thread.start
+    refused = []
+
+    def start_one(thread):
+        if not thread.name.startswith("streamer-py") or (thread.name == "streamer-py0" and may_have_one):
+            return start(thread)
+        refused.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    may_have_one = True
+    found = collect(session_over(PythonSource(read_into_data), equal_cuts(3)))
+    assert refused == ["streamer-py1"]
+    assert [found[index] for index in range(3)] == [DATA[begin:end] for begin, end in equal_cuts(3)]
+    may_have_one = False
+    with pytest.raises(errors.OutOfMemoryError, match=r"no thread.*pids\.max"):
+        session_over(PythonSource(read_into_data), equal_cuts(3))
+
+
 def test_signals_reach_python_while_the_engine_waits():
     received = []
     previous = signal.signal(signal.SIGALRM, lambda *_: received.append(time.monotonic()))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from make_checkpoint import make_checkpoint
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 import streamer
 
@@ -246,6 +246,16 @@ def test_each_of_several_uris_has_a_manifest_of_its_own(model: Path, tmp_path: P
     flip(tmp_path / "other/o.safetensors")
     with pytest.raises(streamer.ChecksumError, match="'other'"):
         streamer.load([model, tmp_path / "other"], verify="manifest")
+
+
+def test_a_name_that_no_reader_of_a_manifest_would_accept_is_refused(tmp_path: Path) -> None:
+    path = os.fsdecode(os.path.join(os.fsencode(tmp_path), b"m\xff.safetensors"))
+    (tmp_path / "plain").write_bytes(save({"w": torch.zeros(3)}))
+    os.rename(tmp_path / "plain", path)
+    assert streamer.load(path)["w"].tolist() == [0, 0, 0]
+    with pytest.raises(streamer.UsageError, match="no UTF-8"):
+        streamer.write_manifest(path)
+    assert len(os.listdir(tmp_path)) == 1
 
 
 def test_what_was_not_verified_is_logged(model: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -52,6 +52,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StreamerError, INTERNAL),
     (OSError, DISK),
 )
+_NO_ROOM = frozenset({"ENOSPC", "EDQUOT", "EROFS", "EFBIG"})  # where a manifest is to be written
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # of this machine, at this moment
 
 
@@ -64,4 +65,6 @@ def exit_code_of(error: BaseException) -> int:
     """
     if isinstance(error, OSError) and error.errno in _SCARCE:
         return TRY_AGAIN
+    if isinstance(error, StorageError) and error.code in _NO_ROOM:
+        return DISK
     return next((code for kind, code in _CODES if isinstance(error, kind)), INTERNAL)
