@@ -5,7 +5,11 @@ The system only promises memory until it is filled, and ends the process that fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import prod
 
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -15,39 +19,85 @@ from streamer.core.options.machine import free_bytes
 from streamer.core.quoting import size_text
 from streamer.core.tensors.frameworks import Framework
 
-__all__ = ["check_fit"]
+__all__ = ["KeptMemory"]
 
 LARGEST_GROWTH = 4  # of a cast: from F16 to F64
 
 
-def check_fit(wanted: Sequence[ShardTensor], framework: Framework, targets: Targets | None, uri: str) -> None:
-    """Check that the new tensors of a load fit into the memory of this machine, all at the same time.
+class KeptMemory:
+    """The memory of this machine that the new tensors of one load take, all at the same time.
 
     Args:
         wanted: The tensors of the load.
         framework: Makes them; those on a device need none of this memory.
         targets: The caller's own tensors; None where all are new.
-        uri: The checkpoint, for the message.
 
-    Raises:
-        OutOfMemoryError: they do not.
+    Attributes:
+        stored_bytes: What the checkpoint stores of them.
+        unread_share: Gives the part of its bytes, from 1 to 0, that was not read yet, and so has no memory.
     """
-    stored_bytes = sum(each.entry.end - each.entry.begin for each in wanted)
-    free_now = free_bytes()
-    if stored_bytes * LARGEST_GROWTH <= free_now:  # nearly always, and there may be a million tensors
-        return
-    new = [each for each in wanted if targets is None or each.entry.name in targets.fresh]
-    here = [each for each in new if not framework.devices.path(each.entry.name)]
-    needed_bytes = sum(_kept_bytes(each, framework, targets) for each in here)
-    if needed_bytes > free_now:
-        raise OutOfMemoryError(
-            f"its tensors need {size_text(needed_bytes)} of memory, and this process can get {size_text(free_now)} more"
-            " from its machine or container",
-            uri=uri,
-            hint="Take them one at a time with stream(), load them to a device (device=), load fewer (names=), or give"
-            " the container more memory; Options(check_memory=False) tries it all the same",
-            requested_bytes=needed_bytes,
-        )
+
+    def __init__(self, wanted: Sequence[ShardTensor], framework: Framework, targets: Targets | None) -> None:
+        self._wanted, self._framework, self._targets = wanted, framework, targets
+        self.stored_bytes = sum(each.entry.end - each.entry.begin for each in wanted)
+        self.unread_share: Callable[[], float] = lambda: 1.0
+
+    @cached_property
+    def bytes(self) -> int:
+        """What they take; in a cast, more or less than is stored."""
+        framework, targets = self._framework, self._targets
+        new = [each for each in self._wanted if targets is None or each.entry.name in targets.fresh]
+        here = [each for each in new if not framework.devices.path(each.entry.name)]
+        return sum(_kept_bytes(each, framework, targets) for each in here)
+
+    def check_fit(self, uri: str) -> None:
+        """Check that it can be had, beside what other loads of this process have yet to take; until `end`, it counts.
+
+        Args:
+            uri: The checkpoint, for the message.
+
+        Raises:
+            OutOfMemoryError: it cannot.
+        """
+        with _checking:
+            others = list(_running)
+            free_now = free_bytes()
+            stored_bytes = self.stored_bytes + sum(each.stored_bytes for each in others)
+            if stored_bytes * LARGEST_GROWTH > free_now:  # rarely, and there may be a million tensors
+                promised = sum(int(each.bytes * each.unread_share()) for each in others)
+                if self.bytes > free_now - promised:
+                    raise _refusal(self.bytes, free_now, promised, uri)
+            _running.add(self)
+
+    def end(self) -> None:
+        """Count it no longer: the load has ended."""
+        _running.discard(self)
+
+
+_running: weakref.WeakSet[KeptMemory] = weakref.WeakSet()
+_checking = threading.Lock()
+
+
+def _forget_parents() -> None:
+    """Forget, in a forked child, the loads of its parent, and the lock that one of its threads may hold."""
+    global _checking  # noqa: PLW0603
+    _checking = threading.Lock()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parents)
+
+
+def _refusal(needed_bytes: int, free_now: int, promised: int, uri: str) -> OutOfMemoryError:
+    others = f", of which loads that are running need {size_text(promised)}" if promised else ""
+    return OutOfMemoryError(
+        f"its tensors need {size_text(needed_bytes)} of memory, and this process can get {size_text(free_now)} more"
+        f" from its machine or container{others}",
+        uri=uri,
+        hint="Take them one at a time with stream(), load them to a device (device=), load fewer (names=), or give"
+        " the container more memory; Options(check_memory=False) tries it all the same",
+        requested_bytes=needed_bytes,
+    )
 
 
 def _kept_bytes(wanted: ShardTensor, framework: Framework, targets: Targets | None) -> int:

@@ -199,11 +199,15 @@ class ReadSession:
         """Give the engine's counters."""
         return self._engine.stats()
 
+    def landed_bytes(self) -> int:
+        """Count the bytes that were read so far, dropped gaps included."""
+        return int(self._engine.stats()["bytes_landed"])
+
     def _wait(self, enough_bytes: int) -> _native.Delivery:
         while True:
             delivery = self._engine.wait(WAIT_S, enough_bytes)
             if self._on_progress:
-                self._on_progress(self._landed_bytes)
+                self._on_progress(self.landed_bytes)
             self._news.look()
             if delivery.error is not None:
                 raise self._error(delivery.error)
@@ -216,9 +220,6 @@ class ReadSession:
             self._check_deadline()
             if delivery.is_finished:
                 raise LoadCancelledError("the stream was closed while it was read")
-
-    def _landed_bytes(self) -> int:
-        return int(self._engine.stats()["bytes_landed"])
 
     def _provide(self, items: list[int]) -> None:
         if not items:

@@ -13,6 +13,7 @@ from streamer._progress import ProgressOption
 from streamer._stream import Stream
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.fitting import KeptMemory
 from streamer.core.checkpoint.selection import NamesOption, checked_names, select, unknown_tensor
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.tensor_slice import TensorSlice
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
 __all__ = ["Checkpoint", "open"]
+
+LEAST_CHECKED_BYTES = 16 << 20  # of one read: to see what is free takes a tenth of a millisecond
 
 
 class Checkpoint(Generic[TensorT]):
@@ -172,8 +175,15 @@ class Checkpoint(Generic[TensorT]):
 
     def _read(self, wanted: ShardTensor, library: Framework) -> Any:
         verification = self._checkpoint.verification([wanted])
-        with Stream(self._checkpoint, [wanted], library, verification, progress=False) as tensors:
-            return dict(tensors)[wanted.entry.name]
+        kept = KeptMemory([wanted], library, None)
+        if kept.stored_bytes >= LEAST_CHECKED_BYTES and self._checkpoint.settings.check_memory is not False:
+            kept.check_fit(self._checkpoint.label)
+        try:
+            with Stream(self._checkpoint, [wanted], library, verification, progress=False) as tensors:
+                kept.unread_share = tensors.unread_share
+                return dict(tensors)[wanted.entry.name]
+        finally:
+            kept.end()
 
     def _versions(self) -> list[tuple[str, int | None, str | None]]:
         return [(each.uri, each.size_bytes, each.version) for each in self._checkpoint.infos]

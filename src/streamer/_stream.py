@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from streamer._arguments import StreamArguments
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
-
 __all__ = ["Stream", "stream"]
 
 _log = logging.getLogger("streamer")
@@ -95,6 +94,10 @@ class Stream(Generic[TensorT]):
     def total_bytes(self) -> int:
         """Bytes of all tensors that will be yielded."""
         return self._plan.item_bytes
+
+    def unread_share(self) -> float:
+        """Give the part, from 1 to 0, of the bytes that are not read yet."""
+        return max(0.0, 1 - self._session.landed_bytes() / max(1, self._plan.span_bytes))
 
     @property
     def report(self) -> LoadReport:

@@ -15,7 +15,7 @@ from streamer._opened_checkpoint import OpenedCheckpoint
 from streamer._progress import ProgressOption
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.fitting import check_fit
+from streamer.core.checkpoint.fitting import KeptMemory
 from streamer.core.checkpoint.report import LoadReport, ObjectCheck, joined_reports
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Pieces, Verification
@@ -38,14 +38,20 @@ class WholeRead:
         progress: ProgressOption = None,
     ) -> None:
         self._checkpoint, self._wanted, self._framework, self._targets = checkpoint, wanted, framework, targets
+        self._kept = KeptMemory(wanted, framework, targets)
         if checkpoint.settings.check_memory is not False:
-            check_fit(wanted, framework, targets, checkpoint.label)
+            self._kept.check_fit(checkpoint.label)
         verification = checkpoint.verification(wanted)
         self._first_verification = _NotingVerification(verification, wanted) if verification else None
         self._first_stream: Stream | None = None
-        self._stream = Stream(
-            checkpoint, wanted, framework, self._first_verification, targets=targets, progress=progress
-        )
+        try:
+            self._stream = Stream(
+                checkpoint, wanted, framework, self._first_verification, targets=targets, progress=progress
+            )
+        except BaseException:
+            self._kept.end()
+            raise
+        self._kept.unread_share = self._stream.unread_share
 
     @property
     def names(self) -> list[str]:
@@ -61,6 +67,7 @@ class WholeRead:
     def close(self) -> None:
         """Stop reading and join every thread."""
         self._stream.close()
+        self._kept.end()
 
     def __iter__(self) -> WholeRead:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,9 +90,9 @@ def test_of_a_sharded_tensor_only_the_part_that_is_kept_counts() -> None:
     part = torch.empty(8, MIB // 8, dtype=torch.uint8, device="meta")
     targets = Targets(ResizeLock(()), fresh={"columns": part})
     with pytest.raises(streamer.OutOfMemoryError):
-        fitting.check_fit(wanted, framework_of("pt"), targets, "a")
+        fitting.KeptMemory(wanted, framework_of("pt"), targets).check_fit("a")
     targets.cuts["columns"] = (slice(None), slice(0, MIB // 8))
-    fitting.check_fit(wanted, framework_of("pt"), targets, "a")
+    fitting.KeptMemory(wanted, framework_of("pt"), targets).check_fit("a")
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -100,6 +101,52 @@ def test_what_a_cast_makes_of_it_counts(tmp_path: Path) -> None:
     assert len(streamer.load(path, dtype="float16")) == 2
     with pytest.raises(streamer.OutOfMemoryError, match="need 16"):
         streamer.load(path, dtype="float64")
+
+
+def kept(count: int) -> fitting.KeptMemory:
+    wanted = [ShardTensor(0, TensorEntry("a", "U8", (count * MIB,), 0, count * MIB))]
+    return fitting.KeptMemory(wanted, framework_of("pt"), None)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_what_running_loads_have_yet_to_take_is_not_free() -> None:
+    first, second = kept(4), kept(4)
+    first.check_fit("a")
+    with pytest.raises(streamer.OutOfMemoryError, match=r"can get 6\.29 MB.*loads that are running need 4\.19 MB"):
+        second.check_fit("b")
+    first.unread_share = lambda: 0.5  # what it has read is no longer free either
+    second.check_fit("b")
+    with pytest.raises(streamer.OutOfMemoryError):
+        kept(1).check_fit("c")
+    first.end()
+    second.end()
+    kept(6).check_fit("c")
+
+
+@pytest.mark.parametrize("read", [lambda opened: opened.get_tensor("a"), lambda opened: opened["a"][:]])
+def test_a_large_tensor_of_an_open_checkpoint_is_refused_too(
+    read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = sparse(tmp_path / "one.safetensors", {"a": 24 * MIB})
+    monkeypatch.setattr(fitting, "free_bytes", lambda: 20 * MIB)
+    with streamer.open(path) as opened, pytest.raises(streamer.OutOfMemoryError, match=r"need 25\.2 MB"):
+        read(opened)
+    monkeypatch.setattr(fitting, "free_bytes", lambda: 30 * MIB)
+    for _ in range(2):  # what was read is the caller's now
+        with streamer.open(path) as opened:
+            assert read(opened).nbytes == 24 * MIB
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_load_that_ended_or_failed_is_no_longer_counted(file: Path, tmp_path: Path) -> None:
+    assert len(streamer.load(file, names="t[0-5]")) == 6
+    cut = sparse(tmp_path / "cut.safetensors", {"a": 4 * MIB})
+    version = streamer.stream(cut)
+    os.truncate(cut, 2 * MIB)
+    version.close()
+    with pytest.raises(streamer.StreamerError):
+        streamer.load(cut)
+    assert len(streamer.load(file, names="t[0-5]")) == 6
 
 
 @pytest.fixture
@@ -123,8 +170,28 @@ for _ in range(int(sys.argv[3])):
 """
 
 
-def in_container(container: Path, path: Path, times: int = 1) -> str:
-    run = [sys.executable, "-c", CONTAINED, container, path, str(times)]
+TWO_THREADS = """
+import os, pathlib, sys, threading
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+import streamer
+loaded, both = [], threading.Barrier(2)
+def load():
+    both.wait()
+    try:
+        loaded.append(streamer.load(sys.argv[2], framework="np", progress=False))
+        print(len(loaded[-1]))
+    except streamer.OutOfMemoryError as error:
+        print(error)
+threads = [threading.Thread(target=load) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def in_container(container: Path, path: Path, times: int = 1, code: str = CONTAINED) -> str:
+    run = [sys.executable, "-c", code, container, path, str(times)]
     return subprocess.run(run, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
@@ -134,6 +201,17 @@ def test_a_container_that_cannot_hold_it_says_so_instead_of_being_killed_regress
     """The kernel ended the process without a word."""
     path = sparse(tmp_path / "large.safetensors", {f"t{number}": 64 * MIB for number in range(8)})
     assert "need 537 MB of memory, and this process can get" in in_container(container, path)
+
+
+def test_two_loads_at_once_that_a_container_cannot_hold_do_not_kill_it_regression(
+    container: Path, tmp_path: Path
+) -> None:
+    """Each looked at what was free before the other had taken its part."""
+    path = sparse(tmp_path / "half.safetensors", {f"t{number}": 50 * MIB for number in range(4)})
+    told = in_container(container, path, code=TWO_THREADS).splitlines()
+    assert len(told) == 2
+    assert "4" in told
+    assert "need 210 MB of memory, and this process can get" in "".join(told)
 
 
 def test_the_pages_of_files_that_a_container_caches_count_as_free(container: Path, tmp_path: Path) -> None:
