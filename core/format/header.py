@@ -151,6 +151,7 @@ def _in_file_order(rows: list[Row], data_begin: int) -> list[Row]:
     index = _first_misplaced(rows, data_begin)
     if index is None:
         return rows
+    _check_names(rows)  # of a name that occurs twice, the two often overlap
     entries = Entries(rows)
     position = entries[index - 1].end if index else data_begin
     name, begin = quoted(entries[index].name), entries[index].begin

@@ -322,6 +322,7 @@ def test_the_length_is_judged_from_eight_bytes():
         (one(name=r"\n", offsets="[1]"), [r"tensor '\n'", "holds 1 numbers"]),
         (two(ONE, entry("[1]", "[2,3]"), b"xxx"), ["before tensor 'b'", "no tensor"]),
         (two(entry("[2]", "[0,2]"), entry("[2]", "[1,3]"), b"xxx"), ["tensor 'b'", "inside tensor 'a'"]),
+        (file_of(f'{{"a":{ONE},"a":{ONE}}}', b"x"), ["tensor 'a' occurs twice"]),
         (file_of(f'{{"a":{ONE},}}', b"x"), [f"another member or the closing brace at character {len(ONE) + 5}"]),
     ],
 )
