@@ -64,7 +64,10 @@ _DEVICE_HINTS = {
     "CUDA_ERROR_NOT_INITIALIZED": 'Start workers with multiprocessing.get_context("spawn")',
 }
 _NO_MEMORY_HINT = "Lower memory_limit_bytes, let go of tensors that were loaded, or give the process more memory"
-NO_THREAD_HINT = "Raise the limit of threads: pids.max of the container, ulimit -u"
+NO_THREAD_HINT = (
+    "Raise the limit of threads (pids.max of the container, ulimit -u), or give the process more memory for their"
+    " stacks: lower memory_limit_bytes"
+)
 _LOST_DEVICE_HINT = "The device or an earlier kernel of this process failed: start the process again, look at dmesg"
 
 
