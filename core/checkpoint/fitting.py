@@ -33,17 +33,20 @@ class KeptMemory:
         targets: The caller's own tensors; None where all are new.
 
     Attributes:
-        stored_bytes: What the checkpoint stores of them.
         unread_share: Gives the part of its bytes, from 1 to 0, that was not read yet, and so has no memory.
     """
 
     def __init__(self, wanted: Sequence[ShardTensor], framework: Framework, targets: Targets | None) -> None:
         self._wanted, self._framework, self._targets = wanted, framework, targets
-        self.stored_bytes = sum(each.entry.end - each.entry.begin for each in wanted)
         self.unread_share: Callable[[], float] = lambda: 1.0
 
     @cached_property
-    def bytes(self) -> int:
+    def stored_bytes(self) -> int:
+        """What the checkpoint stores of them."""
+        return sum(each.entry.end - each.entry.begin for each in self._wanted)
+
+    @cached_property
+    def needed_bytes(self) -> int:
         """What they take; in a cast, more or less than is stored."""
         framework, targets = self._framework, self._targets
         new = [each for each in self._wanted if targets is None or each.entry.name in targets.fresh]
@@ -64,9 +67,9 @@ class KeptMemory:
             free_now = free_bytes()
             stored_bytes = self.stored_bytes + sum(each.stored_bytes for each in others)
             if stored_bytes * LARGEST_GROWTH > free_now:  # rarely, and there may be a million tensors
-                promised = sum(int(each.bytes * each.unread_share()) for each in others)
-                if self.bytes > free_now - promised:
-                    raise _refusal(self.bytes, free_now, promised, uri)
+                promised = sum(int(each.needed_bytes * each.unread_share()) for each in others)
+                if self.needed_bytes > free_now - promised:
+                    raise _refusal(self.needed_bytes, free_now, promised, uri)
             _running.add(self)
 
     def end(self) -> None:

@@ -41,10 +41,10 @@ class WholeRead:
         self._kept = KeptMemory(wanted, framework, targets)
         if checkpoint.settings.check_memory is not False:
             self._kept.check_fit(checkpoint.label)
-        verification = checkpoint.verification(wanted)
-        self._first_verification = _NotingVerification(verification, wanted) if verification else None
         self._first_stream: Stream | None = None
         try:
+            verification = checkpoint.verification(wanted)
+            self._first_verification = _NotingVerification(verification, wanted) if verification else None
             self._stream = Stream(
                 checkpoint, wanted, framework, self._first_verification, targets=targets, progress=progress
             )

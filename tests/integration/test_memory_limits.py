@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import torch
 from tests.control_groups import group_with
 
 import streamer
+from streamer import _whole_read
 from streamer.core.checkpoint import fitting
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import Targets
@@ -138,15 +138,29 @@ def test_a_large_tensor_of_an_open_checkpoint_is_refused_too(
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_a_load_that_ended_or_failed_is_no_longer_counted(file: Path, tmp_path: Path) -> None:
+def test_a_load_that_ended_or_failed_is_no_longer_counted(file: Path) -> None:
     assert len(streamer.load(file, names="t[0-5]")) == 6
-    cut = sparse(tmp_path / "cut.safetensors", {"a": 4 * MIB})
-    version = streamer.stream(cut)
-    os.truncate(cut, 2 * MIB)
-    version.close()
-    with pytest.raises(streamer.StreamerError):
-        streamer.load(cut)
+    streamer.write_manifest(file)
+    with file.open("r+b") as written:
+        written.seek(-8 * MIB, 2)
+        written.write(b"\x01")
+    with pytest.raises(streamer.ChecksumError) as caught:
+        streamer.load(file, names="t[0-5]", verify="manifest")
     assert len(streamer.load(file, names="t[0-5]")) == 6
+    assert caught.tb is not None  # which refers to the load that failed
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_load_that_could_not_begin_is_no_longer_counted(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("no thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_whole_read, "Stream", refuse)
+        with pytest.raises(OSError, match="no thread") as caught:
+            streamer.load(file, names="t[0-5]")
+    assert len(streamer.load(file, names="t[0-5]")) == 6
+    assert caught.tb is not None
 
 
 @pytest.fixture
