@@ -27,12 +27,10 @@ from streamer.backends.private_names.fsspec import (
     note_new_file,
     path_of,
 )
+from streamer.core.no_room import NO_ROOM
 from streamer.core.quoting import printable
 
 __all__ = ["local_size_bytes", "open_for_reading"]
-
-# No space, no quota, larger than a file may be, and a cache that is mounted read-only.
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 _warned: weakref.WeakSet[AbstractFileSystem] = weakref.WeakSet()
 
@@ -53,7 +51,7 @@ def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
             _check_room(fs, path)
         return fs.open(path, "rb")
     except OSError as error:
-        if error.errno not in _NO_ROOM or fs.compression:
+        if error.errno not in NO_ROOM or fs.compression:
             raise
         _forget(fs, path)
         _warn_once(fs, error)

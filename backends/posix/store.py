@@ -3,7 +3,7 @@
 Guarantees: only `os.stat` and `os.scandir` are called to find files, so nothing here waits on a FIFO or a device.
 Symbolic links are followed (the Hugging Face cache is made of them), unless ``symlinks="inside"`` keeps them in the
 folder that the URL names. Refuses everything but regular files. A URL is taken literally, as by fsspec; only where no
-such file exists, percent codes are decoded (RFC 8089): ``%20`` for a space.
+such file exists, RFC 8089 counts: percent codes are decoded, ``%20`` for a space, and a host ``localhost`` is dropped.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from streamer import _native
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
 from streamer.core.format.shard_names import is_of_checkpoint
+from streamer.core.no_room import NO_ROOM
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
 
@@ -43,7 +44,6 @@ REMOTE_FILE_SYSTEMS = {
 # These read ahead by themselves, for which they need the page cache.
 CACHING_FILE_SYSTEMS = {0x65735546: "FUSE", 0x0BD00BD0: "Lustre"}
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -193,11 +193,13 @@ class PosixStore:
 def _absolute_path(uri: str) -> str:
     if "\0" in uri:
         raise UsageError(f"A path cannot hold a NUL: {redact(uri)!r}")
-    prefix = next((prefix for prefix in PREFIXES if uri.startswith(prefix)), "")
+    prefix = next((prefix for prefix in PREFIXES if uri.startswith(prefix) or _is_shouted(uri, prefix)), "")
     path = os.path.expanduser(uri[len(prefix) :])
     beginning = path.partition("/")[0]
     if prefix.endswith("//") and "@" in beginning and not os.path.lexists(beginning):
         raise UsageError("A file:// URL has no user and no host", uri=redact(uri), hint="Expected file:///folder/file")
+    if prefix.endswith("//") and beginning == "localhost" and not os.path.lexists(path):
+        path = path.removeprefix("localhost") or "/"
     if prefix and "%" in path and not os.path.lexists(path) and os.path.lexists(unquote(path)):
         path = unquote(path)
     if not os.path.isabs(path):
@@ -210,6 +212,11 @@ def _absolute_path(uri: str) -> str:
                 hint="Change into one that does, or give an absolute path",
             ) from None
     return str(Path(path).absolute())
+
+
+def _is_shouted(uri: str, prefix: str) -> bool:
+    """Tell whether a URL has a prefix in other letters, ``FILE://``: only with both slashes is that surely a URL."""
+    return prefix.endswith("//") and uri[: len(prefix)].lower() == prefix
 
 
 def _folder_of(root: str) -> str:
@@ -263,7 +270,7 @@ def _storage_error(error: OSError, path: str) -> StorageError:
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = "Check the permissions of it, and of the folders above it"
         return AccessDeniedError("The file system refuses access", uri=redact(path), hint=hint, code=code)
-    if error.errno in _NO_ROOM:
+    if error.errno in NO_ROOM:
         hint = "Free some space, or write to another disk"
     else:
         hint = "Check the path and the disk; the kernel's log (dmesg) may tell more"

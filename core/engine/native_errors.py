@@ -86,7 +86,7 @@ def error_from_native(
         return errors.OutOfMemoryError(
             native.detail,
             uri=uri,
-            hint=NO_THREAD_HINT if "gives no thread" in native.detail else _NO_MEMORY_HINT,
+            hint=NO_THREAD_HINT if native.os_error == errno.EAGAIN else _NO_MEMORY_HINT,  # pthread_create(3)
             requested_bytes=native.end - native.begin or None,
         )
     if native.code == "device":

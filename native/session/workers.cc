@@ -1,5 +1,6 @@
 #include "session/workers.h"
 
+#include <cerrno>
 #include <new>
 #include <string>
 #include <system_error>
@@ -56,7 +57,8 @@ bool Workers::start_thread(const char* role, unsigned index, std::optional<unsig
   } catch (const std::system_error& failure) {
     if (index == 0) {  // nobody would read this lane
       scheduler_.fail(error_of(ErrorCode::kOutOfMemory,
-                               std::string("the system gives no thread: ") + failure.what()));
+                               std::string("the system gives no thread: ") + failure.what(),
+                               failure.code().value()));
     }
     return false;
   }
@@ -68,7 +70,8 @@ void Workers::start_copiers() {
     const auto number = static_cast<unsigned>(device);
     const auto node = numa_node_of_pci_device(options_.system_root, copier->device().pci_address());
     if (start_thread("gpu", number, node, [copier = copier.get()] { copier->run(); })) continue;
-    scheduler_.fail(error_of(ErrorCode::kOutOfMemory, "the system gives no thread for a device"));
+    scheduler_.fail(
+        error_of(ErrorCode::kOutOfMemory, "the system gives no thread for a device", EAGAIN));
     return;
   }
 }

@@ -17,6 +17,7 @@ import streamer
 from streamer import plugins
 from streamer._pull.command import run_pull, tell_failure
 from streamer._pull.exit_codes import exit_code_of
+from streamer._pull.output import tell
 from streamer._pull.pull import Wanted
 from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
@@ -64,7 +65,7 @@ def list_plugins(as_json: bool) -> None:
     """
     examined = plugins.examine()
     if as_json:
-        click.echo(json.dumps([_as_dict(each) for each in examined], indent=2))
+        tell(json.dumps([_as_dict(each) for each in examined], indent=2))
         return
     rows = [("SCHEME", "DISTRIBUTION", "VERSION", "READS", "STATUS")]
     for each in examined:
@@ -73,7 +74,7 @@ def list_plugins(as_json: bool) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     for row in rows:
         cells = [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]
-        click.echo(printable("  ".join(cells)))
+        tell(printable("  ".join(cells)))
 
 
 @main.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -124,9 +125,9 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
     except streamer.StreamerError as error:
         context.exit(tell_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
     if as_json:
-        click.echo(json.dumps(report.to_dict()))
+        tell(json.dumps(report.to_dict()))
     else:
-        click.echo(
+        tell(
             f"{printable(report.uri)}: {report.tensors} tensors, {report.bytes / 1e9:.3f} GB in {report.seconds:.2f} s"
         )
 

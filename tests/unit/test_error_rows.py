@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import ssl
+from types import SimpleNamespace
 
 from streamer.backends.client.error_rows import ErrorRow, row_for
+from streamer.core.engine.native_errors import error_from_native
 from streamer.core.errors import ConnectError, StorageError, TlsError, UsageError
 
 TABLE = {
@@ -38,3 +41,10 @@ def test_an_error_keeps_the_facts_that_its_class_has():
 def test_names_of_a_message_are_filled_with_any_text():
     row = ErrorRow(StorageError, "no {bucket!r}", "look").filled(bucket="{x}")
     assert row.after(" at {h}").message == "no '{x}' at {h}"
+
+
+def test_no_thread_and_no_memory_have_different_hints():
+    failure = SimpleNamespace(code="out_of_memory", detail="there is none", begin=0, end=0, os_error=errno.EAGAIN)
+    assert "pids.max" in str(error_from_native(failure, uri="s3://b/k", object_size=None))
+    failure.os_error = 0
+    assert "memory_limit_bytes, let go" in str(error_from_native(failure, uri="s3://b/k", object_size=None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -46,6 +47,21 @@ def test_a_tilde_is_the_home_folder_as_in_fsspec(tmp_path: Path, monkeypatch: py
 def test_a_percent_encoded_url_finds_the_file_it_encodes(tmp_path: Path) -> None:
     path = write(tmp_path / "a b.safetensors")
     assert PosixStore(path.as_uri()).root == str(path)
+
+
+@pytest.mark.parametrize("prefix", ["FILE://", "File://localhost", "file://localhost", "local://localhost"])
+def test_other_spellings_of_a_file_url_name_the_same_file(tmp_path: Path, prefix: str) -> None:
+    path = write(tmp_path / "a b.safetensors")
+    assert PosixStore(f"{prefix}{path}").root == str(path)
+    assert PosixStore(f"{prefix}{quote(str(path))}").root == str(path)
+
+
+def test_a_folder_called_localhost_wins_over_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "localhost").mkdir()
+    literal = write(tmp_path / "localhost" / "a")
+    assert PosixStore("file://localhost/a").root == str(literal)
+    assert PosixStore("file://localhost/b").root == "/b"
 
 
 def test_a_file_with_a_literal_percent_wins_over_its_decoding(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from streamer._pull.listing import DEEPEST, files_below
-from streamer.core.errors import StorageError, UsageError
+from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
 from streamer.core.options.limits import Limits
 from streamer.core.store.sources import ObjectInfo
 from streamer.plugins.guard.answers import names_in
@@ -64,3 +64,27 @@ def test_what_a_plugin_names_as_folders_is_checked() -> None:
             names_in(answer, Limits(), "x://bucket")
     with pytest.raises(StorageError, match="more than 2 entries"):
         names_in(["a", "b", "c"], Limits(listing_entries=2), "x://bucket")
+
+
+class EmptyStore(FlatStore):
+    """Nothing there."""
+
+    def info(self, path: str) -> ObjectInfo:
+        raise ObjectNotFoundError("there is none", uri=f"x://{path}", hint="Check the name")
+
+    def find(self, prefix: str) -> list[ObjectInfo]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("*.bin", r"give x://bucket/model and --include '\*\.bin'"),
+        ("my *.bin?sig=S3CR3T", r"give x://bucket/model and --include 'my \*\.bin"),
+        ("a.bin", "Check the name"),
+    ],
+)
+def test_a_pattern_in_a_url_is_told_where_it_belongs(name: str, hint: str) -> None:
+    with pytest.raises(ObjectNotFoundError, match=hint) as raised:
+        files_below(EmptyStore(), f"x://bucket/model/{name}")  # type: ignore[arg-type]
+    assert "S3CR3T" not in str(raised.value)

@@ -16,6 +16,7 @@ import click
 
 from streamer._progress import ProgressOption
 from streamer._pull.exit_codes import exit_code_of
+from streamer._pull.output import tell
 from streamer._pull.pull import PullReport, Wanted, pull
 from streamer.core.errors import StreamerError
 from streamer.core.quoting import printable, size_text
@@ -51,9 +52,9 @@ def run_pull(uri: str, folder: str, wanted: Wanted, *, as_json: bool, is_quiet: 
     except (StreamerError, OSError) as error:
         return tell_failure(_text_of(error), exit_code_of(error), type(error).__name__, as_json=as_json)
     if as_json:
-        click.echo(json.dumps(report.to_dict()))
+        tell(json.dumps(report.to_dict()))
     elif not is_quiet:
-        click.echo(_summary(report))
+        tell(_summary(report))
     return 0
 
 
@@ -68,7 +69,7 @@ def tell_failure(message: str, code: int, kind: str | None, *, as_json: bool) ->
     """
     if as_json:
         told: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
-        click.echo(json.dumps(told))
+        tell(json.dumps(told))
     click.echo(f"Error: {printable(message)}", err=True)
     return code
 

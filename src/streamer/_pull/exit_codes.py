@@ -22,8 +22,9 @@ from streamer.core.errors import (
     TruncatedError,
     UsageError,
 )
+from streamer.core.no_room import NO_ROOM_NAMES
 
-__all__ = ["exit_code_of"]
+__all__ = ["DISK", "exit_code_of"]
 
 USAGE = 2  # as click's own
 WRONG_DATA = 65
@@ -52,7 +53,6 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StreamerError, INTERNAL),
     (OSError, DISK),
 )
-_NO_ROOM = frozenset({"ENOSPC", "EDQUOT", "EROFS", "EFBIG"})  # where a manifest is to be written
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # of this machine, at this moment
 
 
@@ -65,6 +65,6 @@ def exit_code_of(error: BaseException) -> int:
     """
     if isinstance(error, OSError) and error.errno in _SCARCE:
         return TRY_AGAIN
-    if isinstance(error, StorageError) and error.code in _NO_ROOM:
+    if isinstance(error, StorageError) and error.code in NO_ROOM_NAMES:  # where a manifest was to be written
         return DISK
     return next((code for kind, code in _CODES if isinstance(error, kind)), INTERNAL)

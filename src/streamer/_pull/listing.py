@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from urllib.parse import unquote
 
 from streamer._pull.names import STATE
@@ -41,18 +42,24 @@ def files_below(store: Store, uri: str) -> dict[str, ObjectInfo]:
         found = _Walk(store, label, is_quoted=is_quoted).files(root)
     except AccessDeniedError as error:
         try:
-            return _one_file(store, root, is_quoted=is_quoted)
+            return _one_file(store, uri, is_quoted=is_quoted)
         except StorageError:
             raise error from None
     if not found and not uri.endswith("/"):
-        return _one_file(store, root, is_quoted=is_quoted)
+        return _one_file(store, uri, is_quoted=is_quoted)
     if not found:
         raise ObjectNotFoundError("there is no such folder, or it is empty", uri=label, hint="Check its name")
     return found
 
 
-def _one_file(store: Store, root: str, *, is_quoted: bool) -> dict[str, ObjectInfo]:
-    info = store.info(root)
+def _one_file(store: Store, uri: str, *, is_quoted: bool) -> dict[str, ObjectInfo]:
+    try:
+        info = store.info(store.root.rstrip("/"))
+    except ObjectNotFoundError as error:
+        folder, _, name = redact(uri).rpartition("/")
+        if "*" in name:
+            error.hint = f"For some files of a folder, give {folder} and --include {shlex.quote(name)}"
+        raise
     return {_name_of(info, is_quoted=is_quoted): info}
 
 
