@@ -20,7 +20,7 @@ from streamer.core.options.settings import Settings
 __all__ = ["Catalog", "ShardTensor", "check_index", "read_catalog", "read_headers", "twin"]
 
 
-HEADER_SHARE = 16  # of a shard; usually the header is less than a thousandth of it
+HEADER_SHARE = 64  # of a shard; usually the header is less than a thousandth of it
 LEAST_FIRST_BYTES = 32 << 10  # the entries of 250 tensors
 
 

@@ -19,6 +19,8 @@ __all__ = ["CompactReader"]
 
 # A few hundred entries: enough that the work for each chunk does not count, little enough for a processor's cache.
 CHUNK_CHARACTERS = 1 << 16
+# Twenty entries: fewer are read faster one by one.
+LEAST_CHARACTERS = 1 << 11
 # A few entries in another form cost nothing. Where many are, each chunk would be read twice.
 MAX_REFUSALS = 8
 # A model has few dtypes and shapes. Where nearly every tensor has its own, this reader is no faster.
@@ -44,7 +46,7 @@ class CompactReader:
     def __init__(self, text: str, kinds: Mapping[tuple[str, str], Kind]) -> None:
         self._text = text
         self._kinds = _WrittenKinds(kinds)
-        self._refusals = 0
+        self._refusals = 0 if len(text) >= LEAST_CHARACTERS else MAX_REFUSALS
 
     def read(self, position: int, begin: int, data_begin: int, rows: list[Any]) -> int:
         """Append the entries from `position` on, as many as are in order; return the position behind them.

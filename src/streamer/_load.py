@@ -12,6 +12,7 @@ from streamer._progress import ProgressOption
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.collector import collector_spared
 from streamer.core.options.arguments import check_progress
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
@@ -129,7 +130,7 @@ def whole_read(
 
 def collected(read: WholeRead) -> dict[str, Any]:
     """Read to the end; return a mapping of name to tensor, in file order."""
-    with read as tensors:
+    with read as tensors, collector_spared():
         loaded: dict[str, Any] = dict.fromkeys(tensors.names)  # fixes the order; every value is replaced, or it raises
         while batch := tensors.next_batch():
             loaded.update(batch)

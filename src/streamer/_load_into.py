@@ -18,6 +18,7 @@ from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.selection import NamesOption, checked_names
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.targets import Targets, match_targets
+from streamer.core.collector import collector_spared
 from streamer.core.errors import TargetError, UsageError
 from streamer.core.options.arguments import check_progress, check_switch
 from streamer.core.options.options import Options
@@ -177,7 +178,7 @@ def _read(
     reading = [each for each in wanted if each.entry.name in tensors]
     reading, targets = match_targets(reading, tensors, library, fresh=new)
     try:
-        with WholeRead(checkpoint, reading, library, targets=targets, progress=progress) as read:
+        with collector_spared(), WholeRead(checkpoint, reading, library, targets=targets, progress=progress) as read:
             loaded = _fill(read, targets)
         targets.states.check_unchanged()
         _check_ties(loaded, targets)

@@ -13,6 +13,7 @@ from streamer.core.checkpoint.selection import NamesOption, select
 from streamer.core.checkpoint.shards import Shards
 from streamer.core.checkpoint.strategies import Strategy, VerifyOption, strategy_of
 from streamer.core.checkpoint.verification import Verification
+from streamer.core.collector import collector_spared
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uris
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
@@ -59,11 +60,24 @@ def open_checkpoint(
     check_file_system(fs)
     settings = resolve(options)
     strategy = strategy_of(verify)
+    with collector_spared():
+        return _opened(uri, storage_options, settings, fs, strategy)
+
+
+def _opened(
+    uri: UriOption,
+    storage_options: StorageOptions,
+    settings: Settings,
+    fs: AbstractFileSystem | None,
+    strategy: Strategy,
+) -> OpenedCheckpoint:
     started = time.perf_counter()
     shards = locate(uri, storage_options, settings, fs, strategy)
     located = time.perf_counter()
     # Only then do requests ask for checksums of their answers, and are as small as these require.
-    objects = [replace(each, compares_answers=strategy.compares_objects) for each in shards.objects]
+    objects = shards.objects
+    if strategy.compares_objects:
+        objects = [replace(each, compares_answers=True) for each in objects]
     catalog = read_catalog(objects, settings, shard_of=shards.shard_of, keeps_headers=strategy.compares_objects)
     strategy.check_headers(catalog, shards.expected)
     stages = {"locate": located - started, "headers": time.perf_counter() - located}

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import streamer
-from streamer.core.collector import collector_paused
+from streamer.core.collector import SELDOM, collector_paused, collector_spared
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +90,46 @@ def test_a_load_of_many_tensors_collects_only_between_its_waits(tmp_path: Path) 
         gc.callbacks.remove(note)
     assert len(tensors) == count
     assert len(collections) < count / 700 / 2
+
+
+def test_it_runs_seldom_while_a_load_waits_and_as_before_afterwards(tmp_path: Path) -> None:
+    save_file({f"t{number}": np.zeros(1, np.uint8) for number in range(5)}, tmp_path / "model.safetensors")
+    before = gc.get_threshold()
+    seen = []
+
+    def note(*_: int) -> None:
+        seen.append((gc.isenabled(), gc.get_threshold()[0]))
+
+    streamer.load(tmp_path, progress=note)
+    assert set(seen) == {(True, SELDOM * before[0])}
+    assert gc.get_threshold() == before
+
+
+def test_thresholds_that_the_program_sets_meanwhile_stay() -> None:
+    before = gc.get_threshold()
+    try:
+        with collector_spared(), collector_spared():
+            gc.set_threshold(5, 6, 7)
+        assert gc.get_threshold() == (5, 6, 7)
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_a_forked_child_has_the_collector_as_it_was() -> None:
+    """It was off in the child for ever: the thread that would have switched it on again is not there."""
+    program = """
+import gc, os
+from streamer.core.collector import collector_paused, collector_spared
+before = gc.get_threshold()
+with collector_spared(), collector_paused():
+    child = os.fork()
+    is_as_before = gc.isenabled() and gc.get_threshold() == before
+    assert is_as_before == (child == 0)
+assert gc.isenabled() and gc.get_threshold() == before
+with collector_paused():
+    assert not gc.isenabled()
+assert gc.isenabled()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
