@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.extras import BUILTIN_SCHEMES
+from streamer.backends.posix.paths import absolute_path
 from streamer.core.discovery.entry_points import ALLOWED, entry_points_of, is_allowed, normalized, refuse_accidental
-from streamer.core.errors import OptionError, PluginError, UnknownSchemeError
+from streamer.core.errors import OptionError, PluginError, UnknownSchemeError, UsageError
 from streamer.core.options.arguments import check_file_system, check_letters, check_storage_options, check_uri
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions, hidden, plain
@@ -176,7 +177,10 @@ def folder_of(uri: str) -> str:
     last = uri.rpartition("::")[2]
     if scheme_of(last) != "file":
         return ""
-    path = os.path.expanduser(re.sub(r"(?i)\A(file|local):(//)?", "", last))
+    try:
+        path = absolute_path(last)
+    except UsageError:  # raised again where the checkpoint is opened
+        return ""
     return path if os.path.isdir(path) else os.path.dirname(path)
 
 

@@ -2,8 +2,7 @@
 
 Guarantees: only `os.stat` and `os.scandir` are called to find files, so nothing here waits on a FIFO or a device.
 Symbolic links are followed (the Hugging Face cache is made of them), unless ``symlinks="inside"`` keeps them in the
-folder that the URL names. Refuses everything but regular files. A URL is taken literally, as by fsspec; only where no
-such file exists, RFC 8089 counts: percent codes are decoded, ``%20`` for a space, and a host ``localhost`` is dropped.
+folder that the URL names. Refuses everything but regular files.
 """
 
 from __future__ import annotations
@@ -13,21 +12,18 @@ import os
 import stat
 from collections.abc import Mapping
 from itertools import islice
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from streamer import _native
 from streamer.backends.option_names import check_option_names
-from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError, UsageError
+from streamer.backends.posix.paths import absolute_path
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.no_room import NO_ROOM
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
 
 __all__ = ["PosixStore", "streamer_open_store", "streamer_source_kind"]
-
-PREFIXES = ("file://", "local://", "file:", "local:")  # those that fsspec's local file system strips
 
 # statfs(2)'s f_type of file systems on other machines. FUSE is not among them, as it is as often local (the page cache
 # shows which); neither is Lustre, whose client reads ahead over all its servers itself.
@@ -93,7 +89,7 @@ class PosixStore:
     def __init__(self, uri: str, symlinks: str = "follow") -> None:
         if symlinks not in ("follow", "inside"):
             raise OptionError(f"symlinks is 'follow' or 'inside', not {symlinks!r}")
-        self.root = _absolute_path(uri)
+        self.root = absolute_path(uri)
         self._uri = uri
         self._inside = _folder_of(self.root) if symlinks == "inside" else None
         self._file_systems: dict[str, int | None] = {}
@@ -188,35 +184,6 @@ class PosixStore:
         if folder not in self._file_systems:
             self._file_systems[folder] = _native.file_system_type(os.fsencode(folder))
         return self._file_systems[folder]
-
-
-def _absolute_path(uri: str) -> str:
-    if "\0" in uri:
-        raise UsageError(f"A path cannot hold a NUL: {redact(uri)!r}")
-    prefix = next((prefix for prefix in PREFIXES if uri.startswith(prefix) or _is_shouted(uri, prefix)), "")
-    path = os.path.expanduser(uri[len(prefix) :])
-    beginning = path.partition("/")[0]
-    if prefix.endswith("//") and "@" in beginning and not os.path.lexists(beginning):
-        raise UsageError("A file:// URL has no user and no host", uri=redact(uri), hint="Expected file:///folder/file")
-    if prefix.endswith("//") and beginning == "localhost" and not os.path.lexists(path):
-        path = path.removeprefix("localhost") or "/"
-    if prefix and "%" in path and not os.path.lexists(path) and os.path.lexists(unquote(path)):
-        path = unquote(path)
-    if not os.path.isabs(path):
-        try:
-            os.getcwd()
-        except OSError:
-            raise UsageError(
-                "The working directory does not exist any more",
-                uri=redact(uri),
-                hint="Change into one that does, or give an absolute path",
-            ) from None
-    return str(Path(path).absolute())
-
-
-def _is_shouted(uri: str, prefix: str) -> bool:
-    """Tell whether a URL has a prefix in other letters, ``FILE://``: only with both slashes is that surely a URL."""
-    return prefix.endswith("//") and uri[: len(prefix)].lower() == prefix
 
 
 def _folder_of(root: str) -> str:

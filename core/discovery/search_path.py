@@ -21,7 +21,7 @@ def split_path(folders: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
         folders: Of checkpoints, besides the working directory.
     """
     chosen, accidental = [], []
-    here = {_real(folder) for folder in ("", *folders)}
+    here = {_real(folder) for folder in {"", *folders}}
     for entry in sys.path:
         if not is_accidental(entry, here):
             chosen.append(entry)

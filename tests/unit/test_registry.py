@@ -19,7 +19,7 @@ from plugin_distributions import install_plugin
 from streamer.core.errors import ObjectNotFoundError, PluginError, UnknownSchemeError
 from streamer.core.options.limits import Limits
 from streamer.plugins import Backend, examine, installed, open_store, registry
-from streamer.plugins.registry import scheme_of
+from streamer.plugins.registry import folder_of, scheme_of
 
 STORE = """
 from streamer.core.store.sources import hookimpl
@@ -249,3 +249,14 @@ def test_two_claims_are_told_of_both(install: Install) -> None:
     for each in examine(entry_points=install("emca-store", STORE, "acme")):
         assert not each.is_used
         assert "both claim acme://" in str(each.error)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["{}", "{}/", "file://{}", "FILE://localhost{}", "local://localhost{}/*.safetensors"]
+)
+def test_the_folder_of_a_checkpoint_is_known_however_its_url_is_written(tmp_path: Path, spelling: str) -> None:
+    """Of what lies in it, nothing is taken for a plug-in."""
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    assert folder_of(spelling.format(folder)) == str(folder)
+    assert folder_of(spelling.format(str(folder).replace(" ", "%20") if "://" in spelling else folder)) == str(folder)

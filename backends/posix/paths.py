@@ -1,0 +1,68 @@
+"""Which path a ``file://`` URL means.
+
+A URL is taken literally, as by fsspec; only where no such file exists, RFC 8089 counts: percent codes are decoded,
+``%20`` for a space, and the host ``localhost`` is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from streamer.core.errors import UsageError
+from streamer.core.secrets.redact import redact
+
+__all__ = ["absolute_path"]
+
+PREFIXES = ("file://", "local://", "file:", "local:")  # those that fsspec's local file system strips
+_UNUSUAL = re.compile(r"//|/\.?(?:/|\Z)")  # in an absolute path
+
+
+def absolute_path(uri: str) -> str:
+    """Return the absolute path of a URL or path; ``..`` is left to the kernel, which alone resolves links.
+
+    Raises:
+        UsageError: the path has a NUL in it, the URL a login, or the working directory does not exist any more.
+
+    Example:
+        >>> absolute_path("file://localhost/models/llama")
+        '/models/llama'
+    """
+    if "\0" in uri:
+        raise UsageError(f"A path cannot hold a NUL: {redact(uri)!r}")
+    prefix = _prefix_of(uri)
+    path = os.path.expanduser(uri[len(prefix) :])
+    beginning = path.partition("/")[0]
+    if prefix.endswith("//") and "@" in beginning and not os.path.lexists(beginning):
+        raise UsageError("A file:// URL has no user and no host", uri=redact(uri), hint="Expected file:///folder/file")
+    if prefix.endswith("//") and beginning == "localhost" and not os.path.lexists(path):
+        path = path.removeprefix("localhost") or "/"
+    if prefix and "%" in path and not _exists(path) and _exists(unquote(path)):
+        path = unquote(path)
+    if not os.path.isabs(path):
+        try:
+            os.getcwd()
+        except OSError:
+            raise UsageError(
+                "The working directory does not exist any more",
+                uri=redact(uri),
+                hint="Change into one that does, or give an absolute path",
+            ) from None
+    is_plain = os.path.isabs(path) and _UNUSUAL.search(path) is None
+    return path if is_plain else str(Path(path).absolute())  # which takes 5 us, for each of a thousand shards
+
+
+def _exists(path: str) -> bool:
+    """Tell whether there is such a file, or the folder of such a pattern."""
+    return os.path.lexists(os.path.dirname(path) if "*" in os.path.basename(path) else path)
+
+
+def _prefix_of(uri: str) -> str:
+    """Return what comes before the path, in small letters; ``FILE:`` is one only with both slashes."""
+    if ":" not in uri:
+        return ""
+    scheme, mark, _ = uri.partition("://")
+    spelled = scheme.lower() + mark if mark else uri
+    return next((prefix for prefix in PREFIXES if spelled.startswith(prefix)), "")
