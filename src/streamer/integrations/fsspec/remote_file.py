@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fsspec.spec import AbstractBufferedFile
 
@@ -154,7 +154,8 @@ class RemoteFile(io.BufferedReader):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._pinned.uri}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> tuple[Any, ...]:
+        # `io.BufferedReader` has this one, too, since Python 3.13: it refuses.
         pin = (self._pinned.version, self._pinned.size_bytes)
         return _reopened, (self.fs, self.path, pin, self._block_size, None if self.closed else self.tell())
 
