@@ -33,25 +33,26 @@ class _Change:
         self._undo: Callable[[], None] | None = None
         self._blocks = 0
         self._forks = 0  # that this process comes from
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of a signal may load, too
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        with self._lock:
-            if self._blocks == 0:
-                self._undo = self._make()
-            self._blocks += 1
-            forks = self._forks
-        try:
+        entered_in = None
+        try:  # here already, as Ctrl-C may come at any moment
+            with self._lock:
+                if self._blocks == 0:
+                    self._undo = self._make()
+                self._blocks += 1
+                entered_in = self._forks
             yield
         finally:
             with self._lock:
-                if forks == self._forks:
+                if entered_in == self._forks:
                     self._leave()
 
     def forget(self) -> None:
         """Undo the change in a forked child, where the threads that needed it are not."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._forks += 1
         if self._blocks:
             self._blocks = 1

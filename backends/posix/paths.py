@@ -39,7 +39,7 @@ def absolute_path(uri: str) -> str:
         raise UsageError("A file:// URL has no user and no host", uri=redact(uri), hint="Expected file:///folder/file")
     if prefix.endswith("//") and beginning == "localhost" and not os.path.lexists(path):
         path = path.removeprefix("localhost") or "/"
-    if prefix and "%" in path and not _exists(path) and _exists(unquote(path)):
+    if prefix and "%" in path and _is_encoded(path):
         path = unquote(path)
     if not os.path.isabs(path):
         try:
@@ -54,9 +54,13 @@ def absolute_path(uri: str) -> str:
     return path if is_plain else str(Path(path).absolute())  # which takes 5 us, for each of a thousand shards
 
 
-def _exists(path: str) -> bool:
-    """Tell whether there is such a file, or the folder of such a pattern."""
-    return os.path.lexists(os.path.dirname(path) if "*" in os.path.basename(path) else path)
+def _is_encoded(path: str) -> bool:
+    """Tell whether only the decoded path exists; of a pattern, or of a file that is missing, only its folder."""
+    decoded = unquote(path)
+    for written, meant in ((path, decoded), (os.path.dirname(path), os.path.dirname(decoded))):
+        if os.path.lexists(written) or os.path.lexists(meant):
+            return not os.path.lexists(written)
+    return False
 
 
 def _prefix_of(uri: str) -> str:

@@ -252,7 +252,7 @@ def test_two_claims_are_told_of_both(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    "spelling", ["{}", "{}/", "file://{}", "FILE://localhost{}", "local://localhost{}/*.safetensors"]
+    "spelling", ["{}", "{}/", "file://{}", "FILE://localhost{}", "local://localhost{}/*.safetensors", "file://{}/a-?.x"]
 )
 def test_the_folder_of_a_checkpoint_is_known_however_its_url_is_written(tmp_path: Path, spelling: str) -> None:
     """Of what lies in it, nothing is taken for a plug-in."""
