@@ -152,9 +152,10 @@ $(TRANSFORMERS_STAMP): | $(INSTALL_STAMP)
 	  huggingface-hub==1.33.0 hf-xet==1.8.0 httpx==0.28.1 httpcore==1.0.9 h11==0.16.0 anyio==4.16.0
 	touch $@
 
-# Run:ai's package with its tests, which run on our library; humanize is all that it needs beside torch and numpy.
+# Run:ai's package with its tests, which run on our library; humanize is all that it needs beside torch and numpy
+# (the last one for Python 3.10).
 $(RUNAI_STAMP): | $(INSTALL_STAMP)
-	$(UV) --no-deps --target .venv/runai runai-model-streamer==0.17.0 humanize==4.17.0
+	$(UV) --no-deps --target .venv/runai runai-model-streamer==0.17.0 humanize==4.15.0
 	touch $@
 
 # vLLM and what it imports, without the CUDA packages that it asks for. It knows by its version that it runs on a CPU.
@@ -165,7 +166,7 @@ $(SERVING_STAMP): | $(INSTALL_STAMP)
 	  llguidance==1.9.1 loguru==0.7.3 msgspec==0.22.0 openai==3.54.0 openai-harmony==0.0.8 \
 	  partial-json-parser==0.2.1.1.post7 prometheus-client==0.26.0 py-cpuinfo==9.0.0 pybase64==1.5.1 pyzmq==27.3.0 \
 	  sniffio==1.3.1 starlette==1.10.0 uvloop==0.23.0 xgrammar==0.2.8 s3transfer==0.19.3 \
-	  runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.17.0 \
+	  runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.15.0 \
 	  boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)')
 	sed -i 's/^Version: [0-9.]*/&+cpu/' .venv/serving/vllm-*.dist-info/METADATA
 	touch $@
@@ -181,7 +182,7 @@ $(SGLANG_STAMP): | $(INSTALL_STAMP)
 
 # What bench_load.py compares with, without a search for versions that fit all of s3fs, gcsfs and boto3.
 $(BENCH_STAMP): | $(INSTALL_STAMP)
-	$(UV) --no-deps --target .venv/bench runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.17.0 \
+	$(UV) --no-deps --target .venv/bench runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.15.0 \
 	  s3transfer==0.19.3 boto3==$$($(BIN)/python -c 'import botocore; print(botocore.__version__)') \
 	  tensorizer==2.12.1 redis hiredis libnacl psutil protobuf fastsafetensors==0.5.0 \
 	  matplotlib contourpy cycler fonttools kiwisolver pillow pyparsing

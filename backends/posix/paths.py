@@ -1,13 +1,14 @@
 """Which path a ``file://`` URL means.
 
-A URL is taken literally, as by fsspec; only where no such file exists, RFC 8089 counts: percent codes are decoded,
-``%20`` for a space, and the host ``localhost`` is dropped.
+A URL is taken literally, as by fsspec; only where no such file exists, percent codes are decoded (RFC 8089): ``%20``
+for a space. The host ``localhost`` is dropped, but where only a folder of that name has the file.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from glob import glob
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -36,9 +37,10 @@ def absolute_path(uri: str) -> str:
     path = os.path.expanduser(uri[len(prefix) :])
     beginning = path.partition("/")[0]
     if prefix.endswith("//") and "@" in beginning and not os.path.lexists(beginning):
-        raise UsageError("A file:// URL has no user and no host", uri=redact(uri), hint="Expected file:///folder/file")
-    if prefix.endswith("//") and beginning == "localhost" and not os.path.lexists(path):
-        path = path.removeprefix("localhost") or "/"
+        raise UsageError("A file:// URL has no login and no host", uri=redact(uri), hint="Expected file:///folder/file")
+    if prefix.endswith("//") and beginning == "localhost":
+        meant = path.removeprefix("localhost") or "/"
+        path = path if os.path.lexists(path) and not os.path.lexists(meant) else meant
     if prefix and "%" in path and _is_encoded(path):
         path = unquote(path)
     if not os.path.isabs(path):
@@ -57,6 +59,8 @@ def absolute_path(uri: str) -> str:
 def _is_encoded(path: str) -> bool:
     """Tell whether only the decoded path exists; of a pattern, or of a file that is missing, only its folder."""
     decoded = unquote(path)
+    if not os.path.lexists(path) and not glob(path) and glob(decoded):
+        return True
     for written, meant in ((path, decoded), (os.path.dirname(path), os.path.dirname(decoded))):
         if os.path.lexists(written) or os.path.lexists(meant):
             return not os.path.lexists(written)

@@ -22,7 +22,7 @@ LEAST_TO_LIST = 16  # as many requests are made at the same time
 LISTED_PER_FILE = 32
 
 # Schemes whose stores name an object after the path in its URL, and names that mean only themselves there.
-_OF_PATH = re.compile(r"/(?:.*/)?|(?:file|s3a?|gs|gcs|az|abfss?)://.+/")
+_OF_PATH = re.compile(r"[^:]*/|/.*/|(?:file|s3a?|gs|gcs|az|abfss?)://.+/")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors", re.ASCII)
 
 

@@ -272,7 +272,7 @@ def _row(name: str, fields: Any, data_begin: int, max_rank: int) -> Row:
 
 def _check_rank(shape: tuple[int, ...], max_rank: int) -> None:
     if len(shape) > max_rank:
-        raise FormatError(f"shape has {len(shape)} dimensions, more than the {max_rank} allowed")
+        raise FormatError(f"shape has {len(shape)} dimensions, more than the {max_rank} that Options(max_rank) allows")
 
 
 def _offsets(value: Any) -> tuple[int, ...]:

@@ -8,8 +8,10 @@ import os
 import re
 import runpy
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import click
 
@@ -27,24 +29,35 @@ __all__ = ["main"]
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
 
+def _fail(error: click.ClickException) -> NoReturn:
+    vars(error)["message"] = _URL.sub(lambda url: redact(url[0]), error.message)
+    error.show()
+    sys.exit(error.exit_code)
+
+
 class _Commands(click.Group):
     """Commands whose errors show no secret of a URL, as an argument in the wrong place may hold one."""
 
     def main(self, *args: Any, **named: Any) -> Any:
         """Run a command, as the base does."""
         run: Any = super().main
-        if not named.pop("standalone_mode", True):
-            return run(*args, **named, standalone_mode=False)
+        is_program = named.pop("standalone_mode", True)
+        status = run(*args, **named, standalone_mode=False) if not is_program else self._told(run, *args, **named)
+        if callable(status):  # a script, whose errors are its own
+            status = status()
+        if is_program:
+            sys.exit(status if isinstance(status, int) else 0)
+        return status
+
+    @staticmethod
+    def _told(run: Callable[..., Any], *args: Any, **named: Any) -> Any:
         try:
-            status = run(*args, **named, standalone_mode=False)
+            return run(*args, **named, standalone_mode=False)
         except click.ClickException as error:
-            vars(error)["message"] = _URL.sub(lambda url: redact(url[0]), error.message)
-            error.show()
-            sys.exit(error.exit_code)
+            _fail(error)
         except click.Abort:
             click.echo("Aborted!", err=True)
             sys.exit(1)
-        sys.exit(status if isinstance(status, int) else 0)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,7 +94,7 @@ def list_plugins(as_json: bool) -> None:
 @click.option("-m", "is_module", is_flag=True, help="TARGET is the name of a module, as for python -m.")
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> None:
+def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> Callable[[], None]:
     """Run the script TARGET, or a module, with ARGUMENTS, while libraries that use safetensors read with streamer.
 
     STREAMER_DISABLE_PATCHES=1 runs it without.
@@ -91,15 +104,7 @@ def run_script(target: str, arguments: tuple[str, ...], *, is_module: bool) -> N
     if not is_module and not os.path.exists(target):
         raise click.BadParameter(f"there is no file {target!r}", param_hint="TARGET")
     sys.argv = [target, *arguments]
-    with streamer.patched():
-        if is_module:
-            sys.path.insert(0, os.getcwd())
-            if _is_missing(target):  # which imports the packages above it, and so not before the patches
-                raise click.BadParameter(f"there is no module {target!r}", param_hint="TARGET")
-            runpy.run_module(target, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
-            runpy.run_path(target, run_name="__main__")
+    return partial(_run, target, is_module=is_module)
 
 
 @main.command("manifest")
@@ -164,6 +169,8 @@ def pull_folder(
 
     Example: python -m streamer pull s3://bucket/model /mnt/models --include '*.safetensors' --include '*.json'
     """
+    if not folder:
+        raise click.BadParameter("it is empty; the working directory is .", param_hint="DIR")
     chosen = Wanted(
         include=wanted["include"],
         exclude=wanted["exclude"],
@@ -172,6 +179,18 @@ def pull_folder(
         storage_options=_options_of(storage_options),
     )
     context.exit(run_pull(uri, folder, chosen, as_json=as_json, is_quiet=quiet))
+
+
+def _run(target: str, *, is_module: bool) -> None:
+    with streamer.patched():
+        if is_module:
+            sys.path.insert(0, os.getcwd())
+            if _is_missing(target):  # which imports the packages above it, and so not before the patches
+                _fail(click.BadParameter(f"there is no module {target!r}", param_hint="TARGET"))
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
+            runpy.run_path(target, run_name="__main__")
 
 
 def _is_missing(module: str) -> bool:

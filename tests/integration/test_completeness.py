@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import locale
 import logging
@@ -98,6 +99,7 @@ def state_of_the_process() -> tuple[object, ...]:
         names,
         [handler for name in names for handler in logging.getLogger(name).handlers],
         list(warnings.filters),
+        (gc.isenabled(), gc.get_threshold()),
         torch.get_num_threads(),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -158,3 +159,41 @@ def test_a_reader_of_the_output_that_leaves_ends_a_command_without_a_word() -> N
     with os.fdopen(writes) as left:
         done = subprocess.run(command, stdout=left, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_progress_needs_no_standard_error(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
+    command = f"exec {sys.executable} -m streamer pull {tmp_path} {tmp_path}-copy 2>&-"
+    done = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "all there" in done.stdout) == (0, True)
+
+
+def test_an_error_that_nobody_can_be_told_still_has_its_exit_code(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "streamer", "pull", str(tmp_path / "missing"), str(tmp_path / "copy")]
+        assert subprocess.run(command, stderr=full, check=False).returncode == 66
+
+
+def test_a_folder_without_a_name_is_not_the_working_directory() -> None:
+    result = CliRunner().invoke(main, ["pull", "s3://bucket/model", ""])
+    assert result.exit_code == 2
+    assert "Invalid value for DIR: it is empty" in result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "told", "code"),
+    [
+        ("raise BrokenPipeError(32, 'my own pipe')", "my own pipe", 1),
+        ("input()", "EOFError", 1),
+        ("import click; raise click.UsageError('mine')", "UsageError: mine", 1),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", -signal.SIGINT),
+        ("import sys; sys.exit(7)", "", 7),
+    ],
+)
+def test_the_errors_of_a_script_are_its_own(tmp_path: Path, line: str, told: str, code: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(line)
+    command = [sys.executable, "-m", "streamer", "run", str(script)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert told in done.stderr

@@ -6,7 +6,8 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -14,25 +15,27 @@ import pytest
 from safetensors.numpy import save_file
 
 import streamer
-from streamer.core.collector import SELDOM, collector_paused, collector_spared
+from streamer.core.collector import NEVER, SELDOM, collector_paused, collector_spared
 
 
 @pytest.fixture(autouse=True)
-def _collector_is_on() -> Iterator[None]:
+def _as_python_starts() -> Iterator[None]:
     gc.enable()
+    gc.set_threshold(700, 10, 10)
     yield
     gc.enable()
+    gc.set_threshold(700, 10, 10)
 
 
 def test_the_collector_goes_on_after_an_error() -> None:
     def fail() -> None:
         with collector_paused():
-            assert not gc.isenabled()
+            assert gc.get_threshold()[0] == NEVER
             raise ImportError
 
     with pytest.raises(ImportError):
         fail()
-    assert gc.isenabled()
+    assert gc.get_threshold() == (700, 10, 10)
 
 
 def test_who_has_switched_it_off_finds_it_off() -> None:
@@ -40,6 +43,16 @@ def test_who_has_switched_it_off_finds_it_off() -> None:
     with collector_paused():
         pass
     assert not gc.isenabled()
+    with collector_spared(), collector_paused():
+        gc.enable()
+    assert gc.isenabled()
+
+
+def test_a_threshold_of_0_is_off_and_stays() -> None:
+    gc.set_threshold(0)
+    with collector_spared(), collector_paused():
+        assert gc.get_threshold()[0] == 0
+    assert gc.get_threshold() == (0, 10, 10)
 
 
 def test_it_stays_paused_until_the_last_of_several_threads() -> None:
@@ -54,10 +67,10 @@ def test_it_stays_paused_until_the_last_of_several_threads() -> None:
     with collector_paused():
         thread.start()
         assert is_inside.wait(10)
-    assert not gc.isenabled()
+    assert gc.get_threshold()[0] == NEVER
     may_leave.set()
     thread.join(10)
-    assert gc.isenabled()
+    assert gc.get_threshold() == (700, 10, 10)
 
 
 def test_the_first_load_collects_no_garbage(tmp_path: object) -> None:
@@ -101,34 +114,41 @@ def test_it_runs_seldom_while_a_load_waits_and_as_before_afterwards(tmp_path: Pa
         seen.append((gc.isenabled(), gc.get_threshold()[0]))
 
     streamer.load(tmp_path, progress=note)
-    assert set(seen) == {(True, SELDOM * before[0])}
+    assert set(seen) == {(True, SELDOM * (before[0] + 1))}
     assert gc.get_threshold() == before
 
 
-def test_thresholds_that_the_program_sets_meanwhile_stay() -> None:
-    before = gc.get_threshold()
-    try:
-        with collector_spared(), collector_spared():
-            gc.set_threshold(5, 6, 7)
-        assert gc.get_threshold() == (5, 6, 7)
-    finally:
-        gc.set_threshold(*before)
+@pytest.mark.parametrize("hold", [collector_paused, collector_spared])
+def test_thresholds_that_the_program_sets_meanwhile_stay(hold: Callable[[], AbstractContextManager[None]]) -> None:
+    with collector_spared(), hold():
+        gc.set_threshold(5, 6, 7)
+        with hold():
+            assert gc.get_threshold()[1] == 6
+    assert gc.get_threshold() == (5, 6, 7)
+
+
+def test_a_program_that_restores_the_thresholds_of_a_load_has_its_own_again_after_the_next() -> None:
+    with collector_spared():
+        seen = gc.get_threshold()
+    gc.set_threshold(*seen)
+    with collector_paused():
+        pass
+    assert gc.get_threshold() == (700, 10, 10)
 
 
 def test_a_forked_child_has_the_collector_as_it_was() -> None:
-    """It was off in the child for ever: the thread that would have switched it on again is not there."""
+    """It paused in the child for ever: the thread that would have ended that is not there."""
     program = """
 import gc, os
 from streamer.core.collector import collector_paused, collector_spared
 before = gc.get_threshold()
 with collector_spared(), collector_paused():
     child = os.fork()
-    is_as_before = gc.isenabled() and gc.get_threshold() == before
-    assert is_as_before == (child == 0)
-assert gc.isenabled() and gc.get_threshold() == before
+    assert (gc.get_threshold() == before) == (child == 0)
+assert gc.get_threshold() == before
 with collector_paused():
-    assert not gc.isenabled()
-assert gc.isenabled()
+    assert gc.get_threshold() != before
+assert gc.get_threshold() == before
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """

@@ -32,8 +32,12 @@ def test_what_means_more_than_its_name_is_by_itself(other):
     assert not are_of_one_folder("s3://bucket/folder/a.safetensors", other)
 
 
+def test_a_relative_folder_is_one_folder():
+    assert are_of_one_folder("models/a.safetensors", "models/b.safetensors")
+
+
 @pytest.mark.parametrize(
-    "folder", ["https://host/x", "hf://org/model", "nfs://server/x", "simplecache::s3://b", "models"]
+    "folder", ["https://host/x", "hf://org/model", "nfs://server/x", "simplecache::s3://b", "x:models"]
 )
 def test_schemes_whose_stores_are_of_one_url_are_by_themselves(folder):
     assert not are_of_one_folder(f"{folder}/a.safetensors", f"{folder}/b.safetensors")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -56,12 +56,25 @@ def test_other_spellings_of_a_file_url_name_the_same_file(tmp_path: Path, prefix
     assert PosixStore(f"{prefix}{quote(str(path))}").root == str(path)
 
 
-def test_a_folder_called_localhost_wins_over_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_localhost_is_a_folder_only_where_the_file_is_there_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "localhost").mkdir()
-    literal = write(tmp_path / "localhost" / "a")
-    assert PosixStore("file://localhost/a").root == str(literal)
+    copy = tmp_path / "localhost" / tmp_path.relative_to("/")
+    copy.mkdir(parents=True)
+    alone, path = write(copy / "alone"), write(tmp_path / "a")
+    write(copy / "a")
+    assert PosixStore(f"file://localhost{tmp_path}/alone").root == str(alone)
+    assert PosixStore(f"file://localhost{path}").root == str(path)
     assert PosixStore("file://localhost/b").root == "/b"
+
+
+@pytest.mark.parametrize("pattern", ["my%20model-*.x", "%6Dy%20model-?.x", "my%20model-%5B12%5D.x", "*%2Ex"])
+def test_a_percent_encoded_pattern_finds_what_it_encodes(tmp_path: Path, pattern: str) -> None:
+    write(tmp_path / "my model-1.x")
+    assert PosixStore(f"file://{tmp_path}/{pattern}").root == f"{tmp_path}/{unquote(pattern)}"
+    write(tmp_path / "100%20")
+    assert PosixStore(f"file://{tmp_path}/1*%20").root == f"{tmp_path}/1*%20"
 
 
 def test_a_file_with_a_literal_percent_wins_over_its_decoding(tmp_path: Path) -> None:
@@ -89,7 +102,7 @@ def test_a_login_in_a_url_of_a_file_is_refused_and_not_shown_regression(tmp_path
     """It was taken for a folder, and shown."""
     monkeypatch.chdir(tmp_path)
     for uri in ("file://user:S3CR3T@host/x.safetensors", "local://user:S3CR3T@host", "file://u:S3CR3T@host/*"):
-        with pytest.raises(UsageError, match="no user and no host") as caught:
+        with pytest.raises(UsageError, match="no login and no host") as caught:
             PosixStore(uri)
         assert "S3CR3T" not in str(caught.value)
     (tmp_path / "user@here").mkdir()

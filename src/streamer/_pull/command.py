@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -70,7 +70,8 @@ def tell_failure(message: str, code: int, kind: str | None, *, as_json: bool) ->
     if as_json:
         told: dict[str, Any] = {"error": kind, "message": printable(message), "exit_code": code}
         tell(json.dumps(told))
-    click.echo(f"Error: {printable(message)}", err=True)
+    with suppress(OSError):  # nobody can be told, and the exit code tells
+        click.echo(f"Error: {printable(message)}", err=True)
     return code
 
 
@@ -90,7 +91,7 @@ def _terminable() -> Iterator[None]:
 
 def _progress(say: Callable[[str], None], *, is_quiet: bool) -> ProgressOption:
     """Choose a bar on a terminal, and a line now and then elsewhere."""
-    if is_quiet:
+    if is_quiet or sys.stderr is None:  # closed by whoever started this
         return False
     if sys.stderr.isatty():
         return True
