@@ -146,7 +146,7 @@ def test_a_usage_error_repeats_no_secret_of_a_url_regression():
 @pytest.mark.parametrize("command", [["plugins"], ["plugins", "--json"], ["pull", "nowhere", "folder", "--json"]])
 def test_output_that_cannot_be_written_is_told_in_a_line(command: list[str], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        told = [sys.executable, "-m", "streamer", *command]
+        told = [sys.executable, "-W", "ignore", "-m", "streamer", *command]  # libraries warn of old Pythons
         done = subprocess.run(told, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 73
     assert done.stderr == "Error: standard output: No space left on device\n"
@@ -155,7 +155,7 @@ def test_output_that_cannot_be_written_is_told_in_a_line(command: list[str], tmp
 def test_a_reader_of_the_output_that_leaves_ends_a_command_without_a_word() -> None:
     reads, writes = os.pipe()
     os.close(reads)
-    command = [sys.executable, "-m", "streamer", "plugins"]
+    command = [sys.executable, "-W", "ignore", "-m", "streamer", "plugins"]
     with os.fdopen(writes) as left:
         done = subprocess.run(command, stdout=left, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
