@@ -59,12 +59,16 @@ def absolute_path(uri: str) -> str:
 def _is_encoded(path: str) -> bool:
     """Tell whether only the decoded path exists; of a pattern, or of a file that is missing, only its folder."""
     decoded = unquote(path)
-    if not os.path.lexists(path) and not glob(path) and glob(decoded):
-        return True
     for written, meant in ((path, decoded), (os.path.dirname(path), os.path.dirname(decoded))):
-        if os.path.lexists(written) or os.path.lexists(meant):
-            return not os.path.lexists(written)
+        if _is_there(written):
+            return False
+        if _is_there(meant):
+            return True
     return False
+
+
+def _is_there(path: str) -> bool:
+    return os.path.lexists(path) or bool(glob(path))  # marks of a pattern are letters of names, too
 
 
 def _prefix_of(uri: str) -> str:

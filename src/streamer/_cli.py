@@ -30,6 +30,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
 
 def _fail(error: click.ClickException) -> NoReturn:
+    """End the program with a usage error, without the secrets of its URLs."""
     vars(error)["message"] = _URL.sub(lambda url: redact(url[0]), error.message)
     error.show()
     sys.exit(error.exit_code)
@@ -40,19 +41,18 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **named: Any) -> Any:
         """Run a command, as the base does."""
-        run: Any = super().main
         is_program = named.pop("standalone_mode", True)
-        status = run(*args, **named, standalone_mode=False) if not is_program else self._told(run, *args, **named)
+        run: Any = self._told if is_program else super().main
+        status = run(*args, **named, standalone_mode=False)
         if callable(status):  # a script, whose errors are its own
             status = status()
         if is_program:
             sys.exit(status if isinstance(status, int) else 0)
         return status
 
-    @staticmethod
-    def _told(run: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def _told(self, *args: Any, **named: Any) -> Any:
         try:
-            return run(*args, **named, standalone_mode=False)
+            return super().main(*args, **named)
         except click.ClickException as error:
             _fail(error)
         except click.Abort:
