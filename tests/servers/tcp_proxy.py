@@ -174,10 +174,13 @@ class TcpProxy:
             self._hold_from = None
             self._hold_all()
 
-    def passed(self, count: int) -> float:
-        """Count bytes that just passed, and say how long their connection has to wait for its next ones."""
+    def passing(self, count: int) -> None:
+        """Count bytes that are about to be passed on: a client that has them finds them counted."""
         self.passed_bytes += count
         self.resumed_at = self.resumed_at or time.monotonic()
+
+    def passed(self, count: int) -> float:
+        """Do what is due after these bytes, and say how long their connection has to wait for its next ones."""
         if self._mark is not None and self.passed_bytes >= self._mark[0]:
             (_, then), self._mark = self._mark, None
             self._hold_all()
