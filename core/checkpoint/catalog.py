@@ -21,7 +21,7 @@ __all__ = ["Catalog", "ShardTensor", "check_index", "read_catalog", "read_header
 
 
 HEADER_SHARE = 64  # of a shard; usually the header is less than a thousandth of it
-LEAST_FIRST_BYTES = 32 << 10  # the entries of 250 tensors
+LEAST_FIRST_BYTES = 16 << 10  # the entries of 120 tensors
 
 
 class ShardTensor(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from streamer.core.checkpoint.shards import Shards, info_of, shards_of
+from streamer.core.checkpoint.shards import Shards, info_of, objects_of
 from streamer.core.errors import ConnectError, StorageError, TlsError, TransferTimeoutError
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
@@ -58,12 +58,13 @@ def shards_of_files(store: Store, uris: Sequence[str]) -> list[Shards]:
     """
     folder = store.root[: len(store.root) - len(_name(uris[0]))]
     listed = _listed(store, folder) if len(uris) >= LEAST_TO_LIST else {}
-
-    def shards_at(uri: str) -> Shards:
-        label, root = redact(uri), hidden_part(folder + _name(uri), uri)
-        return shards_of(store, label, [listed.get(root) or info_of(store, label, root)])
-
-    return in_parallel(shards_at, uris, role="info")
+    labels, roots = [redact(uri) for uri in uris], [hidden_part(folder + _name(uri), uri) for uri in uris]
+    unlisted = [(label, root) for label, root in zip(labels, roots, strict=True) if root not in listed]
+    asked_for = in_parallel(lambda each: info_of(store, *each), unlisted, role="info")
+    listed.update(zip((root for _, root in unlisted), asked_for, strict=True))
+    infos = [listed[root] for root in roots]
+    objects = objects_of(store, infos)
+    return [Shards(label, [each], None, [info]) for label, each, info in zip(labels, objects, infos, strict=True)]
 
 
 def _listed(store: Store, folder: str) -> dict[str, ObjectInfo]:

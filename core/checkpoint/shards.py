@@ -29,7 +29,7 @@ from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 
-__all__ = ["Shards", "info_of", "joined", "shards_in", "shards_of", "source_object"]
+__all__ = ["Shards", "info_of", "joined", "objects_of", "shards_in", "shards_of", "source_object"]
 
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 
@@ -94,9 +94,8 @@ def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Sh
     folder, _, pattern = root.rpartition("/")
     listed = store.find(folder or "/")
     refuse_half_pulled(listed, label)
-    if not {"*", "?"} & {*pattern} and any(
-        _name(info) == pattern for info in listed
-    ):  # brackets are part of names, too
+    brackets_alone = not {"*", "?"} & {*pattern}  # which are part of names, too
+    if brackets_alone and any(_name(info) == pattern for info in listed):
         return _from_name(store, label, root, settings)
     matches = [info for info in listed if fnmatchcase(_name(info), pattern) and _is_meant(info, pattern)]
     if matches:
@@ -212,7 +211,7 @@ def _from_index(
     infos = _infos_of_shards(store, folder, index, listed, index_object.uri)
     position = {name: number for number, name in enumerate(index.shards)}
     shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
-    return Shards(label, _objects(store, infos), shard_of, infos, index_info.path, "index")
+    return Shards(label, objects_of(store, infos), shard_of, infos, index_info.path, "index")
 
 
 def _infos_of_shards(
@@ -256,10 +255,11 @@ def shards_of(store: Store, label: str, infos: list[ObjectInfo], kind: Kind = "f
         raise FormatError(f"these are {len(infos)} shards, more than the {MOST_SHARDS} allowed", uri=label, hint=hint)
     # Some listings have no sizes, or not all.
     sized = in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
-    return Shards(label, _objects(store, sized), None, sized, kind=kind)
+    return Shards(label, objects_of(store, sized), None, sized, kind=kind)
 
 
-def _objects(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
+def objects_of(store: Store, infos: list[ObjectInfo]) -> list[SourceObject]:
+    """Ask the store where the bytes of objects live; raises as `source_object`."""
     return in_parallel(lambda info: source_object(store, info), infos, role="source")
 
 

@@ -74,7 +74,7 @@ class Options:
         listing_entries: Most entries of one folder, including sub-folders; for a web server's index page, most links.
         listing_empty_pages: Most pages without an entry in one listing; stores send some if many objects were deleted.
         header_bytes: Largest first read of a shard, which usually contains the whole header; of a small shard, a
-            64th is read, and at least 32 KiB.
+            64th is read, and at least 16 KiB.
         max_attempts: Attempts at one block before the load fails. Attempts during an outage of the server do not count.
         block_deadline_s: Longest time from the first attempt at a block to its last byte. A load waits for a server
             that is down until the first waiting block runs out of time.

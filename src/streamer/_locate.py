@@ -121,7 +121,9 @@ class _Lookup:
                 return [shards for each in group for shards in self._find([each])]
             found = shards_of_files(store, uris) if len(group) > 1 else [shards_in(store, uris[0], self.settings)]
             expected = self.strategy.expected_of(store, found, self.settings)
-            return [replace(shards, expected=each) for shards, each in zip(found, expected, strict=True)]
+            return [
+                replace(shards, expected=each) if each else shards for shards, each in zip(found, expected, strict=True)
+            ]
 
 
 @contextmanager

@@ -174,13 +174,9 @@ class TcpProxy:
             self._hold_from = None
             self._hold_all()
 
-    def passing(self, count: int) -> None:
-        """Count bytes that are about to be passed on: a client that has them finds them counted."""
-        self.passed_bytes += count
-        self.resumed_at = self.resumed_at or time.monotonic()
-
     def passed(self, count: int) -> float:
         """Do what is due after these bytes, and say how long their connection has to wait for its next ones."""
+        self.resumed_at = self.resumed_at or time.monotonic()
         if self._mark is not None and self.passed_bytes >= self._mark[0]:
             (_, then), self._mark = self._mark, None
             self._hold_all()
