@@ -24,6 +24,7 @@ PYTHON_ROOMS = [
     "streamer.integrations",
     "streamer.compat",
     "streamer._pull",
+    "streamer._command_line",
     "streamer",
     "plugins.contract",
     "plugins",

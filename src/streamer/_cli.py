@@ -17,9 +17,9 @@ import click
 
 import streamer
 from streamer import plugins
+from streamer._command_line.exit_codes import exit_code_of
+from streamer._command_line.output import tell
 from streamer._pull.command import run_pull, tell_failure
-from streamer._pull.exit_codes import exit_code_of
-from streamer._pull.output import tell
 from streamer._pull.pull import Wanted
 from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from servers.seaweedfs import SeaweedServer
 
 from streamer._cli import main
-from streamer._pull import exit_codes
+from streamer._command_line import exit_codes
 from streamer._pull.command import INTERRUPTED, TERMINATED
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
+from streamer._command_line.exit_codes import exit_code_of
+from streamer._command_line.output import tell
 from streamer._progress import ProgressOption
-from streamer._pull.exit_codes import exit_code_of
-from streamer._pull.output import tell
 from streamer._pull.pull import PullReport, Wanted, pull
 from streamer.core.errors import StreamerError
 from streamer.core.quoting import printable, size_text

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from streamer._pull.exit_codes import DISK
+from streamer._command_line.exit_codes import DISK
 
 __all__ = ["tell"]
 

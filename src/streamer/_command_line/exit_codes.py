@@ -1,4 +1,4 @@
-"""Exit codes of ``python -m streamer pull`` and ``manifest``, for an init container or a script to act on.
+"""Exit codes of the commands, for an init container or a script to act on.
 
 They are those of ``sysexits.h`` where it has one that fits.
 """

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from streamer._pull.exit_codes import exit_code_of
+from streamer._command_line.exit_codes import exit_code_of
 
 
 @pytest.mark.parametrize(
