@@ -10,18 +10,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from streamer.core.checkpoint.header_reads import read_headers
 from streamer.core.collector import collector_paused
 from streamer.core.engine.session import SourceObject
-from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import FormatError, ShardIndexError
-from streamer.core.format.header import LENGTH_BYTES, Header, TensorEntry, header_size_bytes, parse_header
+from streamer.core.format.header import Header, TensorEntry
 from streamer.core.options.settings import Settings
 
-__all__ = ["Catalog", "ShardTensor", "check_index", "read_catalog", "read_headers", "twin"]
-
-
-HEADER_SHARE = 64  # of a shard; usually the header is less than a thousandth of it
-LEAST_FIRST_BYTES = 16 << 10  # the entries of 120 tensors
+__all__ = ["Catalog", "ShardTensor", "check_index", "read_catalog", "twin"]
 
 
 class ShardTensor(NamedTuple):
@@ -61,7 +57,7 @@ def read_catalog(
     shard_of: Mapping[str, int] | None = None,
     keeps_headers: bool = False,
 ) -> Catalog:
-    """Read and check the headers of all shards, with one ranged read each where the header is small.
+    """Read and check the headers of all shards, and see that they fit together.
 
     Args:
         shards: In the order their tensors shall have.
@@ -76,7 +72,7 @@ def read_catalog(
         FormatError: two shards hold a tensor of the same name and no index decides.
         TransferTimeoutError: the load's own deadline is over.
     """
-    headers, prefixes, pinned = _read(shards, settings)
+    headers, beginnings, pinned = read_headers(shards, settings)
     tensors: dict[str, ShardTensor] = {}
     metadata: dict[str, str] = {}
     with collector_paused():
@@ -85,68 +81,8 @@ def read_catalog(
             _add_entries(tensors, shard, header, pinned, shard_of)
     if shard_of is not None:
         check_index(tensors, shard_of, pinned)
-    begun = zip(prefixes, headers, strict=True) if keeps_headers else ()
-    return Catalog(pinned, tensors, metadata, [bytes(data[: header.data_begin]) for data, header in begun])
-
-
-def read_headers(shards: Sequence[SourceObject], settings: Settings) -> tuple[list[Header], list[SourceObject]]:
-    """Read and check the headers of all shards, whose tensors may have the same names.
-
-    Returns:
-        The headers, and the shards with the version that was read.
-
-    Raises:
-        HeaderError: a header is malformed.
-        TruncatedError: a shard is shorter than its header says.
-        TransferTimeoutError: the load's own deadline is over.
-    """
-    headers, _, pinned = _read(shards, settings)
-    return headers, pinned
-
-
-def _read(
-    shards: Sequence[SourceObject], settings: Settings
-) -> tuple[list[Header], Sequence[memoryview], list[SourceObject]]:
-    """Give the headers, the bytes they were parsed from, and the shards with their versions."""
-    beginnings = [(i, 0, _first_bytes(each.size_bytes, settings)) for i, each in enumerate(shards)]
-    prefixes, pinned = read_ranges(shards, beginnings, settings, what="headers")
-    prefixes, pinned = _completed(prefixes, pinned, settings)
-    return _parsed(prefixes, pinned, settings), prefixes, pinned
-
-
-def _first_bytes(size_bytes: int, settings: Settings) -> int:
-    """Return how much of a shard to read first: of a thousand of 1 MB, 256 KiB each would be a quarter of all."""
-    most = max(size_bytes // HEADER_SHARE, LEAST_FIRST_BYTES)
-    return min(size_bytes, settings.header_bytes, most)
-
-
-def _parsed(prefixes: Sequence[memoryview], shards: Sequence[SourceObject], settings: Settings) -> list[Header]:
-    """Parse all headers; the largest that is allowed takes seconds, so the deadline is looked at after each."""
-    deadline, headers = settings.deadline, []
-    with collector_paused():
-        for prefix, shard in zip(prefixes, shards, strict=True):
-            headers.append(parse_header(prefix, shard.size_bytes, uri=shard.uri, max_rank=settings.max_rank))
-            if deadline.is_over:
-                raise deadline.error(f"{len(headers)} of {len(shards)} headers were read in time", shard.uri)
-    return headers
-
-
-def _completed(
-    prefixes: Sequence[memoryview], shards: list[SourceObject], settings: Settings
-) -> tuple[list[memoryview], list[SourceObject]]:
-    sizes = []
-    for prefix, shard in zip(prefixes, shards, strict=True):
-        sizes.append(header_size_bytes(bytes(prefix[:LENGTH_BYTES]), shard.size_bytes, uri=shard.uri))
-    longer = [i for i, size in enumerate(sizes) if size > len(prefixes[i])]
-    whole = list(prefixes)
-    if longer:
-        ends = [(n, len(prefixes[i]), sizes[i]) for n, i in enumerate(longer)]
-        rest, pinned = read_ranges([shards[i] for i in longer], ends, settings, what="headers")
-        shards = list(shards)
-        for i, tail, again in zip(longer, rest, pinned, strict=True):
-            whole[i] = memoryview(b"".join((prefixes[i], tail)))
-            shards[i] = again
-    return whole, shards
+    kept = zip(beginnings, headers, strict=True) if keeps_headers else ()
+    return Catalog(pinned, tensors, metadata, [bytes(data[: header.data_begin]) for data, header in kept])
 
 
 def _add_entries(

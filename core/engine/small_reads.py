@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from streamer.core.engine.plan import Item, plan_reads
@@ -18,6 +18,7 @@ def read_ranges(
     settings: Settings,
     *,
     what: str = "ranges",
+    on_read: Callable[[Sequence[int], Sequence[memoryview]], None] | None = None,
 ) -> tuple[list[memoryview], list[SourceObject]]:
     """Read ``(object index, begin, end)`` ranges, sorted by object.
 
@@ -26,6 +27,7 @@ def read_ranges(
         ranges: What to read.
         settings: How to read.
         what: What the ranges hold, in a message.
+        on_read: Called with the indexes of ranges that have just been read, and the bytes of all, on this thread.
 
     Returns:
         The bytes of each range, and the objects with the version that their answers had: later reads of them are
@@ -43,6 +45,8 @@ def read_ranges(
                 memory = session.take(index)
                 if memory is not None:
                     contents[index] = memoryview(memory)
+            if on_read is not None:
+                on_read(items, contents)
         pinned = [
             replace(each, version=session.version(index), compares_answers=session.compares_answers(index))
             for index, each in enumerate(objects)

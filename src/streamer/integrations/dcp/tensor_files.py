@@ -15,7 +15,8 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
-from streamer.core.checkpoint.catalog import check_index, read_headers, twin
+from streamer.core.checkpoint.catalog import check_index, twin
+from streamer.core.checkpoint.header_reads import read_headers
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.checkpoint.shards import Shards, shards_in
 from streamer.core.engine.session import SourceObject
@@ -44,7 +45,7 @@ def tensor_files_in(store: Store, location: Location, settings: Settings) -> Ten
         StreamerError: as `streamer.load`.
     """
     shards = shards_in(store, location.uri, settings)
-    headers, objects = read_headers(shards.objects, settings)
+    headers, _, objects = read_headers(shards.objects, settings)
     return TensorFiles(_chunks(shards, headers, objects), objects, location.label)
 
 
