@@ -1,6 +1,7 @@
 #include "schedule/scheduler.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -106,7 +107,10 @@ TakeResult Scheduler::take_prepared(std::unique_lock<std::mutex>& lock, LaneQueu
   if (!item) return result;
   is_preparing_ = true;
   unlock_and_wake(lock);
-  memory_.prepare(*item);
+  try {
+    memory_.prepare(*item);
+  } catch (const std::bad_alloc&) {  // the allocation will tell
+  }
   lock.lock();
   is_preparing_ = false;
   wake_starved_locked();  // who came meanwhile
