@@ -260,11 +260,8 @@ def _request_options(options: Mapping[str, Any], ca_file: str | None, times: Ans
         "read_timeout": options.get("read_timeout") or times.silence_s,
     }
     if ca_file:
-        try:
-            # An argument of aiohttp: `connection_verify` would make a context, and so a connection, for each request.
-            chosen["ssl"] = trust_in(ca_file)
-        except OSError as error:
-            raise OptionError(f"The CA file {ca_file} cannot be read", hint="It must be a PEM file") from error
+        # An argument of aiohttp: `connection_verify` would make a context, and so a connection, for each request.
+        chosen["ssl"] = trust_in(ca_file)
     if options.get("proxies"):
         chosen["proxies"] = dict(options["proxies"])
     return chosen

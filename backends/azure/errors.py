@@ -142,7 +142,7 @@ _EXCEPTIONS: ExceptionTable[StorageError] = {
         "For a private CA: storage_options={'connection_verify': '/path/ca.pem'}, or SSL_CERT_FILE",
     ),
     (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError): ErrorRow(
-        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"
+        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     ),
     (TooSlowError,): ErrorRow(TransferTimeoutError, "{host} sends its answer too slowly", TOO_SLOW),
     (asyncio.TimeoutError, ServiceRequestTimeoutError, ServiceResponseTimeoutError): ErrorRow(

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from streamer.backends.client.tls_mismatch import MAY_BE_PLAIN, is_plain_server
 from streamer.core.errors import HttpStatusError, StorageError, StreamerError, TlsError
+from streamer.core.store.certificates import flaw_of
 
 __all__ = ["ErrorRow", "ExceptionTable", "row_for", "row_of_status"]
 
@@ -60,9 +61,13 @@ ExceptionTable: TypeAlias = Mapping[tuple[type[BaseException], ...], ErrorRow[E]
 def row_for(error: BaseException | None, table: ExceptionTable[E]) -> ErrorRow[E] | None:
     """Return the first row whose exception classes match.
 
-    A TLS handshake that failed because the server does not speak TLS gets a hint that says so.
+    Of a TLS handshake, it says whether the server speaks no TLS, or what is wrong with its certificate where another CA
+    would not help.
     """
     row = next((row for classes, row in table.items() if isinstance(error, classes)), None)
-    if row is not None and error is not None and row.cls is TlsError and is_plain_server(error):
+    if row is None or error is None or row.cls is not TlsError:
+        return row
+    if is_plain_server(error):
         return replace(row, hint=MAY_BE_PLAIN)
-    return row
+    flaw = flaw_of(error)
+    return row if flaw is None else replace(row.after(f": {flaw.what}"), hint=flaw.hint)

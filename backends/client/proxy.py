@@ -19,9 +19,10 @@ __all__ = ["environment_proxy", "named_proxy"]
 
 
 def environment_proxy(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL."""
+    """Return the proxy that the environment names for a URL; without a scheme, it speaks HTTP, as for libcurl."""
     place = urlsplit(url)
-    return None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
+    proxy = None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 def named_proxy(options: Mapping[str, Any]) -> str | None:

@@ -72,7 +72,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         f"Check endpoint_url, STORAGE_EMULATOR_HOST and network. {HOW_TO_WAIT}",
     ),
     (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError): ErrorRow(
-        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"
+        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     ),
     (aiohttp.InvalidURL,): ErrorRow(
         OptionError, "The endpoint is not a URL", "Expected endpoint_url='https://host:port'"

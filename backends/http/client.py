@@ -24,7 +24,7 @@ from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, ne
 from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.http.access import Access
 from streamer.backends.http.errors import raise_connection_error, refusal
-from streamer.core.errors import RedirectError, StorageError
+from streamer.core.errors import RedirectError, StorageError, StreamerError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.urls import hidden_uri
@@ -130,7 +130,7 @@ class HttpClient:
                 if status < 300:
                     return opened
                 body = await _start_of(opened.response)
-            except StorageError:
+            except StreamerError:
                 raise
             except Exception as error:
                 remove_request(error)

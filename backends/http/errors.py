@@ -70,7 +70,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "For a private CA: storage_options={'verify': '/path/ca.pem'}, or SSL_CERT_FILE=/path/ca.pem",
     ),
     (aiohttp.ClientProxyConnectionError,): ErrorRow(
-        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, NO_PROXY"
+        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     ),
     (aiohttp.ClientConnectorError,): ErrorRow(
         ConnectError, "No connection to the server", "Check host and port, that the server runs, and the network"

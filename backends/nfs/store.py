@@ -61,7 +61,7 @@ class NfsStore:
 
     Attributes:
         root: The path of `uri`.
-        server: Name or address of the server, with its scheme and port.
+        server: Name or address of the server, with its scheme and port, and its version unless that is the usual one.
     """
 
     root: str
@@ -69,7 +69,7 @@ class NfsStore:
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._url = NfsUrl.parse(uri, storage_options)
-        self.server = self._url.shown("")
+        self.server = self._url.server
         self.root = self._url.path.rstrip("/") or "/"
         self._client = _native.NfsClient(
             str(self._url), connect_timeout_s=limits.connect_timeout_s, stall_timeout_s=limits.first_byte_timeout_s

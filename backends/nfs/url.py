@@ -19,6 +19,7 @@ from streamer.core.secrets.redact import redact
 __all__ = ["NfsUrl"]
 
 SCHEME = "nfs://"
+USUAL_VERSION = 4
 # Lowest and highest value. The options of libnfs that change how it reads are set by the engine, and are not allowed.
 BOUNDS = {
     "version": (3, 4),
@@ -76,6 +77,12 @@ class NfsUrl:
         own.update({name: storage_options[name] for name in BOUNDS if storage_options.get(name) is not None})
         return cls(server["host"], slash + path or "/", {name: _number(name, value) for name, value in own.items()})
 
+    @property
+    def server(self) -> str:
+        """The server as the engine names it: with another version than the usual one, it is another service."""
+        version = self.options.get("version", USUAL_VERSION)
+        return self.shown("" if version == USUAL_VERSION else f"?version={version}")
+
     def at(self, path: str) -> NfsUrl:
         """Return the URL of another path on the same server."""
         return replace(self, path=path)
@@ -87,7 +94,7 @@ class NfsUrl:
 
     def __str__(self) -> str:
         """Return the URL for the engine; it always has options, so that no ``?`` of the path is taken for theirs."""
-        options = {"version": 4, **self.options}
+        options = {"version": USUAL_VERSION, **self.options}
         return f"{SCHEME}{self.host}{self.path}?" + "&".join(f"{name}={value}" for name, value in options.items())
 
 

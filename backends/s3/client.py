@@ -29,7 +29,7 @@ from streamer.backends.private_names.s3fs import client_creator, give_session
 from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_foreign_listings
-from streamer.backends.s3.options import endpoint_of, fill_times, filled_options
+from streamer.backends.s3.options import check_trust, endpoint_of, fill_times, filled_options
 from streamer.backends.s3.presigning import hold_to_region, presigned_get, template_of
 from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.sessions import new_session
@@ -63,6 +63,7 @@ class S3Client:
         self._limits = limits
         environment = SecretOptions(os.environ)
         options = filled_options(storage_options, environment)
+        check_trust(options, environment)
         self._times = fill_times(options, limits)
         try:
             self._fs = shared(self, S3FileSystem, options, _close)
@@ -112,6 +113,7 @@ class S3Client:
         """Return the certificates this client trusts, or None for the system's."""
         verify = self._fs.client_kwargs.get("verify")
         named = verify if isinstance(verify, (str, os.PathLike)) else self._fs.session.get_config_variable("ca_bundle")
+        named = named or os.environ.get("REQUESTS_CA_BUNDLE")  # which botocore obeys
         return os.fspath(named) if named else None
 
     def proxy(self, url: str) -> str | None:

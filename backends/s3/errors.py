@@ -117,7 +117,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         TransferTimeoutError, "S3 did not answer in time", HOW_TO_WAIT
     ),
     (boto.ProxyConnectionError,): ErrorRow(
-        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY and NO_PROXY"
+        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     ),
     (boto.ConnectionError, boto.ConnectionClosedError, boto.HTTPClientError): ErrorRow(
         ConnectError, "No connection to S3", "Check endpoint_url, region and network"
@@ -143,6 +143,9 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         uri: URL of the request's object or folder, without secrets.
         bucket: Its bucket.
     """
+    if isinstance(error, StreamerError):  # of the options, which are looked at late where no client was needed before
+        error.uri = error.uri or uri
+        return error
     if isinstance(error, boto.ClientError):
         return _from_answer(error.response, uri, bucket)
     inner = getattr(error, "kwargs", {}).get("error")  # an exception from inside of its HTTP library

@@ -6,6 +6,7 @@ place. Refuses unverified TLS.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,16 +23,18 @@ from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
+from streamer.core.store.trust import trust_in
 
-__all__ = ["endpoint_of", "fill_times", "filled_options"]
+__all__ = ["check_trust", "endpoint_of", "fill_times", "filled_options"]
 
 # The first attempt, one for a connection that was closed while idle, one for a server that restarts.
 RETRIES = {"mode": "standard", "total_max_attempts": 3}
 
+_KEYS_OF_CLIENT = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _KINDS: Kinds = {
     **dict.fromkeys(("endpoint_url", "key", "password", "profile", "secret", "token", "username"), TEXT),
     "client_kwargs": {
-        **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key", "aws_session_token"), TEXT),
+        **dict.fromkeys(_KEYS_OF_CLIENT, TEXT),
         **dict.fromkeys(("endpoint_url", "region_name"), TEXT),
         "verify": CA_FILE,
     },
@@ -56,8 +59,8 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
 
     Raises:
-        OptionError: an unknown option, a value of the wrong type, ``verify=False``, a secret in ``endpoint_url``, or an
-            ``asynchronous`` instance.
+        OptionError: an unknown option, a value of the wrong type, a key with a line end, ``verify=False``, a secret in
+            ``endpoint_url``, or an ``asynchronous`` instance.
     """
     check_option_names("s3://", storage_options, _NAMES)
     options = configured_options(S3FileSystem, storage_options)
@@ -66,6 +69,8 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     check_option_names("config_kwargs", options.get("config_kwargs") or {}, _NAMES_OF_CONFIG)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
+    for name in _unstripped_keys(options, environment):  # S3 would only say that keys do not fit
+        raise OptionError(f"{name} has a space or a line end around it", hint="Strip it where it is read from a file")
     for place in (options, options["client_kwargs"]):
         if place.get("endpoint_url") and not place["endpoint_url"].lower().startswith(("http://", "https://")):
             raise OptionError("endpoint_url must begin with http:// or https://", hint="As https://host:port")
@@ -80,6 +85,31 @@ def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> s
     of_options = options.get("endpoint_url") or options["client_kwargs"].get("endpoint_url")
     endpoint = of_options or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     return str(endpoint).rstrip("/") if endpoint else None
+
+
+def check_trust(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Look at the certificates to trust, where botocore would say that there is no connection.
+
+    Args:
+        options: As `filled_options` gives them.
+        environment: Of this process.
+
+    Raises:
+        OptionError: the file that is named cannot be read, or has none.
+    """
+    named = options["client_kwargs"].get("verify") or environment.get("AWS_CA_BUNDLE")
+    uses_tls = not (endpoint_of(options, environment) or "").lower().startswith("http://")
+    if uses_tls and isinstance(named, (str, os.PathLike)):
+        trust_in(os.fspath(named))
+
+
+def _unstripped_keys(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
+    """Name the keys with a line end or a space around them, as of a file that was read."""
+    named = [(name, options.get(name)) for name in ("key", "secret", "token", "username", "password")]
+    named += [(f"client_kwargs[{name!r}]", options["client_kwargs"].get(name)) for name in _KEYS_OF_CLIENT]
+    if not options.get("anon") and not any(value for _, value in named):
+        named += [(name.upper(), environment.get(name.upper())) for name in _KEYS_OF_CLIENT]
+    return [name for name, value in named if isinstance(value, str) and value != value.strip()]
 
 
 def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:

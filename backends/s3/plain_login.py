@@ -21,6 +21,7 @@ _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", 
 _OPTIONS_OF_CLIENT = frozenset({"endpoint_url", "region_name", "verify"})
 _PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 _LINES_OF_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_VARIABLES_OF_TRUST = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _VARIABLES_OF_KEYS = tuple(line.upper() for line in _LINES_OF_KEYS)
 _LINES = frozenset({*_LINES_OF_KEYS, "cli_pager", "output", "region"})
 _VARIABLES = frozenset(
@@ -121,7 +122,7 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
     known = _REGION if endpoint is None else _REGION_ELSEWHERE
     if not (region and known.fullmatch(region) and (endpoint is None or _ENDPOINT.fullmatch(endpoint))):
         return None
-    ca_file = _first(client.get("verify"), environment.get("AWS_CA_BUNDLE"), environment.get("SSL_CERT_FILE"))
+    ca_file = _first(client.get("verify"), *map(environment.get, _VARIABLES_OF_TRUST))
     if ca_file and not os.path.isfile(ca_file):
         return None
     return PlainLogin(endpoint and endpoint.removesuffix("/"), region, None if is_anonymous else keys, ca_file)
@@ -202,6 +203,8 @@ def _keys(
         *(tuple(map(section.get, _LINES_OF_KEYS)) for section in sections),
     ]
     for key, secret, token in places:
+        if any(each and each != each.strip() for each in (key, secret, token)):
+            return None  # an error says so
         if key or secret or token:
             return StaticKeys(key, secret, token or None) if key and secret else None
     return None

@@ -38,7 +38,7 @@ def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: st
     elif folders := [each for each in _glance(store, root) if each.endswith("/")]:
         return _without_shards(label, folders)
     elif isinstance(store, RemoteStore) and (near := near_names(name, _glance(store, folder))):
-        error.hint = f"{error.hint}. {near}"
+        error.hint = f"{error.hint}. {near}" if error.hint else near
     return error
 
 

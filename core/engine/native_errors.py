@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamer.core import errors
 from streamer.core.quoting import quoted
+from streamer.core.store.certificates import flaw_in
 
 if TYPE_CHECKING:
     from streamer._native import ReadError
@@ -54,7 +55,7 @@ _BUSY = (429, 500, 502, 503, 504)
 _BUSY_HINT = "Wait until the server works again, or raise block_deadline_s; lower http_in_flight if it throttles"
 
 # For a protocol without proxies and certificates.
-_WITHOUT_PROXY = {"connect": "Check the server's name and port, the firewall, and that the server runs"}
+_WITHOUT_PROXY = {"connect": "Check the server's name, port and version, the firewall, and that the server runs"}
 
 _DEVICE_HINTS = {
     "CUDA_ERROR_OUT_OF_MEMORY": "Lower pinned_bytes in Options, or free memory of this machine",
@@ -95,11 +96,15 @@ def error_from_native(
     row = _TABLE[native.code]
     busy = _BUSY_HINT if native.http_status in _BUSY else None
     number = native.os_error
+    flaw = flaw_in(native.detail) if native.code == "tls" else None
     code = native.storage_code or (errno.errorcode.get(number) if number else None)
     return row.error(
         native.detail,
         uri=uri,
-        hint=_HINTS.get(number) or (not is_http and _WITHOUT_PROXY.get(native.code)) or busy or row.hint,
+        hint=_HINTS.get(number)
+        or (not is_http and _WITHOUT_PROXY.get(native.code))
+        or busy
+        or (flaw.hint if flaw else row.hint),
         byte_range=(native.begin, native.end) if native.end > native.begin else None,
         object_size=object_size,
         status=native.http_status or None,

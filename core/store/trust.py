@@ -6,6 +6,9 @@ import os
 import ssl
 from functools import lru_cache
 
+from streamer.core.errors import OptionError
+from streamer.core.quoting import printable
+
 __all__ = ["default_ca_file", "trust_in"]
 
 # A wheel's libcurl was built elsewhere, so its compiled-in path may not exist here. The first two are what
@@ -28,10 +31,19 @@ def trust_in(ca_file: str = "") -> ssl.SSLContext:
     The context is shared, as making one takes 20 ms and a load of many URIs opens as many stores. Do not change it.
 
     Raises:
-        OSError: the file cannot be read, or (`ssl.SSLError`) is no PEM file.
+        OptionError: the file cannot be read, or is no PEM file.
     """
     path = ca_file or default_ca_file()
-    return _trust_in(path, os.stat(path).st_mtime_ns if path else 0)
+    try:
+        return _trust_in(path, os.stat(path).st_mtime_ns if path else 0)
+    except OSError as error:
+        is_read = isinstance(error, ssl.SSLError)
+        what = "holds no certificates in PEM form" if is_read else f"cannot be read: {error.strerror}"
+        name = "SSL_CERT_FILE" if path == os.environ.get("SSL_CERT_FILE") else "the file"
+        raise OptionError(
+            f"The file of the certificates to trust {what}: {printable(path)}",
+            hint=f"Let {name} be the CA's certificates, as PEM; without one, the system's are trusted",
+        ) from error
 
 
 @lru_cache(maxsize=16)

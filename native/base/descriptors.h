@@ -5,6 +5,7 @@
 #pragma once
 
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,6 +22,16 @@ inline int descriptor_shortage() {
     return 0;
   }
   return means_no_descriptor(errno) ? errno : 0;
+}
+
+// Whether more than half of the descriptors that this process may have are open, going by the
+// lowest number that is free.
+inline bool are_most_descriptors_open() {
+  rlimit limit{};
+  const int lowest = eventfd(0, EFD_CLOEXEC);
+  if (lowest < 0) return means_no_descriptor(errno);
+  close(lowest);
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(lowest) > limit.rlim_cur / 2;
 }
 
 }  // namespace streamer

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/broken_pipe.h"
+#include "base/descriptors.h"
 #include "base/engine_thread.h"
 
 namespace streamer {
@@ -52,7 +53,8 @@ MultiHandle KeptConnections::take(const Endpoint& server) {
 }
 
 void KeptConnections::keep(MultiHandle multi, std::shared_ptr<Endpoint> server) {
-  Kept oldest;  // closed after the lock
+  if (are_most_descriptors_open()) return;  // closed, as the program needs some itself
+  Kept oldest;                              // closed after the lock
   const std::lock_guard lock(mutex_);
   if (kept_.size() == kMostHandles) {
     oldest = std::move(kept_.front());

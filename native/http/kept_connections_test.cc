@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/descriptors.h"
 #include "base/forked_child_fixture.h"
 
 namespace streamer {
@@ -52,6 +53,22 @@ TEST_CASE("as many are kept as a machine has reactors, and not one for each of e
     connections.keep(connections.take(*server), server);
   }
   CHECK(connections.release() == KeptConnections::kMostHandles);
+}
+
+TEST_CASE("none is kept where the program lacks descriptors for its own files") {
+  KeptConnections connections;
+  MultiHandle multi = connections.take(*kOneServer);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int lowest = eventfd(0, EFD_CLOEXEC);
+  REQUIRE(lowest > 0);
+  close(lowest);
+  rlimit few = before;
+  few.rlim_cur = 2 * static_cast<rlim_t>(lowest) - 1;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  connections.keep(std::move(multi), kOneServer);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(connections.kept() == 0);
 }
 
 TEST_CASE("a forked child has none of its parent's") {

@@ -88,6 +88,7 @@ void set_server(NfsUrl& url, std::string_view authority) {
 std::string NfsUrl::server_name() const {
   std::string name = "nfs://" + server;
   if (nfs_port != 0) name.append(":").append(std::to_string(nfs_port));
+  if (version != NfsUrl().version) name.append("?version=").append(std::to_string(version));
   return name;
 }
 

@@ -23,7 +23,8 @@ struct NfsUrl {
   std::optional<int> uid;  // empty: this process's own
   std::optional<int> gid;
 
-  // "nfs://server:port", for messages, and to know it again.
+  // "nfs://server:port", for messages, and to know it again. With another version than the usual
+  // one it is another service: that one of them is away says nothing about the other.
   std::string server_name() const;
   // The same server and options in libnfs's own spelling. The path is left out: libnfs would look
   // for options in it.

@@ -56,6 +56,11 @@ TEST_CASE("what cannot be right is refused") {
   CHECK_THROWS_AS(parse_nfs_url(std::string("nfs://host/a\0b", 14)), std::invalid_argument);
 }
 
+TEST_CASE("another version is another service") {
+  CHECK(parse_nfs_url("nfs://host:9/a?version=4").server_name() == "nfs://host:9");
+  CHECK(parse_nfs_url("nfs://host:9/a?version=3").server_name() == "nfs://host:9?version=3");
+}
+
 TEST_CASE("libnfs is told the options and nothing of the path") {
   CHECK(parse_nfs_url("nfs://host:9/a?uid=1&gid=2").settings_for_libnfs() ==
         "nfs://server/?version=4&nfsport=9&uid=1&gid=2");

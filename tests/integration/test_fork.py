@@ -114,6 +114,17 @@ def test_no_child_waits_for_a_file_system_that_a_thread_of_its_parent_reads_regr
         assert ends_in_child(lambda: fsspec_reads._lock_of(fs).acquire()) == 0
 
 
+def test_a_child_reads_from_a_checkpoint_of_its_parent(tmp_path):
+    save_file({"a": np.arange(4, dtype=np.float32)}, tmp_path / "model.safetensors")
+    with streamer.open(str(tmp_path / "model.safetensors"), framework="np") as checkpoint:
+        assert checkpoint.get_slice("a")[:2].tolist() == [0, 1]
+
+        def read():
+            assert checkpoint.get_slice("a")[2:].tolist() == [2, 3]
+
+        assert ends_in_child(read) == 0
+
+
 def test_whatever_a_child_asks_of_its_parents_stream_the_error_is_of_the_tree_regression(tmp_path):
     """`report` told the engine's own error, which no documentation knows."""
     save_file({"a": np.zeros(4, np.float32), "b": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")

@@ -7,9 +7,11 @@ import threading
 import time
 import traceback
 
+import numpy as np
 import pytest
 import torch
 from comparison import assert_same
+from safetensors.numpy import save_file
 from servers.seaweedfs import Identity
 
 import streamer
@@ -200,3 +202,16 @@ def test_a_server_with_an_unknown_authority_is_a_tls_error(s3_tls_server):
     given = {**s3_tls_server.storage_options(), "client_kwargs": {}}
     with pytest.raises(streamer.TlsError, match=r"(?i)ca|certificate"):
         streamer.load("s3://private/tls", storage_options=given)
+
+
+@pytest.mark.parametrize("more", [{}, {"config_kwargs": {"connect_timeout": 5}}], ids=["plain", "option of botocore"])
+@pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_an_authority_that_the_environment_names_is_trusted(s3_tls_server, tmp_path, monkeypatch, variable, more):
+    save_file({"a": np.arange(1000, dtype=np.float32)}, tmp_path / "model.safetensors")
+    url = s3_tls_server.upload_folder(tmp_path, "private", "of-environment")
+    for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, s3_tls_server.ca_file)
+    given = {**s3_tls_server.storage_options(), "client_kwargs": {}, **more}
+    loaded = streamer.load(url, framework="np", storage_options=given)
+    assert loaded["a"].tolist() == list(range(1000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -178,6 +179,22 @@ def test_a_folder_that_may_not_be_searched_is_denied(nfs_server):
     store = open_store(nfs_server.url("closed/model.safetensors", uid=4711, gid=4711))
     with pytest.raises(errors.AccessDeniedError):
         store.info(store.root)
+
+
+def test_a_version_that_the_server_does_not_speak_is_no_outage_of_the_others_regression(nfs_server, nfs_checkpoint):
+    """As the server had answered before, it was waited for, and so did each load of the other version."""
+    streamer.load(nfs_checkpoint)
+    other = nfs_checkpoint.replace("version=4", "version=3") + f"&mountport={nfs_server.port}"
+    assert other != nfs_checkpoint
+    with ThreadPoolExecutor(1) as thread:
+        refused = thread.submit(streamer.load, other, options=streamer.Options(block_deadline_s=20))
+        began = time.monotonic()
+        for _ in range(3):
+            assert streamer.load(nfs_checkpoint, progress=False)
+        with pytest.raises(streamer.ConnectError, match="version") as caught:
+            refused.result(60)
+    assert "has been failing" not in str(caught.value)
+    assert time.monotonic() - began < 20
 
 
 def test_no_server_at_that_port_is_a_connect_error():

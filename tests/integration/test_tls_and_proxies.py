@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from servers.scripted_http import ScriptedServer
 
+import streamer
 from streamer import Options
 from streamer.core import errors
 from streamer.core.engine.plan import Item, plan_reads
@@ -47,6 +48,7 @@ def secure(tmp_path):
         yield serve
 
 
+HINTS = {"expired": "renewed", "of another host": "Use a name that the certificate has"}
 BAD_CERTIFICATES = {
     "expired": lambda authority: authority.issue_cert(
         "127.0.0.1", not_before=LONG_AGO, not_after=LONG_AGO + datetime.timedelta(days=1)
@@ -62,12 +64,67 @@ def test_a_certificate_that_is_not_good_is_final_and_nothing_is_sent(secure, kin
     with pytest.raises(errors.TlsError) as caught:
         read(source)
     assert caught.value.attempts == 1
-    assert "SSL_CERT_FILE" in str(caught.value)
+    assert HINTS.get(kind, HINTS["of another host"]) in str(caught.value)
     assert server.requests == []
 
 
 def test_the_same_server_is_read_with_a_good_certificate(secure):
     assert read(secure()[1]) == zlib.crc32(DATA)
+
+
+def options_of(kind, port, ca_file):
+    """Give a URL on a server of that port, and its storage options."""
+    endpoint, client = {"endpoint_url": f"https://127.0.0.1:{port}"}, {"client_kwargs": {"verify": ca_file}}
+    return {
+        "https": (f"https://127.0.0.1:{port}/a.safetensors", {"verify": ca_file}),
+        "s3": ("s3://bucket/a.safetensors", {**endpoint, **client, "key": "k", "secret": "s"}),
+        "s3, no login": ("s3://bucket/a.safetensors", {**endpoint, **client, "anon": True}),
+        "gs": ("gs://bucket/a.safetensors", {**endpoint, "token": "anon"}),
+        "az": (
+            "az://container/a.safetensors",
+            {"account_name": "name", "account_host": f"127.0.0.1:{port}", "anon": True, "connection_verify": ca_file},
+        ),
+    }[kind]
+
+
+KINDS = ["https", "s3", "s3, no login", "gs", "az"]
+TOLD = {"expired": "its certificate has expired", "of another host": "its certificate is for another host"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flaw", TOLD)
+def test_what_is_wrong_with_a_certificate_is_told(secure, monkeypatch, kind, flaw):
+    server, source = secure(BAD_CERTIFICATES[flaw])
+    monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)
+    uri, options = options_of(kind, server.port, source.ca_file)
+    with pytest.raises(errors.TlsError, match=TOLD[flaw]) as caught:
+        streamer.load(uri, storage_options=options)
+    assert HINTS[flaw] in str(caught.value)
+    assert "private CA" not in str(caught.value)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_ca_file_that_cannot_be_used_is_told_at_once(secure, tmp_path, monkeypatch, kind, content):
+    server, _ = secure()
+    ca_file = tmp_path / "mistaken.pem"
+    if content is not None:
+        ca_file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca_file))
+    uri, options = options_of(kind, server.port, str(ca_file))
+    with pytest.raises(errors.OptionError, match="PEM"):
+        streamer.load(uri, storage_options=options)
+    assert server.requests == []
+
+
+def test_a_ca_file_of_the_environment_that_cannot_be_used_is_told_at_once(secure, tmp_path, monkeypatch):
+    server, _ = secure()
+    uri, options = options_of("s3", server.port, None)
+    del options["client_kwargs"]
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "missing.pem"))
+    with pytest.raises(errors.OptionError, match=r"missing\.pem"):
+        streamer.load(uri, storage_options=options)
 
 
 class ConnectProxy:

@@ -76,3 +76,15 @@ def test_a_build_without_a_client_says_how_to_get_one(monkeypatch: pytest.Monkey
         streamer_open_store(scheme="nfs", uri="nfs://host/a", storage_options={}, limits=Limits())
     with pytest.raises(UnknownSchemeError, match="Mount the export"):
         streamer_source_kind()
+
+
+@pytest.mark.parametrize(
+    ("uri", "server"),
+    [
+        ("nfs://host/a", "nfs://host"),
+        ("nfs://host:9/a?version=4&uid=1", "nfs://host:9"),
+        ("nfs://host:9/a?version=3", "nfs://host:9?version=3"),
+    ],
+)
+def test_another_version_is_another_service(uri: str, server: str) -> None:
+    assert NfsUrl.parse(uri, {}).server == server

@@ -10,6 +10,7 @@ import fsspec.config
 import pytest
 
 from streamer.backends.s3.options import RETRIES, filled_options
+from streamer.backends.s3.plain_login import plain_login
 from streamer.core.errors import OptionError, UnknownSchemeError
 from streamer.plugins import open_store
 
@@ -111,3 +112,21 @@ def test_a_version_is_pinned_for_the_object_of_the_url_alone() -> None:
     store = open_store("s3://bucket/folder/key?versionId=v1", {"key": "k", "secret": "s"})
     assert store._version_of("bucket/folder/key") == {"VersionId": "v1"}
     assert store._version_of("bucket/folder/other") == {}
+
+
+@pytest.mark.parametrize("name", ["key", "secret", "token"])
+def test_a_key_with_a_line_end_is_told(name: str) -> None:
+    keys = {"key": "KEY", "secret": "SECRET", "token": "TOKEN", name: "WORD\n"}
+    with pytest.raises(OptionError, match=f"{name} has a space or a line end around it") as caught:
+        filled_options(keys, {})
+    assert "WORD" not in str(caught.value)
+    assert plain_login(keys, {}) is None
+
+
+def test_a_key_of_the_environment_with_a_line_end_is_told() -> None:
+    environment = {"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "WORD\n"}
+    with pytest.raises(OptionError, match="AWS_SECRET_ACCESS_KEY has a space or a line end"):
+        filled_options({}, environment)
+    assert plain_login({}, environment) is None
+    filled_options({"anon": True}, environment)
+    filled_options({"key": "KEY", "secret": "SECRET"}, environment)
