@@ -23,7 +23,7 @@ def test_of_several_malformed_headers_the_first_is_told(order):
         parser.parse([index], [memoryview(HEADER), memoryview(b"\x02\0\0\0\0\0\0\0[]"), memoryview(b"\xff" * 10)])
     assert list(parser.headers) == [0]
     with pytest.raises(streamer.HeaderError, match="JSON") as caught:
-        parser.unfinished()
+        parser.check()
     assert caught.value.uri == "1.safetensors"
 
 
