@@ -26,6 +26,7 @@ from streamer.backends.fsspec.instances import shared
 from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.private_names.botocore import request_signer
 from streamer.backends.private_names.s3fs import client_creator, give_session
+from streamer.backends.s3.ca_files import ca_file_of
 from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_foreign_listings
@@ -111,10 +112,8 @@ class S3Client:
 
     def ca_file(self) -> str | None:
         """Return the certificates this client trusts, or None for the system's."""
-        verify = self._fs.client_kwargs.get("verify")
-        named = verify if isinstance(verify, (str, os.PathLike)) else self._fs.session.get_config_variable("ca_bundle")
-        named = named or os.environ.get("REQUESTS_CA_BUNDLE")  # which botocore obeys
-        return os.fspath(named) if named else None
+        verify, configured = self._fs.client_kwargs.get("verify"), self._fs.session.get_config_variable("ca_bundle")
+        return ca_file_of(verify, os.environ, configured)
 
     def proxy(self, url: str) -> str | None:
         """Return the proxy that ``config_kwargs`` names for the scheme of this URL."""

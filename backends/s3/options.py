@@ -6,7 +6,6 @@ place. Refuses unverified TLS.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
 from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
+from streamer.backends.s3.ca_files import ca_file_of
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
@@ -97,10 +97,10 @@ def check_trust(options: Mapping[str, Any], environment: Mapping[str, str]) -> N
     Raises:
         OptionError: the file that is named cannot be read, or has none.
     """
-    named = options["client_kwargs"].get("verify") or environment.get("AWS_CA_BUNDLE")
+    named = ca_file_of(options["client_kwargs"].get("verify"), environment)
     uses_tls = not (endpoint_of(options, environment) or "").lower().startswith("http://")
-    if uses_tls and isinstance(named, (str, os.PathLike)):
-        trust_in(os.fspath(named))
+    if uses_tls and named:
+        trust_in(named)
 
 
 def _unstripped_keys(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
@@ -119,7 +119,9 @@ def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -
             "verify=False is refused: TLS certificates are always verified",
             hint="Name the CA instead: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
         )
-    if "verify" not in client and "AWS_CA_BUNDLE" not in environment and environment.get("SSL_CERT_FILE"):
+    if client.get("verify") is True:  # which is the default, and to botocore that no variable counts
+        del client["verify"]
+    if "verify" not in client and not environment.get("AWS_CA_BUNDLE") and environment.get("SSL_CERT_FILE"):
         client["verify"] = environment["SSL_CERT_FILE"]  # as in the engine; botocore ignores it
     if _lacks_region(options, client, environment) and environment.get("AWS_REGION"):
         client["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it

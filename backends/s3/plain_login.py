@@ -15,13 +15,14 @@ from configparser import Error, RawConfigParser
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamer.backends.s3.ca_files import ca_file_of
+
 __all__ = ["PlainLogin", "StaticKeys", "plain_login"]
 
 _OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", "token"})
 _OPTIONS_OF_CLIENT = frozenset({"endpoint_url", "region_name", "verify"})
 _PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 _LINES_OF_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_VARIABLES_OF_TRUST = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _VARIABLES_OF_KEYS = tuple(line.upper() for line in _LINES_OF_KEYS)
 _LINES = frozenset({*_LINES_OF_KEYS, "cli_pager", "output", "region"})
 _VARIABLES = frozenset(
@@ -122,7 +123,7 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
     known = _REGION if endpoint is None else _REGION_ELSEWHERE
     if not (region and known.fullmatch(region) and (endpoint is None or _ENDPOINT.fullmatch(endpoint))):
         return None
-    ca_file = _first(client.get("verify"), *map(environment.get, _VARIABLES_OF_TRUST))
+    ca_file = ca_file_of(client.get("verify"), environment)
     if ca_file and not os.path.isfile(ca_file):
         return None
     return PlainLogin(endpoint and endpoint.removesuffix("/"), region, None if is_anonymous else keys, ca_file)

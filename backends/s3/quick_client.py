@@ -2,7 +2,8 @@
 
 To import s3fs and make a client of botocore takes a third of a second, which is most of what a small load takes. A
 request that did not succeed at once is repeated with them, and so are all later ones: the errors, the regions, the
-clocks and the retries are theirs alone.
+clocks and the retries are theirs alone. A listing that is refused to them, too, says nothing of other requests: many
+may read and not list, and s3fs takes 3 ms of the interpreter for each of a thousand objects.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["QuickClient"]
 
 DEFAULT_LIMITS = Limits()
+LISTING = "list_objects_v2"
 
 if find_spec("s3fs") is None:  # to be found out now, rather than at the first request that needs it
     raise ModuleNotFoundError("No module named 's3fs'", name="s3fs")
@@ -70,8 +72,7 @@ class QuickClient:
             answer = plain.call(method, bucket, parameters)
             if answer is not None:
                 return answer
-            self._plain = None
-        return self._full().call(method, bucket, **parameters)
+        return self._full_call(method, bucket, parameters)
 
     def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
         """Return a URL that is valid for so long, or one without a signature for anonymous use."""
@@ -102,6 +103,18 @@ class QuickClient:
     def proxy(self, url: str) -> str | None:
         """Return the proxy that ``config_kwargs`` names for the scheme of this URL."""
         return self._full().proxy(url) if self._plain is None else None
+
+    def _full_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request with s3fs, and all later ones, unless S3 refuses this one to it, too."""
+        client = self._full()
+        try:
+            answer = client.call(method, bucket, **parameters)
+        except Exception as error:
+            if not (method == LISTING and hasattr(error, "response")):
+                self._plain = None
+            raise
+        self._plain = None
+        return answer
 
     def _full(self) -> S3Client:
         with self._lock:

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["AnswerTimeoutError", "in_parallel"]
+__all__ = ["MOST_LARGE", "AnswerTimeoutError", "in_parallel"]
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
-MAX_THREADS = 16  # a store answers many at a time; more would only wait for each other here
+# A thousand objects that are asked for one by one cost 16 round trips; more threads would wait for each other here.
+MOST_AT_ONCE = 64
+MOST_LARGE = 16
 # Calls of which a thread makes so many in this time wait for no answer: files that are looked at, URLs that are signed.
 # More threads would only take the interpreter from each other, and a thousand signatures took four times as long.
 AT_ONCE_S = 0.001
@@ -30,6 +32,7 @@ def in_parallel(
     arguments: Sequence[Argument],
     *,
     role: str,
+    most: int = MOST_AT_ONCE,
     give_up_at: float | None = None,
 ) -> list[Result]:
     """Call a function with each of the arguments, at the same time.
@@ -38,6 +41,7 @@ def in_parallel(
         request: Called from several threads.
         arguments: One for each call.
         role: For the names of the threads.
+        most: So many at a time; `MOST_LARGE` where each reads a whole file.
         give_up_at: Monotonic time at which the caller returns, as if it were interrupted.
 
     Raises:
@@ -49,7 +53,7 @@ def in_parallel(
     """
     if len(arguments) <= 1 and give_up_at is None:
         return [request(argument) for argument in arguments]
-    return _Requests(request, arguments).run(role, give_up_at)
+    return _Requests(request, arguments, most).run(role, give_up_at)
 
 
 class AnswerTimeoutError(Exception):
@@ -57,9 +61,10 @@ class AnswerTimeoutError(Exception):
 
 
 class _Requests(Generic[Argument, Result]):
-    def __init__(self, request: Callable[[Argument], Result], arguments: Sequence[Argument]) -> None:
+    def __init__(self, request: Callable[[Argument], Result], arguments: Sequence[Argument], most: int) -> None:
         self._request = request
         self._arguments = arguments
+        self._most = most
         self._lock = threading.Lock()
         self._next = 0
         self._results: dict[int, Result] = {}
@@ -85,7 +90,7 @@ class _Requests(Generic[Argument, Result]):
 
     def _start(self, role: str, threads: list[threading.Thread], give_up_at: float | None) -> None:
         """Start threads while there are calls that wait for their answers, or none is left."""
-        for number in range(min(MAX_THREADS, len(self._arguments))):
+        for number in range(min(self._most, len(self._arguments))):
             thread = threading.Thread(target=self._work, name=f"streamer-{role}{number}", daemon=True)
             try:
                 thread.start()

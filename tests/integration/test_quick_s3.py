@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pytest
 import torch
+from botocore.exceptions import ClientError
 from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
@@ -140,6 +142,29 @@ def test_a_server_that_says_nothing_is_soon_asked_by_botocore(monkeypatch):
         page = client.call("list_objects_v2", "bucket", Prefix="", Delimiter="/")
         silent.set()
     assert page["KeyCount"] == 7  # which only botocore parses
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_listing_that_is_refused_leaves_other_requests_to_plain_ones(is_refused):
+    """Many may read objects and not list them. A listing that botocore gets shows that it knows more."""
+    refusal = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+
+    def script(request, answer):
+        if "list-type" not in request.path:
+            answer.become(200, b"content")
+        elif is_refused or request.number == 0:
+            answer.become(403, refusal, Content_Type="application/xml")
+        else:
+            answer.become(200, PAGE.format("").encode(), Content_Type="application/xml")
+
+    with ScriptedServer(b"", script) as server:
+        server.answers_head = True
+        client = QuickClient(options_of(server))
+        with suppress(ClientError):
+            client.call("list_objects_v2", "bucket", Prefix="", Delimiter="/")
+        assert client.call("head_object", "bucket", Key="a")["ContentLength"] == 7
+        agents = [request.headers.get("user-agent", "") for request in server.requests]
+    assert ["botocore" in agent.lower() for agent in agents] == [False, True, not is_refused]
 
 
 @pytest.mark.parametrize(

@@ -118,11 +118,14 @@ def test_a_ca_file_that_cannot_be_used_is_told_at_once(secure, tmp_path, monkeyp
     assert server.requests == []
 
 
-def test_a_ca_file_of_the_environment_that_cannot_be_used_is_told_at_once(secure, tmp_path, monkeypatch):
+@pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_a_ca_file_of_the_environment_that_cannot_be_used_is_told_at_once(secure, tmp_path, monkeypatch, variable):
     server, _ = secure()
     uri, options = options_of("s3", server.port, None)
     del options["client_kwargs"]
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "missing.pem"))
+    for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "missing.pem"))
     with pytest.raises(errors.OptionError, match=r"missing\.pem"):
         streamer.load(uri, storage_options=options)
 

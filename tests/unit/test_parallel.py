@@ -21,9 +21,22 @@ def test_answers_come_in_the_order_of_the_questions():
 
 
 def test_many_questions_are_asked_at_a_time_and_no_thread_is_left():
-    together = threading.Barrier(16)
-    in_parallel(lambda _: together.wait(10), range(16), role="test")
+    together = threading.Barrier(64)
+    in_parallel(lambda _: together.wait(10), range(64), role="test")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("streamer-test")]
+
+
+def test_no_more_are_asked_at_a_time_than_wanted():
+    running, most = [], []
+
+    def count(_):
+        running.append(None)
+        most.append(len(running))
+        time.sleep(0.002)
+        running.pop()
+
+    in_parallel(count, range(60), role="test", most=3)
+    assert max(most) == 3
 
 
 def test_one_question_needs_no_thread():
@@ -40,7 +53,7 @@ def test_the_first_failure_is_raised_and_nothing_more_is_asked():
     with pytest.raises(ValueError, match=r"^\d+$") as caught:
         in_parallel(refuse, range(1000), role="test")
     assert caught.value.args[0] == min(asked)
-    assert len(asked) <= 32
+    assert len(asked) <= 128
 
 
 def test_an_interrupted_caller_leaves_at_once(monkeypatch):

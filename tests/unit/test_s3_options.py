@@ -77,6 +77,8 @@ def test_aws_region_counts_where_nothing_else_names_a_region(
         ({}, {"SSL_CERT_FILE": "/ca.pem"}, "/ca.pem"),
         ({}, {"SSL_CERT_FILE": "/ca.pem", "AWS_CA_BUNDLE": "/aws.pem"}, None),  # botocore reads that itself
         ({"client_kwargs": {"verify": "/mine.pem"}}, {"SSL_CERT_FILE": "/ca.pem"}, "/mine.pem"),
+        ({"client_kwargs": {"verify": True}}, {"SSL_CERT_FILE": "/ca.pem"}, "/ca.pem"),
+        ({"client_kwargs": {"verify": True}}, {"AWS_CA_BUNDLE": "/aws.pem"}, None),
     ],
 )
 def test_ssl_cert_file_counts_where_nothing_else_names_a_ca(

@@ -37,7 +37,7 @@ from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.digests import NoDigest, ObjectDigest
-from streamer.core.store.parallel import in_parallel
+from streamer.core.store.parallel import MOST_LARGE, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 from streamer.plugins.registry import scheme_of
 
@@ -199,7 +199,9 @@ class _Pull:
             if hash_of(digest) == here[name].digest:  # another commit or upload of the same bytes
                 kept[name] = replace(here[name], version=chosen[name].version)
         if self._wanted.is_checked:
-            intact = in_parallel(lambda name: self._is_intact(name, kept[name]), list(kept), role="check")
+            intact = in_parallel(
+                lambda name: self._is_intact(name, kept[name]), list(kept), role="check", most=MOST_LARGE
+            )
             kept = {name: each for (name, each), is_intact in zip(kept.items(), intact, strict=True) if is_intact}
         return kept
 

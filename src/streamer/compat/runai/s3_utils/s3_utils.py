@@ -17,7 +17,7 @@ from streamer.core.format.inner_paths import why_not_inside
 from streamer.core.options.settings import resolve
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
-from streamer.core.store.parallel import in_parallel
+from streamer.core.store.parallel import MOST_LARGE, in_parallel
 
 __all__ = [
     "S3Credentials",
@@ -132,7 +132,7 @@ def s3_pull_files(
     def pull(name: str) -> None:
         _download(objects, base + name, os.path.join(dst, *name.split("/")))
 
-    in_parallel(pull, names, role="copy")
+    in_parallel(pull, names, role="copy", most=MOST_LARGE)
 
 
 def gcs_glob(path: str, allow_pattern: list[str] | None = None) -> list[str]:

@@ -1,0 +1,25 @@
+"""Which file of certificates a load from S3 trusts: one answer for botocore, the engine and plain requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+__all__ = ["ca_file_of"]
+
+
+def ca_file_of(verify: object, environment: Mapping[str, str], configured: str | None = None) -> str | None:
+    """Return the first that is named, in botocore's order; ``SSL_CERT_FILE``, which botocore does not know, is ours.
+
+    Args:
+        verify: That of ``client_kwargs``.
+        environment: Of this process.
+        configured: ``ca_bundle`` of the profile, where it was read; ``AWS_CA_BUNDLE`` comes before it.
+
+    Returns:
+        None for the system's.
+    """
+    if isinstance(verify, (str, os.PathLike)) and os.fspath(verify):
+        return os.fspath(verify)
+    names = ("AWS_CA_BUNDLE", "SSL_CERT_FILE")
+    return next(filter(None, (*map(environment.get, names), configured, environment.get("REQUESTS_CA_BUNDLE"))), None)
