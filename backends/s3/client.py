@@ -40,6 +40,7 @@ from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
+from streamer.core.store.certificates import is_untrusted
 
 __all__ = ["S3Client"]
 
@@ -189,13 +190,14 @@ def _prepare(client: Any) -> None:
     follow_no_redirects(client)
     refuse_foreign_listings(client)
     hold_to_region(client)
-    client.meta.events.register("needs-retry.s3", _give_up_unknown_host, unique_id="streamer-give-up-unknown-host")
+    client.meta.events.register("needs-retry.s3", _give_up, unique_id="streamer-give-up")
     client.meta.events.register("before-send.s3", _note_token, unique_id="streamer-note-token")
 
 
-def _give_up_unknown_host(caught_exception: Exception | None = None, **_: Any) -> None:
-    """End botocore's attempts at a host that does not exist; it has asked for the name anew before each."""
-    if caught_exception is not None and is_unknown_host(getattr(caught_exception, "kwargs", {}).get("error")):
+def _give_up(caught_exception: Exception | None = None, **_: Any) -> None:
+    """End botocore's attempts at a host that does not exist, or whose certificate is not to be trusted."""
+    reason = getattr(caught_exception, "kwargs", {}).get("error")
+    if caught_exception is not None and (is_unknown_host(reason) or (reason is not None and is_untrusted(reason))):
         raise caught_exception
 
 

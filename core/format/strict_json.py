@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import accumulate
 from json import JSONDecodeError
 from typing import Any
@@ -229,6 +230,7 @@ def _is_deep(text: str, most: int) -> bool:
     return any(depth > most for depth in accumulate(map(_STEP.__getitem__, skeleton)))
 
 
+@lru_cache(maxsize=2)
 def _decoder(*, may_hold_odd_numbers: bool) -> json.JSONDecoder:
     return json.JSONDecoder(
         object_pairs_hook=_without_duplicates,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from streamer.core.causes import with_causes
 
-__all__ = ["Flaw", "flaw_in", "flaw_of"]
+__all__ = ["Flaw", "flaw_in", "flaw_of", "is_untrusted"]
 
 
 class Flaw(NamedTuple):
@@ -46,6 +46,11 @@ _FLAWS = (
         "subject name matches target",
     ),
 )
+
+
+def is_untrusted(error: BaseException) -> bool:
+    """Whether a TLS handshake of Python's failed because of the server's certificate: it would again."""
+    return any(isinstance(each, ssl.SSLCertVerificationError) for each in with_causes(error))
 
 
 def flaw_of(error: BaseException) -> Flaw | None:

@@ -95,6 +95,8 @@ TOLD = {"expired": "its certificate has expired", "of another host": "its certif
 @pytest.mark.parametrize("flaw", TOLD)
 def test_what_is_wrong_with_a_certificate_is_told(secure, monkeypatch, kind, flaw):
     server, source = secure(BAD_CERTIFICATES[flaw])
+    handshakes = []
+    server.before_handshake = lambda: bool(handshakes.append(None))
     monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)
     uri, options = options_of(kind, server.port, source.ca_file)
     with pytest.raises(errors.TlsError, match=TOLD[flaw]) as caught:
@@ -102,6 +104,7 @@ def test_what_is_wrong_with_a_certificate_is_told(secure, monkeypatch, kind, fla
     assert HINTS[flaw] in str(caught.value)
     assert "private CA" not in str(caught.value)
     assert server.requests == []
+    assert len(handshakes) <= 2, "it would fail again"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,6 +144,7 @@ class ConnectProxy:
         self.heads: list[str] = []
         self._refusal = refusal
         self._to = ("127.0.0.1", port)
+        self._clients: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
@@ -151,6 +155,9 @@ class ConnectProxy:
 
     def __exit__(self, *_):
         self._listener.shutdown(socket.SHUT_RDWR)
+        for client in self._clients:  # which keep their connections for the next load
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(10)
         self._listener.close()
@@ -159,6 +166,7 @@ class ConnectProxy:
         with contextlib.suppress(OSError):
             while True:
                 client = self._listener.accept()[0]
+                self._clients.append(client)
                 self._threads.append(threading.Thread(target=self._tunnel, args=(client,), daemon=True))
                 self._threads[-1].start()
 
