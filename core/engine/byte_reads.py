@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -96,11 +95,7 @@ def _read(
     session = ReadSession(objects, plan, settings, keep_alive=targets, items="ranges")
     try:
         while arrived := session.next_items():
-            for item in arrived:
-                session.take(item)
-        return [
-            replace(each, version=session.version(index), compares_answers=session.compares_answers(index))
-            for index, each in enumerate(objects)
-        ]
+            session.take_all(arrived)
+        return session.pinned()
     finally:
         session.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streamer.core.engine.page_cache import cached_fraction
+from streamer.core.engine.page_cache import cached_fractions
 from streamer.core.options.machine import processors
 from streamer.core.options.settings import Settings
 from streamer.core.store.sources import FileSource, Source
@@ -65,7 +65,7 @@ def choose_file_reading(
     # A look at the page cache would ask a server for attributes; headers and a few tensors are not worth one.
     is_worth_it = wanted_bytes >= max(LEAST_BYTES_TO_LOOK, LEAST_BYTES_OF_FILE_TO_LOOK * len(files))
     looks = is_worth_it and not is_remote and not is_all_set
-    cached = {path: cached_fraction(path, size, len(files)) for path, (_, size) in files.items()} if looks else {}
+    cached = cached_fractions({path: size for path, (_, size) in files.items()}) if looks else {}
     cold_bytes = sum((1 - fraction) * files[path][1] for path, fraction in cached.items())
     is_cold = cold_bytes > LEAST_COLD_PART * sum(size for _, size in files.values())
     threads = settings.file_threads or _threads(is_remote=is_remote, is_cold=is_cold)

@@ -40,7 +40,7 @@ class SourceObject:
         uri: For messages, without secrets.
         source: Where its bytes live.
         size_bytes: Its size; the engine refuses an object of another size.
-        version: The result of `ReadSession.version` for it in an earlier session, or empty.
+        version: As `ReadSession.pinned` gives it after an earlier session, or empty.
         compares_answers: Request checksums of its answers, where its server sends them, and compare them.
     """
 

@@ -185,14 +185,21 @@ class ReadSession:
         return self._engine.digest_pieces(item)
 
     @_of_one_process
-    def version(self, source: int) -> str:
-        """The version in the answers about an object, which changes with its content; empty where they had none."""
-        return self._engine.version(source)
-
-    @_of_one_process
     def compares_answers(self, source: int) -> bool:
         """Whether every answer about this object so far was compared with a checksum of it."""
         return self._engine.compares_answers(source)
+
+    @_of_one_process
+    def pinned(self) -> list[SourceObject]:
+        """Give the objects with the `version` that their answers had: later reads are refused if they changed since.
+
+        Later reads request checksums only where every answer had one.
+        """
+        engine = self._engine
+        return [
+            SourceObject(each.uri, each.source, each.size_bytes, engine.version(index), engine.compares_answers(index))
+            for index, each in enumerate(self._objects)
+        ]
 
     @_of_one_process
     def stats(self) -> dict[str, int]:

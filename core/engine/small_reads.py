@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
@@ -41,16 +40,12 @@ def read_ranges(
     contents = [memoryview(b"")] * len(ranges)
     try:
         while items := session.next_items():
-            for index in items:
-                memory = session.take(index)
+            for index, memory in zip(items, session.take_all(items), strict=True):
                 if memory is not None:
                     contents[index] = memoryview(memory)
             if on_read is not None:
                 on_read(items, contents)
-        pinned = [
-            replace(each, version=session.version(index), compares_answers=session.compares_answers(index))
-            for index, each in enumerate(objects)
-        ]
+        pinned = session.pinned()
     finally:
         settings.earlier.add(session.stats())
         session.close()

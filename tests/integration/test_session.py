@@ -338,7 +338,7 @@ def test_a_forked_child_refuses_its_parents_session_and_can_open_its_own(tmp_pat
 def test_a_file_rewritten_between_two_sessions_is_noticed(file_source):
     first = session_over(file_source, [(0, 10)])
     collect(first)
-    pinned = first.version(0)
+    pinned = first.pinned()[0].version
     os.utime(file_source.path, ns=(1, 1))
     again = ReadSession(
         [SourceObject("test://object", file_source, len(DATA), pinned)], plan_reads([Item(0, 0, 10)], 0), resolve(None)

@@ -6,6 +6,7 @@ import pytest
 
 from streamer import Options
 from streamer.core.engine import file_tuning as file_reading
+from streamer.core.engine import page_cache
 from streamer.core.engine.file_tuning import (
     COLD_FILE_THREADS,
     MOST_WARM_FILE_THREADS,
@@ -24,7 +25,7 @@ FEW = processors() + 1
 @pytest.fixture
 def chosen(monkeypatch):
     """Choose for files named after what the page cache holds of them."""
-    monkeypatch.setattr(file_reading, "cached_fraction", lambda path, size_bytes, files: float(path.removeprefix("/")))
+    monkeypatch.setattr(page_cache, "cached_fraction", lambda path, size_bytes, files: float(path.removeprefix("/")))
 
     def choose(*paths, is_remote=False, needs_cache=False, wanted_bytes=SIZE, blocks=MANY, **options):
         sources = [(FileSource(path, is_remote=is_remote, needs_cache=needs_cache), SIZE) for path in paths]

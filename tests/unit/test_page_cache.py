@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from cold_files import drop_from_page_cache
 
-from streamer.core.engine.page_cache import cached_fraction
+from streamer.core.engine import page_cache
+from streamer.core.engine.page_cache import FILES_LOOKED_AT, cached_fraction, cached_fractions
 
 SIZE = 8 << 20
 
@@ -42,6 +43,39 @@ def test_many_files_are_looked_at_with_fewer_samples(file):
     drop_from_page_cache(file)
     fractions = {cached_fraction(str(file), SIZE, files=10_000) for _ in range(20)}
     assert fractions <= {0.0, 1.0}  # one sample each
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """List the files that are looked at; the name of each says what is cached of it."""
+    looked_at = []
+
+    def look(path, size_bytes, files):
+        looked_at.append(path)
+        return float(path.partition("/")[0])
+
+    monkeypatch.setattr(page_cache, "cached_fraction", look)
+    return looked_at
+
+
+@pytest.mark.parametrize("cached", ["0", "1"])
+def test_of_very_many_files_that_are_alike_some_are_looked_at(looks, cached):
+    sizes = {f"{cached}/{number}": SIZE for number in range(1000)}
+    assert cached_fractions(sizes) == dict.fromkeys(sizes, float(cached))
+    assert len(looks) == FILES_LOOKED_AT
+
+
+@pytest.mark.parametrize("others", ["0", "0.5"])
+def test_where_some_differ_each_is_looked_at_once(looks, others):
+    sizes = {f"{others if number % 2 else 1}/{number}": SIZE for number in range(1000)}
+    assert cached_fractions(sizes) == {path: float(path.partition("/")[0]) for path in sizes}
+    assert sorted(looks) == sorted(sizes)
+
+
+def test_few_files_are_looked_at_one_by_one(looks):
+    sizes = {f"1/{number}": SIZE for number in range(FILES_LOOKED_AT)}
+    assert cached_fractions(sizes) == dict.fromkeys(sizes, 1.0)
+    assert len(looks) == len(sizes)
 
 
 def is_memory_backed(path):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from streamer._locate import opened_store
 from streamer.compat.runai.variables import storage_options_for
 from streamer.core.checkpoint.shards import source_object
-from streamer.core.engine.session import ReadSession, SourceObject
+from streamer.core.engine.session import SourceObject
 from streamer.core.errors import StreamerError
 from streamer.core.options.settings import Settings
 from streamer.core.secrets.urls import hidden_uri
@@ -50,8 +49,6 @@ class Objects:
         self._found.update({path: each for path, each in looked_up.items() if isinstance(each, SourceObject)})
         return {path: self._found.get(path) or looked_up[path] for path in distinct}
 
-    def pin(self, paths: Iterable[str], session: ReadSession) -> None:
-        """Keep the versions that a session read, in the order of its objects: later reads must have them, too."""
-        for number, path in enumerate(paths):
-            version, compares = session.version(number), session.compares_answers(number)
-            self._found[path] = replace(self._found[path], version=version, compares_answers=compares)
+    def pin(self, paths: Iterable[str], pinned: Iterable[SourceObject]) -> None:
+        """Keep the versions in which files were read: later reads must have them, too."""
+        self._found.update(zip(paths, pinned, strict=True))

@@ -102,7 +102,7 @@ class Reading:
                             _copy(memory, wanted[item].target)
                         answered.add(wanted[item])
                         self._answer(wanted[item], Code.SUCCESS)
-                self._objects.pin(paths, session)
+                self._objects.pin(paths, session.pinned())
         finally:
             left[:] = [each for each in left if each not in answered]
 
