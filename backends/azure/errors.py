@@ -30,6 +30,7 @@ from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.backends.client.unreachable import is_unknown_host, refused
 from streamer.core.errors import (
     AccessDeniedError,
@@ -141,7 +142,7 @@ _EXCEPTIONS: ExceptionTable[StorageError] = {
         "The TLS handshake with {host} failed",
         "For a private CA: storage_options={'connection_verify': '/path/ca.pem'}, or SSL_CERT_FILE",
     ),
-    (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError): ErrorRow(
+    (aiohttp.ClientProxyConnectionError,): ErrorRow(
         ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     ),
     (TooSlowError,): ErrorRow(TransferTimeoutError, "{host} sends its answer too slowly", TOO_SLOW),
@@ -270,6 +271,8 @@ def _from_network(error: Exception, request: Request, facts: Mapping[str, float]
     reason = error if isinstance(error, asyncio.TimeoutError) else _reason(error)
     if isinstance(reason, NotHttpError):
         return reason.storage_error(request.uri)
+    if isinstance(reason, aiohttp.ClientHttpProxyError):
+        return refusal_of_proxy(reason.status).error(request.uri, status=reason.status, **facts)
     row = row_for(reason, _EXCEPTIONS) or row_for(error, _EXCEPTIONS) or _unreachable(reason, request)
     code = {"code": UNKNOWN_HOST} if is_unknown_host(reason) else {}
     return row.filled(host=request.host, account=request.account).error(request.uri, **facts, **code)

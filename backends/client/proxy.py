@@ -12,27 +12,66 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from streamer.backends.client.error_rows import ErrorRow
 from streamer.backends.client.logins import login_of
-from streamer.core.errors import OptionError
+from streamer.core.errors import CredentialsError, HttpStatusError, OptionError, StorageError
 
-__all__ = ["environment_proxy", "named_proxy"]
+__all__ = ["check_proxy", "environment_proxy", "named_proxy", "refusal_of_proxy"]
 
 
 def environment_proxy(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL; without a scheme, it speaks HTTP, as for libcurl."""
+    """Return the proxy that the environment names for a URL; without a scheme, it speaks HTTP, as for libcurl.
+
+    Raises:
+        OptionError: it is a SOCKS proxy.
+    """
     place = urlsplit(url)
-    proxy = None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
+    if proxy_bypass(place.hostname or ""):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get(place.scheme)
+    if proxy:
+        check_proxy(proxy)
+    elif not _is_of_socks(proxies.get("all", "")):  # which is for other programs, and never counted here
+        proxy = proxies.get("all")
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+
+
+def check_proxy(proxy: str) -> None:
+    """Refuse a proxy that only the engine could use.
+
+    Raises:
+        OptionError: it is a SOCKS proxy.
+    """
+    if _is_of_socks(proxy):
+        raise OptionError(
+            "SOCKS proxies cannot be used",
+            hint="Let HTTPS_PROXY, or the option, name an HTTP proxy, or NO_PROXY the host",
+        )
+
+
+def _is_of_socks(proxy: str) -> bool:
+    return proxy.lower().startswith("socks")
+
+
+def refusal_of_proxy(status: int) -> ErrorRow[StorageError]:
+    """Make the row for a proxy's own answer, which is not the server's."""
+    if status in (401, 407):
+        hint = "Put them into HTTPS_PROXY (http://user:password@host:port), or into the option that names the proxy"
+        return ErrorRow(CredentialsError, "The proxy wants credentials, or others", hint)
+    hint = "Ask who runs the proxy, or name the host in NO_PROXY if it can be reached without"
+    return ErrorRow(HttpStatusError, "The proxy makes no connection to the server", hint)
 
 
 def named_proxy(options: Mapping[str, Any]) -> str | None:
     """Return the proxy that the options ``proxy`` and ``proxy_auth`` of aiohttp name, with its password.
 
     Raises:
-        OptionError: ``proxy_auth`` is no login.
+        OptionError: ``proxy_auth`` is no login, or it is a SOCKS proxy.
     """
     if not options.get("proxy"):
         return None
+    check_proxy(str(options["proxy"]))
     if not options.get("proxy_auth"):
         return str(options["proxy"])
     login = login_of(options["proxy_auth"])

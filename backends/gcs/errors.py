@@ -23,6 +23,7 @@ from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.backends.client.unreachable import is_unknown_host, unknown_host, where
 from streamer.core.errors import (
     AccessDeniedError,
@@ -71,7 +72,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "Google Cloud Storage did not answer in time",
         f"Check endpoint_url, STORAGE_EMULATOR_HOST and network. {HOW_TO_WAIT}",
     ),
-    (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError): ErrorRow(
+    (aiohttp.ClientProxyConnectionError,): ErrorRow(
         ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     ),
     (aiohttp.InvalidURL,): ErrorRow(
@@ -163,6 +164,8 @@ def _translated(error: Exception, uri: str | None) -> StreamerError:
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
     if is_unknown_host(error):
         return unknown_host(error, uri, "Check endpoint_url, STORAGE_EMULATOR_HOST and HTTPS_PROXY")
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return refusal_of_proxy(error.status).error(uri, status=error.status)
     row = row_for(error, _EXCEPTIONS)
     if row is None:
         return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")

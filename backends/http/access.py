@@ -28,6 +28,7 @@ from streamer.backends.option_names import OF_FSSPEC
 from streamer.core.errors import OptionError
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
+from streamer.core.store.trust import trust_in
 
 __all__ = ["Access", "access_of", "fsspec_option", "merged_options"]
 
@@ -173,6 +174,7 @@ def _cookie_headers(source: Mapping[str, Any]) -> dict[str, str]:
 def _ca_file(verify: Any) -> str | None:
     if verify in (None, True):
         return None
-    if not isinstance(verify, (str, os.PathLike)) or not os.path.isfile(verify):
+    if not isinstance(verify, (str, os.PathLike)) or not os.fspath(verify):
         raise OptionError("verify must name a PEM file with the certificates to trust")
+    trust_in(os.fspath(verify))  # says what is wrong with it
     return os.fspath(verify)

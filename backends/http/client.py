@@ -37,6 +37,7 @@ T = TypeVar("T")
 DEFAULT_LIMITS = Limits()
 ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address
 LONGEST_PAUSE_S = 1.0  # that a server may demand; core/outages/patience.py waits for longer ones
+IDLE_S = 2.0  # between two lookups; then the server may need the connections for the data, as some limit their number
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
 
 
@@ -183,7 +184,7 @@ async def _plain_session(**options: Any) -> aiohttp.ClientSession:
 
     The number of connections is not limited: a file that is read in one stream holds one until its end.
     """
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),

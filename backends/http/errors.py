@@ -20,6 +20,7 @@ from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.backends.client.tls_mismatch import MAY_BE_TLS, wants_tls
 from streamer.backends.client.unreachable import is_unknown_host, unknown_host, where
 from streamer.core.errors import (
@@ -54,9 +55,7 @@ _STATUSES: dict[int, ErrorRow[StorageError]] = {
         AccessDeniedError, "The server refuses access", "Check the credentials, or whether a signed URL has expired"
     ),
     404: ErrorRow(ObjectNotFoundError, "There is no such file", _NAME_IT),
-    407: ErrorRow(
-        CredentialsError, "The proxy wants credentials", "Put them into HTTPS_PROXY, or into the option proxy_auth"
-    ),
+    407: refusal_of_proxy(407),
     410: ErrorRow(ObjectNotFoundError, "The file is gone", _NAME_IT),
     416: ErrorRow(
         RangeResponseError, "The server cannot give the first byte of the file", "Check its size there, or download it"
@@ -99,7 +98,7 @@ def raise_connection_error(error: Exception, uri: str, attempts: int = 1, elapse
     if isinstance(error, NotHttpError):
         raise error.storage_error(uri) from None
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        raise refusal(error.status, {}, b"", uri, attempts=attempts) from None
+        raise refusal_of_proxy(error.status).error(uri, status=error.status, attempts=attempts) from None
     if is_unknown_host(error):
         hint = "Check the host's name in the URL, the endpoint or HTTPS_PROXY"  # aiohttp has one error for all three
         raise unknown_host(error, uri, hint, attempts=attempts, elapsed_s=elapsed_s) from error

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from aiohttp import ClientHttpProxyError
 from botocore import exceptions as boto
 
 from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
@@ -19,6 +20,7 @@ from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.backends.client.unreachable import is_unknown_host, refused, unknown_host
 from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.core.errors import (
@@ -80,6 +82,7 @@ _STATUSES: dict[int, ErrorRow[StorageError]] = {
     401: _CODES["AccessDenied"],
     403: _CODES["AccessDenied"],
     404: ErrorRow(ObjectNotFoundError, "There is no such object or bucket", _CHECK_KEY),
+    407: refusal_of_proxy(407),
 }
 
 _EXCEPTIONS: ExceptionTable[StreamerError] = {
@@ -153,6 +156,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return TransferTimeoutError("S3 sends its answer too slowly", uri=uri, hint=TOO_SLOW)
     if inner is not None and is_unknown_host(inner) and not isinstance(error, boto.ProxyConnectionError):
         return unknown_host(inner, uri, "Check endpoint_url, region and HTTPS_PROXY")
+    if isinstance(inner, ClientHttpProxyError):
+        return refusal_of_proxy(inner.status).error(uri, status=inner.status)
     if isinstance(inner, StorageError):
         return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
     if isinstance(foreign := inner or error, (ForeignAnswerError, NotHttpError)):

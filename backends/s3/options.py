@@ -17,6 +17,7 @@ from s3fs import S3FileSystem
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
+from streamer.backends.client.proxy import check_proxy
 from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
 from streamer.backends.s3.ca_files import ca_file_of
@@ -144,9 +145,16 @@ def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environ
     return not (named or configured or options.get("cache_regions"))
 
 
+def _proxies_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """Find those that botocore finds, in either case."""
+    return {name: value for name, value in environment.items() if name.lower() in ("http_proxy", "https_proxy")}
+
+
 def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     config = SecretOptions(options.get("config_kwargs"))
     config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default
+    for proxy in (config.get("proxies") or _proxies_in(environment)).values():
+        check_proxy(str(proxy))
     if "AWS_MAX_ATTEMPTS" not in environment and "AWS_RETRY_MODE" not in environment:
         config.setdefault("retries", dict(RETRIES))
     return config

@@ -30,7 +30,7 @@ class Hedge {
   // The block that asks for it again.
   Block block(std::uint32_t source) {
     Block duplicate;
-    duplicate.attempts = 1;  // so that it takes a new connection, as a second attempt would
+    duplicate.attempts = 1;  // so that it is sent as a second attempt would be
     duplicate.first_started = Clock::now();
     duplicate.source = source;
     duplicate.begin = begin_;

@@ -16,6 +16,12 @@
 
 namespace streamer {
 
+MultiHandle new_multi() {
+  MultiHandle multi(curl_multi_init());
+  if (!multi) throw std::runtime_error("libcurl gives no multi handle");
+  return multi;
+}
+
 // Never destroyed: a load may end after static objects did. Closed at exit nevertheless, which is
 // before OpenSSL forgets what it needs for that, as it was ready before this.
 KeptConnections& KeptConnections::of_process() {
@@ -47,9 +53,7 @@ MultiHandle KeptConnections::take(const Endpoint& server) {
       return multi;
     }
   }
-  MultiHandle multi(curl_multi_init());
-  if (!multi) throw std::runtime_error("libcurl gives no multi handle");
-  return multi;
+  return new_multi();
 }
 
 void KeptConnections::keep(MultiHandle multi, std::shared_ptr<Endpoint> server) {
@@ -93,6 +97,17 @@ void KeptConnections::close_idle_ones() {
   }
   has_thread_ = false;
   is_changed_.notify_all();  // under the lock: this may be gone after it
+}
+
+void KeptConnections::leave(const Endpoint& server) {
+  const BrokenPipesIgnored by_farewells;  // TLS connections are closed with a last word
+  std::vector<Kept> left;                 // closed after the lock
+  const std::lock_guard lock(mutex_);
+  const auto others =
+      std::stable_partition(kept_.begin(), kept_.end(),
+                            [&server](const Kept& kept) { return kept.server.get() != &server; });
+  left.assign(std::make_move_iterator(others), std::make_move_iterator(kept_.end()));
+  kept_.erase(others, kept_.end());
 }
 
 std::size_t KeptConnections::release() {

@@ -28,6 +28,8 @@ struct FreeMulti {
   void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
 };
 using MultiHandle = std::unique_ptr<CURLM, FreeMulti>;
+// One without connections. Throws std::runtime_error where libcurl gives none.
+MultiHandle new_multi();
 
 class KeptConnections {
  public:
@@ -46,6 +48,8 @@ class KeptConnections {
   MultiHandle take(const Endpoint& server);
   // Without any request in it.
   void keep(MultiHandle multi, std::shared_ptr<Endpoint> server);
+  // Closes those that lead to a server: it may count them, and have no room for others.
+  void leave(const Endpoint& server);
   // Closes all that are kept, and says how many handles they were.
   std::size_t release();
 

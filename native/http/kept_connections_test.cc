@@ -37,6 +37,17 @@ TEST_CASE("what was kept last of a server is given to its next reader, and to no
   CHECK(connections.release() == 1);
 }
 
+TEST_CASE("those of one server are left, and the others kept") {
+  KeptConnections connections;
+  for (const auto& server : {kOneServer, kOtherServer, kOneServer}) {
+    connections.keep(new_multi(), server);
+  }
+  connections.leave(*kOneServer);
+  CHECK(connections.kept() == 1);
+  connections.leave(*kOneServer);
+  CHECK(connections.release() == 1);
+}
+
 TEST_CASE("what nobody takes is closed, also what is kept after that") {
   KeptConnections connections(milliseconds(20));
   for (int i = 0; i < 2; ++i) {

@@ -5,22 +5,15 @@
 #include <utility>
 
 #include "base/descriptors.h"
-#include "net/name_lookup.h"
 
 namespace streamer {
 namespace {
 
-// In each reactor, also where the next one reads less.
-constexpr unsigned kConnectionsKept = 64;
 constexpr double kDeadlineCheckS = 0.1;
 constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
 // How soon a block is looked at again whose credentials expired, or whose endpoint has no room.
 constexpr double kRefreshPollS = 0.05;
 constexpr double kRoomPollS = 0.02;
-constexpr double kDescriptorPollS = 0.02;  // or whose connection found no descriptor left
-// A name server that answered libcurl this fast will answer us as fast; one that did not has failed
-// by being slow, and would hold up every other request of this thread.
-constexpr double kPromptLookupS = 0.5;
 
 // What libcurl calls so is no fault of a request: ends this thread, and with it the load.
 void check(CURLMcode result) {
@@ -45,16 +38,13 @@ HttpReactor::HttpReactor(Scheduler& scheduler,
       block_deadline_s_(retry.block_deadline_s),
       counters_(counters),
       server_(server_of_first(objects)),
-      multi_(KeptConnections::of_process().take(*server_)),
       window_(max_in_flight, server_->advice()),
       hedge_budget_(hedge_budget) {
-  // Unset, libcurl closes all but a few when the last requests of a load end.
-  curl_multi_setopt(multi_.get(), CURLMOPT_MAXCONNECTS,
-                    static_cast<long>(std::max(max_in_flight, kConnectionsKept)));
   for (unsigned i = 0; i < max_in_flight; ++i) {
     transfers_.push_back(std::make_unique<HttpTransfer>(timeouts, received_bytes_));
     idle_.push_back(transfers_.back().get());
   }
+  use(KeptConnections::of_process().take(*server_));
 }
 
 HttpReactor::~HttpReactor() {
@@ -75,6 +65,7 @@ void HttpReactor::run() {
 
 void HttpReactor::drive() {
   while (!scheduler_.is_stopped()) {
+    leave_idle_connections();  // before the look at the queue, as it loses a wake-up
     if (!is_leaving_) start_blocks();
     if ((is_lane_finished_ || is_leaving_) && active_.empty()) return;
     perform();
@@ -140,6 +131,7 @@ void HttpReactor::start(Block block, TimePoint now) {
 
 void HttpReactor::send(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
                        Flight flight) {
+  may_have_idle_ = true;
   HttpTransfer* transfer = idle_.back();
   idle_.pop_back();
   ++counters_.requests;
@@ -162,24 +154,6 @@ void HttpReactor::collect_finished() {
     std::optional<ReadError> error = transfer.conclude(result, now);
     if (error) refine_connect_error(*error, transfer, now);
     settle(transfer, std::move(error));
-  }
-}
-
-// Tells apart what libcurl has one word for.
-void HttpReactor::refine_connect_error(ReadError& error, HttpTransfer& transfer,
-                                       TimePoint now) const {
-  const bool has_no_connection =
-      error.code == ErrorCode::kConnect || error.code == ErrorCode::kResolve;
-  if (!has_no_connection || error.http_status != 0) return;
-  if (const int shortage = descriptor_shortage(); shortage != 0) {
-    error.code = ErrorCode::kIo;
-    error.os_error = shortage;
-    error.detail = "no file descriptor is left for a connection";
-    return;
-  }
-  const bool was_prompt = seconds_between(active_.at(&transfer).started, now) < kPromptLookupS;
-  if (error.code == ErrorCode::kResolve && was_prompt && !scheduler_.is_stopped()) {
-    error.code = look_up(host_of(transfer.target()->url));
   }
 }
 
@@ -206,6 +180,8 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     endpoint.cancel(flight.ticket);  // it was never sent
   } else if (error) {
     is_of_outage = endpoint.finish_badly(flight.ticket, *error, now);
+    const bool is_refusal = classify(*error) == FailureKind::kThrottle;
+    if (is_of_outage || is_refusal) KeptConnections::of_process().leave(endpoint);
     if (transfer.was_silent()) endpoint.addresses->record_silence(transfer.address(), now);
   } else {
     const double seconds = seconds_between(flight.started, now);
@@ -239,6 +215,9 @@ void HttpReactor::record_answer(const HttpTransfer& transfer, bool is_full_size,
 
 void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage) {
   Block block = transfer.take_block();
+  // Of a server that has too many connections already, one that is there is better than another.
+  const bool is_refusal = classify(error) == FailureKind::kThrottle;
+  block.is_for_known_connection = is_refusal || transfer.was_silent_anew();
   if (means_no_descriptor(error.os_error) && wait_for_descriptor(block)) return;
   HttpObject& object = transfer.object();
   Endpoint& endpoint = *transfer.target()->endpoint;
@@ -249,19 +228,6 @@ void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_
   }
   if (is_stale) object.refuse(transfer.target());
   retries_.try_again(std::move(block), std::move(error), endpoint, is_of_outage);
-}
-
-// Puts the block back without counting an attempt, as it was never sent: for this reactor, which
-// keeps to the connections it has, or for the others where it has none. False when nobody has one.
-bool HttpReactor::wait_for_descriptor(Block& block) {
-  if (active_.empty()) {
-    is_leaving_ = is_leaving_ || counters_.reactors.leave_to_others();
-    if (!is_leaving_) return false;
-  }
-  window_.limit(static_cast<unsigned>(active_.size()));
-  --block.attempts;
-  scheduler_.requeue(Lane::kHttp, std::move(block), after(Clock::now(), kDescriptorPollS));
-  return true;
 }
 
 void HttpReactor::ask_refresh(HttpObject& object, std::uint32_t source) {

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -54,7 +55,10 @@ class HttpReactor {
   void run();
 
   // Makes run() look at the queue again. From any thread, as long as this object lives.
-  void wake() { curl_multi_wakeup(multi_.get()); }
+  void wake() {
+    const std::lock_guard lock(multi_mutex_);
+    curl_multi_wakeup(multi_.get());
+  }
 
  private:
   // A request under way.
@@ -67,6 +71,8 @@ class HttpReactor {
   };
 
   void drive();
+  void use(MultiHandle multi);
+  void leave_idle_connections();
   void start_blocks();
   void perform();
   void start(Block block, TimePoint now);
@@ -95,6 +101,7 @@ class HttpReactor {
   const double block_deadline_s_;
   HttpCounters& counters_;
   const std::shared_ptr<Endpoint> server_;  // whose connections are kept
+  std::mutex multi_mutex_;  // taken to replace multi_, and to use it on another thread
   MultiHandle multi_;
   std::vector<std::unique_ptr<HttpTransfer>> transfers_;
   std::vector<HttpTransfer*> idle_;
@@ -107,8 +114,9 @@ class HttpReactor {
   std::optional<TimePoint> retry_at_;
   TimePoint next_deadline_check_{};
   bool is_lane_finished_ = false;
-  bool is_leaving_ = false;   // no connection can be made; other reactors have some
-  bool is_reusable_ = false;  // the connections are worth keeping, and in order
+  bool is_leaving_ = false;    // no connection can be made; other reactors have some
+  bool may_have_idle_ = true;  // connections
+  bool is_reusable_ = false;   // the connections are worth keeping, and in order
 };
 
 }  // namespace streamer

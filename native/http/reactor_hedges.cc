@@ -37,6 +37,7 @@ void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
   ++counters_.hedges;
   auto hedge = std::make_unique<Hedge>(block);
   Block duplicate = hedge->block(block.source);
+  duplicate.is_for_known_connection = slow.was_silent_anew();
   send(std::move(duplicate), slow.object(), std::move(target),
        {.ticket = *ticket, .started = now, .partner = &slow, .hedge = std::move(hedge)});
 }

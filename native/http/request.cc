@@ -1,5 +1,6 @@
 #include "http/request.h"
 
+#include <cstdlib>
 #include <stdexcept>
 
 namespace streamer {
@@ -21,6 +22,18 @@ std::string precondition_of(const RangeRequest& asked) {
   return {};
 }
 
+// Empty where libcurl finds it by itself, or none. It leaves HTTP_PROXY alone, which a web server
+// sets to what its client sent ("httpoxy"); such a process has REQUEST_METHOD, too, and Python goes
+// by that.
+std::string proxy_of(const HttpTarget& target) {
+  const bool is_found_by_curl = !target.url.starts_with("http:") || std::getenv("http_proxy");
+  if (!target.proxy.empty() || is_found_by_curl || std::getenv("REQUEST_METHOD")) {
+    return target.proxy;
+  }
+  const char* const named = std::getenv("HTTP_PROXY");
+  return named == nullptr ? "" : named;
+}
+
 // Where it goes, and where not.
 void set_place(CURL* easy, const HttpTarget& target) {
   curl_easy_setopt(easy, CURLOPT_URL, target.url.c_str());
@@ -35,7 +48,9 @@ void set_place(CURL* easy, const HttpTarget& target) {
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
   if (!target.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target.ca_file.c_str());
-  if (!target.proxy.empty()) curl_easy_setopt(easy, CURLOPT_PROXY, target.proxy.c_str());
+  if (const std::string proxy = proxy_of(target); !proxy.empty()) {
+    curl_easy_setopt(easy, CURLOPT_PROXY, proxy.c_str());
+  }
   // A proxy's answer to CONNECT is not the server's: neither its status nor its headers count.
   curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 }
@@ -46,9 +61,8 @@ void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated, bool
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(connect_timeout_s * 1e3));
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);  // spread over what a name stands for
+  // Perhaps another server, unless the addresses are given.
   if (is_repeated) {
-    curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
-    // And perhaps another server, unless the addresses are given.
     curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, has_addresses ? kAddressesAgeS : 0L);
   }
 }
@@ -92,6 +106,14 @@ void set_request(CURL* easy, const HttpTarget& target, curl_slist* headers, curl
     curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses);
     curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 0L);  // they are in their order
   }
+}
+
+void set_new_connection(CURL* easy) { curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L); }
+
+bool has_new_connection(CURL* easy) {
+  long made = 0;
+  curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &made);
+  return made > 0;
 }
 
 std::string address_of(CURL* easy) {

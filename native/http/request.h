@@ -32,9 +32,15 @@ CurlList headers_of(const RangeRequest& asked, const HttpTarget& target,
 
 // Forgets the handle's last request, and keeps its connections. `headers` must outlive the request.
 // `addresses`: what the host stands for (net/address_book.h), as long as the request, or null.
-// `is_repeated`: on a new connection, to an address that is looked up anew.
+// `is_repeated`: a new connection goes to an address that is looked up anew.
 void set_request(CURL* easy, const HttpTarget& target, curl_slist* headers, curl_slist* addresses,
                  double connect_timeout_s, bool is_repeated);
+
+// Has that request make a connection, although others may be there.
+void set_new_connection(CURL* easy);
+
+// Whether it made one.
+bool has_new_connection(CURL* easy);
 
 // Has that request ask for these bytes alone.
 void set_range(CURL* easy, const RangeRequest& asked);

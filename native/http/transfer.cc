@@ -82,9 +82,12 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   stall_watch_.start(now, block_.received, received_bytes_);
   headers_ = headers_of(asked_, *target_,
                         asks_for_checksum_ ? object.answer_checksum()->request_header : "");
-  addresses_ = addresses_of(*target_, now, block_.attempts > 1);
+  const bool is_repeated = block_.attempts > 1;
+  addresses_ = addresses_of(*target_, now, is_repeated);
   set_request(easy_.get(), *target_, headers_.get(), addresses_.get(), timeouts_.connect_timeout_s,
-              block_.attempts > 1);
+              is_repeated);
+  // The one before may have been stale, or have led to a server that is sick.
+  if (is_repeated && !block_.is_for_known_connection) set_new_connection(easy_.get());
   set_range(easy_.get(), asked_);
   set_callbacks();
 }

@@ -708,9 +708,10 @@ def test_requests_and_reads_go_through_the_proxy_that_an_option_names(two_server
     assert source.proxy == f"http://{urlsplit(first.url).netloc}"
 
 
-def test_a_proxy_of_the_environment_is_obeyed(two_servers, monkeypatch):
+@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "ALL_PROXY"])
+def test_a_proxy_of_the_environment_is_obeyed(two_servers, monkeypatch, name):
     first, second = two_servers
-    monkeypatch.setenv("http_proxy", f"http://{urlsplit(first.url).netloc}")
+    monkeypatch.setenv(name, f"http://{urlsplit(first.url).netloc}")
     monkeypatch.setenv("no_proxy", "")
     source_of(second.url)
     assert first.requests[0].path == second.url

@@ -288,20 +288,29 @@ def test_an_unknown_authority_is_refused_and_the_right_one_accepted(tmp_path):
         assert read_all(HttpSource(server.url, ca_file=str(ca_file)))[0] == DATA
 
 
-@pytest.mark.parametrize("way", ["source", "environment"])
+@pytest.mark.parametrize("way", ["source", "http_proxy", "HTTP_PROXY"])
 def test_a_proxy_is_asked_instead_of_the_host(monkeypatch, way):
     with ScriptedServer(DATA) as proxy:
         address = proxy.url.removesuffix("/object")
-        if way == "environment":
-            monkeypatch.setenv("http_proxy", address)
+        if way != "source":
+            monkeypatch.setenv(way, address)
         source = HttpSource("http://storage.invalid/object", proxy=address if way == "source" else None)
         assert read_all(source)[0] == DATA
     assert {request.path for request in proxy.requests} == {"http://storage.invalid/object"}
 
 
-def test_a_host_in_no_proxy_is_asked_directly(monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY"])
+def test_a_host_in_no_proxy_is_asked_directly(monkeypatch, name):
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with ScriptedServer(DATA) as server:
+        assert read_from(server)[0] == DATA
+
+
+def test_the_proxy_that_a_web_servers_client_names_is_not_asked(monkeypatch):
+    """A CGI program gets the header ``Proxy`` of a request as HTTP_PROXY."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("REQUEST_METHOD", "GET")
     with ScriptedServer(DATA) as server:
         assert read_from(server)[0] == DATA
 

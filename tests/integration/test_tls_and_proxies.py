@@ -10,7 +10,9 @@ import zlib
 from dataclasses import replace
 
 import pytest
+from servers.background import served
 from servers.scripted_http import ScriptedServer
+from servers.scripted_proxy import refusing_proxy
 
 import streamer
 from streamer import Options
@@ -220,6 +222,33 @@ def test_a_refusal_of_the_proxy_is_its_own_and_no_answer_of_the_server_regressio
     assert caught.value.status == int(status[:3])
     assert (len(proxy.heads) == 1) == (attempts == 1)
     assert server.requests == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_a_proxy_that_makes_no_tunnel_is_told_as_the_proxy(secure, monkeypatch, kind, status):
+    """A proxy's 401 was told as the server's: a user would have sent it the server's login."""
+    server, source = secure()
+    monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)
+    uri, options = options_of(kind, server.port, source.ca_file)
+    with refusing_proxy(status) as proxy, served(proxy):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:wrong@127.0.0.1:{proxy.server_port}")
+        with pytest.raises(errors.StorageError, match=r"The proxy (wants credentials|makes no connection)") as caught:
+            streamer.load(uri, storage_options=options)
+    assert isinstance(caught.value, errors.CredentialsError) == (status != 403)
+    assert "wrong" not in str(caught.value)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("kind", ["https", "s3", "gs"])
+def test_a_socks_proxy_is_refused_at_once(secure, monkeypatch, kind):
+    """The engine could use one, the lookups could not: they took it for another, or for a host."""
+    server, source = secure()
+    monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)
+    monkeypatch.setenv("HTTPS_PROXY", "socks5h://127.0.0.1:1080")
+    uri, options = options_of(kind, server.port, source.ca_file)
+    with pytest.raises(errors.OptionError, match="SOCKS"):
+        streamer.load(uri, storage_options=options)
 
 
 def test_a_server_that_resets_handshakes_for_a_while_is_waited_for(secure):

@@ -143,10 +143,10 @@ def test_an_expired_sas_is_told_by_its_own_date(expires_at_s: float | None, says
         (network(aiohttp.ClientProxyConnectionError(KEY, OSError("no"))), ConnectError, "proxy"),
         (
             network(
-                aiohttp.ClientHttpProxyError(aiohttp.RequestInfo(URL(SECRET_URL), "GET", {}), ()),  # type: ignore[arg-type]
+                aiohttp.ClientHttpProxyError(aiohttp.RequestInfo(URL(SECRET_URL), "GET", {}), (), status=403),  # type: ignore[arg-type]
                 ServiceResponseError,
             ),
-            ConnectError,
+            HttpStatusError,
             "proxy",
         ),
         (network(aiohttp.InvalidURL(SECRET_URL)), ConnectError, "No connection"),

@@ -1,0 +1,83 @@
+"""Servers that serve few connections at a time, and refuse others or let them wait."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from servers.scripted_http import Answer, Request, ScriptedServer
+
+import streamer
+from streamer import Options
+
+CONNECTIONS = 4
+# Small requests, so that every reactor asks for more at a time than the server serves.
+OPTIONS = Options(block_bytes=64 << 10, http_reactors=2, http_in_flight=16, block_deadline_s=20, first_byte_timeout_s=1)
+
+
+class Served:
+    """The connections that a server has open, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._handlers: list[BaseHTTPRequestHandler] = []
+        self._lock = threading.Lock()
+
+    def __contains__(self, handler: BaseHTTPRequestHandler) -> bool:
+        """Whether this one is among the first of those that are open."""
+        with self._lock:
+            if handler not in self._handlers:
+                self._handlers.append(handler)
+            self._handlers = [each for each in self._handlers if each.connection.fileno() != -1]
+            return handler in self._handlers[:CONNECTIONS]
+
+
+def refuse(answer: Answer, served: Served, stopping: threading.Event) -> None:
+    """Answer as nginx does beyond ``limit_conn``."""
+    answer.become(503, b"too many connections")
+    answer.handler.close_connection = True
+
+
+def delay(answer: Answer, served: Served, stopping: threading.Event) -> None:
+    """Answer when another connection has ended, as a server does that has one process for each."""
+    while answer.handler not in served and not stopping.wait(0.01):
+        if has_left(answer.handler.connection):
+            answer.handler.close_connection = True
+            return
+
+
+def has_left(client: socket.socket) -> bool:
+    is_readable = bool(select.select([client], [], [], 0)[0])
+    return is_readable and client.recv(1, socket.MSG_PEEK) == b""
+
+
+@contextmanager
+def server_of(path: Path, beyond: Callable[[Answer, Served, threading.Event], None]) -> Iterator[ScriptedServer]:
+    served = Served()
+
+    def script(request: Request, answer: Answer) -> None:
+        if answer.handler not in served:
+            beyond(answer, served, server.stopping)
+
+    with ScriptedServer(path.read_bytes(), script) as server:
+        server.answers_head = True
+        yield server
+
+
+@pytest.mark.parametrize("beyond", [refuse, delay])
+def test_a_server_of_few_connections_is_read_over_those_that_it_serves(tmp_path, beyond):
+    path = tmp_path / "model.safetensors"
+    saved = {f"layer.{number}": torch.randint(0, 256, (256 << 10,), dtype=torch.uint8) for number in range(32)}
+    save_file(saved, path)
+    with server_of(path, beyond) as server:
+        loaded = streamer.load(server.url, options=OPTIONS)
+        asked = len(server.requests)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
+    assert asked < 4 * (path.stat().st_size / OPTIONS.block_bytes)
