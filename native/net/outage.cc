@@ -11,9 +11,13 @@ namespace {
 constexpr std::uint64_t kInARow = 3;  // one or two are bad luck
 constexpr std::uint64_t kShare = 4;
 constexpr double kTogetherS = 1;
+// Refusals are too much where there are three for each good answer. One of four servers behind an
+// address that refuses everything is a matter of the window, and no reason to leave all alone.
+constexpr std::uint64_t kRefusalsOfGood = 3;
 // The last outage is not over where the first answer after its probe is a refusal again. To ask for
-// four good answers made twice as many outages of one refusal in twenty, as each begins anew.
-constexpr std::uint64_t kFewGood = 2;
+// more good answers made more outages, as each begins anew: with two, three times as many where a
+// quarter is refused.
+constexpr std::uint64_t kFewGood = 1;
 
 // How long the n-th probe waits for its answer: first * 2^n, so that a slow server is heard at
 // last.
@@ -124,8 +128,10 @@ bool Outage::is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint no
   const std::uint64_t failed = failures_.size();
   const std::uint64_t good = good_ - failures_.front().good_before;
   const std::uint64_t many = std::max(kInARow, in_flight / kShare);
-  const std::uint64_t in_a_row = kind == FailureKind::kThrottle ? many : kInARow;
-  return failed_in_a_row_ >= in_a_row || (failed >= many && failed * kShare >= failed + good);
+  const bool is_refusal = kind == FailureKind::kThrottle;
+  const std::uint64_t in_a_row = is_refusal ? many : kInARow;
+  const std::uint64_t most_good = is_refusal ? failed / kRefusalsOfGood : failed * (kShare - 1);
+  return failed_in_a_row_ >= in_a_row || (failed >= many && good <= most_good);
 }
 
 // A server that refuses one request of many wants fewer at a time, and no pause.

@@ -2,9 +2,9 @@
 //
 // An outage is one event, however many requests it hits. It begins when three requests in a row
 // fail, or within a second as many as a quarter of those in flight, and no fewer than one in four.
-// A throttle (429, 503) opens it alone where it names a time (Retry-After), or before two good
-// answers since the last outage; else it is one refusal among many good answers, and a matter of
-// the window (request_window.h).
+// A throttle (429, 503) opens it alone where it names a time (Retry-After), or before a good answer
+// since the last outage, and several where they are three in four; else they are refusals among
+// good answers, and a matter of the window (request_window.h).
 // While it lasts nothing is sent but one probe at a time, after pauses that grow, with full jitter.
 // The first probe that is answered well ends it. What was under way at its beginning and fails too
 // belongs to it, whenever that comes to light. (docs/reliability.md, "Outages")

@@ -124,16 +124,27 @@ TEST_CASE("a refusal alone is no outage where nothing else is in flight, and thr
   CHECK(refuse(outage, 4, 1));
 }
 
-TEST_CASE("a refusal opens it where there were few good answers before, or since the last outage") {
+TEST_CASE("a refusal opens it where there was no good answer before, or since the last outage") {
   Outage outage;
-  answer(outage, 0, 1);
   CHECK(refuse(outage, 0, 64));
   answer(outage, 1, 1);  // ends it
-  answer(outage, 1, 1);
   CHECK(refuse(outage, 1, 64));
   answer(outage, 2, 1);
-  answer(outage, 2, 2);
+  answer(outage, 2, 1);
   CHECK_FALSE(refuse(outage, 2, 64));
+}
+
+TEST_CASE("refusals open it where three in four are refused within a second") {
+  for (const int good : {1, 2}) {
+    Outage outage;
+    answer(outage, 0, 100);
+    bool is_open = false;
+    for (int i = 0; i < 16 && !is_open; ++i) {
+      is_open = refuse(outage, 0, 64);
+      if (i % 4 < good) answer(outage, 0, 1);
+    }
+    CHECK(is_open == (good == 1));
+  }
 }
 
 TEST_CASE("refusals in a row open it where they are a quarter of what is in flight") {
