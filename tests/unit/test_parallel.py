@@ -20,7 +20,8 @@ def test_answers_come_in_the_order_of_the_questions():
     assert in_parallel(slow_first, [], role="test") == []
 
 
-def test_many_questions_are_asked_at_a_time_and_no_thread_is_left():
+def test_many_questions_are_asked_at_a_time_and_no_thread_is_left(monkeypatch):
+    monkeypatch.setattr(parallel, "BUSY_S", 10)  # this machine may be
     together = threading.Barrier(64)
     in_parallel(lambda _: together.wait(10), range(64), role="test")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("streamer-test")]
@@ -102,6 +103,20 @@ def test_of_failures_at_the_same_time_the_one_of_the_first_question_is_raised():
 def test_calls_that_wait_for_no_answer_share_one_thread(monkeypatch):
     monkeypatch.setattr(parallel, "AT_ONCE_S", 60.0)  # however slow this machine is
     assert len(set(in_parallel(lambda _: threading.get_ident(), range(1000), role="test"))) == 1
+
+
+def test_no_more_threads_are_started_than_the_interpreter_has_time_for():
+    deadline = time.monotonic() + 60
+    seen = set()
+
+    def calculate(number):
+        seen.add(threading.current_thread().name)
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until and time.monotonic() < deadline:
+            pass
+
+    in_parallel(calculate, range(90), role="test")
+    assert len(seen) < 64
 
 
 def test_calls_that_wait_for_no_answer_are_given_up_in_time():
