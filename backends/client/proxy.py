@@ -32,7 +32,7 @@ def environment_proxy(url: str) -> str | None:
     proxy = proxies.get(place.scheme)
     if proxy:
         check_proxy(proxy)
-    elif not _is_of_socks(proxies.get("all", "")):  # which is for other programs, and never counted here
+    elif not _is_of_socks(proxies.get("all", "")):  # such a one is often meant for other programs
         proxy = proxies.get("all")
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 

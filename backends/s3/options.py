@@ -17,7 +17,7 @@ from s3fs import S3FileSystem
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
-from streamer.backends.client.proxy import check_proxy
+from streamer.backends.client.proxy import check_proxy, environment_proxy
 from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
 from streamer.backends.s3.ca_files import ca_file_of
@@ -30,6 +30,8 @@ __all__ = ["check_trust", "endpoint_of", "fill_times", "filled_options"]
 
 # The first attempt, one for a connection that was closed while idle, one for a server that restarts.
 RETRIES = {"mode": "standard", "total_max_attempts": 3}
+
+_AMAZON = "https://s3.amazonaws.com"  # or a host below it, of which NO_PROXY knows no more
 
 _KEYS_OF_CLIENT = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _KINDS: Kinds = {
@@ -78,6 +80,11 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     # They get no name: a traceback with locals would show the password.
     if set("@?#") & set((options.get("endpoint_url") or "") + (options["client_kwargs"].get("endpoint_url") or "")):
         raise OptionError("endpoint_url cannot hold a user, password or query: botocore would show it in its messages")
+    proxies = options["config_kwargs"].get("proxies")
+    for proxy in (proxies or {}).values():
+        check_proxy(str(proxy))
+    if not proxies:
+        environment_proxy(endpoint_of(options, environment) or _AMAZON)  # refuses one that cannot be used
     return options
 
 
@@ -145,16 +152,9 @@ def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environ
     return not (named or configured or options.get("cache_regions"))
 
 
-def _proxies_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """Find those that botocore finds, in either case."""
-    return {name: value for name, value in environment.items() if name.lower() in ("http_proxy", "https_proxy")}
-
-
 def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     config = SecretOptions(options.get("config_kwargs"))
     config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default
-    for proxy in (config.get("proxies") or _proxies_in(environment)).values():
-        check_proxy(str(proxy))
     if "AWS_MAX_ATTEMPTS" not in environment and "AWS_RETRY_MODE" not in environment:
         config.setdefault("retries", dict(RETRIES))
     return config

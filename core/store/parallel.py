@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 # A thousand objects that are asked for one by one cost 16 round trips; more threads would wait for each other here.
 MOST_AT_ONCE = 64
-MOST_LARGE = 16
+MOST_LARGE = 16  # of calls that read a whole file each
 # Calls of which a thread makes so many in this time wait for no answer: files that are looked at, URLs that are signed.
 # More threads would only take the interpreter from each other, and a thousand signatures took four times as long.
 AT_ONCE_S = 0.001

@@ -115,7 +115,7 @@ class HttpReactor {
   TimePoint next_deadline_check_{};
   bool is_lane_finished_ = false;
   bool is_leaving_ = false;    // no connection can be made; other reactors have some
-  bool may_have_idle_ = true;  // connections
+  bool may_have_idle_ = true;  // connections that no request uses now
   bool is_reusable_ = false;   // the connections are worth keeping, and in order
 };
 

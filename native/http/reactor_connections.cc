@@ -11,7 +11,7 @@ namespace {
 
 // In each reactor, also where the next one reads less.
 constexpr std::size_t kConnectionsKept = 64;
-constexpr double kDescriptorPollS = 0.02;  // how soon a block is looked at again that found none
+constexpr double kDescriptorPollS = 0.02;  // before a block that found none is tried again
 // A name server that answered libcurl this fast will answer us as fast; one that did not has failed
 // by being slow, and would hold up every other request of this thread.
 constexpr double kPromptLookupS = 0.5;

@@ -251,6 +251,19 @@ def test_a_socks_proxy_is_refused_at_once(secure, monkeypatch, kind):
         streamer.load(uri, storage_options=options)
 
 
+@pytest.mark.parametrize("kind", ["https", "s3", "gs"])
+def test_a_socks_proxy_is_none_for_a_host_in_no_proxy(secure, monkeypatch, kind):
+    server, source = secure()
+    monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)
+    monkeypatch.setenv("HTTPS_PROXY", "socks5h://127.0.0.1:1080")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    uri, options = options_of(kind, server.port, source.ca_file)
+    with pytest.raises(errors.StreamerError) as caught:  # the server has no checkpoint
+        streamer.load(uri, storage_options=options)
+    assert "SOCKS" not in str(caught.value)
+    assert server.requests
+
+
 def test_a_server_that_resets_handshakes_for_a_while_is_waited_for(secure):
     """A handshake that is cut is a lost connection, once the server's certificate was seen to be good."""
     server, source = secure()
