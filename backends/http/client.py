@@ -37,7 +37,7 @@ T = TypeVar("T")
 DEFAULT_LIMITS = Limits()
 ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address
 LONGEST_PAUSE_S = 1.0  # that a server may demand; core/outages/patience.py waits for longer ones
-IDLE_S = 2.0  # between two lookups; then the server may need the connections for the data, as some limit their number
+IDLE_S = 1.0  # between two lookups; then the server may need the connections for the data, as some limit their number
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
 
 

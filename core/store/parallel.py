@@ -21,6 +21,9 @@ Result = TypeVar("Result")
 # A thousand objects that are asked for one by one cost 16 round trips; more threads would wait for each other here.
 MOST_AT_ONCE = 64
 MOST_LARGE = 16  # of calls that read a whole file each
+# So many at first, and twice as many once each thread has had an answer: a server of few processes lets all other
+# connections wait until these are closed.
+FIRST_AT_ONCE = 16
 # Calls of which a thread makes so many in this time wait for no answer: files that are looked at, URLs that are signed.
 # More threads would only take the interpreter from each other, and a thousand signatures took four times as long.
 AT_ONCE_S = 0.001
@@ -69,7 +72,9 @@ class _Requests(Generic[Argument, Result]):
         self._arguments = arguments
         self._most = most
         self._lock = threading.Lock()
+        self._has_news = threading.Condition(self._lock)  # of the two below
         self._next = 0
+        self._threads_answered = 0
         self._results: dict[int, Result] = {}
         self._failures: dict[int, BaseException] = {}
 
@@ -84,8 +89,7 @@ class _Requests(Generic[Argument, Result]):
                 if thread.is_alive():
                     raise AnswerTimeoutError
         except BaseException:  # Ctrl-C
-            with self._lock:
-                self._next = len(self._arguments)
+            self._take_no_more()
             raise
         if self._failures:
             raise self._failures[min(self._failures)]
@@ -97,6 +101,8 @@ class _Requests(Generic[Argument, Result]):
             began = time.monotonic()
             if give_up_at is not None and began > give_up_at:
                 return
+            if number >= FIRST_AT_ONCE and number.bit_count() == 1:
+                self._wait_for_answers(number, give_up_at)
             thread = threading.Thread(target=self._work, name=f"streamer-{role}{number}", daemon=True)
             try:
                 thread.start()
@@ -118,18 +124,42 @@ class _Requests(Generic[Argument, Result]):
             calls = len(self._results)
             thread.join(AT_ONCE_S)
 
+    def _wait_for_answers(self, threads: int, give_up_at: float | None) -> None:
+        """Wait until so many threads have had an answer, or all calls are made."""
+        timeout_s = None if give_up_at is None else give_up_at - time.monotonic()
+        with self._has_news:
+            self._has_news.wait_for(lambda: self._threads_answered == threads or self._is_all_taken(), timeout_s)
+
     def _work(self) -> None:
+        answers = 0
         while (index := self._take()) is not None:
             try:
                 self._results[index] = self._request(self._arguments[index])
             except BaseException as error:  # raised again in `run`
                 self._failures[index] = error
-                with self._lock:
-                    self._next = len(self._arguments)
+                self._take_no_more()
+            answers += 1
+            if answers == 1:
+                self._note_answered_thread()
+
+    def _note_answered_thread(self) -> None:
+        with self._has_news:
+            self._threads_answered += 1
+            self._has_news.notify()
 
     def _take(self) -> int | None:
-        with self._lock:
-            if self._next >= len(self._arguments):
+        with self._has_news:
+            if self._is_all_taken():
                 return None
             self._next += 1
+            if self._is_all_taken():
+                self._has_news.notify()
             return self._next - 1
+
+    def _take_no_more(self) -> None:
+        with self._has_news:
+            self._next = len(self._arguments)
+            self._has_news.notify()
+
+    def _is_all_taken(self) -> bool:
+        return self._next >= len(self._arguments)

@@ -65,6 +65,13 @@ class InFlightWindow {
     size_ = std::min(size_, max_size_);
   }
 
+  // No more than `count`, of which the server serves no more at a time, until a while has passed.
+  void shrink(unsigned count, TimePoint now) {
+    size_ = std::max(1U, std::min(size_, count));
+    trial_.reset();
+    rests_until_ = after(now, kLongRestS);
+  }
+
   // Forget what was observed: not all of the window is in use, so more room would not be either.
   void restart(TimePoint now, ReceivedBytes received) {
     asleep_s_ = 0;
@@ -89,6 +96,7 @@ class InFlightWindow {
   static constexpr double kJudgedS = 0.15;  // other work on the processors evens out
   static constexpr double kReserve = 1.25;  // what a trial brought is not exact
   static constexpr double kRestS = 2;
+  static constexpr double kLongRestS = 5;  // a try costs each request of it seconds
 
   // A window that is larger than it was, and what it brought before, in bytes per second.
   struct Trial {

@@ -119,6 +119,18 @@ TEST_CASE("a limit learnt later holds, and leaves room for one") {
   CHECK(window.size() == 1);
 }
 
+TEST_CASE("a window that is shrunk stays so for a while, and leaves room for one") {
+  Reactor reactor(30);
+  reactor.window.shrink(2, Clock::now());
+  CHECK(reactor.window.size() == 2);
+  reactor.run(80, 0.9, 50e6);  // almost five seconds
+  CHECK(reactor.window.size() == 2);
+  reactor.run(10, 0.9, 50e6);
+  CHECK(reactor.window.size() > 2);
+  reactor.window.shrink(0, Clock::now());
+  CHECK(reactor.window.size() == 1);
+}
+
 TEST_CASE("the limit may be below the first size") { CHECK(InFlightWindow(1, {}).size() == 1); }
 
 }  // namespace

@@ -139,6 +139,7 @@ void HttpReactor::send(Block block, HttpObject& object, std::shared_ptr<const Ht
                     flight.ticket.first_byte_s);
   if (flight.partner != nullptr) active_.at(flight.partner).partner = transfer;
   active_.emplace(transfer, std::move(flight));
+  connections_ = std::max(connections_, active_.size());
   check(curl_multi_add_handle(multi_.get(), transfer->handle()));
 }
 
@@ -168,11 +169,12 @@ void HttpReactor::enforce_deadlines() {
     auto error = transfer->check_deadlines(now, active_.size(), block_deadline_s_);
     if (error) settle(*transfer, std::move(error));
   }
+  leave_unserved_connections(now);
   hedge_slow_ones(now);
 }
 
 void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error) {
-  Flight flight = release(transfer);
+  Flight flight = release(transfer, !error || error->http_status != 0);
   Endpoint& endpoint = *transfer.target()->endpoint;
   const TimePoint now = Clock::now();
   bool is_of_outage = false;
@@ -187,6 +189,7 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     const double seconds = seconds_between(flight.started, now);
     const bool is_full_size = transfer.block().size() * 2 >= full_size_bytes_;
     endpoint.finish_well(flight.ticket, seconds, is_full_size, now);
+    if (!transfer.has_new_connection()) endpoint.answered_again.note(flight.started);
     if (transfer.block().attempts == 1 && !flight.hedge) {
       record_answer(transfer, is_full_size, now);
     }
@@ -236,7 +239,8 @@ void HttpReactor::ask_refresh(HttpObject& object, std::uint32_t source) {
   scheduler_.ask_refresh(source);
 }
 
-HttpReactor::Flight HttpReactor::release(HttpTransfer& transfer) {
+HttpReactor::Flight HttpReactor::release(HttpTransfer& transfer, bool keeps_connection) {
+  if (!keeps_connection && connections_ > 0) --connections_;
   curl_multi_remove_handle(multi_.get(), transfer.handle());
   Flight flight = std::move(active_.extract(&transfer).mapped());
   idle_.push_back(&transfer);

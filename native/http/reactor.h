@@ -73,6 +73,10 @@ class HttpReactor {
   void drive();
   void use(MultiHandle multi);
   void leave_idle_connections();
+  void leave_unserved_connections(TimePoint now);
+  static bool waits_unserved(const HttpTransfer& transfer, const Flight& flight, TimePoint now);
+  bool is_another_served(const HttpTransfer& transfer, const Flight& flight) const;
+  void leave_unserved(HttpTransfer& transfer, TimePoint now);
   void start_blocks();
   void perform();
   void start(Block block, TimePoint now);
@@ -92,7 +96,7 @@ class HttpReactor {
   void sleep();
   bool has_room() const { return active_.size() < window_.size(); }
   void ask_refresh(HttpObject& object, std::uint32_t source);
-  Flight release(HttpTransfer& transfer);
+  Flight release(HttpTransfer& transfer, bool keeps_connection);
   int poll_timeout_ms() const;
 
   Scheduler& scheduler_;
@@ -111,6 +115,7 @@ class HttpReactor {
   std::uint64_t full_size_bytes_ = 0;  // of the largest block so far
   std::uint64_t received_bytes_ = 0;   // by all transfers, since the start
   std::uint64_t counted_bytes_ = 0;    // of those, what the counters have
+  std::size_t connections_ = 0;        // as many as were in use at a time, and were not closed
   std::optional<TimePoint> retry_at_;
   TimePoint next_deadline_check_{};
   bool is_lane_finished_ = false;

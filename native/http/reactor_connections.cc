@@ -1,5 +1,6 @@
 // The part of the reactor that knows of connections: which it keeps, and what it does without one.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/descriptors.h"
@@ -12,6 +13,10 @@ namespace {
 // In each reactor, also where the next one reads less.
 constexpr std::size_t kConnectionsKept = 64;
 constexpr double kDescriptorPollS = 0.02;  // before a block that found none is tried again
+// How long a request may wait on a new connection while others are answered: longer than a server
+// takes to start a process for it, and than most requests take as a whole.
+constexpr double kPatienceS = 2;
+constexpr double kTimesUsual = 4;
 // A name server that answered libcurl this fast will answer us as fast; one that did not has failed
 // by being slow, and would hold up every other request of this thread.
 constexpr double kPromptLookupS = 0.5;
@@ -31,6 +36,54 @@ void HttpReactor::leave_idle_connections() {
   if (!may_have_idle_ || !active_.empty() || !server_->outage()) return;
   may_have_idle_ = false;
   use(new_multi());
+}
+
+// Some servers have a process or a place for each connection, and let those beyond wait until one
+// of the others ends, which is when the load does. What was asked for on these is asked for again
+// on one that is served, by this reactor or by another, and no more than these are used for a
+// while.
+void HttpReactor::leave_unserved_connections(TimePoint now) {
+  std::vector<HttpTransfer*> unserved;
+  for (const auto& [transfer, flight] : active_) {
+    if (!waits_unserved(*transfer, flight, now)) continue;
+    KeptConnections::of_process().leave(*transfer->target()->endpoint);
+    if (is_another_served(*transfer, flight)) unserved.push_back(transfer);
+  }
+  if (unserved.empty()) return;
+  for (HttpTransfer* transfer : unserved) leave_unserved(*transfer, now);
+  window_.shrink(static_cast<unsigned>(connections_), now);
+  if (connections_ == 0) is_leaving_ = is_leaving_ || counters_.reactors.leave_to_others();
+}
+
+// It was never answered, on a connection of its own. Each time it may wait twice as long as before:
+// of some objects the answer takes longer to begin.
+bool HttpReactor::waits_unserved(const HttpTransfer& transfer, const Flight& flight,
+                                 TimePoint now) {
+  const bool has_duplicate = flight.partner != nullptr && !flight.hedge;
+  if (has_duplicate) return false;  // that goes first
+  const double waited_s = seconds_between(flight.started, now);
+  const double patience_s = std::ldexp(kPatienceS, transfer.block().times_unserved);
+  if (waited_s < patience_s || !transfer.was_silent_anew()) return false;
+  return waited_s > transfer.target()->endpoint->slow_after_s().value_or(0) * kTimesUsual;
+}
+
+// A connection that is there has nothing to do, or what was asked for on one was answered, not long
+// before or later.
+bool HttpReactor::is_another_served(const HttpTransfer& transfer, const Flight& flight) const {
+  return connections_ > active_.size() ||
+         transfer.target()->endpoint->answered_again.value() > after(flight.started, -kPatienceS);
+}
+
+// Not a failure of the request: nobody looked at it.
+void HttpReactor::leave_unserved(HttpTransfer& transfer, TimePoint now) {
+  Flight flight = release(transfer, false);
+  transfer.target()->endpoint->cancel(flight.ticket);
+  if (flight.hedge) return settle_duplicate(std::move(flight), false);
+  Block block = transfer.take_block();
+  block.is_for_known_connection = true;
+  ++block.times_unserved;
+  --block.attempts;
+  scheduler_.requeue(Lane::kHttp, std::move(block), now);
 }
 
 // Tells apart what libcurl has one word for.

@@ -43,7 +43,7 @@ void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
 }
 
 void HttpReactor::cancel(HttpTransfer& transfer) {
-  const Flight flight = release(transfer);
+  const Flight flight = release(transfer, false);
   transfer.target()->endpoint->cancel(flight.ticket);
 }
 

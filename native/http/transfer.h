@@ -57,8 +57,9 @@ class HttpTransfer {
   std::string address() const { return address_of(easy_.get()); }
   // It was asked, and said nothing at all.
   bool was_silent() const { return head_.status == 0; }
-  // So it was, on a connection made for it: the server may serve no more of them at a time.
-  bool was_silent_anew() const { return was_silent() && has_new_connection(easy_.get()); }
+  bool has_new_connection() const { return streamer::has_new_connection(easy_.get()); }
+  // Nor did it say anything before: the server may serve no more connections at a time.
+  bool was_silent_anew() const { return was_silent() && has_new_connection(); }
   // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
   double remaining_s(double elapsed_s) const;
 

@@ -18,6 +18,7 @@
 
 #include "net/address_book.h"
 #include "net/latency_record.h"
+#include "net/latest_time.h"
 #include "net/outage.h"
 #include "net/request_size.h"
 #include "net/request_window.h"
@@ -54,6 +55,8 @@ class Endpoint {
         has_answered_(has_answered) {}
 
   const std::shared_ptr<AddressBook> addresses;  // of a URL's host
+  // When a request was sent that was answered, on a connection that had answered others.
+  LatestTime answered_again;
 
   const std::string& name() const { return name_; }
 

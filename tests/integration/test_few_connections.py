@@ -18,15 +18,16 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 import streamer
 from streamer import Options
 
-CONNECTIONS = 4
 # Small requests, so that every reactor asks for more at a time than the server serves.
-OPTIONS = Options(block_bytes=64 << 10, http_reactors=2, http_in_flight=16, block_deadline_s=20, first_byte_timeout_s=1)
+# A server that lets a request wait has the default first-byte time-out, 30 s, to do so: that is no way out.
+OPTIONS = Options(block_bytes=64 << 10, http_reactors=2, http_in_flight=16, block_deadline_s=25)
 
 
 class Served:
     """The connections that a server has open, in the order in which they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._handlers: list[BaseHTTPRequestHandler] = []
         self._lock = threading.Lock()
 
@@ -36,7 +37,7 @@ class Served:
             if handler not in self._handlers:
                 self._handlers.append(handler)
             self._handlers = [each for each in self._handlers if each.connection.fileno() != -1]
-            return handler in self._handlers[:CONNECTIONS]
+            return handler in self._handlers[: self._most]
 
 
 def refuse(answer: Answer, served: Served, stopping: threading.Event) -> None:
@@ -59,8 +60,10 @@ def has_left(client: socket.socket) -> bool:
 
 
 @contextmanager
-def server_of(path: Path, beyond: Callable[[Answer, Served, threading.Event], None]) -> Iterator[ScriptedServer]:
-    served = Served()
+def server_of(
+    path: Path, connections: int, beyond: Callable[[Answer, Served, threading.Event], None]
+) -> Iterator[ScriptedServer]:
+    served = Served(connections)
 
     def script(request: Request, answer: Answer) -> None:
         if answer.handler not in served:
@@ -71,12 +74,12 @@ def server_of(path: Path, beyond: Callable[[Answer, Served, threading.Event], No
         yield server
 
 
-@pytest.mark.parametrize("beyond", [refuse, delay])
-def test_a_server_of_few_connections_is_read_over_those_that_it_serves(tmp_path, beyond):
+@pytest.mark.parametrize(("beyond", "connections"), [(refuse, 4), (delay, 4), (delay, 1)])
+def test_a_server_of_few_connections_is_read_over_those_that_it_serves(tmp_path, beyond, connections):
     path = tmp_path / "model.safetensors"
     saved = {f"layer.{number}": torch.randint(0, 256, (256 << 10,), dtype=torch.uint8) for number in range(32)}
     save_file(saved, path)
-    with server_of(path, beyond) as server:
+    with server_of(path, connections, beyond) as server:
         loaded = streamer.load(server.url, options=OPTIONS)
         asked = len(server.requests)
     assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())

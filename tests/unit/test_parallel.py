@@ -22,9 +22,44 @@ def test_answers_come_in_the_order_of_the_questions():
 
 def test_many_questions_are_asked_at_a_time_and_no_thread_is_left(monkeypatch):
     monkeypatch.setattr(parallel, "BUSY_S", 10)  # this machine may be
-    together = threading.Barrier(64)
-    in_parallel(lambda _: together.wait(10), range(64), role="test")
+    running = 0
+    are_all_running = threading.Event()
+    lock = threading.Lock()
+
+    def ask(_):
+        nonlocal running
+        with lock:
+            running += 1
+            if running == 64:
+                are_all_running.set()
+        are_all_running.wait(0.05)
+        with lock:
+            running -= 1
+
+    in_parallel(ask, range(1000), role="test")
+    assert are_all_running.is_set()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("streamer-test")]
+
+
+def test_of_a_server_that_answers_few_at_a_time_no_more_than_the_first_are_left_waiting():
+    few = threading.Semaphore(8)
+    asked = []
+    are_others_answered = threading.Event()
+
+    def ask(number):
+        asked.append(number)
+        if few.acquire(blocking=False):  # a process for each of the first connections, and as long as these last
+            threading.current_thread().is_served = True
+        if not hasattr(threading.current_thread(), "is_served"):
+            assert are_others_answered.wait(10)
+        elif number == 299:
+            are_others_answered.set()
+        else:
+            time.sleep(0.002)
+        return threading.current_thread()
+
+    assert len(set(in_parallel(ask, range(300), role="test"))) == 16
+    assert len(asked) == 300
 
 
 def test_no_more_are_asked_at_a_time_than_wanted():

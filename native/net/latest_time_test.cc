@@ -1,0 +1,18 @@
+#include "net/latest_time.h"
+
+#include <doctest/doctest.h>
+
+namespace streamer {
+namespace {
+
+TEST_CASE("the latest time counts, whenever it is noted") {
+  const TimePoint now = Clock::now();
+  LatestTime latest;
+  CHECK(latest.value() < now);
+  latest.note(after(now, 2));
+  latest.note(after(now, 1));
+  CHECK(latest.value() == after(now, 2));
+}
+
+}  // namespace
+}  // namespace streamer
