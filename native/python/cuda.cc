@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cuda/runtime.h"
+#include "python/gil.h"
 #include "python/registers.h"
 
 namespace py = pybind11;
@@ -14,7 +15,7 @@ namespace {
 
 // Opens the device; the failure, or nothing.
 std::optional<ReadError> open_device(int device) {
-  const py::gil_scoped_release unlocked;
+  const GilReleased unlocked;
   try {
     CudaRuntime::instance().ring(device);
     return std::nullopt;
@@ -32,7 +33,7 @@ std::optional<std::uint64_t> free_bytes(int device) {
 }
 
 std::uint64_t release_pinned() {
-  const py::gil_scoped_release unlocked;
+  const GilReleased unlocked;
   try {
     return CudaRuntime::instance().release_free();
   } catch (const DeviceFailure&) {  // a forked child has none of its own

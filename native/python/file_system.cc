@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "python/gil.h"
 #include "python/registers.h"
 
 namespace py = pybind11;
@@ -19,7 +20,7 @@ void register_file_system(py::module_& module) {
       "file_system_type",
       [](const py::bytes& path) -> std::optional<std::uint32_t> {
         const std::string name = path;
-        const py::gil_scoped_release unlocked;  // a dead server may keep the kernel waiting
+        const GilReleased unlocked;  // a dead server may keep the kernel waiting
         struct statfs status {};
         if (statfs(name.c_str(), &status) != 0) return std::nullopt;
         return static_cast<std::uint32_t>(status.f_type);

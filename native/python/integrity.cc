@@ -11,6 +11,7 @@
 
 #include "integrity/crc.h"
 #include "integrity/digest_plan.h"
+#include "python/gil.h"
 #include "python/registers.h"
 
 namespace py = pybind11;
@@ -30,7 +31,7 @@ std::uint64_t crc_of_buffer(const std::string& name, const py::buffer& data, std
   if (info.ndim != 1 || info.itemsize != 1) throw std::invalid_argument("a checksum is of bytes");
   const std::span bytes(static_cast<const std::byte*>(info.ptr),
                         static_cast<std::size_t>(info.size));
-  const py::gil_scoped_release unlocked;
+  const GilReleased unlocked;
   return compute(code, bytes, before);
 }
 

@@ -5,6 +5,8 @@
 
 #include <atomic>
 
+#include "python/gil.h"
+
 namespace streamer {
 
 // Calls `call(is_interrupted)` without the GIL. It is to ask is_interrupted() now and then, which
@@ -13,12 +15,12 @@ template <typename Call>
 auto call_interruptibly(Call call) {
   std::atomic<bool> has_raised = false;
   const auto is_interrupted = [&has_raised] {
-    const pybind11::gil_scoped_acquire locked;
+    const GilHeld locked;
     if (PyErr_CheckSignals() != 0) has_raised = true;
     return has_raised.load();
   };
   auto result = [&] {
-    const pybind11::gil_scoped_release unlocked;
+    const GilReleased unlocked;
     return call(is_interrupted);
   }();
   if (has_raised) throw pybind11::error_already_set();

@@ -1,4 +1,5 @@
 // Looking at the files of an NFS server, for backends/nfs/store.py alone.
+#include "python/gil.h"
 #include "python/registers.h"
 
 #ifdef STREAMER_HAS_NFS
@@ -74,7 +75,7 @@ void register_nfs(py::module_& module) {
                 [&](const auto& is_interrupted) { return client.list(name, is_interrupted); });
           },
           py::arg("path"))
-      .def("close", &NfsClient::close, py::call_guard<py::gil_scoped_release>());
+      .def("close", &NfsClient::close, py::call_guard<GilReleased>());
 }
 
 #else

@@ -8,6 +8,7 @@
 
 #include "io/huge_pages.h"
 #include "io/page_cache.h"
+#include "python/gil.h"
 #include "python/registers.h"
 
 namespace py = pybind11;
@@ -28,7 +29,7 @@ void register_page_advice(py::module_& module) {
       "Let memory that is going to be filled have huge pages: (address, bytes) of each range.");
   module.def(
       "is_cached", [](int descriptor, off_t offset) { return is_cached(descriptor, offset); },
-      py::arg("descriptor"), py::arg("offset"), py::call_guard<py::gil_scoped_release>(),
+      py::arg("descriptor"), py::arg("offset"), py::call_guard<GilReleased>(),
       "Whether this byte of an open file was in the page cache; it is afterwards.");
 }
 

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include "python/gil.h"
 #include "python/registers.h"
 
 namespace py = pybind11;
@@ -18,7 +19,7 @@ py::buffer_info buffer_of(PythonBlock& block) {
 }  // namespace
 
 void register_python_block(py::module_& module) {
-  using released = py::call_guard<py::gil_scoped_release>;
+  using released = py::call_guard<GilReleased>;
   py::class_<PythonBlock>(module, "PythonBlock", py::buffer_protocol(),
                           "A contiguous range of one object, to be filled by a Python thread.")
       .def_buffer(&buffer_of)

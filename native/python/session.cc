@@ -15,6 +15,7 @@
 
 #include "http/kept_connections.h"
 #include "python/foreign_text.h"
+#include "python/gil.h"
 #include "python/interruptible.h"
 #include "python/registers.h"
 #include "session/python_block.h"
@@ -61,7 +62,7 @@ Delivery wait_interruptibly(Session& session, double timeout_s, std::uint64_t en
   for (double left_s = timeout_s;; left_s -= kSliceS) {
     Delivery delivery;
     {
-      const py::gil_scoped_release unlocked;
+      const GilReleased unlocked;
       delivery = session.wait(std::min(kSliceS, left_s), enough_bytes);
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -74,7 +75,7 @@ Delivery wait_interruptibly(Session& session, double timeout_s, std::uint64_t en
 py::list take(Session& session, const std::vector<std::uint32_t>& items) {
   std::vector<Memory> memories;
   {
-    const py::gil_scoped_release unlocked;  // readers may hold the scheduler's lock
+    const GilReleased unlocked;  // readers may hold the scheduler's lock
     memories = session.take(items);
   }
   py::list result(memories.size());
@@ -105,7 +106,7 @@ void start(Session& session, const py::buffer& items, const py::buffer& spans,
   if (digests) plan.digests = std::move(*digests);
   Session::ConsumerStreams handles;
   for (const auto& [device, number] : streams) handles[device] = stream_of(number);
-  const py::gil_scoped_release unlocked;  // opening a device takes long
+  const GilReleased unlocked;  // opening a device takes long
   session.start(std::move(plan), handles);
 }
 
@@ -113,7 +114,7 @@ void provide(Session& session, std::int32_t device, std::uintptr_t stream,
              const std::vector<std::uint32_t>& items, const std::vector<std::uint64_t>& addresses) {
   std::vector<std::byte*> targets;
   for (const std::uint64_t address : addresses) targets.push_back(address_of(address));
-  const py::gil_scoped_release unlocked;
+  const GilReleased unlocked;
   session.provide(device, stream_of(stream), items, targets);
 }
 
@@ -164,7 +165,7 @@ void add_nfs(Session& session, const std::string& url, std::uint64_t size_bytes,
 void register_session(py::module_& module) {
   py::register_exception<ForkedError>(module, "ForkedError", PyExc_RuntimeError);
 
-  using released = py::call_guard<py::gil_scoped_release>;
+  using released = py::call_guard<GilReleased>;
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",
                                                 "One load; see session/session.h.")
       // Under the GIL, which os.fork() takes too: no child inherits libcurl's start half done.
@@ -206,7 +207,7 @@ void register_session(py::module_& module) {
           py::arg("source"))
       .def("take_python_block",
            [](const std::shared_ptr<Session>& session) -> std::unique_ptr<PythonBlock> {
-             const py::gil_scoped_release unlocked;
+             const GilReleased unlocked;
              return PythonBlock::take(session);
            })
       .def("stats", &stats_of)
