@@ -75,7 +75,9 @@ def is_sound(digest: ObjectDigest, size_bytes: int | None) -> bool:
     """
     value_bytes = {**CHECKSUMS, **HASHES}.get(digest.algorithm)
     ends = [part.end for part in digest.parts]
-    if value_bytes is None or not ends or ends != sorted(set(ends)) or ends[0] <= 0 or ends[-1] != size_bytes:
+    if value_bytes is None or not ends or ends != sorted(set(ends)) or ends[-1] != size_bytes:
+        return False
+    if ends[0] <= 0 and ends != [0]:  # of an empty object
         return False
     if digest.algorithm in HASHES and len(ends) != 1:
         return False

@@ -175,6 +175,17 @@ def test_digests_of_the_storage_are_compared(s3_server: SeaweedServer, tmp_path:
     assert record["files"]["a.bin"]["verified_by"]
 
 
+@pytest.mark.parametrize("algorithm", ["CRC32", "SHA256"])
+def test_an_empty_object_is_an_empty_file_regression(s3_server: SeaweedServer, tmp_path: Path, algorithm: str) -> None:
+    """As ``.gitkeep`` and ``__init__.py`` are; S3 keeps a checksum of these, too."""
+    for key, body in {"empty.txt": b"", "full.txt": b"1"}.items():
+        name = f"empty/{algorithm}/{key}"
+        s3_server.client().put_object(Bucket="private", Key=name, Body=body, ChecksumAlgorithm=algorithm)
+    told = pull(f"s3://private/empty/{algorithm}", tmp_path / "copy", options=s3_server.storage_options())
+    assert (told["exit_code"], told["verified_files"]) == (0, 2), told
+    assert content(tmp_path / "copy") == {"empty.txt": b"", "full.txt": b"1"}
+
+
 def test_a_local_folder_with_a_half_pull_is_refused(model: Path, tmp_path: Path) -> None:
     (model / ".streamer-pull-incomplete").write_text("")
     told = pull(model, tmp_path / "copy")

@@ -54,9 +54,13 @@ class FileDigests:
         self._position += data.nbytes
 
     def finish(self) -> None:
-        """Compare the hash of the whole file; raises as `update`."""
-        if self._hash is not None and self._expected is not None:
+        """Compare what no update could: the hash of the whole file, the checksum of an empty one; raises as `update`."""
+        if self._expected is None:
+            return
+        if self._hash is not None:
             self._compare(0, self._position, self._expected.parts[0].value, self._hash.hexdigest())
+        elif self._position == 0:
+            self._compare(0, 0, self._expected.parts[0].value, self._checksum_of_part())
 
     def _update_parts(self, expected: ObjectDigest, data: memoryview) -> None:
         position = self._position
@@ -67,9 +71,11 @@ class FileDigests:
             position, data = position + some.nbytes, data[some.nbytes :]
             if position == part.end:
                 begin = expected.parts[self._part - 1].end if self._part else 0
-                found = f"{self._of_part:0{2 * CHECKSUMS[expected.algorithm]}x}"
-                self._compare(begin, part.end, part.value, found)
+                self._compare(begin, part.end, part.value, self._checksum_of_part())
                 self._part, self._of_part = self._part + 1, 0
+
+    def _checksum_of_part(self) -> str:
+        return f"{self._of_part:0{2 * CHECKSUMS[str(self.verified_by)]}x}"
 
     def _compare(self, begin: int, end: int, expected: str, found: str) -> None:
         if found != expected:
