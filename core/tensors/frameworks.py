@@ -126,7 +126,7 @@ class TorchFramework:
         dtype = self.dtype(entry)
         shape = self.shape(entry)
         if memory is None:
-            return self._torch.empty(shape, dtype=dtype)
+            return self._torch.empty(shape, dtype=dtype, device="cpu")
         # In place, as a view is a second tensor object: for 100 000 small tensors that costs more than reading them.
         return self._torch.frombuffer(memory, dtype=dtype).resize_(shape)
 

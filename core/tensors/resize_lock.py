@@ -112,7 +112,7 @@ def _flag_offset() -> int | None:
     """
     import torch  # noqa: PLC0415  a target is a torch tensor, so torch is imported
 
-    tensor = torch.empty(1, dtype=torch.uint8)
+    tensor = torch.empty(1, dtype=torch.uint8, device="cpu")
     storage = tensor.untyped_storage()
     before = ctypes.string_at(address_of_storage(storage), INSPECTED_BYTES)
     tensor.numpy()
@@ -129,4 +129,4 @@ def _lock_for_good(tensor: Any, storage: Any) -> None:
     import torch  # noqa: PLC0415  as above
 
     if tensor.device.type == "cpu":
-        torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()

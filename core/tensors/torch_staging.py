@@ -39,9 +39,9 @@ class TorchStaging:
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """A tensor on this machine, in pinned memory where torch has that for the accelerator."""
         try:
-            return self._torch.empty(shape, dtype=dtype, pin_memory=True)
+            return self._torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
         except RuntimeError:  # some accelerators share this machine's memory and pin nothing
-            return self._torch.empty(shape, dtype=dtype)
+            return self._torch.empty(shape, dtype=dtype, device="cpu")
 
     def start(self, source: Any, device: Any) -> StagedCopy:
         """Copy to the device behind the work that its current stream has by now."""

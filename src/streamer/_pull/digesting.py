@@ -54,7 +54,7 @@ class FileDigests:
         self._position += data.nbytes
 
     def finish(self) -> None:
-        """Compare what no update could: the hash of the whole file, the checksum of an empty one; raises as `update`."""
+        """Compare what no update could: the hash of a file, the checksum of an empty one; raises as `update`."""
         if self._expected is None:
             return
         if self._hash is not None:

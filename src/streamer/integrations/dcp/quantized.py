@@ -127,7 +127,7 @@ class _Dequantization:
     def finish(self, tensors: list[Any]) -> None:
         """Dequantise and deliver."""
         named = dict(zip(self._roles, tensors, strict=True))
-        result = torch.empty(tuple(self._request.lengths), dtype=self._how.dtype)
+        result = torch.empty(tuple(self._request.lengths), dtype=self._how.dtype, device="cpu")
         self._fill(result, named["weight"], named["scale"])
         self._how.destination.fill(self._request, result)
 
@@ -145,7 +145,7 @@ class _Squares(_Dequantization):
     def _fill(self, result: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> None:
         (first, left), (count, width) = self._request.storage_offsets, self._request.lengths
         size = self._how.block_size
-        factor_of_column = torch.arange(left, left + width) // size
+        factor_of_column = torch.arange(left, left + width, device="cpu") // size
         above = first // size
         begin = 0
         while begin < count:  # row by row of squares, as float32 takes four times the memory
@@ -165,7 +165,7 @@ class _Mxfp4(_Dequantization):
         left -= groups.start * values_of_group
         between = [slice(first, first + count) for first, count in zip(offsets[1:], counts[1:], strict=True)]
         cut = (*between, groups)
-        signed = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=self._how.dtype)
+        signed = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=self._how.dtype, device="cpu")
         pairs = torch.stack([signed.repeat(16), signed.repeat_interleave(16)], dim=1)  # the low 4 bits come first
         for row in range(len(result)):  # one by one, as indices take eight times the memory
             blocks, exponents = (each[row][cut] for each in (weight, scale))
