@@ -118,8 +118,8 @@ class PosixStore:
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the regular files directly in a folder, and its links to files.
 
-        Listed without a size are broken links, and anything else with the name of a shard or an index: `info` raises an
-        error for these.
+        Listed without a size are broken links, and anything else with the name of a shard or an index, also where the
+        file system does not say what it is: `info` raises an error for these.
         """
         try:
             with os.scandir(prefix) as entries:
@@ -200,8 +200,10 @@ def _info(path: str, status: os.stat_result) -> ObjectInfo:
 def _info_of_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
     try:
         status = entry.stat()
-    except OSError:
+    except FileNotFoundError:  # removed meanwhile, or a broken link
         is_listed = entry.is_symlink()
+    except OSError:  # of a folder that may be listed and not searched, or of a disk that fails
+        is_listed = is_of_checkpoint(entry.name)
     else:
         if stat.S_ISREG(status.st_mode):
             return _info(entry.path, status)

@@ -63,6 +63,8 @@ def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
     others = [name for name in names if name.endswith(_OTHER_WEIGHTS)]
     hidden = [name for name in names if name.startswith(".") and name.endswith(SHARD_SUFFIX)]
     steps = ["Name one of its folders"] if any(name.endswith("/") and name != "/" for name in names) else []
+    if {"blobs/", "snapshots/"} <= set(names):  # of the cache of huggingface_hub
+        steps = ["Name a folder in its snapshots/, one for each revision"]
     if "/" in names:  # a folder without a name, which no URI of a folder can end in
         steps.append("Names there have two slashes in a row: name the files")
     if hidden:

@@ -75,7 +75,11 @@ def _alone(names: PairedNames, called: Mapping[str, str], tensors: Mapping[str, 
     near = _near(called, tensors)
     shown = [name if called[name] == name else f"{name} as {called[name]}" for name in names.unexpected]
     if names.missing:
-        both = f"It holds {_some(sorted(shown))}, which the target lacks: rename= pairs them" if shown else None
+        held = f"It holds {_some(sorted(shown))}, which the target lacks"
+        pairs = (
+            "rename= pairs one with one; of others, as of fused experts, streamer.transformers.from_pretrained knows"
+        )
+        both = f"{held}: {'rename= pairs them' if len(shown) == len(names.missing) else pairs}" if shown else None
         return TargetError(
             f"the checkpoint lacks {len(names.missing)} of the target's tensors: {_some(names.missing)}",
             hint=near or both or "Pass strict=False to leave them as they are",

@@ -150,6 +150,8 @@ def _check_alike(tensor: Any, here: _Here, framework: Framework) -> None:
     dtype = framework.final_dtype(entry)
     if tensor.dtype != dtype:
         hint = 'Pass dtype="target" to cast it' if framework.can_cast(entry, tensor.dtype) else "Cast the target"
+        if dtype != framework.dtype(entry):  # which the caller wants
+            hint = f'Convert the target to {dtype} first, or pass dtype="target"'
         if str(dtype).removeprefix("torch.") == str(tensor.dtype).removeprefix("torch."):  # of two libraries
             hint = 'Pass framework= as the library of the target: "pt" for torch, "np" for numpy'
         raise TargetError(f"tensor {here.name[:80]!r} is {dtype}, its target {tensor.dtype}", hint=hint)

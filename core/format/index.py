@@ -7,6 +7,7 @@ read as one of these; and any document that two readers would understand differe
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,7 +102,8 @@ class _Document:
         except UnicodeDecodeError as error:
             raise ShardIndexError(f"the index is not UTF-8: {error.reason} at byte {error.start}") from error
         except JSONDecodeError as error:
-            raise ShardIndexError(f"the index is not JSON: {error.msg} at character {error.pos}") from error
+            hint = "Save it without the byte-order mark that it begins with" if data[:3] == codecs.BOM_UTF8 else None
+            raise ShardIndexError(f"the index is not JSON: {error.msg} at character {error.pos}", hint=hint) from error
         except ValueError as error:
             raise ShardIndexError(f"the index is not acceptable JSON: {error}") from error
 

@@ -33,6 +33,10 @@ def test_each_tensor_is_cast_to_the_dtype_of_its_target(checkpoint: Path, device
     mixed[0].to(torch.bfloat16)
     with pytest.raises(streamer.TargetError, match=r'is torch.float32, its target torch.bfloat16.*Pass dtype="target"'):
         streamer.load_into(checkpoint, mixed)
+    with pytest.raises(
+        streamer.TargetError, match=r"is torch.float16, its target .*Convert the target to torch.float16"
+    ):
+        streamer.load_into(checkpoint, mixed, dtype=torch.float16)
     streamer.load_into(checkpoint, mixed, dtype="target")
     for name, tensor in mixed.state_dict().items():
         assert tensor.dtype == (torch.bfloat16 if name.startswith("0") else torch.float32)

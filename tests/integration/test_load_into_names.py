@@ -82,6 +82,11 @@ def test_a_renamed_tensor_without_a_target_is_told_under_both_names(checkpoint: 
         streamer.load_into(checkpoint, {"n.weight": torch.zeros(3)}, rename={"model.norm": "n", "model.layers": "x"})
 
 
+def test_where_names_cannot_be_paired_one_with_one_the_advice_says_so(checkpoint: Path) -> None:
+    with pytest.raises(streamer.TargetError, match=r"rename= pairs one with one; .*from_pretrained"):
+        streamer.load_into(checkpoint, {"norm.fused": torch.zeros(3)})
+
+
 def test_what_names_left_out_is_not_lacking(checkpoint: Path) -> None:
     all_of_them = {name: torch.zeros_like(tensor) for name, tensor in STORED.items()}
     report = streamer.load_into(checkpoint, all_of_them, names="model.*")

@@ -195,6 +195,8 @@ def test_a_disk_that_fills_during_the_pull_is_an_error_and_the_next_run_goes_on(
     command = [sys.executable, "-m", "streamer", *arguments(sharded, tmp_path / "copy")]
     done = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 73, done.stderr
+    assert "copy/.streamer-pull/parts/" in done.stderr
+    assert "the part of a.safetensors: " in done.stderr
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert visible(tmp_path / "copy") == set()

@@ -41,6 +41,11 @@ def test_metadata_may_be_absent(metadata):
     assert parse({**metadata, "weight_map": {"a": "m.safetensors"}}).metadata == {}
 
 
+def test_a_byte_order_mark_is_named() -> None:
+    with pytest.raises(ShardIndexError, match="Save it without the byte-order mark"):
+        parse(b'\xef\xbb\xbf{"weight_map": {}}')
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -36,6 +36,12 @@ def test_a_folder_of_folders_lists_them(folder: str) -> None:
     assert said(folder).endswith("the folder holds no *.safetensors file, but fp16/, fp32/. Name one of its folders")
 
 
+def test_the_folder_above_a_snapshot_of_the_hubs_cache_is_told_from_others(tmp_path: Path) -> None:
+    for name in ("blobs", "refs", "snapshots/abc"):
+        (tmp_path / name).mkdir(parents=True)
+    assert said(str(tmp_path)).endswith("Name a folder in its snapshots/, one for each revision")
+
+
 def test_a_pattern_of_folders_names_them(folder: str) -> None:
     assert said(f"{folder}/fp*").endswith("It matches folders (fp16/, fp32/), not files: name each, in a list of URIs")
 

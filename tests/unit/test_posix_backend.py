@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -13,6 +14,8 @@ import streamer
 from streamer.backends.posix.store import PosixStore, streamer_open_store
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.store.sources import FileSource, ObjectInfo
+
+NOBODY = 65534
 
 
 def write(path: Path, data: bytes = b"data") -> Path:
@@ -192,6 +195,29 @@ def test_a_broken_link_is_listed_so_that_no_shard_is_dropped_silently(tmp_path: 
     assert (listed.path, listed.size_bytes) == (str(tmp_path / "link.safetensors"), None)
     with pytest.raises(StorageError):
         store.info(listed.path)
+
+
+@pytest.mark.parametrize("is_a_shard", [True, False])
+def test_a_shard_that_the_file_system_does_not_describe_is_listed_so_that_it_is_not_dropped_silently_regression(
+    monkeypatch: pytest.MonkeyPatch, is_a_shard: bool
+) -> None:
+    """Whoever may list a folder and not search it, as with mode 0444, sees names alone; root always sees all."""
+    name = "model.safetensors" if is_a_shard else "notes.txt"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, name).write_bytes(b"1")
+        os.chmod(folder, 0o444)
+        user = os.geteuid()
+        try:
+            if user == 0:
+                os.seteuid(NOBODY)
+            found = PosixStore(folder).find(folder)
+            if is_a_shard:
+                with pytest.raises(AccessDeniedError):
+                    PosixStore(folder).info(f"{folder}/{name}")
+        finally:
+            os.seteuid(user)
+            os.chmod(folder, 0o700)
+    assert [(info.path, info.size_bytes) for info in found] == ([(f"{folder}/{name}", None)] if is_a_shard else [])
 
 
 def test_find_and_info_agree_about_a_file(tmp_path: Path) -> None:

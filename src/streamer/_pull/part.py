@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +69,14 @@ class Part:
         """
         self._open(digests)
         self._added(digests, data)
-        try:
+        with self._naming():
             while data.nbytes:
                 written = os.pwrite(self._descriptor, data, self.offset)
                 self.offset, data = self.offset + written, data[written:]
-        except OSError as error:
-            error.filename = self.path
-            raise
-        if self.offset - self._synced_bytes >= SYNC_EVERY_BYTES:
-            os.fdatasync(self._descriptor)
-            self._synced_bytes = self.offset
-            self._write_note()
+            if self.offset - self._synced_bytes >= SYNC_EVERY_BYTES:
+                os.fdatasync(self._descriptor)
+                self._synced_bytes = self.offset
+                self._write_note()
 
     def finish(self, digests: FileDigests) -> None:
         """Verify the whole file and flush it to the disk; raises as `write`."""
@@ -88,10 +86,11 @@ class Part:
         except BaseException:
             self.discard()
             raise
-        os.fsync(self._descriptor)
-        self.close()
-        self._synced_bytes, self.crc32c, self._verified_by = self.offset, digests.crc32c, digests.verified_by
-        self._write_note()
+        with self._naming():
+            os.fsync(self._descriptor)
+            self.close()
+            self._synced_bytes, self.crc32c, self._verified_by = self.offset, digests.crc32c, digests.verified_by
+            self._write_note()
 
     def close(self) -> None:
         """Close the file; it stays."""
@@ -112,12 +111,23 @@ class Part:
         assert self.crc32c is not None
         return PulledFile(self.offset, self._info.version, self.crc32c, digest, self._verified_by)
 
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Say in an error which file it is of: calls on a descriptor do not."""
+        try:
+            yield
+        except OSError as error:
+            if error.filename is None:
+                error.filename = f"{self.path}, the part of {self._name}"
+            raise
+
     def _open(self, digests: FileDigests) -> None:
         if self._descriptor >= 0:
             return
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        os.ftruncate(self._descriptor, self.offset)
-        self._write_note()
+        with self._naming():
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            os.ftruncate(self._descriptor, self.offset)
+            self._write_note()
         at = 0
         while at < self.offset:
             data = os.pread(self._descriptor, min(READ_BYTES, self.offset - at), at)
