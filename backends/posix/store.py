@@ -118,8 +118,8 @@ class PosixStore:
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the regular files directly in a folder, and its links to files.
 
-        Listed without a size are broken links, and anything else with the name of a shard or an index, also where the
-        file system does not say what it is: `info` raises an error for these.
+        Listed without a size are broken links, what the file system does not describe, and anything else with the name
+        of a shard or an index: `info` raises an error for these.
         """
         try:
             with os.scandir(prefix) as entries:
@@ -203,7 +203,7 @@ def _info_of_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
     except FileNotFoundError:  # removed meanwhile, or a broken link
         is_listed = entry.is_symlink()
     except OSError:  # of a folder that may be listed and not searched, or of a disk that fails
-        is_listed = is_of_checkpoint(entry.name)
+        is_listed = True
     else:
         if stat.S_ISREG(status.st_mode):
             return _info(entry.path, status)
