@@ -72,7 +72,7 @@ class _Requests(Generic[Argument, Result]):
         self._arguments = arguments
         self._most = most
         self._lock = threading.Lock()
-        self._has_news = threading.Condition(self._lock)  # of the two below
+        self._has_news = threading.Condition(self._lock)  # of the next two
         self._next = 0
         self._threads_answered = 0
         self._results: dict[int, Result] = {}

@@ -77,7 +77,9 @@ bool HttpReactor::is_another_served(const HttpTransfer& transfer, const Flight& 
 // Not a failure of the request: nobody looked at it.
 void HttpReactor::leave_unserved(HttpTransfer& transfer, TimePoint now) {
   Flight flight = release(transfer, false);
-  transfer.target()->endpoint->cancel(flight.ticket);
+  Endpoint& endpoint = *transfer.target()->endpoint;
+  endpoint.cancel(flight.ticket);
+  endpoint.addresses->record_silence(transfer.address(), now);
   if (flight.hedge) return settle_duplicate(std::move(flight), false);
   Block block = transfer.take_block();
   block.is_for_known_connection = true;
