@@ -42,7 +42,7 @@ def absolute_path(uri: str) -> str:
         meant = path.removeprefix("localhost") or "/"
         path = path if os.path.lexists(path) and not os.path.lexists(meant) else meant
     if prefix and "%" in path and _is_encoded(path):
-        path = unquote(path)
+        path = _decoded(path)
     if not os.path.isabs(path):
         try:
             os.getcwd()
@@ -58,13 +58,18 @@ def absolute_path(uri: str) -> str:
 
 def _is_encoded(path: str) -> bool:
     """Tell whether only the decoded path exists; of a pattern, or of a file that is missing, only its folder."""
-    decoded = unquote(path)
+    decoded = _decoded(path)
     for written, meant in ((path, decoded), (os.path.dirname(path), os.path.dirname(decoded))):
         if _is_there(written):
             return False
         if _is_there(meant):
             return True
     return False
+
+
+def _decoded(path: str) -> str:
+    """Decode percent codes, those of a name that is not UTF-8 as `os.fsdecode` does: `Path.as_uri` writes them so."""
+    return unquote(path, errors="surrogateescape")
 
 
 def _is_there(path: str) -> bool:

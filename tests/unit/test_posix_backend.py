@@ -47,8 +47,9 @@ def test_a_tilde_is_the_home_folder_as_in_fsspec(tmp_path: Path, monkeypatch: py
     assert PosixStore("~/a.safetensors").root == str(tmp_path / "a.safetensors")
 
 
-def test_a_percent_encoded_url_finds_the_file_it_encodes(tmp_path: Path) -> None:
-    path = write(tmp_path / "a b.safetensors")
+@pytest.mark.parametrize("name", [b"a b.safetensors", b"\xff\xfe.safetensors"])
+def test_a_percent_encoded_url_finds_the_file_it_encodes(tmp_path: Path, name: bytes) -> None:
+    path = write(tmp_path / os.fsdecode(name))
     assert PosixStore(path.as_uri()).root == str(path)
 
 
