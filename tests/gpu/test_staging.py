@@ -82,10 +82,10 @@ def test_only_devices_with_streams_and_events_are_staged() -> None:
 
 
 def test_where_nothing_can_be_pinned_plain_memory_serves() -> None:
-    def empty(shape: Any, *, dtype: Any, pin_memory: bool = False) -> Any:
+    def empty(shape: Any, *, dtype: Any, device: str, pin_memory: bool = False) -> Any:
         if pin_memory:
             raise RuntimeError("Need to provide pin_memory allocator to use pin memory.")
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device=device)
 
     assert TorchStaging(SimpleNamespace(empty=empty)).pinned((4,), torch.int8).shape == (4,)
 
