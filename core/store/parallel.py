@@ -71,10 +71,9 @@ class _Requests(Generic[Argument, Result]):
         self._request = request
         self._arguments = arguments
         self._most = most
-        self._lock = threading.Lock()
-        self._has_news = threading.Condition(self._lock)  # of the next two
+        self._has_news = threading.Condition()  # guards the next two
         self._next = 0
-        self._threads_answered = 0
+        self._threads_with_answer = 0
         self._results: dict[int, Result] = {}
         self._failures: dict[int, BaseException] = {}
 
@@ -98,11 +97,11 @@ class _Requests(Generic[Argument, Result]):
     def _start(self, role: str, threads: list[threading.Thread], give_up_at: float | None) -> None:
         """Start threads while there are calls that wait for their answers, or none is left."""
         for number in range(min(self._most, len(self._arguments))):
+            if number >= FIRST_AT_ONCE and number.bit_count() == 1:
+                self._wait_for_answers(number, give_up_at)
             began = time.monotonic()
             if give_up_at is not None and began > give_up_at:
                 return
-            if number >= FIRST_AT_ONCE and number.bit_count() == 1:
-                self._wait_for_answers(number, give_up_at)
             thread = threading.Thread(target=self._work, name=f"streamer-{role}{number}", daemon=True)
             try:
                 thread.start()
@@ -128,23 +127,23 @@ class _Requests(Generic[Argument, Result]):
         """Wait until so many threads have had an answer, or all calls are made."""
         timeout_s = None if give_up_at is None else give_up_at - time.monotonic()
         with self._has_news:
-            self._has_news.wait_for(lambda: self._threads_answered == threads or self._is_all_taken(), timeout_s)
+            self._has_news.wait_for(lambda: self._threads_with_answer == threads or self._is_all_taken(), timeout_s)
 
     def _work(self) -> None:
-        answers = 0
+        has_answer = False
         while (index := self._take()) is not None:
             try:
                 self._results[index] = self._request(self._arguments[index])
             except BaseException as error:  # raised again in `run`
                 self._failures[index] = error
                 self._take_no_more()
-            answers += 1
-            if answers == 1:
-                self._note_answered_thread()
+            if not has_answer:
+                has_answer = True
+                self._note_thread_with_answer()
 
-    def _note_answered_thread(self) -> None:
+    def _note_thread_with_answer(self) -> None:
         with self._has_news:
-            self._threads_answered += 1
+            self._threads_with_answer += 1
             self._has_news.notify()
 
     def _take(self) -> int | None:

@@ -41,6 +41,19 @@ def test_many_questions_are_asked_at_a_time_and_no_thread_is_left(monkeypatch):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("streamer-test")]
 
 
+def test_answers_that_are_long_in_coming_leave_no_thread_out_regression(monkeypatch):
+    """The wait for the first answers was taken for one for the interpreter, and ended the starting at seventeen."""
+    monkeypatch.setattr(parallel, "BUSY_S", 0.4)  # well above what a thread takes to start, also on a busy machine
+    threads = set()
+
+    def ask(_):
+        threads.add(threading.current_thread())
+        time.sleep(0.5)
+
+    in_parallel(ask, range(16 + 32 + 64), role="test")
+    assert len(threads) == 64
+
+
 def test_of_a_server_that_answers_few_at_a_time_no_more_than_the_first_are_left_waiting():
     few = threading.Semaphore(8)
     asked = []
