@@ -23,6 +23,7 @@ from adlfs import AzureBlobFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from gcsfs.core import GCSFileSystem
 from huggingface_hub import constants
+from nobody import as_nobody
 from s3fs import S3FileSystem
 from safetensors.torch import save, save_file
 from servers.azurite import AzuriteServer
@@ -51,7 +52,6 @@ PAGE = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
 
 SHARD = save({"x": torch.arange(5.0)})
 SAVED = {"x": torch.arange(5.0)}
-NOBODY = 65534
 
 # Blocks a library as if it were not installed; in a process of its own, because imports leave traces.
 WITHOUT = """
@@ -162,13 +162,10 @@ def closed_folder(folder: Path) -> None:
     save_file(SAVED, folder / "model.safetensors")
     load(folder)  # imports what it needs
     folder.chmod(0)
-    user = os.geteuid()
     try:
-        if user == 0:
-            os.seteuid(NOBODY)
-        load(folder / "model.safetensors")
+        with as_nobody():
+            load(folder / "model.safetensors")
     finally:
-        os.seteuid(user)
         folder.chmod(0o700)
 
 

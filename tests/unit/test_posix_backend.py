@@ -9,13 +9,12 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
+from nobody import as_nobody
 
 import streamer
 from streamer.backends.posix.store import PosixStore, streamer_open_store
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
 from streamer.core.store.sources import FileSource, ObjectInfo
-
-NOBODY = 65534
 
 
 def write(path: Path, data: bytes = b"data") -> Path:
@@ -205,16 +204,13 @@ def test_what_the_file_system_does_not_describe_is_listed_so_that_it_is_not_drop
         for path in paths:
             Path(path).write_bytes(b"1")
         os.chmod(folder, 0o444)
-        user = os.geteuid()
         try:
-            if user == 0:
-                os.seteuid(NOBODY)
-            found = PosixStore(folder).find(folder)
-            for path in paths:
-                with pytest.raises(AccessDeniedError):
-                    PosixStore(folder).info(path)
+            with as_nobody():
+                found = PosixStore(folder).find(folder)
+                for path in paths:
+                    with pytest.raises(AccessDeniedError):
+                        PosixStore(folder).info(path)
         finally:
-            os.seteuid(user)
             os.chmod(folder, 0o700)
     assert [(info.path, info.size_bytes) for info in found] == [(path, None) for path in paths]
 
