@@ -65,7 +65,7 @@ class InFlightWindow {
     size_ = std::min(size_, max_size_);
   }
 
-  // No more than `count`, of which the server serves no more at a time, until a while has passed.
+  // The server serves `count` connections at a time: no more than that until a while has passed.
   void shrink(unsigned count, TimePoint now) {
     size_ = std::max(1U, std::min(size_, count));
     trial_.reset();

@@ -77,6 +77,8 @@ class HttpReactor {
   static bool waits_unserved(const HttpTransfer& transfer, const Flight& flight, TimePoint now);
   bool is_another_served(const HttpTransfer& transfer, const Flight& flight) const;
   void leave_unserved(HttpTransfer& transfer, TimePoint now);
+  void put_back(Block block, TimePoint due);
+  void leave_if_others_remain();
   void start_blocks();
   void perform();
   void start(Block block, TimePoint now);
@@ -90,7 +92,7 @@ class HttpReactor {
   void settle(HttpTransfer& transfer, std::optional<ReadError> error);
   static void record_answer(const HttpTransfer& transfer, bool is_full_size, TimePoint now);
   void settle_duplicate(Flight duplicate, bool is_complete);
-  void cancel(HttpTransfer& transfer);
+  Flight cancel(HttpTransfer& transfer);
   void try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage);
   bool wait_for_descriptor(Block& block);
   void sleep();

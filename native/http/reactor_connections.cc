@@ -35,13 +35,14 @@ void HttpReactor::use(MultiHandle multi) {
 void HttpReactor::leave_idle_connections() {
   if (!may_have_idle_ || !active_.empty() || !server_->outage()) return;
   may_have_idle_ = false;
+  connections_ = 0;
   use(new_multi());
 }
 
-// Some servers have a process or a place for each connection, and let those beyond wait until one
-// of the others ends, which is when the load does. What was asked for on these is asked for again
-// on one that is served, by this reactor or by another, and no more than these are used for a
-// while.
+// Some servers have one process for each connection. A connection too many waits until another is
+// closed, and ours stay open as long as the load. What was asked for on such a one is asked for
+// again on one that is served, by this reactor or by another; and for a while, this reactor uses no
+// more than those that are served.
 void HttpReactor::leave_unserved_connections(TimePoint now) {
   std::vector<HttpTransfer*> unserved;
   for (const auto& [transfer, flight] : active_) {
@@ -52,11 +53,11 @@ void HttpReactor::leave_unserved_connections(TimePoint now) {
   if (unserved.empty()) return;
   for (HttpTransfer* transfer : unserved) leave_unserved(*transfer, now);
   window_.shrink(static_cast<unsigned>(connections_), now);
-  if (connections_ == 0) is_leaving_ = is_leaving_ || counters_.reactors.leave_to_others();
+  if (connections_ == 0) leave_if_others_remain();
 }
 
-// It was never answered, on a connection of its own. Each time it may wait twice as long as before:
-// of some objects the answer takes longer to begin.
+// The request was never answered, on a connection that was made for it. Each time it may wait twice
+// as long as before: of some objects the answer takes longer to begin.
 bool HttpReactor::waits_unserved(const HttpTransfer& transfer, const Flight& flight,
                                  TimePoint now) {
   const bool has_duplicate = flight.partner != nullptr && !flight.hedge;
@@ -67,25 +68,31 @@ bool HttpReactor::waits_unserved(const HttpTransfer& transfer, const Flight& fli
   return waited_s > transfer.target()->endpoint->slow_after_s().value_or(0) * kTimesUsual;
 }
 
-// A connection that is there has nothing to do, or what was asked for on one was answered, not long
-// before or later.
+// The server works: a connection of ours has nothing to do; or one that had answered before
+// answered again, to a request that was sent later than this one, or not long before.
 bool HttpReactor::is_another_served(const HttpTransfer& transfer, const Flight& flight) const {
   return connections_ > active_.size() ||
          transfer.target()->endpoint->answered_again.value() > after(flight.started, -kPatienceS);
 }
 
-// Not a failure of the request: nobody looked at it.
 void HttpReactor::leave_unserved(HttpTransfer& transfer, TimePoint now) {
-  Flight flight = release(transfer, false);
-  Endpoint& endpoint = *transfer.target()->endpoint;
-  endpoint.cancel(flight.ticket);
-  endpoint.addresses->record_silence(transfer.address(), now);
+  Flight flight = cancel(transfer);
+  transfer.target()->endpoint->addresses->record_silence(transfer.address(), now);
   if (flight.hedge) return settle_duplicate(std::move(flight), false);
   Block block = transfer.take_block();
   block.is_for_known_connection = true;
   ++block.times_unserved;
+  put_back(std::move(block), now);
+}
+
+// For this reactor or another. It is no failure of the request: no server looked at it.
+void HttpReactor::put_back(Block block, TimePoint due) {
   --block.attempts;
-  scheduler_.requeue(Lane::kHttp, std::move(block), now);
+  scheduler_.requeue(Lane::kHttp, std::move(block), due);
+}
+
+void HttpReactor::leave_if_others_remain() {
+  is_leaving_ = is_leaving_ || counters_.reactors.leave_to_others();
 }
 
 // Tells apart what libcurl has one word for.
@@ -110,12 +117,11 @@ void HttpReactor::refine_connect_error(ReadError& error, HttpTransfer& transfer,
 // keeps to the connections it has, or for the others where it has none. False when nobody has one.
 bool HttpReactor::wait_for_descriptor(Block& block) {
   if (active_.empty()) {
-    is_leaving_ = is_leaving_ || counters_.reactors.leave_to_others();
+    leave_if_others_remain();
     if (!is_leaving_) return false;
   }
   window_.limit(static_cast<unsigned>(active_.size()));
-  --block.attempts;
-  scheduler_.requeue(Lane::kHttp, std::move(block), after(Clock::now(), kDescriptorPollS));
+  put_back(std::move(block), after(Clock::now(), kDescriptorPollS));
   return true;
 }
 

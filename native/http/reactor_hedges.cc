@@ -42,9 +42,10 @@ void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
        {.ticket = *ticket, .started = now, .partner = &slow, .hedge = std::move(hedge)});
 }
 
-void HttpReactor::cancel(HttpTransfer& transfer) {
-  const Flight flight = release(transfer, false);
+HttpReactor::Flight HttpReactor::cancel(HttpTransfer& transfer) {
+  Flight flight = release(transfer, false);
   transfer.target()->endpoint->cancel(flight.ticket);
+  return flight;
 }
 
 // The slow request is cancelled before its block is touched: it has no second writer.

@@ -55,7 +55,8 @@ class Endpoint {
         has_answered_(has_answered) {}
 
   const std::shared_ptr<AddressBook> addresses;  // of a URL's host
-  // When a request was sent that was answered, on a connection that had answered others.
+  // Of the requests that were answered, on a connection that had answered others: when the last was
+  // sent.
   LatestTime answered_again;
 
   const std::string& name() const { return name_; }

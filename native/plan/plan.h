@@ -101,7 +101,7 @@ struct Block {
   // What became of it so far; see net/retry.h.
   // The next attempt takes a connection that is there, if one is: another one found no answer.
   bool is_for_known_connection = false;
-  int times_unserved = 0;       // given up as nobody looked at them; no attempts
+  int times_unserved = 0;       // given up on a connection that was not served; no attempts
   int attempts = 0;             // started
   int attempts_in_outages = 0;  // of these, failed for the server as a whole
   int wrong_answers = 0;
