@@ -15,6 +15,11 @@
 #include "base/engine_thread.h"
 
 namespace streamer {
+namespace {
+
+constexpr std::chrono::seconds kLook{1};  // for servers that let requests wait
+
+}  // namespace
 
 MultiHandle new_multi() {
   MultiHandle multi(curl_multi_init());
@@ -81,22 +86,32 @@ void KeptConnections::start_closing() {
 void KeptConnections::close_idle_ones() {
   std::unique_lock lock(mutex_);
   while (!kept_.empty()) {
-    const TimePoint due = kept_.front().since + idle_;
-    if (Clock::now() < due) {
-      is_changed_.wait_until(lock, due);
+    const TimePoint now = Clock::now();
+    std::vector<Kept> due = take_due(now);
+    if (due.empty()) {
+      is_changed_.wait_until(lock, std::min(kept_.front().since + idle_, now + kLook));
       continue;
     }
-    Kept oldest = std::move(kept_.front());
-    kept_.erase(kept_.begin());
     ++closing_;
     lock.unlock();
-    oldest = {};
+    due.clear();
     lock.lock();
     --closing_;
     is_changed_.notify_all();
   }
   has_thread_ = false;
   is_changed_.notify_all();  // under the lock: this may be gone after it
+}
+
+// Its lock is held.
+std::vector<KeptConnections::Kept> KeptConnections::take_due(TimePoint now) {
+  const auto first_due =
+      std::stable_partition(kept_.begin(), kept_.end(), [this, now](const Kept& kept) {
+        return now < kept.since + idle_ && !kept.server->waiting.are_some(now);
+      });
+  std::vector<Kept> due(std::make_move_iterator(first_due), std::make_move_iterator(kept_.end()));
+  kept_.erase(first_due, kept_.end());
+  return due;
 }
 
 void KeptConnections::leave(const Endpoint& server) {

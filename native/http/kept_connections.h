@@ -4,8 +4,9 @@
 // A reactor takes a handle of libcurl, in which its connections are, and gives it back when it has
 // nothing in flight any more. With the connections stays what is known of their server
 // (net/endpoint.h): how large its requests should be, and how long they take. What nobody took for
-// a minute is closed, by a thread that there is only while something is kept; at exit all are. None
-// is kept where most of the descriptors that the process may have are open.
+// a minute is closed, by a thread that there is only while something is kept, and so is what leads
+// to a server that lets other requests wait; at exit all are. None is kept where most of the
+// descriptors that the process may have are open.
 //
 // Thread-safe. A forked child starts with none, and leaves its parent's alone.
 #pragma once
@@ -63,6 +64,7 @@ class KeptConnections {
   };
 
   void close_idle_ones();
+  std::vector<Kept> take_due(TimePoint now);
   void start_closing();
 
   const std::chrono::nanoseconds idle_;

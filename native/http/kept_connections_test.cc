@@ -57,6 +57,20 @@ TEST_CASE("what nobody takes is closed, also what is kept after that") {
   CHECK(connections.release() == 0);
 }
 
+TEST_CASE("what leads to a server that lets another request wait is closed, and no more") {
+  const auto busy_server = std::make_shared<Endpoint>("https://busy");
+  KeptConnections connections;
+  connections.keep(new_multi(), busy_server);
+  connections.keep(new_multi(), kOtherServer);
+  busy_server->waiting.note(Clock::now());
+  for (int i = 0; i < 1000 && connections.kept() > 1; ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  CHECK(connections.kept() == 1);
+  connections.leave(*kOtherServer);
+  CHECK(connections.release() == 0);
+}
+
 TEST_CASE("as many are kept as a machine has reactors, and not one for each of ever new servers") {
   KeptConnections connections;
   for (std::size_t i = 0; i < KeptConnections::kMostHandles + 3; ++i) {

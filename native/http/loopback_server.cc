@@ -78,6 +78,7 @@ void LoopbackServer::serve(int connection) {
     received.erase(0, end + 4);
   }
   close(connection);
+  ++closed_;
 }
 
 std::string LoopbackServer::whole(const std::string& request) const {

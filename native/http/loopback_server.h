@@ -33,6 +33,7 @@ class LoopbackServer {
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_) + "/object"; }
   int requests() const { return requests_; }
   int connections() const { return accepted_; }
+  int open_connections() const { return accepted_ - closed_; }
 
  private:
   void accept_connections();
@@ -46,6 +47,7 @@ class LoopbackServer {
   std::uint16_t port_ = 0;
   std::atomic<int> requests_{0};
   std::atomic<int> accepted_{0};
+  std::atomic<int> closed_{0};
   std::atomic<bool> is_stopping_{false};
   std::vector<std::thread> connections_;  // only the accepting thread adds to it
   std::thread acceptor_;

@@ -13,9 +13,7 @@ namespace {
 // In each reactor, also where the next one reads less.
 constexpr std::size_t kConnectionsKept = 64;
 constexpr double kDescriptorPollS = 0.02;  // before a block that found none is tried again
-// How long a request may wait on a new connection while others are answered: longer than a server
-// takes to start a process for it, and than most requests take as a whole.
-constexpr double kPatienceS = 2;
+constexpr double kPatienceS = WaitingRequests::kPatienceS;
 constexpr double kTimesUsual = 4;
 // A name server that answered libcurl this fast will answer us as fast; one that did not has failed
 // by being slow, and would hold up every other request of this thread.
@@ -31,9 +29,11 @@ void HttpReactor::use(MultiHandle multi) {
   multi_.swap(multi);
 }
 
-// In an outage: the server may count them, and have no room for a probe of another reactor's.
+// In an outage, the server may count them, and have no room for a probe of another reactor's. And
+// what waits at the server, there or here, may wait for one of them to be closed.
 void HttpReactor::leave_idle_connections() {
-  if (!may_have_idle_ || !active_.empty() || !server_->outage()) return;
+  if (!may_have_idle_ || !active_.empty()) return;
+  if (!server_->outage() && !server_->waiting.are_some(Clock::now())) return;
   may_have_idle_ = false;
   connections_ = 0;
   use(new_multi());
@@ -42,13 +42,18 @@ void HttpReactor::leave_idle_connections() {
 // Some servers have one process for each connection. A connection too many waits until another is
 // closed, and ours stay open as long as the load. What was asked for on such a one is asked for
 // again on one that is served, by this reactor or by another; and for a while, this reactor uses no
-// more than those that are served.
+// more than those that are served. Each time it may wait twice as long as before: of some objects
+// the answer takes longer to begin.
 void HttpReactor::leave_unserved_connections(TimePoint now) {
   std::vector<HttpTransfer*> unserved;
   for (const auto& [transfer, flight] : active_) {
     if (!waits_unserved(*transfer, flight, now)) continue;
-    KeptConnections::of_process().leave(*transfer->target()->endpoint);
-    if (is_another_served(*transfer, flight)) unserved.push_back(transfer);
+    Endpoint& endpoint = *transfer->target()->endpoint;
+    endpoint.waiting.note(now);
+    KeptConnections::of_process().leave(endpoint);
+    const double patience_s = std::ldexp(kPatienceS, transfer->block().times_unserved);
+    const bool is_patient = seconds_between(flight.started, now) < patience_s;
+    if (!is_patient && is_another_served(*transfer, flight)) unserved.push_back(transfer);
   }
   if (unserved.empty()) return;
   for (HttpTransfer* transfer : unserved) leave_unserved(*transfer, now);
@@ -56,15 +61,13 @@ void HttpReactor::leave_unserved_connections(TimePoint now) {
   if (connections_ == 0) leave_if_others_remain();
 }
 
-// The request was never answered, on a connection that was made for it. Each time it may wait twice
-// as long as before: of some objects the answer takes longer to begin.
+// The request was never answered, on a connection that was made for it.
 bool HttpReactor::waits_unserved(const HttpTransfer& transfer, const Flight& flight,
                                  TimePoint now) {
   const bool has_duplicate = flight.partner != nullptr && !flight.hedge;
   if (has_duplicate) return false;  // that goes first
   const double waited_s = seconds_between(flight.started, now);
-  const double patience_s = std::ldexp(kPatienceS, transfer.block().times_unserved);
-  if (waited_s < patience_s || !transfer.was_silent_anew()) return false;
+  if (waited_s < kPatienceS || !transfer.was_silent_anew()) return false;
   return waited_s > transfer.target()->endpoint->slow_after_s().value_or(0) * kTimesUsual;
 }
 

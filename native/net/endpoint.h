@@ -22,6 +22,7 @@
 #include "net/outage.h"
 #include "net/request_size.h"
 #include "net/request_window.h"
+#include "net/waiting_requests.h"
 
 namespace streamer {
 
@@ -58,6 +59,7 @@ class Endpoint {
   // Of the requests that were answered, on a connection that had answered others: when the last was
   // sent.
   LatestTime answered_again;
+  WaitingRequests waiting;
 
   const std::string& name() const { return name_; }
 

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -151,6 +152,35 @@ TEST_CASE("the connections of a load are those of the next from that server, unt
   CHECK(KeptConnections::of_process().release() > 0);
   load();
   CHECK(server.connections() > connections);
+}
+
+bool becomes_true(const std::function<bool()>& condition) {
+  for (int i = 0; i < 2000 && !condition(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return condition();
+}
+
+TEST_CASE("a reactor without a request closes its connection for one of another that waits") {
+  const std::string data = random_data(2 * kBlockBytes, 13);
+  const LoopbackServer* asked = nullptr;
+  const LoopbackServer server(data, [&asked](int number) {
+    if (number > 0) return LoopbackFault::kSilent;
+    return becomes_true([asked] { return asked->requests() == 2; }) ? LoopbackFault::kNone
+                                                                    : LoopbackFault::kSilent;
+  });
+  asked = &server;
+  SessionOptions options = options_with();
+  options.http_reactors = 2;
+  options.http_in_flight = 1;
+  Session session(options);
+  session.add_http(target_of(server), data.size(), "", "ETag", false);
+  Plan plan;
+  add_object(plan, 0, data.size());
+  session.start(plan);
+  CHECK(becomes_true([&server] { return server.open_connections() == 2; }));
+  CHECK(becomes_true([&server] { return server.open_connections() == 1; }));
+  session.close();
 }
 
 TEST_CASE("several sessions of one process load at once") {

@@ -73,7 +73,8 @@ class _PatientStore:
         self._store.close()
 
     def _ask(self, request: Callable[[], Answer]) -> Answer:
-        return self._patience.ask(self.server, _without_secrets(self._secrets, request))
+        with _native.ForeignRequest(self.server):  # which may wait until the engine closes a connection
+            return self._patience.ask(self.server, _without_secrets(self._secrets, request))
 
 
 class _PatientDigestingStore(_PatientStore):

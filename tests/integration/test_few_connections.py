@@ -84,3 +84,12 @@ def test_a_server_of_few_connections_is_read_over_those_that_it_serves(tmp_path,
         asked = len(server.requests)
     assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
     assert asked < 4 * (path.stat().st_size / OPTIONS.block_bytes)
+
+
+def test_connections_that_a_load_left_are_closed_where_the_next_one_waits_for_them(tmp_path):
+    path = tmp_path / "model.safetensors"
+    saved = {"a": torch.arange(1000)}
+    save_file(saved, path)
+    with server_of(path, 1, delay) as server:
+        for _ in range(2):
+            assert torch.equal(streamer.load(server.url, options=OPTIONS)["a"], saved["a"])

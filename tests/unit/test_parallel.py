@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,15 +44,34 @@ def test_many_questions_are_asked_at_a_time_and_no_thread_is_left(monkeypatch):
 
 def test_answers_that_are_long_in_coming_leave_no_thread_out_regression(monkeypatch):
     """The wait for the first answers was taken for one for the interpreter, and ended the starting at seventeen."""
-    monkeypatch.setattr(parallel, "BUSY_S", 0.4)  # well above what a thread takes to start, also on a busy machine
+    monkeypatch.setattr(parallel, "BUSY_S", 10)  # for this machine may be busy
+    longest_wait(monkeypatch, seconds=20)
     threads = set()
+    are_all_here = threading.Event()
 
     def ask(_):
+        if threading.current_thread() in threads:
+            assert are_all_here.wait(10)
         threads.add(threading.current_thread())
-        time.sleep(0.5)
+        if len(threads) == 64:
+            are_all_here.set()
 
-    in_parallel(ask, range(16 + 32 + 64), role="test")
+    in_parallel(ask, range(2 * 64), role="test")
     assert len(threads) == 64
+
+
+def longest_wait(monkeypatch, seconds):
+    """Let the clock go on by so many seconds while the first answers are waited for."""
+    waited_s = 0
+    wait = parallel._Requests._wait_for_answers
+
+    def wait_long(requests, *arguments):
+        nonlocal waited_s
+        wait(requests, *arguments)
+        waited_s += seconds
+
+    monkeypatch.setattr(parallel._Requests, "_wait_for_answers", wait_long)
+    monkeypatch.setattr(parallel, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + waited_s))
 
 
 def test_of_a_server_that_answers_few_at_a_time_no_more_than_the_first_are_left_waiting():
