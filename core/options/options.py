@@ -55,7 +55,7 @@ class Options:
             gigabytes.
         memory_limit_bytes: Most bytes that are read or being read, and not yet passed to the consumer. A larger tensor
             is read alone. Automatic: 2 GiB, or 64 MiB for each processor if that is more; at most an eighth of the
-            memory.
+            memory, and half of what is free when the load begins; at least 64 MiB.
         max_bytes_per_second: Most bytes that one load reads in a second, on average, from storages of all kinds, for
             the sake of others on the same network or disk; from 64 KiB/s on. Nothing waits after the last block: a load
             of a second or two is some percent faster. Files that are mapped are not read. Automatic: no limit.

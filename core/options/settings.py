@@ -9,7 +9,7 @@ from typing import Any
 from streamer.core.options.deadline import Deadline
 from streamer.core.options.environment_names import warn_of_typos
 from streamer.core.options.limits import Limits
-from streamer.core.options.machine import memory_bytes, processors
+from streamer.core.options.machine import free_bytes, memory_bytes, processors
 from streamer.core.options.options import GIB, MIB, Options
 from streamer.core.outages.earlier_counters import EarlierCounters
 
@@ -101,7 +101,7 @@ def _fields_of(kind: type[Options] | type[Limits], options: Options) -> dict[str
 
 def _default_memory_limit_bytes() -> int:
     wanted = max(SUFFICIENT_LIMIT_BYTES, LIMIT_BYTES_PER_PROCESSOR * processors())
-    return max(SMALLEST_DEFAULT_LIMIT_BYTES, min(wanted, memory_bytes() // 8))
+    return max(SMALLEST_DEFAULT_LIMIT_BYTES, min(wanted, memory_bytes() // 8, free_bytes() // 2))
 
 
 def _default_pinned_bytes() -> int:

@@ -73,7 +73,8 @@ class _PatientStore:
         self._store.close()
 
     def _ask(self, request: Callable[[], Answer]) -> Answer:
-        with _native.ForeignRequest(self.server):  # which may wait until the engine closes a connection
+        server = self.server.encode("utf-8", "replace")  # a URL may hold what is no text
+        with _native.ForeignRequest(server):  # which may wait until the engine closes a connection
             return self._patience.ask(self.server, _without_secrets(self._secrets, request))
 
 

@@ -26,7 +26,15 @@ MIB, GIB = 1 << 20, 1 << 30
 def test_what_may_be_held_follows_the_machine(monkeypatch, processors, memory, limit, pinned):
     monkeypatch.setattr(settings, "processors", lambda: processors)
     monkeypatch.setattr(settings, "memory_bytes", lambda: memory)
+    monkeypatch.setattr(settings, "free_bytes", lambda: memory - 64 * MIB)
     assert (resolve(None).memory_limit_bytes, resolve(None).pinned_bytes) == (limit, pinned)
+
+
+@pytest.mark.parametrize(("free", "limit"), [(3 * GIB, GIB + GIB // 2), (100 * MIB, 64 * MIB)])
+def test_where_little_memory_is_free_half_of_it_may_be_held(monkeypatch, free, limit):
+    monkeypatch.setattr(settings, "memory_bytes", lambda: 32 * GIB)
+    monkeypatch.setattr(settings, "free_bytes", lambda: free)
+    assert resolve(None).memory_limit_bytes == limit
 
 
 def test_what_the_user_set_is_taken():
