@@ -49,8 +49,9 @@ std::uint64_t BlockCutter::reserve_up_to(const Span& span, std::uint64_t end,
   return reserved_ == span.first_item ? position_ : std::min(end, items_[reserved_ - 1].end);
 }
 
-Block BlockCutter::cut(const Span& span, std::uint64_t end) {
-  Block block;
+std::optional<Block> BlockCutter::cut(const Span& span, std::uint64_t end) {
+  std::optional<Block> cut(std::in_place);  // never moved: the scheduler's lock is held
+  Block& block = *cut;
   block.source = span.source;
   block.begin = position_;
   block.end = end;
@@ -73,7 +74,7 @@ Block BlockCutter::cut(const Span& span, std::uint64_t end) {
     }
   }
   advance(span, end);
-  return block;
+  return cut;
 }
 
 void BlockCutter::advance(const Span& span, std::uint64_t end) {

@@ -45,7 +45,7 @@ class BlockCutter {
  private:
   std::uint64_t wanted_end(std::uint64_t block_bytes) const;
   std::uint64_t reserve_up_to(const Span& span, std::uint64_t end, const Reserve& reserve);
-  Block cut(const Span& span, std::uint64_t end);
+  std::optional<Block> cut(const Span& span, std::uint64_t end);
   void advance(const Span& span, std::uint64_t end);
 
   std::vector<Item>& items_;

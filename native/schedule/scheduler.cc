@@ -132,12 +132,11 @@ TakeResult Scheduler::try_take_locked(LaneQueue& lane, TimePoint now, const Admi
     result.retry_at = later;
     return result;
   }
-  Search search{.admission = admission, .now = now, .may_map = may_map};
-  result.block = take_due(lane, search);
-  if (!result.block) result.block = cut_next(lane, search);
+  Search search{.admission = admission, .now = now, .found = result.block, .may_map = may_map};
+  const bool is_found = take_due(lane, search) || cut_next(lane, search);
   if (is_stopped_) {  // there was no memory for the next tensor
     result.is_finished = true;
-  } else if (result.block) {
+  } else if (is_found) {
     ++lane.in_flight;
     ++in_flight_[result.block->device];
     ++stats_.blocks;

@@ -197,6 +197,7 @@ class Scheduler {
   struct Search {
     const Admission& admission;
     TimePoint now;
+    std::optional<Block>& found;             // in place: a block is long, and the lock is held
     std::optional<TimePoint> again_at = {};  // when the first server that was passed over is asked
     bool may_map = false;                    // memory, although the lock is held
     std::set<std::int32_t> short_of_slots = {};  // devices whose next block finds no pinned memory
@@ -211,11 +212,11 @@ class Scheduler {
                            const Admission& admission);
   // What is left to do for a block that was taken, when nobody waits for it any more.
   TakeResult after_lock(TakeResult taken);
-  std::optional<Block> take_due(LaneQueue& lane, Search& search);
-  std::optional<Block> cut_next(LaneQueue& lane, Search& search);
+  bool take_due(LaneQueue& lane, Search& search);
+  bool cut_next(LaneQueue& lane, Search& search);
   BlockCutter* most_urgent(LaneQueue& lane, Search& search,
                            const std::set<const BlockCutter*>& tried);
-  std::optional<Block> cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search);
+  bool cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search);
   bool needs_slot(std::int32_t device, std::uint32_t source) const;
   bool try_give_slot(Block& block, Search& search);
   void count_landed(Lane which, const Block& block);

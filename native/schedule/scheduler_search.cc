@@ -29,18 +29,18 @@ bool Scheduler::Search::may_take(std::uint32_t source, TimePoint first_started) 
 
 // The first block whose time has come, whose server may be asked, and that has a slot or needs
 // none.
-std::optional<Block> Scheduler::take_due(LaneQueue& lane, Search& search) {
+bool Scheduler::take_due(LaneQueue& lane, Search& search) {
   for (auto it = lane.retries.begin(); it != lane.retries.end() && it->first <= search.now; ++it) {
     if (!search.may_take(it->second.source, it->second.first_started)) continue;
     if (!try_give_slot(it->second, search)) {
       lane.is_starved = true;
       continue;
     }
-    Block block = std::move(it->second);
+    search.found = std::move(it->second);
     lane.retries.erase(it);
-    return block;
+    return true;
   }
-  return std::nullopt;
+  return false;
 }
 
 // Of all servers that may be asked, and devices that have pinned memory: that of the device with
@@ -63,19 +63,19 @@ BlockCutter* Scheduler::most_urgent(LaneQueue& lane, Search& search,
   return next;
 }
 
-std::optional<Block> Scheduler::cut_next(LaneQueue& lane, Search& search) {
+bool Scheduler::cut_next(LaneQueue& lane, Search& search) {
   std::set<const BlockCutter*> tried;
   while (BlockCutter* const cutter = most_urgent(lane, search, tried)) {
     const std::int32_t device = cutter->device();
-    if (auto block = cut_from(*cutter, lane, search)) return block;
+    if (cut_from(*cutter, lane, search)) return true;
     // Memory of this machine's is short for the others, too, and is not to go to smaller items.
     if (is_stopped_ || unprepared_ || device == kHost) break;
     tried.insert(cutter);
   }
-  return std::nullopt;
+  return false;
 }
 
-std::optional<Block> Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search) {
+bool Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, Search& search) {
   const Item* const next = search.may_map ? nullptr : cutter.unreserved();
   if (next != nullptr && memory_.is_unprepared(*next)) {
     if (is_preparing_) {
@@ -83,17 +83,17 @@ std::optional<Block> Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, S
     } else {
       unprepared_ = *next;
     }
-    return std::nullopt;
+    return false;
   }
   const bool is_idle = lane.in_flight == 0 && lane.retries.empty();
-  std::optional<Block> block;
+  std::optional<Block>& block = search.found;
   std::uint32_t wanted = cutter.item();
   const auto reserve = [&](std::uint32_t item) { return memory_.reserve(wanted = item); };
   try {
     block = cutter.next(reserve, is_idle);
   } catch (const std::bad_alloc&) {
     fail_locked(no_memory_for(plan_.items[wanted]));
-    return std::nullopt;
+    return false;
   }
   if (block && !try_give_slot(*block, search)) {
     lane.retries.emplace(TimePoint::min(), std::move(*block));
@@ -103,7 +103,7 @@ std::optional<Block> Scheduler::cut_from(BlockCutter& cutter, LaneQueue& lane, S
     lane.is_starved = true;
     if (has_enough()) is_consumer_to_be_woken_ = true;
   }
-  return block;
+  return block.has_value();
 }
 
 }  // namespace streamer
