@@ -38,8 +38,9 @@ _RECORDS: frozenset[GlobalName] = frozenset(
     }
 )
 _DTYPES = """
-    bfloat16 bool complex128 complex32 complex64 float16 float32 float64 float4_e2m1fn_x2 float8_e4m3fn float8_e4m3fnuz
-    float8_e5m2 float8_e5m2fnuz float8_e8m0fnu int16 int32 int64 int8 qint32 qint8 quint8 uint16 uint32 uint64 uint8
+    bcomplex32 bfloat16 bool complex128 complex32 complex64 float16 float32 float64 float4_e2m1fn_x2 float8_e4m3fn
+    float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu int16 int32 int64 int8 qint32 qint8 quint8 uint16 uint32
+    uint64 uint8
 """
 _BUILTINS: Mapping[GlobalName, Any] = {
     ("torch", "Size"): same(tuple),
@@ -75,6 +76,7 @@ class SavedTensor:
         layout: torch's name of it.
         requires_grad: As it was saved.
         memory_format: The number torch has for it.
+        strides: Of the tensor that was saved, where torch said so; the bytes of an item have their own.
     """
 
     dtype: str
@@ -83,6 +85,7 @@ class SavedTensor:
     layout: str = "torch.strided"
     requires_grad: bool = False
     memory_format: int = 0
+    strides: tuple[int, ...] | None = None
 
 
 class SavedItem(NamedTuple):
@@ -153,11 +156,11 @@ def _tensor(record: Any) -> SavedTensor | None:
     if isinstance(record, Record) and record.kind == "BytesStorageMetadata":
         return None
     state = _state(record, "TensorStorageMetadata")
-    # dtype, layout, requires_grad, memory format, pinned: as its __getstate__ gives them.
+    # dtype, layout, requires_grad, memory format, pinned, and strides since torch 2.15: as its __getstate__ gives them.
     properties = _state_of(state.get("properties"), "TensorProperties", tuple)
-    if len(properties) != 5:
-        raise FormatError(f"the properties of a tensor are {len(properties)} values, not 5")
-    dtype, layout, requires_grad, memory_format, _ = properties
+    if len(properties) not in (5, 6):
+        raise FormatError(f"the properties of a tensor are {len(properties)} values, not 5 or 6")
+    dtype, layout, requires_grad, memory_format, _, *strides = properties
     chunks = [_chunk(each) for each in _typed(state.get("chunks"), list, "chunks")]
     size = _numbers(state.get("size"), "a size")
     if any(len(chunk.sizes) != len(size) or len(chunk.offsets) != len(size) for chunk in chunks):
@@ -169,6 +172,7 @@ def _tensor(record: Any) -> SavedTensor | None:
         _typed(layout, str, "a layout"),
         bool(requires_grad),
         _typed(memory_format, int, "a memory format"),
+        _numbers(strides[0], "strides") if strides and strides[0] is not None else None,
     )
 
 

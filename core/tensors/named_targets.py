@@ -6,6 +6,7 @@ whose parameters are kept flat (FSDP1), or one whose ``state_dict`` makes tensor
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -45,6 +46,8 @@ def _no_target(target: Any, torch: Any, module_class: Any) -> TargetError:
         hint = "Give it its name in the checkpoint: {name: tensor}"
     elif torch is not None and isinstance(target, torch.optim.Optimizer):
         hint = "Give the model that it optimizes; its own state is no checkpoint of weights"
+    elif isinstance(target, (str, os.PathLike)):
+        hint = "The checkpoint comes first, then its target: load_into(uri, target)"
     elif hasattr(target, "__next__") or isinstance(target, (list, tuple)):
         hint = "Tensors are found by their names: give the module itself, or dict(module.named_parameters())"
     return TargetError(f"a target is an nn.Module or a mapping of tensors, not {type(target).__name__}", hint=hint)

@@ -166,6 +166,7 @@ def _generator() -> Iterator[Any]:
         (lambda: torch.optim.SGD(model().parameters()), "not SGD. Give the model that it optimizes"),
         (lambda: torch.zeros(3), "not Tensor. Give it its name in the checkpoint"),
         (lambda: list(model().parameters()), "not list. Tensors are found by their names"),
+        (lambda: "model", "not str. The checkpoint comes first, then its target"),
         (_generator, "not generator. Tensors are found by their names"),
         (_with_copies, "the state_dict of the target makes '0.weight' anew"),
     ],

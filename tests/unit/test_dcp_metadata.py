@@ -74,6 +74,24 @@ def test_what_torch_saved_before_2_3_is_read():
     assert (found.dtype, found.requires_grad, found.memory_format) == ("float16", True, 0)
 
 
+@pytest.mark.parametrize("strides", [(3, 1), None])
+def test_what_torch_2_15_saves_is_read_regression(monkeypatch, strides):
+    write_strides(monkeypatch, strides)
+    assert parsed(metadata()).entries["w"].strides == strides
+
+
+def test_strides_that_are_no_numbers_are_refused(monkeypatch):
+    write_strides(monkeypatch, ("a", 1))
+    with pytest.raises(streamer.FormatError, match="strides is not of whole unsigned numbers"):
+        parsed(metadata())
+
+
+def write_strides(monkeypatch, strides):
+    """Write properties as torch 2.15 does, whichever is installed."""
+    as_here = TensorProperties.__getstate__
+    monkeypatch.setattr(TensorProperties, "__getstate__", lambda self: (*as_here(self)[:5], strides))
+
+
 ALL_DTYPES = sorted(
     {str(each) for each in vars(torch).values() if isinstance(each, torch.dtype)}
     - {f"torch.{kind}{bits}" for kind in ("int", "uint") for bits in range(1, 8)}  # which have no tensors

@@ -71,6 +71,7 @@ def _tensor(name: str, saved: SavedTensor, label: str) -> TensorStorageMetadata:
         layout=layout,
         requires_grad=saved.requires_grad,
         memory_format=_MEMORY_FORMATS[saved.memory_format],
+        **_known(TensorProperties, {"strides": saved.strides}),
     )
     chunks = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in saved.chunks]
     return TensorStorageMetadata(properties, torch.Size(saved.size), chunks)
@@ -80,7 +81,11 @@ def _metadata(
     entries: dict[str, Any], storage_data: dict[MetadataIndex, Any], others: dict[str, Any], ids: dict[str, Any]
 ) -> Metadata:
     """Make one of whatever fields this torch has."""
-    known, known_ids = ({field.name for field in fields(kind)} for kind in (Metadata, StorageMeta))
-    meta = StorageMeta(**{name: value for name, value in ids.items() if name in known_ids})
-    values = {**others, "storage_data": storage_data, "storage_meta": meta}
-    return Metadata(entries, **{name: value for name, value in values.items() if name in known})
+    meta = StorageMeta(**_known(StorageMeta, ids))
+    return Metadata(entries, **_known(Metadata, {**others, "storage_data": storage_data, "storage_meta": meta}))
+
+
+def _known(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Give the values for which this torch has a field."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
