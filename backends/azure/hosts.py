@@ -17,7 +17,7 @@ from streamer.backends.azure.urls import AzureUrl
 from streamer.backends.blob_urls import is_azure_host
 from streamer.core.errors import UsageError
 
-__all__ = ["check_host"]
+__all__ = ["check_host", "named_by_connection_string"]
 
 _SETTING = re.compile(r"\s*([A-Za-z]+)\s*=(.*)", re.DOTALL)
 
@@ -46,10 +46,22 @@ def _named(options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterat
     if options.get("account_host"):
         yield str(options["account_host"]).partition("/")[0].lower()
         return  # requests go there, whatever host a connection string of the environment names
+    _, host = named_by_connection_string(options, environment)
+    if host:
+        yield host
+
+
+def named_by_connection_string(
+    options: Mapping[str, Any], environment: Mapping[str, str]
+) -> tuple[str | None, str | None]:
+    """Give the account and the host that the connection string names: of the options, or else of the environment."""
     text = options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING") or ""
     pairs = (_SETTING.fullmatch(part) for part in str(text).split(";"))
     settings = {pair[1].lower(): pair[2].strip() for pair in pairs if pair}
+    account = settings.get("accountname")
     if "blobendpoint" in settings:
-        yield urlsplit(settings["blobendpoint"]).netloc.lower()
-    elif "accountname" in settings and "endpointsuffix" in settings:
-        yield f"{settings['accountname']}.blob.{settings['endpointsuffix']}".lower()
+        host = urlsplit(settings["blobendpoint"]).netloc.lower()
+        return account or (host.partition(".")[0] if is_azure_host(host) else None), host
+    if account and "endpointsuffix" in settings:
+        return account, f"{account}.blob.{settings['endpointsuffix']}".lower()
+    return account, None

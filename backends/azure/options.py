@@ -12,7 +12,7 @@ from typing import Any
 
 from adlfs import AzureBlobFileSystem
 
-from streamer.backends.azure.hosts import check_host
+from streamer.backends.azure.hosts import check_host, named_by_connection_string
 from streamer.backends.azure.urls import AzureUrl
 from streamer.backends.blob_urls import CREDENTIAL_OPTIONS
 from streamer.backends.client.option_types import ANY_NAME, CA_FILE, NUMBER, TEXT, Kinds, check_types
@@ -61,12 +61,15 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
     _refuse(options)
     check_host(url, options, environment)
     _check_account_name(options.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME"))
+    named = {name: options.get(name) for name in ("account_name", "account_host")}
     _fill_account(options, url)
     if url.is_https and not _has_credentials(options, environment):
         options["anon"] = True
     connection = _connection_string(options, url, environment)
     if connection is not None:
         options["connection_string"] = connection
+    else:
+        _check_connection_string(named, options, environment)
     return options
 
 
@@ -83,6 +86,21 @@ def _connection_string(options: Mapping[str, Any], url: AzureUrl, environment: M
     if host is None:
         raise OptionError("No storage account is named", hint=ACCOUNT_HINT)
     return None if settings["credential"] is None else f"BlobEndpoint=https://{host}{settings['credential']}"
+
+
+def _check_connection_string(
+    named: Mapping[str, Any], options: Mapping[str, Any], environment: Mapping[str, str]
+) -> None:
+    """Refuse an account that is named beside the connection string of another, which adlfs would read instead."""
+    account, host = named_by_connection_string(options, environment)
+    for name, used in (("account_name", account), ("account_host", host)):
+        given = str(named[name] or "").partition("/")[0].lower()
+        if given and used and given != used.lower():
+            raise OptionError(
+                f"{name} is {quoted(given)}, and the connection string names {quoted(used)}",
+                hint="Leave out connection_string and AZURE_STORAGE_CONNECTION_STRING, or give the credential of"
+                f" {quoted(given)}, too",
+            )
 
 
 def _secret(

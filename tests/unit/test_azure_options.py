@@ -74,6 +74,27 @@ def test_a_host_the_user_gives_is_kept() -> None:
     assert filled(ABFS, {"account_host": "proxy.example.com"})["account_host"] == "proxy.example.com"
 
 
+@pytest.mark.parametrize(
+    ("given", "environment", "told"),
+    [
+        ({"account_name": "account"}, {"connection_string": OTHER}, "account_name is 'account', and .* names 'other'"),
+        ({"account_name": "account", "connection_string": OTHER}, {}, "account_name is 'account', and .* 'other'"),
+        ({"account_name": "account", "client_id": "i"}, {"connection_string": OTHER}, "account_name is 'account'"),
+        ({"account_host": "h"}, {"connection_string": ENDPOINT}, f"account_host is 'h', and .* names '{HOST}'"),
+        ({"account_name": "b"}, {"connection_string": f"{ENDPOINT};SharedAccessSignature=S"}, "names 'account'"),
+    ],
+)
+def test_another_account_than_the_connection_string_s_is_not_read_in_its_place_regression(given, environment, told):
+    """adlfs read the connection string's, and the load succeeded with another account's tensors."""
+    with pytest.raises(OptionError, match=told):
+        filled("az://c/a", given, **environment)
+
+
+@pytest.mark.parametrize("given", [{"account_name": "Other"}, {"account_host": f"{HOST}/other"}, {}])
+def test_the_same_account_beside_its_connection_string_is_no_contradiction(given):
+    assert filled("az://c/a", given, connection_string=f"{ENDPOINT};{OTHER}").get("connection_string") is None
+
+
 def test_an_https_url_alone_is_read_anonymously() -> None:
     assert filled(HTTPS, {})["anon"] is True
     assert "anon" not in filled(HTTPS, {}, account_key="K")
