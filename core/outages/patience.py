@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streamer.core.errors import CredentialsError, StorageError, StreamerError
+from streamer.core.errors import ConnectError, CredentialsError, StorageError, StreamerError
 from streamer.core.outages.news import BULLETIN
 from streamer.core.outages.received import ReceivedBytes, counting
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
@@ -164,6 +164,8 @@ class Patience:
                 with counting(wait.received):
                     answer = request()
             except BaseException as error:
+                if wait.received.count and isinstance(error, ConnectError):  # in the middle of several answers
+                    server.has_answered = True
                 if not _note_failure(server, outage, error, sent_at):
                     raise
                 limit_s = min(self._limit_s, LIMIT_OF_ONE_REQUEST_S) if not is_away(error) else self._limit_s

@@ -188,3 +188,31 @@ def test_a_server_that_dies_behind_its_listing_is_waited_for_regression(
         Folder.is_sick.set()
         threading.Timer(1.5, Folder.is_sick.clear).start()
         assert_same(streamer.load(url, progress=False), expected)
+
+
+def test_a_server_that_goes_away_behind_its_first_answer_is_waited_for_regression(
+    model: Path, expected: dict[str, torch.Tensor]
+) -> None:
+    """The listing and the looks at what it names are one question, which had no answer yet."""
+    handler = partial(Folder, directory=str(model))
+    first = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+    def answer_once() -> None:
+        with first:
+            first.handle_request()
+
+    def restart() -> None:
+        once.join()
+        time.sleep(1)
+        with served(ThreadingHTTPServer(first.server_address, handler)):
+            is_loaded.wait(60)
+
+    is_loaded = threading.Event()
+    once, again = threading.Thread(target=answer_once), threading.Thread(target=restart)
+    once.start()
+    again.start()
+    try:
+        assert_same(streamer.load(f"http://127.0.0.1:{first.server_port}/", progress=False), expected)
+    finally:
+        is_loaded.set()
+        again.join()
