@@ -18,6 +18,7 @@ from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing
+from streamer.backends.client.ending_sockets import options_of_connector
 from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.proxy import environment_proxy
 from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
@@ -184,7 +185,7 @@ async def _plain_session(**options: Any) -> aiohttp.ClientSession:
 
     The number of connections is not limited: a file that is read in one stream holds one until its end.
     """
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S, **options_of_connector())
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -1,5 +1,9 @@
 #include "http/request.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
 
@@ -55,10 +59,20 @@ void set_place(CURL* easy, const HttpTarget& target) {
   curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 }
 
+// A forked child has copies of our sockets, and would keep these connections open as long as it
+// lives: the server is told that they end. Where the child closes a copy, its parent's goes on.
+int end_connection(void* owner, curl_socket_t socket) {
+  if (reinterpret_cast<std::intptr_t>(owner) == getpid()) shutdown(socket, SHUT_RDWR);
+  return close(socket);
+}
+
 void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated, bool has_addresses) {
   // One connection per request in flight: HTTP/2 would put them all on one.
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETFUNCTION, end_connection);
+  curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA,
+                   reinterpret_cast<void*>(static_cast<std::intptr_t>(getpid())));
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(connect_timeout_s * 1e3));
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);  // spread over what a name stands for
   // Perhaps another server, unless the addresses are given.

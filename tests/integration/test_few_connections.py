@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -93,3 +95,21 @@ def test_connections_that_a_load_left_are_closed_where_the_next_one_waits_for_th
     with server_of(path, 1, delay) as server:
         for _ in range(2):
             assert torch.equal(streamer.load(server.url, options=OPTIONS)["a"], saved["a"])
+
+
+def test_a_forked_child_keeps_no_connection_of_its_parent_s_open_regression(tmp_path):
+    """The server went on serving connections that its client had closed, as the child had copies of the sockets."""
+    path = tmp_path / "model.safetensors"
+    saved = {"a": torch.arange(1000)}
+    save_file(saved, path)
+    with server_of(path, 1, delay) as server:
+        streamer.load(server.url, options=OPTIONS)
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+        try:
+            assert torch.equal(streamer.load(server.url, options=OPTIONS)["a"], saved["a"])
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
