@@ -34,6 +34,7 @@ OPEN_NAMES = frozenset(
         "cache_type",
         "client_id",
         "compression",
+        "connection_verify",
         "container_name",
         "endpoint",
         "endpoint_url",

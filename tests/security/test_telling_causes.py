@@ -169,6 +169,7 @@ HARMLESS = {
     "account_name": "exampleaccount",
     "target_protocol": "webhdfs",
     "cache_storage": "/var/cache/models",
+    "connection_verify": "/etc/ssl/private-ca.pem",
     "requester_pays": "my-project-for-bills",
     "token": "anon",
 }
