@@ -249,6 +249,7 @@ def source_of_probe(
         refresh=refresh,
         ca_file=ca_file,
         proxy=proxy,
+        is_redirect=is_redirected,
     )
 
 

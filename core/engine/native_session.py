@@ -134,4 +134,5 @@ def http_target(source: HttpSource) -> _native.HttpTarget:
         proxy=source.proxy or "",
         expires_at_s=expires_at_s,
         renew_at_s=renew_at_s,
+        is_redirect=source.is_redirect,
     )

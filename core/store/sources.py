@@ -114,6 +114,7 @@ class HttpSource:
         refresh: Returns a source of the same object and version, with new credentials or at its new place; called while
             the consumer waits, before `expires_at_s`, and after an answer 401, "expired", "your clock is wrong" or a
             redirect.
+        is_redirect: A redirect named the URL, so that `refresh` is called after any answer 403, too.
         ca_file: PEM bundle to trust instead of the system's, or None.
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
         answer_checksum: How the server sends a checksum of each answer, or None; asked for only under
@@ -130,6 +131,7 @@ class HttpSource:
     ca_file: str | None = None
     proxy: str | None = field(default=None, repr=False)
     answer_checksum: AnswerChecksum | None = None
+    is_redirect: bool = False
     holder: object = field(default=None, repr=False, compare=False)
 
 

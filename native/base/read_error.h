@@ -44,6 +44,7 @@ struct ReadError {
   std::uint64_t end = 0;
   int http_status = 0;              // 0 where there was no answer
   int os_error = 0;                 // errno, 0 where there was none
+  bool is_at_redirect = false;      // a redirect named the place that was asked; it may be renewed
   double retry_after_s = 0;         // the server's Retry-After, 0 where it sent none
   std::string storage_code;         // the storage's own word: NoSuchKey, SlowDown, ...
   std::string request_id;           // the storage's request id

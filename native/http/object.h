@@ -27,6 +27,7 @@ struct HttpTarget {
   std::string proxy;                 // empty: libcurl obeys the environment
   double expires_at_s = 0;           // Unix time; 0: never
   double renew_at_s = 0;             // when to ask for a new one; 0: never
+  bool is_redirect = false;          // a redirect named the URL
 
   std::shared_ptr<Endpoint> endpoint = {};  // of the URL; HttpObject sets it
 };

@@ -224,6 +224,7 @@ void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_
   if (means_no_descriptor(error.os_error) && wait_for_descriptor(block)) return;
   HttpObject& object = transfer.object();
   Endpoint& endpoint = *transfer.target()->endpoint;
+  error.is_at_redirect = transfer.target()->is_redirect && object.can_refresh();
   const bool is_stale = classify(error) == FailureKind::kStale;
   if (is_stale && !object.can_refresh()) {
     retries_.give_up(block, std::move(error), endpoint);

@@ -66,6 +66,9 @@ FailureKind classify(const ReadError& error) {
     case ErrorCode::kCredentials:  // a token that was revoked early; other
                                    // refusals are final
       return error.http_status == 401 ? FailureKind::kStale : FailureKind::kFinal;
+    case ErrorCode::kAccessDenied:  // whoever redirects gave access; of a signature that ended
+                                    // before its time, some servers say no more than this
+      return error.is_at_redirect ? FailureKind::kStale : FailureKind::kFinal;
     default:
       return FailureKind::kFinal;
   }
@@ -89,9 +92,10 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
       return true;
     case FailureKind::kWrongAnswer:
       return history.wrong_answers < 2;
-    case FailureKind::kStale:  // short-lived tokens may expire again; the rest is
-                               // cured at once
-      return error.code == ErrorCode::kCredentialsExpired || history.renewals < 2;
+    case FailureKind::kStale:  // short-lived tokens may expire again, and so may places; the rest
+                               // is cured at once
+      return error.code == ErrorCode::kCredentialsExpired ||
+             error.code == ErrorCode::kAccessDenied || history.renewals < 2;
     case FailureKind::kFinal:
       return false;
   }

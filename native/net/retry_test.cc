@@ -93,6 +93,13 @@ TEST_CASE("a second wrong answer is final, however many other failures lie betwe
   CHECK_FALSE(is_tried_again(wrong, {.attempts = 2, .wrong_answers = 2}));
 }
 
+TEST_CASE("where a redirect leads, a refusal may mean that its signature has ended") {
+  ReadError error = error_of(ErrorCode::kAccessDenied, 403);
+  error.is_at_redirect = true;
+  CHECK(classify(error) == FailureKind::kStale);
+  CHECK(is_tried_again(error, {.attempts = 3, .renewals = 3}));
+}
+
 TEST_CASE(
     "a new URL is asked for once after a redirect, a 401 or a wrong clock, and whenever "
     "one has expired") {

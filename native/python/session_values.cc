@@ -134,12 +134,13 @@ void register_http_target(py::module_& module) {
       .def("__exit__", [](ForeignRequest& request, const py::args&) { request.under_way.reset(); });
   py::class_<HttpTarget>(module, "HttpTarget", "How to reach an object over HTTP.")
       .def(py::init([](std::string url, Headers headers, std::string ca_file, std::string proxy,
-                       double expires_at_s, double renew_at_s) {
+                       double expires_at_s, double renew_at_s, bool is_redirect) {
              return HttpTarget{std::move(url),   std::move(headers), std::move(ca_file),
-                               std::move(proxy), expires_at_s,       renew_at_s};
+                               std::move(proxy), expires_at_s,       renew_at_s,
+                               is_redirect};
            }),
            py::kw_only(), py::arg("url"), py::arg("headers"), py::arg("ca_file"), py::arg("proxy"),
-           py::arg("expires_at_s"), py::arg("renew_at_s"));
+           py::arg("expires_at_s"), py::arg("renew_at_s"), py::arg("is_redirect") = false);
 }
 
 }  // namespace

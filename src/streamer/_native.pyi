@@ -125,6 +125,7 @@ class HttpTarget:
         proxy: str,
         expires_at_s: float,
         renew_at_s: float,
+        is_redirect: bool = False,
     ) -> None: ...
 
 class SessionOptions:
