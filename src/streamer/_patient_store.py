@@ -49,6 +49,8 @@ def patient(store: Store, uri: str, patience: Patience, secrets: SecretTexts) ->
 class _PatientStore:
     def __init__(self, store: Any, server: str, patience: Patience, secrets: SecretTexts) -> None:
         self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
+        self._name = server.encode("utf-8", "replace")  # a URL may hold what is no text
+        self._kept = _native.ForeignRequest(self._name)  # what it refers to would be made anew for each request
         self.root: str = store.root
 
     def info(self, path: str) -> ObjectInfo:
@@ -73,8 +75,7 @@ class _PatientStore:
         self._store.close()
 
     def _ask(self, request: Callable[[], Answer]) -> Answer:
-        server = self.server.encode("utf-8", "replace")  # a URL may hold what is no text
-        with _native.ForeignRequest(server):  # which may wait until the engine closes a connection
+        with _native.ForeignRequest(self._name):  # which may wait until the engine closes a connection
             return self._patience.ask(self.server, _without_secrets(self._secrets, request))
 
 
