@@ -164,9 +164,7 @@ class Patience:
                 with counting(wait.received):
                     answer = request()
             except BaseException as error:
-                if wait.received.count and isinstance(error, ConnectError):  # in the middle of several answers
-                    server.has_answered = True
-                if not _note_failure(server, outage, error, sent_at):
+                if not _note_failure(wait, outage, error, sent_at):
                     raise
                 limit_s = min(self._limit_s, LIMIT_OF_ONE_REQUEST_S) if not is_away(error) else self._limit_s
                 soonest = time.monotonic() + getattr(error, "retry_after_s", 0.0)
@@ -214,14 +212,17 @@ class Patience:
                     self.waited_s += time.monotonic() - self._waiting_since
 
 
-def _note_failure(server: _Server, outage: _Outage | None, error: BaseException, sent_at: float) -> bool:
+def _note_failure(wait: _Wait, outage: _Outage | None, error: BaseException, sent_at: float) -> bool:
     """Enter a failed request into the server's state; return whether it may be sent again."""
+    server = wait.server
     with server.changed:
         server.changed.notify_all()
         if outage is not None:
             outage.is_probing = False
         was_not_sent = isinstance(error, CredentialsError) and error.status is None
         if isinstance(error, StorageError) and not is_transport_failure(error) and not was_not_sent:
+            server.has_answered = True
+        if wait.received.count and isinstance(error, ConnectError):  # between several answers
             server.has_answered = True
         if not isinstance(error, Exception) or not is_transient(error):
             if isinstance(error, StorageError):

@@ -87,7 +87,9 @@ void KeptConnections::close_idle_ones() {
   std::unique_lock lock(mutex_);
   while (!kept_.empty()) {
     const TimePoint now = Clock::now();
-    std::vector<Kept> due = take_due(now);
+    std::vector<Kept> due = take_out([this, now](const Kept& kept) {
+      return now >= kept.since + idle_ || kept.server->waiting.are_some(now);
+    });
     if (due.empty()) {
       is_changed_.wait_until(lock, std::min(kept_.front().since + idle_, now + kLook));
       continue;
@@ -103,26 +105,20 @@ void KeptConnections::close_idle_ones() {
   is_changed_.notify_all();  // under the lock: this may be gone after it
 }
 
-// Its lock is held.
-std::vector<KeptConnections::Kept> KeptConnections::take_due(TimePoint now) {
-  const auto first_due =
-      std::stable_partition(kept_.begin(), kept_.end(), [this, now](const Kept& kept) {
-        return now < kept.since + idle_ && !kept.server->waiting.are_some(now);
-      });
-  std::vector<Kept> due(std::make_move_iterator(first_due), std::make_move_iterator(kept_.end()));
-  kept_.erase(first_due, kept_.end());
-  return due;
+std::vector<KeptConnections::Kept> KeptConnections::take_out(
+    const std::function<bool(const Kept&)>& is_meant) {
+  const auto first = std::stable_partition(
+      kept_.begin(), kept_.end(), [&is_meant](const Kept& kept) { return !is_meant(kept); });
+  std::vector<Kept> taken(std::make_move_iterator(first), std::make_move_iterator(kept_.end()));
+  kept_.erase(first, kept_.end());
+  return taken;
 }
 
 void KeptConnections::leave(const Endpoint& server) {
   const BrokenPipesIgnored by_farewells;  // TLS connections are closed with a last word
   std::vector<Kept> left;                 // closed after the lock
   const std::lock_guard lock(mutex_);
-  const auto others =
-      std::stable_partition(kept_.begin(), kept_.end(),
-                            [&server](const Kept& kept) { return kept.server.get() != &server; });
-  left.assign(std::make_move_iterator(others), std::make_move_iterator(kept_.end()));
-  kept_.erase(others, kept_.end());
+  left = take_out([&server](const Kept& kept) { return kept.server.get() == &server; });
 }
 
 std::size_t KeptConnections::release() {

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -64,7 +65,8 @@ class KeptConnections {
   };
 
   void close_idle_ones();
-  std::vector<Kept> take_due(TimePoint now);
+  // Its lock is held.
+  std::vector<Kept> take_out(const std::function<bool(const Kept&)>& is_meant);
   void start_closing();
 
   const std::chrono::nanoseconds idle_;

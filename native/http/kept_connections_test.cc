@@ -16,11 +16,11 @@ using std::chrono::milliseconds;
 const auto kOneServer = std::make_shared<Endpoint>("https://one");
 const auto kOtherServer = std::make_shared<Endpoint>("https://other");
 
-bool becomes_empty(KeptConnections& connections) {
-  for (int i = 0; i < 1000 && connections.kept() > 0; ++i) {
+bool falls_to(std::size_t count, KeptConnections& connections) {
+  for (int i = 0; i < 1000 && connections.kept() > count; ++i) {
     std::this_thread::sleep_for(milliseconds(5));
   }
-  return connections.kept() == 0;
+  return connections.kept() == count;
 }
 
 TEST_CASE("what was kept last of a server is given to its next reader, and to no other's") {
@@ -52,7 +52,7 @@ TEST_CASE("what nobody takes is closed, also what is kept after that") {
   KeptConnections connections(milliseconds(20));
   for (int i = 0; i < 2; ++i) {
     connections.keep(connections.take(*kOneServer), kOneServer);
-    CHECK(becomes_empty(connections));
+    CHECK(falls_to(0, connections));
   }
   CHECK(connections.release() == 0);
 }
@@ -63,10 +63,7 @@ TEST_CASE("what leads to a server that lets another request wait is closed, and 
   connections.keep(new_multi(), busy_server);
   connections.keep(new_multi(), kOtherServer);
   busy_server->waiting.note(Clock::now());
-  for (int i = 0; i < 1000 && connections.kept() > 1; ++i) {
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  CHECK(connections.kept() == 1);
+  CHECK(falls_to(1, connections));
   connections.leave(*kOtherServer);
   CHECK(connections.release() == 0);
 }

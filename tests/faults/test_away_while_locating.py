@@ -195,24 +195,27 @@ def test_a_server_that_goes_away_behind_its_first_answer_is_waited_for_regressio
 ) -> None:
     """The listing and the looks at what it names are one question, which had no answer yet."""
     handler = partial(Folder, directory=str(model))
-    first = ThreadingHTTPServer(("127.0.0.1", 0), handler)
 
     def answer_once() -> None:
-        with first:
+        with ThreadingHTTPServer(address, handler) as first:
+            is_up.set()
             first.handle_request()
 
     def restart() -> None:
         once.join()
         time.sleep(1)
-        with served(ThreadingHTTPServer(first.server_address, handler)):
+        with served(ThreadingHTTPServer(address, handler)):
             is_loaded.wait(60)
 
-    is_loaded = threading.Event()
+    is_up, is_loaded = threading.Event(), threading.Event()
     once, again = threading.Thread(target=answer_once), threading.Thread(target=restart)
-    once.start()
-    again.start()
-    try:
-        assert_same(streamer.load(f"http://127.0.0.1:{first.server_port}/", progress=False), expected)
-    finally:
-        is_loaded.set()
-        again.join()
+    with KeptPorts(1) as (port,):
+        address = ("127.0.0.1", port)
+        once.start()
+        again.start()
+        assert is_up.wait(10)
+        try:
+            assert_same(streamer.load(f"http://127.0.0.1:{port}/", progress=False), expected)
+        finally:
+            is_loaded.set()
+            again.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import torch
@@ -87,5 +88,9 @@ def _metadata(
 
 def _known(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Give the values for which this torch has a field."""
-    names = {field.name for field in fields(kind)}
-    return {name: value for name, value in values.items() if name in names}
+    return {name: value for name, value in values.items() if name in _names(kind)}
+
+
+@cache  # asked for each tensor
+def _names(kind: Any) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind))
