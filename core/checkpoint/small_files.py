@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError
 from streamer.core.options.settings import Settings
-from streamer.core.quoting import size_text
+from streamer.core.quoting import printable, size_text
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = ["folder_files", "read_files"]
+__all__ = ["MOST_BYTES", "folder_files", "read_files", "sized", "without_large"]
 
 MOST_BYTES = 1 << 30  # of all together: the tokenizer of a large vocabulary has 40 MB
+
+_log = logging.getLogger("streamer")
 
 
 def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:
@@ -41,6 +44,23 @@ def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:
     return {info.path.rpartition("/")[2]: info for info in infos}
 
 
+def sized(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Look up the sizes that a listing does not have.
+
+    Raises:
+        StorageError: and its kinds, from the storage.
+    """
+    return in_parallel(lambda info: store.info(info.path) if info.size_bytes is None else info, infos, role="info")
+
+
+def without_large(infos: Mapping[str, ObjectInfo], most_bytes: int) -> dict[str, ObjectInfo]:
+    """Leave out files that are larger than a bound, with a warning for each."""
+    for info in infos.values():
+        if (info.size_bytes or 0) > most_bytes:
+            _log.warning("%s: not pulled, as it is no small file", printable(info.uri))
+    return {name: info for name, info in infos.items() if (info.size_bytes or 0) <= most_bytes}
+
+
 def read_files(store: Store, infos: Sequence[ObjectInfo], settings: Settings) -> list[bytes]:
     """Read files as a whole, in parallel.
 
@@ -52,11 +72,7 @@ def read_files(store: Store, infos: Sequence[ObjectInfo], settings: Settings) ->
     Raises:
         StorageError: they are too large to be small files; and its kinds, from the storage.
     """
-
-    def object_of(info: ObjectInfo) -> ObjectInfo:
-        return store.info(info.path) if info.size_bytes is None else info
-
-    objects = in_parallel(lambda info: source_object(store, object_of(info)), infos, role="source")
+    objects = in_parallel(lambda info: source_object(store, info), sized(store, infos), role="source")
     total_bytes = sum(each.size_bytes for each in objects)
     if total_bytes > MOST_BYTES:
         largest = max(objects, key=lambda each: each.size_bytes)

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import streamer
-from streamer.integrations import model_folder
+from streamer.integrations import model_folder, small_files
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +165,7 @@ def test_what_is_not_read_from_a_url(folder, asked):
 
 
 def test_small_files_that_are_large(folder, monkeypatch, caplog):
-    monkeypatch.setattr(model_folder, "LARGEST_BYTES", 1 << 10)
+    monkeypatch.setattr(small_files, "LARGEST_BYTES", 1 << 10)
     (folder / "data.json").write_text(" " * 2000)
     load(folder)
     assert any("data.json: not pulled" in each for each in caplog.messages)

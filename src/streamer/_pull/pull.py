@@ -28,6 +28,7 @@ from streamer._pull.placing import finish_placing, place
 from streamer._pull.record import PulledFile, PulledFolder
 from streamer._pull.transfer import Incoming, transfer
 from streamer.core.checkpoint.shards import source_object
+from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of
 from streamer.core.errors import ChecksumError, ObjectNotFoundError, UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
@@ -55,6 +56,7 @@ class Wanted:
     Attributes:
         include: Patterns; empty: every file.
         exclude: Patterns of files that are left out.
+        largest_bytes: Larger files are left out, with a warning; None: no file is too large.
         is_verified: Files are compared with the digests that their storage keeps.
         is_checked: Files that are there already are read, and compared with the record.
         storage_options: As for `streamer.load`.
@@ -63,6 +65,7 @@ class Wanted:
 
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    largest_bytes: int | None = None
     is_verified: bool = True
     is_checked: bool = False
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -177,11 +180,10 @@ class _Pull:
             )
         check_names(names, self._label)
 
-        def sized(name: str) -> ObjectInfo:
-            info = listed[name]
-            return self._store.info(info.path) if info.size_bytes is None else info
-
-        return dict(zip(names, in_parallel(sized, names, role="info"), strict=True))
+        infos = dict(zip(names, sized(self._store, [listed[name] for name in names]), strict=True))
+        if wanted.largest_bytes is not None:
+            infos = without_large(infos, wanted.largest_bytes)
+        return infos
 
     def _kept(self, chosen: Mapping[str, ObjectInfo]) -> dict[str, PulledFile]:
         """Find the files that are in the folder already, in the version that the storage has now."""

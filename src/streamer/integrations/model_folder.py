@@ -8,7 +8,6 @@ names an absent shard, an adapter without weights.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,23 +16,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from streamer.core.checkpoint.small_files import folder_files, read_files
+from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.errors import FormatError, UsageError
-from streamer.core.options.settings import Settings, resolve
-from streamer.core.quoting import printable
+from streamer.core.options.settings import resolve
 from streamer.core.store.parallel import in_parallel
-from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.sources import ObjectInfo
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.location import Location
 from streamer.integrations.naming import CONFIG, TRANSFORMERS, Naming, without
+from streamer.integrations.small_files import files_of_sub_folders, write_small_files
 
-__all__ = ["SMALL_SUFFIXES", "ModelFolder", "write_small_files"]
+__all__ = ["ModelFolder"]
 
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
-SMALL_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
-LARGEST_BYTES = 128 << 20  # of a file that is pulled: a tokenizer.json has 40 MB; data that lies beside has more
-
-_log = logging.getLogger("streamer")
 
 
 class ModelFolder:
@@ -46,7 +41,7 @@ class ModelFolder:
         variant: Which weights: ``"fp16"`` for ``model.fp16.safetensors``.
         needs: A file that must be there: a configuration; None: none.
         needs_weights: Whether a model is loaded from it; None: if it has a model's configuration, and no tokenizer.
-        takes_code: Whether ``*.py`` are pulled, too.
+        takes_code: Whether the user trusts the folder's code, which is pulled, too.
         takes_parts: Rows of tensors will be asked for, and not whole ones.
 
     Attributes:
@@ -79,9 +74,8 @@ class ModelFolder:
             self._own = tempfile.TemporaryDirectory(prefix="streamer-")
             path = self._own.name
         self.path = os.path.abspath(path)
-        suffixes = (*SMALL_SUFFIXES, ".py") if takes_code else SMALL_SUFFIXES
         try:
-            is_adapter = self._pull(suffixes)
+            is_adapter = self._pull(takes_code=takes_code)
             if is_adapter:
                 self._find_base(takes_code=takes_code, takes_parts=takes_parts)
         except BaseException:
@@ -133,14 +127,17 @@ class ModelFolder:
         if self.base is not None:
             self.base.close()
 
-    def _pull(self, suffixes: tuple[str, ...]) -> bool:
+    def _pull(self, *, takes_code: bool) -> bool:
         """Fill the folder and open the checkpoint, at the same time; tell whether it is an adapter alone."""
         location, settings = self._location, resolve(self._location.options)
         with location.store(settings) as store:
             listed = folder_files(store, self._naming.usual)
             needs_weights, is_adapter = self._checked(listed)
             chosen = self._naming.choose(listed, self._variant, location) if needs_weights and not is_adapter else None
-            jobs: list[Callable[[], None]] = [lambda: write_small_files(self.path, store, listed, suffixes, settings)]
+            small = listed if needs_weights else {**files_of_sub_folders(store, location.label), **listed}
+            jobs: list[Callable[[], None]] = [
+                lambda: write_small_files(self.path, store, small, settings, takes_code=takes_code)
+            ]
             if chosen is not None:
                 jobs.insert(0, lambda: self._open(chosen.location))
             in_parallel(lambda job: job(), jobs, role="model")
@@ -177,27 +174,6 @@ class ModelFolder:
             return  # a path or a name of the Hub, which libraries find themselves
         self.base = ModelFolder(replace(self._location, uri=base), takes_code=takes_code, takes_parts=takes_parts)
         path.write_text(json.dumps({**config, "base_model_name_or_path": self.base.path}))
-
-
-def write_small_files(
-    path: str, store: Store, listed: Mapping[str, ObjectInfo], suffixes: tuple[str, ...], settings: Settings
-) -> None:
-    """Pull the files of some suffixes into a folder, but for large ones.
-
-    Args:
-        path: Of the folder.
-        store: Of the files.
-        listed: What is there, by name.
-        suffixes: Of the names.
-        settings: How to read.
-    """
-    infos = {name: info for name, info in listed.items() if name.endswith(suffixes) and "\0" not in name}
-    for name, info in list(infos.items()):
-        if (info.size_bytes or 0) > LARGEST_BYTES:
-            _log.warning("%s: not pulled, as it is no small file", printable(info.uri))
-            del infos[name]
-    for name, content in zip(infos, read_files(store, list(infos.values()), settings), strict=True):
-        Path(path, name).write_bytes(content)
 
 
 def _check_adapter(listed: Mapping[str, ObjectInfo], location: Location) -> None:

@@ -18,7 +18,8 @@ _STEMS = ("diffusion_pytorch_model", "model")  # a component of a pipeline may b
 
 _OF_TOKENIZERS = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "preprocessor_config.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "preprocessor_config.json"),
+    *("bpe.codes", "source.spm", "target.spm"),
 )
 
 

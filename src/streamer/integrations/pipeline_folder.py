@@ -19,8 +19,9 @@ from streamer.core.options.settings import resolve
 from streamer.core.quoting import printable
 from streamer.core.store.parallel import in_parallel
 from streamer.integrations.location import Location
-from streamer.integrations.model_folder import SMALL_SUFFIXES, ModelFolder, write_small_files
+from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import COMPONENT, PIPELINE, without
+from streamer.integrations.small_files import write_small_files
 
 __all__ = ["PipelineFolder"]
 
@@ -33,7 +34,7 @@ class PipelineFolder:
         given: Names of the components that the caller has, or does not want.
         variant: Which weights, for the components that have them.
         needs_weights: Whether models are loaded from it; else it is read for its configurations.
-        takes_code: Whether ``*.py`` are pulled, too.
+        takes_code: Whether the user trusts the folder's code, which is pulled, too.
 
     Attributes:
         path: Its absolute path.
@@ -89,8 +90,7 @@ class PipelineFolder:
                 raise without(PIPELINE, listed, location, hint)
             (content,) = read_files(store, [listed[PIPELINE]], settings)
             names = _components(content, location)
-            suffixes = (*SMALL_SUFFIXES, ".py") if self._takes_code else SMALL_SUFFIXES
-            write_small_files(self.path, store, listed, suffixes, settings)
+            write_small_files(self.path, store, listed, settings, takes_code=self._takes_code)
         return names
 
     def _pull_component(self, name: str) -> None:

@@ -51,7 +51,8 @@ def _is_pulled(theirs: Callable[..., bool], name: Any) -> bool:
 def _pulled(theirs: Callable[..., str], owner: Any, url: str) -> str:  # noqa: ARG001
     """Pull the small files of a model, once per node."""
     folder = str(owner.get_path(url))
-    pull_small_files(url, folder, _log)
+    # SGLang does not tell here whether the code is trusted; it asks for that before it runs any.
+    pull_small_files(url, folder, _log, takes_code=True)
     return folder
 
 

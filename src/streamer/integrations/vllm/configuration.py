@@ -68,7 +68,9 @@ def _pulling(theirs: Callable[..., None], config: Any, model: str, tokenizer: st
     if config.model_weights:
         return  # it was pulled before
     try:
-        folders = {url: pulled(url) for url in dict.fromkeys((model, tokenizer)) if is_url(url)}
+        takes_code = bool(config.trust_remote_code)
+        urls = [each for each in dict.fromkeys((model, tokenizer)) if is_url(each)]
+        folders = {url: pulled(url, takes_code=takes_code) for url in urls}
     except UsageError as error:  # as where streamer[s3] is not installed
         if find_spec("runai_model_streamer") is None or not any(map(is_runai_obj_uri, (model, tokenizer))):
             raise
@@ -103,8 +105,12 @@ def _untying(theirs: Callable[..., None], config: Any) -> None:
         theirs(config)
 
 
-def pulled(url: str) -> str:
+def pulled(url: str, *, takes_code: bool) -> str:
     """Pull the small files of a model, once per node; give their folder.
+
+    Args:
+        url: Of the model.
+        takes_code: The user trusts the code in the model's folder.
 
     Raises:
         StreamerError: as for ``python -m streamer pull``.
@@ -112,5 +118,5 @@ def pulled(url: str) -> str:
     forward_log()
     name = hashlib.sha256(redact(url).encode()).hexdigest()[:16]
     folder = os.path.join(get_cache_dir(), "streamer", name)
-    pull_small_files(url, folder, _log)
+    pull_small_files(url, folder, _log, takes_code=takes_code)
     return folder
