@@ -1,13 +1,15 @@
-"""Warns of variables of the environment that nobody reads because of a typo in their name: ``STREAMER_FILE_THREAD``.
+"""Warns of variables of the environment that look like ours and that nobody reads: ``STREAMER_FILE_THREAD``.
 
-They are not refused, as another program may have variables that begin so: only a name that is nearly one of ours is
-warned of, once in a process. Their values are not looked at.
+They are not refused, as another program may have variables that begin so; each is warned of once in a process, with
+the name that is nearest to it. Those that Kubernetes sets for a service called ``streamer`` are passed over. Values are
+not looked at.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
@@ -21,13 +23,16 @@ OTHERS = (
     *("DISABLED_PLUGINS", "DISABLE_PATCHES", "PLUGINS", "PROGRESS", "TAKE_OVER_RUNAI", "VERIFY"),
     "LIBRARY",  # Run:ai's
 )
-NEAREST = 0.85  # one wrong letter of seven
+NEAREST = 0.55  # MEMORY_LIMIT is MEMORY_LIMIT_BYTES, and HOST is none
+_OF_KUBERNETES = re.compile(
+    r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
 
 _log = logging.getLogger("streamer")
 
 
 def warn_of_typos(options: Iterable[str], environment: Mapping[str, str] | None = None) -> None:
-    """Log a warning for each variable whose name is nearly that of an option.
+    """Log a warning for each variable that begins as ours do, and is none of them.
 
     Args:
         options: Names of the options.
@@ -41,6 +46,8 @@ def warn_of_typos(options: Iterable[str], environment: Mapping[str, str] | None 
 
 @lru_cache(maxsize=128)  # warned of already
 def _warn(name: str, known: frozenset[str]) -> None:
-    near = [] if name in known else get_close_matches(name[:100].upper(), known, n=1, cutoff=NEAREST)
-    if near:
-        _log.warning("%s%s is not read: did you mean %s%s?", PREFIX, printable(name[:100]), PREFIX, near[0])
+    if name in known or _OF_KUBERNETES.fullmatch(name):
+        return
+    near = get_close_matches(name[:100].upper(), known, n=1, cutoff=NEAREST)
+    meant = f": did you mean {PREFIX}{near[0]}?" if near else " by streamer"
+    _log.warning("%s%s is not read%s", PREFIX, printable(name[:100]), meant)

@@ -1,5 +1,6 @@
 """All options in one frozen value, each with its default, bounds, unit and reason.
 
+Options in bytes may be text with a unit (`streamer.core.options.byte_sizes`), here and in the environment.
 `None` means automatic. Precedence: the argument, then ``STREAMER_<NAME>`` in the environment, then automatic.
 """
 
@@ -12,6 +13,7 @@ from functools import wraps
 from typing import Any
 
 from streamer.core.errors import OptionError
+from streamer.core.options.byte_sizes import parsed_bytes
 from streamer.core.secrets.environment import variable
 
 __all__ = ["Options"]
@@ -33,6 +35,8 @@ def _knob(low: float, high: float, unit: str, reason: str, default: float | None
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How to read. All fields are optional; unset ones are chosen for the machine and the storage.
+
+    Those in bytes also take text: ``"512MiB"``, ``"1GB"`` (10^9), or for a speed ``"100MB/s"``.
 
     Attributes:
         block_bytes: Size of one read or one range request. Automatic: 8 MiB from files, 4 MiB over NFS; over HTTP from
@@ -132,6 +136,9 @@ class Options:
     def __post_init__(self) -> None:
         for knob in fields(self):
             value = getattr(self, knob.name)
+            if isinstance(value, str) and _is_in_bytes(knob.metadata):
+                value = _bytes(knob.name, value)
+                object.__setattr__(self, knob.name, value)
             if value is not None and "low" in knob.metadata:
                 _check_bounds(knob.name, value, knob.metadata)
             elif value is None and knob.default is not None:
@@ -149,9 +156,7 @@ class Options:
         for knob in fields(self):
             text = variable(f"STREAMER_{knob.name.upper()}", environment)
             if text and getattr(self, knob.name) == knob.default:  # an empty one is unset, as in compose files
-                values[knob.name] = _number(knob.name, text) if "low" in knob.metadata else _truth(knob.name, text)
-                if "low" in knob.metadata:
-                    _check_bounds(knob.name, values[knob.name], knob.metadata, f"STREAMER_{knob.name.upper()}")
+                values[knob.name] = _of_environment(knob.name, text, knob.metadata)
         return replace(self, **values)
 
 
@@ -183,6 +188,27 @@ def _check_bounds(name: str, value: object, metadata: Mapping[str, Any], source:
         raise OptionError(f"{source} must be {'a whole number' if whole else 'a number'} of {unit}, not {value!r}")
     if not low <= value <= high:
         raise OptionError(f"{source} must be between {low} and {high} {unit}, not {value!r}")
+
+
+def _of_environment(name: str, text: str, metadata: Mapping[str, Any]) -> float | bool:
+    source = f"STREAMER_{name.upper()}"
+    if "low" not in metadata:
+        return _truth(name, text)
+    value = _bytes(source, text) if _is_in_bytes(metadata) else _number(name, text)
+    _check_bounds(name, value, metadata, source)
+    return value
+
+
+def _is_in_bytes(metadata: Mapping[str, Any]) -> bool:
+    return str(metadata.get("unit", "")).startswith("bytes")
+
+
+def _bytes(source: str, text: str) -> int:
+    size_bytes = parsed_bytes(text)
+    if size_bytes is None:
+        hint = "Write a number, or one with a unit: 512MiB, 1GB"
+        raise OptionError(f"{source} is no number of bytes: {text[:80]!r}", hint=hint)
+    return size_bytes
 
 
 def _number(name: str, text: str) -> float | int:

@@ -1,4 +1,4 @@
-"""A variable that nobody reads because of a typo in its name is warned of."""
+"""A variable that begins as ours do and that nobody reads is warned of, with the name that was meant."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def _nothing_was_said_before() -> None:
         ("STREAMER_file_threads", "STREAMER_FILE_THREADS"),
         ("STREAMER_FILE_THREADS", None),
         ("STREAMER_PLUGINS", None),
-        ("STREAMER_HOST", None),
+        ("STREAMER_MEMORY_LIMIT", "STREAMER_MEMORY_LIMIT_BYTES"),
+        ("STREAMER_SERVICE_HOST", None),
+        ("STREAMER_PORT_80_TCP_ADDR", None),
+        ("STREAMER_CACHE_SERVICE_PORT_HTTP", None),
         ("FILE_THREAD", None),
     ],
 )
@@ -41,6 +44,14 @@ def test_a_name_that_is_nearly_one_of_ours_is_warned_of_once(
         resolve(None)
     said = [record.getMessage() for record in caplog.records]
     assert said == ([f"{name} is not read: did you mean {meant}?"] if meant else [])
+
+
+def test_a_name_that_is_like_none_of_ours_is_warned_of_too_regression(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("STREAMER_ZONE", "x")
+    resolve(None)
+    assert [record.getMessage() for record in caplog.records] == ["STREAMER_ZONE is not read by streamer"]
 
 
 def test_the_value_of_a_variable_is_not_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
@@ -18,11 +18,39 @@ def test_every_knob_states_its_bounds_unit_and_reason_and_refuses_what_is_outsid
     assert metadata["unit"]
     assert metadata["reason"]
     assert knob in (Options.__doc__ or "")
-    for wrong in (metadata["low"] - 1, metadata["high"] + 1, "8", True):
+    for wrong in (metadata["low"] - 1, metadata["high"] + 1, "some", True):
         with pytest.raises(OptionError, match=knob):
             Options(**{knob: wrong})
     Options(**{knob: metadata["low"]})
     Options(**{knob: metadata["high"]})
+
+
+def test_bytes_may_have_a_unit_in_python_and_in_the_environment_regression(monkeypatch):
+    options = Options(
+        memory_limit_bytes="1GB", block_bytes="16 MiB", max_bytes_per_second="100MB/s", header_bytes="64Ki"
+    )
+    assert (options.memory_limit_bytes, options.block_bytes) == (10**9, 16 << 20)
+    assert (options.max_bytes_per_second, options.header_bytes) == (10**8, 64 << 10)
+    assert replace(options, block_bytes="1048576").block_bytes == 1 << 20
+    monkeypatch.setenv("STREAMER_PINNED_BYTES", "512MiB")
+    monkeypatch.setenv("STREAMER_STALL_BYTES_PER_S", "1kB/s")
+    assert resolve(None).pinned_bytes == 512 << 20
+    assert resolve(None).stall_bytes_per_s == 1000
+
+
+@pytest.mark.parametrize("text", ["1Gb", "1gb", "0.1B", "a lot", "-1GB", "", "1 GB of memory"])
+def test_what_is_no_number_of_bytes_is_refused_with_an_example(text, monkeypatch):
+    with pytest.raises(OptionError, match=r"memory_limit_bytes is no number of bytes: .* 512MiB, 1GB"):
+        Options(memory_limit_bytes=text)
+    if text:
+        monkeypatch.setenv("STREAMER_MEMORY_LIMIT_BYTES", text)
+        with pytest.raises(OptionError, match=r"STREAMER_MEMORY_LIMIT_BYTES is no number of bytes"):
+            resolve(None)
+
+
+def test_what_counts_no_bytes_takes_no_unit():
+    with pytest.raises(OptionError, match="max_attempts must be a whole number of attempts, not '1K'"):
+        Options(max_attempts="1K")
 
 
 @pytest.mark.parametrize("knob", SWITCHES)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any
 
+from streamer.core.options.byte_sizes import parsed_bytes
 from streamer.core.options.options import Options
 from streamer.core.options.switches import ON
 from streamer.core.secrets.environment import variable
@@ -90,12 +90,11 @@ def _is_on(name: str) -> bool:
 
 
 def _bounded(name: str, own_name: str, bounds: tuple[int, int]) -> int | None:
-    text: Any = variable(PREFIX + name)
+    text = variable(PREFIX + name)
     if text is None or variable(own_name) is not None:
         return None
-    try:
-        value = int(text)
-    except ValueError:
+    value = parsed_bytes(text)
+    if value is None:
         return None
     return min(max(value, bounds[0]), bounds[1]) if value > 0 else None
 
