@@ -105,6 +105,6 @@ def _refusal(needed_bytes: int, free_now: int, promised: int, uri: str) -> OutOf
 
 def _kept_bytes(wanted: ShardTensor, framework: Framework, targets: Targets | None) -> int:
     entry = wanted.entry
-    if targets is not None and entry.name in targets.cuts:  # a part of what is read
-        return int(targets.fresh[entry.name].nbytes)
-    return prod(framework.shape(entry)) * int(framework.final_dtype(entry).itemsize)
+    is_cut = targets is not None and entry.name in targets.cuts  # a part of what is read
+    shape = targets.fresh[entry.name].shape if targets is not None and is_cut else framework.shape(entry)
+    return prod(shape) * int(framework.final_dtype(entry).itemsize)

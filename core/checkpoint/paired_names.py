@@ -71,6 +71,14 @@ def pair_names(
     return names
 
 
+def _as_they_are(missing: Sequence[str], tensors: Mapping[str, Any]) -> str:
+    """Say what to do about targets that the checkpoint lacks, and that have no other name there."""
+    if any(getattr(tensors[name], "is_meta", False) for name in missing):
+        # accelerate's init_empty_weights makes two parameters of one that a module has under two names.
+        return "Tie them first if they are others of the target (its tie_weights()); strict=False leaves them empty"
+    return "Pass strict=False to leave them as they are"
+
+
 def _alone(names: PairedNames, called: Mapping[str, str], tensors: Mapping[str, Any]) -> TargetError:
     near = _near(called, tensors)
     shown = [name if called[name] == name else f"{name} as {called[name]}" for name in names.unexpected]
@@ -82,7 +90,7 @@ def _alone(names: PairedNames, called: Mapping[str, str], tensors: Mapping[str, 
         both = f"{held}: {'rename= pairs them' if len(shown) == len(names.missing) else pairs}" if shown else None
         return TargetError(
             f"the checkpoint lacks {len(names.missing)} of the target's tensors: {_some(names.missing)}",
-            hint=near or both or "Pass strict=False to leave them as they are",
+            hint=near or both or _as_they_are(names.missing, tensors),
         )
     return TargetError(
         f"the target lacks {len(shown)} of the checkpoint's tensors: {_some(sorted(shown))}",

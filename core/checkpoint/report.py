@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamer.core.outages.earlier_counters import EarlierCounters
-from streamer.core.quoting import printable
+from streamer.core.quoting import printable, size_text
 from streamer.core.store.sources import FileSource, HttpSource, NfsSource, PythonSource, Source
 
 __all__ = ["LoadReport", "ObjectCheck", "joined_reports", "load_report"]
@@ -125,7 +125,7 @@ class LoadReport:
         return {**plain, **lists, "gb_per_s": self.gb_per_s}
 
     def __str__(self) -> str:
-        rate = f"{self.bytes / 1e9:.3f} GB in {self.seconds:.2f} s, {self.gb_per_s:.2f} GB/s"
+        rate = f"{size_text(self.bytes)} in {self.seconds:.2f} s, {size_text(round(self.gb_per_s * 1e9))}/s"
         asked = f", {self.requests} requests, {self.retries} retries" if self.requests else ""
         count = f"{self.outages} outage{'' if self.outages == 1 else 's'}"
         waited = f", {self.waited_s:.1f} s of it in {count}" if self.outages else ""
@@ -134,7 +134,8 @@ class LoadReport:
             for names, what in ((self.missing, "missing"), (self.unexpected, "unexpected"))
             if names
         )
-        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{waited}{alone}"
+        remarks = "".join(f"; note: {printable(each)}" for each in self.remarks)
+        return f"{printable(self.uri)}: {self.tensors} tensors, {rate}{asked}{waited}{alone}{remarks}"
 
 
 def load_report(

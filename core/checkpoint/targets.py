@@ -62,7 +62,12 @@ class Targets:
 
 
 def match_targets(
-    wanted: list[ShardTensor], tensors: Mapping[str, Any], framework: Framework, *, fresh: Mapping[str, Any] = _NONE
+    wanted: list[ShardTensor],
+    tensors: Mapping[str, Any],
+    framework: Framework,
+    *,
+    fresh: Mapping[str, Any] = _NONE,
+    takes_stored_dtypes: bool = False,
 ) -> tuple[list[ShardTensor], Targets]:
     """Find out where each tensor goes.
 
@@ -71,6 +76,7 @@ def match_targets(
         tensors: A target for each, by the names that they have in the checkpoint.
         framework: Their library; its devices are those of `fresh`.
         fresh: Those of the targets that have no memory, and are replaced by loaded tensors.
+        takes_stored_dtypes: Those may be replaced by tensors of another dtype, if it could be cast to theirs.
 
     Returns:
         The tensors to read, or the rows of them, and where they go.
@@ -87,7 +93,8 @@ def match_targets(
         targets = _placed(kept, checked, framework, lock, ties)
         for each, filled in zip(kept, checked, strict=True):
             targets.states.add(each.name, each.target, filled)
-        _add_fresh(targets, [each for each in here if each.name in fresh], tensors, framework)
+        added = [each for each in here if each.name in fresh]
+        _add_fresh(targets, added, tensors, framework, takes_stored_dtypes=takes_stored_dtypes)
         targets.cuts.update({each.name: each.cut for each in here if each.cut})
         return [each.wanted for each in here], targets
     except BaseException:
@@ -150,6 +157,8 @@ def _check_alike(tensor: Any, here: _Here, framework: Framework) -> None:
     dtype = framework.final_dtype(entry)
     if tensor.dtype != dtype:
         hint = 'Pass dtype="target" to cast it' if framework.can_cast(entry, tensor.dtype) else "Cast the target"
+        if getattr(tensor, "is_meta", False) and framework.can_cast(entry, tensor.dtype):
+            hint = f'{hint}, or dtype="auto" to give the target the dtypes of the checkpoint'
         if dtype != framework.dtype(entry):  # which the caller wants
             hint = f'Convert the target to {dtype} first, or pass dtype="target"'
         if str(dtype).removeprefix("torch.") == str(tensor.dtype).removeprefix("torch."):  # of two libraries
@@ -186,12 +195,22 @@ def _placed(
     return targets
 
 
-def _add_fresh(targets: Targets, added: list[_Here], tensors: Mapping[str, Any], framework: Framework) -> None:
+def _add_fresh(
+    targets: Targets,
+    added: list[_Here],
+    tensors: Mapping[str, Any],
+    framework: Framework,
+    *,
+    takes_stored_dtypes: bool,
+) -> None:
     first_names: dict[int, str] = {}
     for here in added:
         name = here.name
         targets.fresh[name] = here.target
-        _check_alike(here.target, here, framework)
+        if takes_stored_dtypes and framework.can_cast(here.wanted.entry, here.target.dtype):
+            _check_shape(name, here.shape, here.target.shape)
+        else:
+            _check_alike(here.target, here, framework)
         targets.devices[name] = framework.devices.engine_device(name)
         targets.device_paths.add(framework.devices.path(name))
         first = first_names.setdefault(id(tensors[name]), name)

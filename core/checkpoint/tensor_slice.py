@@ -7,6 +7,7 @@ from math import prod
 from numbers import Integral
 from typing import Any, Generic
 
+from streamer.core.checkpoint.unread import Unread
 from streamer.core.errors import TensorIndexError
 from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import TensorEntry
@@ -76,8 +77,10 @@ def _check_kind(part: Any) -> None:
         raise TypeError(f"{type(part).__name__} is no index")
 
 
-class TensorSlice(Generic[TensorT]):
+class TensorSlice(Unread, Generic[TensorT]):
     """One tensor of a checkpoint; ``[...]`` reads it. Thread-safe.
+
+    Whatever else a tensor can do is refused with an error that says so.
 
     Args:
         entry: What the header says of it.

@@ -21,7 +21,9 @@ from streamer.core.tensors.unsupported import check_addressable, unsupported
 if TYPE_CHECKING:
     from streamer.core.format.header import TensorEntry
 
-__all__ = ["DtypesByName", "Framework", "framework_of"]
+__all__ = ["AUTO", "DtypesByName", "Framework", "framework_of"]
+
+AUTO = "auto"  # of ``dtype=``: as transformers has it
 
 # A cast between these keeps the values' meaning; smaller dtypes are quantized, and need their scales.
 _CAST = ("F64", "F32", "F16", "BF16")
@@ -151,7 +153,7 @@ def framework_of(
     Args:
         name: As users write it.
         device: As for `streamer.load`.
-        cast_to: A dtype, a `DtypesByName`, or None.
+        cast_to: A dtype, a `DtypesByName`, or None; ``"auto"``, the checkpoint's own dtypes, is None, too.
         folders: Of the checkpoints that are being loaded: no code in them is run, when torch is imported or later.
         fills_targets: Whether tensors of the caller's own shall be filled.
 
@@ -162,6 +164,8 @@ def framework_of(
     kind = _ALIASES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise OptionError(f"unknown framework {str(name)[:80]!r}", hint=f"Known: {', '.join(sorted(_ALIASES))}")
+    if isinstance(cast_to, str) and cast_to == AUTO:
+        cast_to = None
     if kind == "pt":
         return TorchFramework(device, cast_to, folders)
     if cast_to is not None:
@@ -183,4 +187,4 @@ def _cast_dtype(torch: Any, dtype: Any) -> Any:
     name = text.lower().removeprefix("torch.")
     meant = name if name in names.split(", ") else _OTHER_NAMES.get(name)
     hint = f"Did you mean {meant!r}?" if meant else 'Leave it out and cast afterwards, or load_into(dtype="target")'
-    raise OptionError(f"dtype is one of {names}, not {text!r}", hint=hint)
+    raise OptionError(f"dtype is one of {names} or {AUTO}, not {text!r}", hint=hint)

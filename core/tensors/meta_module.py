@@ -80,7 +80,8 @@ class MetaModule:
         remarks = []
         if unsaved:
             remarks.append(
-                f"these buffers stay on the meta device, as their module does not save them: {_some(unsaved)}"
+                f"these buffers stay on the meta device, as their module does not save them: {_some(unsaved)}. Make the"
+                " module under accelerate.init_empty_weights(), which leaves buffers their values, or set them"
             )
         if lacking:
             remarks.append(f"these tensors of the target stay on the meta device: {_some(lacking)}")

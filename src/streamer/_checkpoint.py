@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from streamer._load import collected
 from streamer._locate import StorageOptions, UriOption
@@ -40,13 +40,16 @@ __all__ = ["Checkpoint", "open"]
 LEAST_CHECKED_BYTES = 16 << 20  # of one read: to see what is free takes a tenth of a millisecond
 
 
-class Checkpoint(Generic[TensorT]):
+class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
     """An open checkpoint; `streamer.open` returns one. Thread-safe.
 
-    Every read is pinned to the version whose headers were read: if the checkpoint was replaced since, a read raises
-    `ChangedError`. A pickle holds the arguments of `streamer.open`, including credentials. Unpickling opens the
-    checkpoint again, and raises `ChangedError` if it was replaced.
+    It is a mapping of names to tensors that are not read yet. Every read is pinned to the version whose headers were
+    read: if the checkpoint was replaced since, a read raises `ChangedError`. A pickle holds the arguments of
+    `streamer.open`, including credentials. Unpickling opens the checkpoint again, and raises `ChangedError` if it was
+    replaced.
     """
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # of itself: a comparison of two mappings would read nothing
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
@@ -56,7 +59,7 @@ class Checkpoint(Generic[TensorT]):
         self._shard_tensors = {each.entry.name: each for each in self._checkpoint.catalog.in_file_order(chosen)}
         self._is_closed = False
 
-    def keys(self) -> list[str]:
+    def keys(self) -> list[str]:  # type: ignore[override]  # a list, as that of safetensors
         """Names of the tensors, sorted."""
         return sorted(self._shard_tensors)
 
@@ -162,6 +165,7 @@ class Checkpoint(Generic[TensorT]):
         return f"<{type(self).__name__} {printable(self._checkpoint.label)}: {what}{state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._opening.check_pickled()
         return _reopened, (type(self), self._opening, self._versions(), self._is_closed)
 
     def __enter__(self) -> Self:

@@ -21,7 +21,7 @@ from streamer._command_line.exit_codes import exit_code_of
 from streamer._command_line.output import tell
 from streamer._pull.command import run_pull, tell_failure
 from streamer._pull.pull import Wanted
-from streamer.core.quoting import printable
+from streamer.core.quoting import printable, size_text
 from streamer.core.secrets.redact import redact
 
 __all__ = ["main"]
@@ -132,9 +132,8 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
     if as_json:
         tell(json.dumps(report.to_dict()))
     else:
-        tell(
-            f"{printable(report.uri)}: {report.tensors} tensors, {report.bytes / 1e9:.3f} GB in {report.seconds:.2f} s"
-        )
+        size = size_text(report.bytes)
+        tell(f"{printable(report.uri)}: {report.tensors} tensors, {size} in {report.seconds:.2f} s")
 
 
 @main.command("pull")

@@ -71,7 +71,7 @@ def load(
             receives ``(bytes done, bytes in all)``; it may raise `LoadCancelledError` to end the load, and its other
             exceptions are logged. ``STREAMER_PROGRESS=0`` turns the automatic bar and log lines off.
         dtype: A ``torch.dtype`` or its name. Tensors of F64, F32, F16 and BF16 are cast to it on their device; other
-            dtypes are never cast. None casts nothing.
+            dtypes are never cast. None casts nothing, and so does ``"auto"``.
         verify: Compare the bytes with digests: ``"auto"`` uses the digest that the storage keeps of each object, if
             any; ``"manifest"`` uses the manifest that `streamer.write_manifest` wrote; ``"off"`` compares nothing.
             None uses ``STREAMER_VERIFY``, or ``"off"``. `LoadReport.verified` says what was compared.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,9 +23,10 @@ from streamer.core.collector import collector_spared
 from streamer.core.errors import TargetError, UsageError
 from streamer.core.options.arguments import check_progress, check_switch
 from streamer.core.options.options import Options
+from streamer.core.quoting import printable
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
-from streamer.core.tensors.frameworks import DtypesByName, Framework, framework_of
+from streamer.core.tensors.frameworks import AUTO, DtypesByName, Framework, framework_of
 from streamer.core.tensors.load_hooks import run_post_hooks, skipped_code
 from streamer.core.tensors.meta_module import MetaModule
 from streamer.core.tensors.named_targets import tensors_of
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 __all__ = ["load_into"]
+
+TARGET = "target"  # of ``dtype=``
+
+_log = logging.getLogger("streamer")
 
 
 def load_into(
@@ -81,12 +87,13 @@ def load_into(
         options: As for `load`.
         progress: As for `load`.
         dtype: As for `load`; a target must have the dtype of its tensor after the cast. ``"target"`` casts each tensor
-            to the dtype of its target, for the same dtypes.
+            to the dtype of its target, for the same dtypes. ``"auto"`` gives parameters and buffers on the meta device
+            the dtypes of the checkpoint, for the same dtypes.
         verify: As for `load`.
 
     Returns:
-        The report. Its remarks name targets that stay on the meta device because the checkpoint lacks them, and the
-        pre-hooks of ``load_state_dict``, which are not run. Its post-hooks are run.
+        The report. Its remarks name targets that stay on the meta device because the checkpoint lacks them, which are
+        also logged as a warning, and the pre-hooks of ``load_state_dict``, which are not run. Its post-hooks are run.
 
     Raises:
         UsageError: `device` is given, and nothing is on the meta device.
@@ -117,11 +124,20 @@ def load_into(
     if _is_by_name(device, dtype, new):
         places = _devices(device, pairs.targets, new)
         library = _library(framework, places, dtype, uri, {stored: each.dtype for stored, each in tensors.items()})
-    loaded, report = _read(checkpoint, wanted, library, tensors, new, progress=progress)
+    loaded, report = _read(
+        checkpoint, wanted, library, tensors, new, takes_stored_dtypes=_is(dtype, AUTO), progress=progress
+    )
     meta.assign({pairs.targets[stored]: tensor for stored, tensor in loaded.items()})
     run_post_hooks(target, pairs.missing, [str(renaming.name_of(name)) for name in pairs.unexpected])
-    remarks = (*report.remarks, *meta.remarks(), *skipped_code(target))
+    remarks = (*report.remarks, *_warned(meta.remarks(), report.uri), *skipped_code(target))
     return replace(report, remarks=remarks, missing=pairs.missing, unexpected=pairs.unexpected)
+
+
+def _warned(remarks: list[str], label: str) -> list[str]:
+    """Log what stays on the meta device, as the module cannot be used yet."""
+    for remark in remarks:
+        _log.warning("%s: %s", printable(label), printable(remark))
+    return remarks
 
 
 def _replaceable(meta: MetaModule, own: Mapping[str, Any], device: Any) -> dict[str, Any]:
@@ -136,19 +152,19 @@ def _library(
     framework: str, device: Any, dtype: Any, uri: UriOption, dtypes: Mapping[str, Any] | None = None
 ) -> Framework:
     """Give the targets' library; the dtypes, by the names in the checkpoint, are for ``dtype="target"``."""
-    cast_to = DtypesByName(dtypes or {}) if _is_of_targets(dtype) else dtype
+    cast_to = DtypesByName(dtypes or {}) if _is(dtype, TARGET) else dtype
     place = "cpu" if device is None else device
     return framework_of(framework, place, cast_to, folders_of(uri), fills_targets=True)
 
 
-def _is_of_targets(dtype: Any) -> bool:
-    return isinstance(dtype, str) and dtype == "target"
+def _is(dtype: Any, word: str) -> bool:
+    return isinstance(dtype, str) and dtype == word
 
 
 def _is_by_name(device: Any, dtype: Any, new: Mapping[str, Any]) -> bool:
     """Whether dtypes or devices differ by tensor, so that they are known only after the names are paired."""
     is_placed = isinstance(device, Mapping) or (device is None and any(map(is_sharded, new.values())))
-    return _is_of_targets(dtype) or (bool(new) and is_placed)
+    return _is(dtype, TARGET) or (bool(new) and is_placed)
 
 
 def _devices(device: Any, targets: Mapping[str, str], new: Mapping[str, Any]) -> Any:
@@ -172,11 +188,12 @@ def _read(
     tensors: Mapping[str, Any],
     new: Mapping[str, Any],
     *,
+    takes_stored_dtypes: bool,
     progress: ProgressOption,
 ) -> tuple[dict[str, Any], LoadReport]:
     """Read into tensors, by their names in the checkpoint; return those that replace the new ones."""
     reading = [each for each in wanted if each.entry.name in tensors]
-    reading, targets = match_targets(reading, tensors, library, fresh=new)
+    reading, targets = match_targets(reading, tensors, library, fresh=new, takes_stored_dtypes=takes_stored_dtypes)
     try:
         with collector_spared(), WholeRead(checkpoint, reading, library, targets=targets, progress=progress) as read:
             loaded = _fill(read, targets)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import pickle
+import sys
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from streamer._locate import StorageOptions, UriOption, folders_of
@@ -10,6 +12,7 @@ from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
 from streamer._progress import ProgressOption
 from streamer.core.checkpoint.selection import NamesOption
 from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.errors import UsageError
 from streamer.core.options.options import Options
 from streamer.core.outages.earlier_counters import EarlierCounters
 from streamer.core.tensors.frameworks import Framework, framework_of
@@ -48,6 +51,21 @@ class Opening:
             self.dtype if dtype is None else dtype,
             folders_of(self.uri),
         )
+
+    def check_pickled(self) -> None:
+        """Check that a process elsewhere can get all arguments.
+
+        Raises:
+            UsageError: one of them cannot be pickled, and nobody here has a pickler (cloudpickle) that may do it.
+        """
+        if any(name.rpartition(".")[2] == "cloudpickle" for name in list(sys.modules)):
+            return
+        for each in fields(self):
+            try:
+                pickle.dumps(getattr(self, each.name))
+            except Exception as error:
+                message = f"this checkpoint cannot be pickled, as its {each.name}= cannot: {error}"
+                raise UsageError(message, hint="Open it in the other process, or pass what can be pickled") from error
 
     def opened(self) -> OpenedCheckpoint:
         """Locate the checkpoint and read its headers; raises as `streamer.load` does."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 from streamer.core.errors import StreamerError
 from streamer.core.options.switches import is_on
-from streamer.core.quoting import printable
+from streamer.core.quoting import printable, size_text
 
 __all__ = ["Progress", "ProgressOption"]
 
@@ -191,7 +191,8 @@ class _LogLines:
     def update(self, done_bytes: int) -> None:
         self._last = time.monotonic()
         elapsed_s = self._last - self._began
-        _log.info("%s: %.1f of %.1f GB in %.0f s", self._label, done_bytes / 1e9, self._total_bytes / 1e9, elapsed_s)
+        done, total = size_text(done_bytes), size_text(self._total_bytes)
+        _log.info("%s: %s of %s in %.0f s", self._label, done, total, elapsed_s)
 
     def note(self, text: str) -> None:
         pass  # outages have lines of their own

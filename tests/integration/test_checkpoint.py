@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import fsspec
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from servers.seaweedfs import SeaweedServer
 
 import streamer
 
@@ -40,6 +44,57 @@ def test_it_is_a_mapping_of_names_to_tensors_that_are_not_read_yet(checkpoint: s
     assert a[1].tolist() == [4, 5, 6, 7]
     with pytest.raises(streamer.UnknownTensorError, match="'c'"):
         checkpoint["c"]
+
+
+def test_it_has_what_a_mapping_has_regression(checkpoint: streamer.Checkpoint) -> None:
+    assert isinstance(checkpoint, Mapping)
+    assert {name: part[...].tolist() for name, part in checkpoint.items()} == {
+        name: tensor.tolist() for name, tensor in TENSORS.items()
+    }
+    assert [part.get_shape() for part in checkpoint.values()] == [[3, 4], [5]]
+    assert checkpoint.get("c") is None
+    assert checkpoint.get("a")[0].tolist() == [0, 1, 2, 3]
+    assert list({**checkpoint}) == checkpoint.keys() == ["a", "b"]
+    assert checkpoint == checkpoint
+    assert len({checkpoint}) == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda part: part.to("cpu"),
+        lambda part: part.float(),
+        lambda part: part.sum(),
+        lambda part: part + 1,
+        lambda part: 2 * part,
+        lambda part: torch.ones(3, 4) - part,
+        lambda part: part == 1,
+        lambda part: torch.ones(3, 4) == part,
+        lambda part: part @ part,
+        lambda part: part < 1,
+        len,
+        float,
+        lambda part: torch.add(part, 1),
+        lambda part: torch.stack([part, part]),
+        lambda part: torch.ones(3, 4).copy_(part),
+        lambda part: torch.nn.functional.linear(torch.ones(4), part),
+        lambda part: torch.equal(part, part),
+        torch.tensor,
+    ],
+)
+def test_what_takes_a_slice_for_a_tensor_is_told_to_index_it_regression(checkpoint: streamer.Checkpoint, use) -> None:
+    with pytest.raises((TypeError, AttributeError), match=r"it is not read yet: index it with \[\.\.\.\]"):
+        use(checkpoint["a"])
+
+
+def test_a_slice_is_itself_and_has_no_attributes_of_protocols(checkpoint: streamer.Checkpoint) -> None:
+    part = checkpoint["a"]
+    assert part
+    assert part == part
+    assert part != checkpoint["a"]
+    assert part != None  # noqa: E711
+    assert len({part}) == 1
+    assert not hasattr(part, "__dlpack__")
 
 
 def test_shape_and_dtype_are_those_of_the_tensor_that_is_read(file: Path) -> None:
@@ -103,6 +158,41 @@ def test_a_pickle_keeps_names_dtype_and_that_it_is_closed(file: Path) -> None:
     assert again.keys() == ["a"]
     with pytest.raises(streamer.UsageError, match="closed"):
         again.get_tensor("a")
+
+
+@pytest.mark.parametrize("do", [pickle.dumps, copy.deepcopy, lambda part: torch.save({"a": part}, io.BytesIO())])
+def test_the_pickle_of_a_slice_is_one_clear_sentence_regression(checkpoint: streamer.Checkpoint, do) -> None:
+    with pytest.raises(TypeError, match=r"^<TensorSlice 'a' .*> cannot be pickled or copied: index it with \[\.\.\.\]"):
+        do(checkpoint["a"])
+
+
+def test_what_of_a_checkpoint_cannot_be_pickled_is_named_regression(file: Path, monkeypatch) -> None:
+    for name in [each for each in sys.modules if each.endswith("cloudpickle")]:
+        monkeypatch.delitem(sys.modules, name)
+    checkpoint = streamer.open(file, progress=lambda done, total: None)
+    with pytest.raises(
+        streamer.UsageError, match=r"cannot be pickled, as its progress= cannot: .*Open it in the other"
+    ):
+        pickle.dumps(checkpoint)
+    monkeypatch.setitem(sys.modules, "cloudpickle", pickle)  # whose pickler may do it
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+        pickle.dumps(checkpoint)
+
+
+@pytest.mark.server
+def test_a_pickle_has_the_credentials_that_were_given_and_none_of_the_environment(
+    s3_server: SeaweedServer, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = s3_server.upload_folder(file.parent, "private", "pickled")
+    options = s3_server.storage_options()
+    secret = options["secret"].encode()
+    assert secret in pickle.dumps(streamer.open(url, storage_options=options))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["secret"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", options["endpoint_url"])
+    pickled = pickle.dumps(streamer.open(url))
+    assert secret not in pickled
+    assert pickle.loads(pickled)["b"][...].tolist() == [1] * 5
 
 
 def test_another_process_reads_it_with_its_options(file: Path) -> None:

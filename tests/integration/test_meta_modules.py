@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import init_empty_weights
 from safetensors.torch import save_file
 from torch import nn
 
@@ -59,8 +60,75 @@ def test_a_module_on_meta_gets_weights_and_buffers(checkpoint: Path, trained: Mo
     assert isinstance(model.hidden.weight, nn.Parameter)
     assert model.hidden.weight.requires_grad
     assert model.norm.num_batches_tracked.dtype == torch.int64
-    assert report.remarks == ("these buffers stay on the meta device, as their module does not save them: positions",)
+    (remark,) = report.remarks
+    assert remark.startswith("these buffers stay on the meta device, as their module does not save them: positions.")
     assert report.missing == report.unexpected == ()
+
+
+def test_what_stays_on_meta_is_in_the_text_of_the_report_and_in_a_warning_regression(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = streamer.load_into(checkpoint, on_meta())
+    left = "these buffers stay on the meta device, as their module does not save them: positions. Make the module under"
+    assert f"; note: {left} accelerate.init_empty_weights()" in str(report)
+    assert [each.getMessage() for each in caplog.records] == [f"{checkpoint}: {report.remarks[0]}"]
+    caplog.clear()
+    with init_empty_weights():
+        model = Model()
+    with pytest.raises(streamer.TargetError, match=r"'output\.weight'\. Tie them first .*tie_weights\(\)"):
+        streamer.load_into(checkpoint, model)
+    model.output.weight = model.embedding.weight
+    report = streamer.load_into(checkpoint, model)
+    assert report.remarks == ()
+    assert not caplog.records
+    assert model.positions.tolist() == [0, 1, 2, 3, 4]
+    more = on_meta()
+    more.register_parameter("more", nn.Parameter(torch.empty(4, 4, device="meta")))
+    assert "note: these tensors of the target stay on the meta device: more" in str(
+        streamer.load_into(checkpoint, more, strict=False)
+    )
+
+
+@pytest.fixture
+def half(trained: Model, tmp_path: Path) -> Path:
+    """The checkpoint in bfloat16, but for its norm and its counter."""
+    weights = {
+        name: tensor if "norm" in name else tensor.to(torch.bfloat16) for name, tensor in trained.state_dict().items()
+    }
+    del weights["output.weight"]
+    save_file(weights, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def test_auto_gives_a_meta_module_the_dtypes_of_the_checkpoint_regression(half: Path, trained: Model) -> None:
+    with pytest.raises(streamer.TargetError, match=r'dtype="auto" to give the target the dtypes of the checkpoint'):
+        streamer.load_into(half, on_meta())
+    model = on_meta()
+    streamer.load_into(half, model, dtype="auto")
+    assert isinstance(model.hidden.weight, nn.Parameter)
+    assert torch.equal(model.hidden.weight, trained.hidden.weight.to(torch.bfloat16))
+    assert torch.equal(model.norm.running_mean, trained.norm.running_mean)
+    assert model.norm.num_batches_tracked.dtype == torch.int64
+    assert model.output.weight is model.embedding.weight
+
+
+def test_auto_leaves_the_dtypes_of_what_has_memory_and_of_what_cannot_be_cast(half: Path, tmp_path: Path) -> None:
+    with pytest.raises(streamer.TargetError, match=r'Pass dtype="target" to cast it$'):
+        streamer.load_into(half, Model(), dtype="auto")
+    save_file({"weight": torch.ones(4, 4, dtype=torch.int8)}, tmp_path / "quantized.safetensors")
+    with torch.device("meta"):
+        linear = nn.Linear(4, 4, bias=False)
+    with pytest.raises(streamer.TargetError, match=r"is torch\.int8, its target torch\.float32"):
+        streamer.load_into(tmp_path / "quantized.safetensors", linear, dtype="auto")
+    assert linear.weight.is_meta
+
+
+def test_auto_casts_nothing_elsewhere(half: Path) -> None:
+    assert streamer.load(half, dtype="auto")["hidden.weight"].dtype == torch.bfloat16
+    assert streamer.load(half, dtype="auto", framework="np", names="norm.*")["norm.weight"].dtype == "f4"
+    with streamer.open(half, dtype="float32") as opened:
+        assert opened.get_tensor("hidden.weight").dtype == torch.float32
+        assert opened.get_tensor("hidden.weight", dtype="auto").dtype == torch.bfloat16
 
 
 def test_tied_weights_stay_one_tensor(checkpoint: Path) -> None:

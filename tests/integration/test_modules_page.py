@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/modules.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -30,7 +31,17 @@ def run(example: str, names: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_the_examples_run_one_after_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {"uri": tmp_path}
+    small = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "vocab_size": 64,
+    }
+    small["tie_word_embeddings"] = True
+    original = LlamaForCausalLM(LlamaConfig(**small)).bfloat16()
+    original.save_pretrained(tmp_path / "llama")
+    names: dict[str, Any] = {"uri": tmp_path, "llama_uri": tmp_path / "llama"}
     run(EXAMPLES[0], names)
     trained = names["Model"]()
     stored = {name: tensor.clone() for name, tensor in trained.state_dict().items() if name != "head.weight"}
@@ -46,6 +57,9 @@ def test_the_examples_run_one_after_another(tmp_path: Path, capsys: pytest.Captu
     for filled in ("model", "wrapped", "compiled"):
         module = getattr(names[filled], "module", getattr(names[filled], "_orig_mod", names[filled]))
         assert torch.equal(module(tokens), trained(tokens)), filled
+    loaded = LlamaForCausalLM.from_pretrained(tmp_path / "llama", dtype="auto")
+    with torch.no_grad():
+        assert torch.equal(names["llama"](tokens[None]).logits, loaded(tokens[None]).logits)
     assert torch.equal(names["sharded"].embed.weight.full_tensor(), trained.embed.weight)
     assert torch.equal(names["half"].layers[1].bias, trained.layers[1].bias.to(torch.bfloat16))
     assert torch.equal(names["parts"]["blocks"][1].weight, trained.layers[1].weight)

@@ -130,7 +130,7 @@ class EngineHandle(Checkpoint[Any]):
                     raise
                 raise both(ObjectNotFoundError)(f"No such file or directory: {os.fspath(filename)}") from error
 
-    def keys(self) -> list[str]:
+    def keys(self) -> list[str]:  # type: ignore[override]  # a list, as that of safetensors
         """Names of the tensors, sorted."""
         self._check_open()
         return super().keys()

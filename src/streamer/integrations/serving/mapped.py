@@ -15,6 +15,7 @@ import safetensors
 
 from streamer._opening import Opening
 from streamer._progress import Progress, ProgressOption
+from streamer.core.quoting import size_text
 from streamer.integrations.shard_handles import WholeCheckpoint
 from streamer.plugins.registry import scheme_of
 
@@ -67,4 +68,5 @@ def _mapped(
                     taken_bytes += size_bytes
                     shown.update(lambda: taken_bytes)  # noqa: B023 (called before the next turn)
     count, seconds = sum(map(len, wanted.values())), time.monotonic() - began
-    _log.info("%s: %d tensors, %.3f GB mapped from the page cache in %.2f s", label, count, total_bytes / 1e9, seconds)
+    size = size_text(total_bytes)
+    _log.info("%s: %d tensors, %s mapped from the page cache in %.2f s", label, count, size, seconds)
