@@ -95,8 +95,9 @@ def _threads_of_ours() -> set[tuple[int, str]]:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[SeaweedServer]:
-    """A plain S3 with the buckets ``private``, ``shared`` (the limited identity may read) and ``public``."""
-    yield from _served(SeaweedServer(limited_buckets=["shared"], public_buckets=["public"]))
+    """A plain S3: buckets ``private``, ``shared`` and ``unlisted`` (the limited identity may read), and ``public``."""
+    server = SeaweedServer(limited_buckets=["shared"], public_buckets=["public"], unlisted_buckets=["unlisted"])
+    yield from _served(server)
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +114,7 @@ def _served(server: SeaweedServer) -> Iterator[SeaweedServer]:
             raise
         pytest.skip("there is no SeaweedFS wheel for this processor, and none on the path")
     with server:
-        for bucket in ("private", "shared", "public"):
+        for bucket in ("private", "shared", "public", "unlisted"):
             server.make_bucket(bucket)
         yield server
 

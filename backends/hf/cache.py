@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name
 
 from streamer.backends.hf.paths import COMMIT, HfPath
+from streamer.backends.posix.links import followed
 
 __all__ = ["cached_commit", "cached_file", "cached_files", "cached_folders", "cached_sha256", "is_offline"]
 
@@ -32,7 +33,7 @@ def cached_file(place: HfPath, commit: str, path: str) -> str | None:
 
 def cached_sha256(path: str) -> str | None:
     """Return the SHA-256 that names the blob of a cached file; None for a small one, which has Git's own hash."""
-    name = os.path.basename(os.path.realpath(path))
+    name = os.path.basename(followed(path))
     return name if re.fullmatch(r"[0-9a-f]{64}", name) else None
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from streamer import _native
 from streamer.backends.option_names import check_option_names
+from streamer.backends.posix.links import followed
 from streamer.backends.posix.paths import absolute_path
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.format.shard_names import is_of_checkpoint
@@ -180,15 +181,15 @@ class PosixStore:
 
     def _file_system(self, path: str) -> int | None:
         """Return the file system's type, cached per folder; links are resolved, as a local cache may link elsewhere."""
-        folder = os.path.dirname(os.path.realpath(path) if os.path.islink(path) else path)
+        folder = os.path.dirname(followed(path))
         if folder not in self._file_systems:
             self._file_systems[folder] = _native.file_system_type(os.fsencode(folder))
         return self._file_systems[folder]
 
 
 def _folder_of(root: str) -> str:
-    """Return the folder of a checkpoint with links resolved: the path itself, or the folder of the file."""
-    return os.path.realpath(root if os.path.isdir(root) else os.path.dirname(root))
+    """Return the folder of a checkpoint: the path itself, or the folder of the file."""
+    return root if os.path.isdir(root) else os.path.dirname(root)
 
 
 def _info(path: str, status: os.stat_result) -> ObjectInfo:

@@ -17,7 +17,7 @@ from streamer.core.errors import FormatError, ShardIndexError
 from streamer.core.format.header import Header, TensorEntry
 from streamer.core.options.settings import Settings
 
-__all__ = ["Catalog", "ShardTensor", "check_index", "read_catalog", "twin"]
+__all__ = ["Catalog", "ShardTensor", "check_index", "not_held", "read_catalog", "twin"]
 
 
 class ShardTensor(NamedTuple):
@@ -123,8 +123,13 @@ def check_index(tensors: Container[str], shard_of: Mapping[str, int], shards: Se
     """
     for name, shard in shard_of.items():
         if name not in tensors:
-            raise ShardIndexError(
-                f"the index promises tensor {name[:80]!r}, which this shard does not hold",
-                uri=shards[shard].uri,
-                hint="The index and its shards are of different checkpoints, or a shard is missing tensors",
-            )
+            raise not_held(name, shards[shard].uri)
+
+
+def not_held(name: str, uri: str) -> ShardIndexError:
+    """Make the error for a tensor that is not in the shard that the index names, by its URL."""
+    return ShardIndexError(
+        f"the index promises tensor {name[:80]!r}, which this shard does not hold",
+        uri=uri,
+        hint="The index and its shards are of different checkpoints, or a shard is missing tensors",
+    )

@@ -6,14 +6,13 @@ No name in a checkpoint can lead out of its folder.
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
+from streamer.core.checkpoint.completeness import check_whole, missing_shard, unfinished
 from streamer.core.checkpoint.half_pulled import refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import is_pattern, no_match, no_shard, nothing_there
 from streamer.core.checkpoint.verification import Expected
@@ -21,26 +20,26 @@ from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
 from streamer.core.errors import AccessDeniedError, FormatError, ObjectNotFoundError, StorageError
 from streamer.core.format.index import ShardIndex, check_index_size, parse_index
-from streamer.core.format.shard_names import MOST_SHARDS, incomplete_series
+from streamer.core.format.shard_names import INDEX_SUFFIX, MOST_SHARDS, SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD
 from streamer.core.options.settings import Settings
-from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 
-__all__ = ["Shards", "info_of", "joined", "objects_of", "shards_in", "shards_of", "source_object"]
+__all__ = [
+    "Shards",
+    "info_of",
+    "infos_of_shards",
+    "joined",
+    "objects_of",
+    "read_index",
+    "shards_in",
+    "shards_of",
+    "source_object",
+]
 
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
-
-SHARD_SUFFIX = ".safetensors"
-INDEX_SUFFIX = ".index.json"
-USUAL_INDEX = "model.safetensors.index.json"
-USUAL_SHARD = "model.safetensors"
-
-_UNFINISHED = re.compile(r"\.safetensors\.(aria2|crdownload|download|incomplete|part|partial|tmp)\Z")
-
-_log = logging.getLogger("streamer")
 
 
 @dataclass(frozen=True)
@@ -150,37 +149,13 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         return _from_index(store, label, sized, infos, settings)
     shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX) and _is_meant(info)]
     if shards:
-        remarks = _check_whole(shards, label, is_allowed=bool(settings.allow_missing_shards)) + _unfinished(
-            infos, label
-        )
+        names = [_name(info) for info in shards]
+        remarks = check_whole(names, label, is_allowed=bool(settings.allow_missing_shards))
+        remarks += unfinished([_name(info) for info in infos], label)
         return replace(shards_of(store, label, shards, "folder"), remarks=remarks)
     if infos:
         raise no_shard(store, label, root, infos)
     return shards_of(store, label, [info_of(store, label, root)])  # a file without the suffix, or an error
-
-
-def _check_whole(shards: list[ObjectInfo], label: str, *, is_allowed: bool) -> tuple[str, ...]:
-    """Check that no shard is missing: without an index only their names say so. Return a remark for each series."""
-    incomplete = [f"the folder holds {each}" for each in incomplete_series(map(_name, shards))]
-    if incomplete and not is_allowed:
-        raise ObjectNotFoundError(
-            f"{incomplete[0]}, and no index",
-            uri=label,
-            hint="Fetch what is missing, or take the rest with Options(allow_missing_shards=True)",
-        )
-    for remark in incomplete:
-        _log.warning("%s: %s, which allow_missing_shards permits", printable(label), printable(remark))
-    return tuple(incomplete)
-
-
-def _unfinished(infos: list[ObjectInfo], label: str) -> tuple[str, ...]:
-    """Give a remark on files that a download left unfinished beside the shards: one of them may be missing."""
-    names = sorted(_name(info) for info in infos if _UNFINISHED.search(_name(info)))
-    if not names:
-        return ()
-    remark = f"a download left {names[0]} unfinished" + (f", and {len(names) - 1} more" if names[1:] else "")
-    _log.warning("%s: %s", printable(label), printable(remark))
-    return (remark,)
 
 
 def _is_meant(info: ObjectInfo, pattern: str = "") -> bool:
@@ -203,20 +178,43 @@ def _from_index(
     store: Store, label: str, index_info: ObjectInfo, listed: list[ObjectInfo], settings: Settings
 ) -> Shards:
     refuse_half_pulled(listed, label)
-    index_object = source_object(store, index_info)
-    check_index_size(index_object.size_bytes, uri=index_object.uri)
-    content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
-    index = parse_index(content.pop(), uri=index_object.uri)  # kept no longer than it is read
+    index = read_index(store, index_info, settings)
     folder = index_info.path.rpartition("/")[0]
-    infos = _infos_of_shards(store, folder, index, listed, index_object.uri)
+    infos = infos_of_shards(store, folder, index, listed, index_info.uri)
     position = {name: number for number, name in enumerate(index.shards)}
     shard_of = {tensor: position[shard] for tensor, shard in index.weight_map.items()}
     return Shards(label, objects_of(store, infos), shard_of, infos, index_info.path, "index")
 
 
-def _infos_of_shards(
+def read_index(store: Store, index_info: ObjectInfo, settings: Settings) -> ShardIndex:
+    """Read an index.
+
+    Raises:
+        ShardIndexError: it is malformed or leaves its folder.
+        StorageError: and its kinds, from the storage.
+    """
+    index_object = source_object(store, index_info)
+    check_index_size(index_object.size_bytes, uri=index_object.uri)
+    content, _ = read_ranges([index_object], [(0, 0, index_object.size_bytes)], settings, what="indexes")
+    return parse_index(content.pop(), uri=index_object.uri)  # kept no longer than it is read
+
+
+def infos_of_shards(
     store: Store, folder: str, index: ShardIndex, listed: list[ObjectInfo], uri: str
 ) -> list[ObjectInfo]:
+    """Describe the shards of an index.
+
+    Args:
+        store: To look up those that are not listed with their size.
+        folder: Of the index.
+        index: Which names them.
+        listed: What is known of the folder.
+        uri: Of the index.
+
+    Raises:
+        ObjectNotFoundError: one is not there.
+        StorageError: and its kinds, from the storage.
+    """
     listed_by_name = {_name(info): info for info in listed}
 
     def info_of(shard: str) -> ObjectInfo:
@@ -226,11 +224,7 @@ def _infos_of_shards(
         try:
             return store.info(f"{folder}/{shard}" if folder else shard)
         except ObjectNotFoundError as error:
-            raise ObjectNotFoundError(
-                f"the index names shard {shard[:80]!r}, which does not exist",
-                uri=uri,
-                hint="Fetch it; a pattern (folder/*.safetensors) loads those that are there",
-            ) from error
+            raise missing_shard(shard, uri) from error
 
     return in_parallel(info_of, index.shards, role="info")
 

@@ -14,8 +14,27 @@ from streamer.core.quoting import printable, size_text
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
 
-__all__ = ["MOST_BYTES", "folder_files", "read_files", "sized", "without_large"]
+__all__ = [
+    "MOST_BYTES",
+    "OF_TOKENIZERS",
+    "USUAL_FILES",
+    "folder_files",
+    "named_files",
+    "read_files",
+    "sized",
+    "without_large",
+]
 
+# Names to ask for where listing is forbidden.
+OF_TOKENIZERS = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "preprocessor_config.json"),
+    *("bpe.codes", "source.spm", "target.spm"),
+)
+USUAL_FILES = (
+    *("config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "processor_config.json"),
+    *("video_preprocessor_config.json", *OF_TOKENIZERS),
+)
 MOST_BYTES = 1 << 30  # of all together: the tokenizer of a large vocabulary has 40 MB
 
 _log = logging.getLogger("streamer")
@@ -28,6 +47,21 @@ def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:
         AccessDeniedError: listing is forbidden, and there is none of the usual names.
         StorageError: and its kinds.
     """
+    try:
+        infos = store.find(store.root.rstrip("/") or "/")
+    except AccessDeniedError:
+        infos = named_files(store, usual)
+        if not infos:
+            raise
+    return {info.path.rpartition("/")[2]: info for info in infos}
+
+
+def named_files(store: Store, names: Sequence[str]) -> list[ObjectInfo]:
+    """Look up files directly in the store's root, and leave out those that are not there, or forbidden.
+
+    Raises:
+        StorageError: and its kinds.
+    """
     root = store.root.rstrip("/")
 
     def info_of(name: str) -> ObjectInfo | None:
@@ -35,13 +69,7 @@ def folder_files(store: Store, usual: Sequence[str]) -> dict[str, ObjectInfo]:
             return store.info(f"{root}/{name}" if root else name)
         return None
 
-    try:
-        infos = store.find(root or "/")
-    except AccessDeniedError:
-        infos = [info for info in in_parallel(info_of, usual, role="info") if info is not None]
-        if not infos:
-            raise
-    return {info.path.rpartition("/")[2]: info for info in infos}
+    return [info for info in in_parallel(info_of, names, role="info") if info is not None]
 
 
 def sized(store: Store, infos: Sequence[ObjectInfo]) -> list[ObjectInfo]:

@@ -12,7 +12,22 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
-__all__ = ["MOST_SHARDS", "IncompleteSeries", "incomplete_series", "is_of_checkpoint"]
+__all__ = [
+    "INDEX_SUFFIX",
+    "MOST_SHARDS",
+    "SHARD_SUFFIX",
+    "USUAL_INDEX",
+    "USUAL_SHARD",
+    "IncompleteSeries",
+    "incomplete_series",
+    "is_of_checkpoint",
+    "series_of",
+]
+
+SHARD_SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".index.json"
+USUAL_INDEX = "model.safetensors.index.json"
+USUAL_SHARD = "model.safetensors"
 
 # Of one checkpoint, whether an index names them or a folder holds them: a model with 700 GB has some two hundred, and
 # the beginnings of all, with their headers, are in memory at a time (256 KiB of each).
@@ -23,7 +38,7 @@ _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})\.safetensors")
 _OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # torch.distributed.checkpoint's: a rank writes those it has parts for
 
 
-_OF_CHECKPOINTS = (".safetensors", ".safetensors.index.json")
+_OF_CHECKPOINTS = (SHARD_SUFFIX, SHARD_SUFFIX + INDEX_SUFFIX)
 
 
 class IncompleteSeries(NamedTuple):
@@ -57,6 +72,17 @@ def is_of_checkpoint(name: str) -> bool:
     return name.endswith(_OF_CHECKPOINTS)
 
 
+def series_of(name: str) -> tuple[str, str] | None:
+    """Identify the series of a numbered shard, by what is before its number and by the total; None without a number.
+
+    Example:
+        >>> series_of("model-00001-of-00003.safetensors")
+        ('model-', '00003')
+    """
+    match = _NUMBERED.fullmatch(name)
+    return None if match is None or _OF_RANK.match(name) else (match[1], match[3])
+
+
 def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:
     """Find the series of numbered shards that are not whole.
 
@@ -69,8 +95,9 @@ def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:
     """
     series: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for name in names:
-        if (match := _NUMBERED.fullmatch(name)) and not _OF_RANK.match(name):
-            series[match[1], match[3]][int(match[2])] = len(match[2])
+        if key := series_of(name):
+            digits = name[len(key[0]) :].partition("-of-")[0]
+            series[key][int(digits)] = len(digits)
     found = (_incomplete(prefix, total, widths) for (prefix, total), widths in sorted(series.items()))
     return [each for each in found if each is not None]
 

@@ -66,8 +66,7 @@ class FileSource:
         path: Absolute path on a mounted file system.
         is_remote: The file system is on another machine (NFS, SMB, …): each read waits for a network, so more are
             made at a time.
-        inside: Folder, as a path without links, in which the file must lie once it is open; None: links may lead
-            anywhere.
+        inside: Folder in which the file must lie once it is open; None: links may lead anywhere.
         needs_cache: The file system reads ahead itself (NFS, FUSE, Lustre, …): files are read past the page cache only
             if the user sets ``direct_io``.
         holder: As of `HttpSource`.

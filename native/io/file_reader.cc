@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <cmath>
 #include <cstring>
 #include <ctime>
@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "io/direct_read.h"
+#include "io/inside_folder.h"
 #include "io/other_readers.h"
 #include "io/page_cache.h"
 
@@ -123,17 +124,13 @@ std::optional<ReadError> stat_settled(int descriptor, struct stat& status) {
   return std::nullopt;
 }
 
-// The kernel is asked where the descriptor itself leads: between a look at the path and its opening
-// a link could be exchanged.
-std::optional<ReadError> check_inside(int descriptor, const std::string& folder) {
-  std::array<char, PATH_MAX> path{};
-  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
-  const ssize_t size = readlink(link.c_str(), path.data(), path.size());
-  if (size < 0) return error_of_errno("cannot see where the file lies", errno);
-  const std::string_view target(path.data(), static_cast<std::size_t>(size));
-  const std::string prefix = folder.ends_with('/') ? folder : folder + "/";
-  if (target.starts_with(prefix)) return std::nullopt;
-  return error_of(ErrorCode::kLeavesFolder, "a symbolic link leads out of the folder");
+// A FUSE server may answer a direct read with less than was asked for; the kernel then reads the
+// rest for a ring into the wrong place, and calls the read complete. Where the kernel does not say
+// what file system it is, there is no ring either.
+bool takes_rings(int descriptor) {
+  constexpr auto kFuse = 0x65735546U;  // FUSE_SUPER_MAGIC; virtiofs has the same
+  struct statfs status {};
+  return fstatfs(descriptor, &status) == 0 && static_cast<unsigned>(status.f_type) != kFuse;
 }
 
 }  // namespace
@@ -177,6 +174,7 @@ std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
     if (descriptor >= 0) {
       auto opened = std::make_shared<VersionedFile>(descriptor);
       opened->is_direct = true;
+      opened->may_use_ring = options_.uses_ring && takes_rings(descriptor);
       if (options_.is_shared) mark_as_read(descriptor);
       const int cached = options_.is_partly_cached ? open_through_cache(descriptor) : -1;
       if (cached >= 0) opened->cached = std::make_unique<OpenFile>(cached);
@@ -192,8 +190,8 @@ std::optional<ReadError> FileReader::check_opened(VersionedFile& file) {
   if (auto error = stat_settled(file.descriptor, file.status)) return error;
   if (!S_ISREG(file.status.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
   clear_flag(file.descriptor, O_NONBLOCK);  // libcufile takes no file that has it
-  if (!options_.folder.empty()) {
-    if (auto error = check_inside(file.descriptor, options_.folder)) return error;
+  if (!options_.folder.empty() && !lies_inside(file.descriptor, options_.folder)) {
+    return error_of(ErrorCode::kLeavesFolder, "a symbolic link leads out of the folder");
   }
   const std::string version = version_of(file.status);
   if (!version_.empty() && version_ != version) {
@@ -243,7 +241,7 @@ void FileReader::yield_to_others(VersionedFile& file) const {
 ssize_t FileReader::read_some(VersionedFile& file, const SegmentCursor& cursor,
                               off_t offset) const {
   if (file.is_direct) {
-    ReadRing* const ring = options_.uses_ring ? ReadRing::of_this_thread() : nullptr;
+    ReadRing* const ring = file.may_use_ring ? ReadRing::of_this_thread() : nullptr;
     const ssize_t got = read_direct(options_.read_call, ring, file.descriptor, cursor, offset);
     const bool is_refused = errno == EINVAL || errno == EOPNOTSUPP;
     if (got >= 0 || (!is_refused && errno != ENOMEM)) return got;

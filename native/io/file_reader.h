@@ -33,8 +33,8 @@
 namespace streamer {
 
 struct FileOptions {
-  // Unless this (a canonical path) is empty, the file must lie in it when it is open, whatever
-  // links led there.
+  // Unless this is empty, the file must lie in this folder when it is open, whatever links led
+  // there.
   std::string folder = {};
   bool is_direct = false;         // past the page cache
   bool is_partly_cached = false;  // of that, through it where it holds the block
@@ -81,6 +81,7 @@ class FileReader {
 
     std::atomic<bool> is_direct{false};
     std::atomic<bool> has_yielded{false};  // to others: it is direct no more
+    bool may_use_ring = false;
     std::unique_ptr<OpenFile> cached;      // the same file through the page cache, or null
     struct stat status {};
   };

@@ -126,10 +126,10 @@ def test_patterns_of_a_second_run_add_files(model: Path, tmp_path: Path) -> None
 
 
 def test_one_object_is_one_file(s3_server: SeaweedServer, tmp_path: Path) -> None:
-    s3_server.put("private", "pulled/one/model.safetensors", b"12345")
-    uri = "s3://private/pulled/one/model.safetensors"
+    s3_server.put("private", "pulled/one/model.bin", b"12345")
+    uri = "s3://private/pulled/one/model.bin"
     assert pull(uri, tmp_path / "copy", options=s3_server.storage_options())["files"] == 1
-    assert (tmp_path / "copy" / "model.safetensors").read_bytes() == b"12345"
+    assert (tmp_path / "copy" / "model.bin").read_bytes() == b"12345"
 
 
 def test_a_replaced_file_is_pulled_again_and_an_absent_one_removed(model: Path, tmp_path: Path) -> None:

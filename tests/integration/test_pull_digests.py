@@ -57,9 +57,9 @@ def test_a_new_commit_with_the_same_weights_reads_only_what_is_new(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     name = f"ada/pulled-{secrets.token_hex(4)}"
     repository, weights = hub_server.make(name), secrets.token_bytes(LARGE_BYTES)
-    repository.commit({"model.safetensors": weights, "sub/config.json": b"{}"})
+    repository.commit({"model.bin": weights, "sub/config.json": b"{}"})
     assert pull(f"hf://{name}", tmp_path / "copy")["read_bytes"] == LARGE_BYTES + 2
-    repository.commit({"model.safetensors": weights, "sub/config.json": b"[1]"})
+    repository.commit({"model.bin": weights, "sub/config.json": b"[1]"})
     told = pull(f"hf://{name}", tmp_path / "copy")
     assert (told["exit_code"], told["read_bytes"], told["kept_files"]) == (0, 3, 1), told
     assert (tmp_path / "copy" / "sub" / "config.json").read_bytes() == b"[1]"

@@ -20,6 +20,7 @@ from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
+from streamer.backends.posix.open_folder import OpenFolder
 
 PIECE = 8 << 20
 DATA = bytes(range(256)) * (5 * PIECE // 256)
@@ -212,19 +213,17 @@ def test_an_unwritable_folder_has_the_code_of_the_disk(sharded: Path, tmp_path: 
 def test_an_interrupted_renaming_is_finished_without_the_storage(
     sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
+    copy, real, moves = tmp_path / "copy", OpenFolder.move, []
 
-    copy, real, moves = tmp_path / "copy", os.replace, []
-
-    def stops(source: str, target: str) -> None:
-        if "/parts/" in str(source) and not str(source).rpartition("/")[2].startswith("."):
-            moves.append(target)
+    def stops(self: OpenFolder, name: str, target: OpenFolder, new_name: str) -> None:
+        if target is not self:
+            moves.append(new_name)
             if len(moves) == 3:
                 raise KeyboardInterrupt
-        real(source, target)
+        real(self, name, target, new_name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", stops)
+        patch.setattr(OpenFolder, "move", stops)
         assert pull(sharded, copy)["exit_code"] == 130
     assert visible(copy) == {"a.safetensors", "b.safetensors"}  # what models are found by comes last
     with pytest.raises(streamer.ObjectNotFoundError, match="half pulled"):

@@ -62,6 +62,7 @@ class SeaweedServer(RestartableServer):
         domain: Also answer at ``bucket.domain`` (nothing resolves it: patch the resolver, or send a Host header).
         limited_buckets: The only buckets the `limited` identity may read; by default it may read none.
         public_buckets: Buckets that anyone may read, without any signature.
+        unlisted_buckets: Buckets whose objects the `limited` identity may read, and not list.
 
     Attributes:
         endpoint_url: Where S3 answers.
@@ -78,11 +79,13 @@ class SeaweedServer(RestartableServer):
         domain: str | None = None,
         limited_buckets: Sequence[str] = (),
         public_buckets: Sequence[str] = (),
+        unlisted_buckets: Sequence[str] = (),
     ) -> None:
         self.identity, self.limited = Identity(), Identity()
         self.domain = domain
         self._tls = tls
         self._limited_buckets, self._public_buckets = limited_buckets, public_buckets
+        self._unlisted_buckets = unlisted_buckets
         self._full_client: Any = None
 
     @property
@@ -159,7 +162,7 @@ class SeaweedServer(RestartableServer):
 
         entries = [
             entry("full", ["Admin", "Read", "Write", "List", "Tagging"], self.identity),
-            entry("limited", _reading(self._limited_buckets), self.limited),
+            entry("limited", _reading(self._limited_buckets) + _unlisted(self._unlisted_buckets), self.limited),
         ]
         if self._public_buckets:
             entries.append(entry("anonymous", _reading(self._public_buckets)))
@@ -246,6 +249,10 @@ class SeaweedServer(RestartableServer):
 
 def _reading(buckets: Sequence[str]) -> list[str]:
     return [f"{action}:{bucket}" for bucket in buckets for action in ("Read", "List")]
+
+
+def _unlisted(buckets: Sequence[str]) -> list[str]:
+    return [f"Read:{bucket}" for bucket in buckets]
 
 
 def _claim_ports() -> tuple[dict[str, int], socket.socket]:

@@ -9,9 +9,12 @@ import pytest
 from streamer._pull.listing import DEEPEST, files_below
 from streamer.core.errors import ObjectNotFoundError, StorageError, UsageError
 from streamer.core.options.limits import Limits
+from streamer.core.options.settings import resolve
 from streamer.core.store.sources import ObjectInfo
 from streamer.plugins.guard.answers import names_in
 from streamer.plugins.guard.plugin import BrokenContractError
+
+SETTINGS = resolve(None)
 
 
 class FlatStore:
@@ -38,7 +41,7 @@ class DeepStore(FlatStore):
 
 
 def test_all_sub_folders_are_listed() -> None:
-    found = files_below(DeepStore(2, width=2), "x://bucket/model")  # type: ignore[arg-type]
+    found = files_below(DeepStore(2, width=2), "x://bucket/model", SETTINGS).files  # type: ignore[arg-type]
     folders = {"", "f0/", "f1/", *(f"f{first}/f{second}/" for first in range(2) for second in range(2))}
     assert found.keys() == {f"{folder}a.bin" for folder in folders}
     assert found["f1/f0/a.bin"].path == "bucket/model/f1/f0/a.bin"
@@ -47,13 +50,13 @@ def test_all_sub_folders_are_listed() -> None:
 @pytest.mark.parametrize("store", [DeepStore(DEEPEST + 1), DeepStore(3, width=100)])
 def test_sub_folders_without_an_end_are_refused(store: DeepStore) -> None:
     with pytest.raises(UsageError, match=r"sub-folders.*Name the sub-folder to pull") as raised:
-        files_below(store, "x://bucket/model")  # type: ignore[arg-type]
+        files_below(store, "x://bucket/model", SETTINGS)  # type: ignore[arg-type]
     assert raised.value.uri == "x://bucket/model"
 
 
 def test_a_storage_that_names_no_sub_folders_is_remarked(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "streamer"):
-        assert files_below(FlatStore(), "x://bucket/model").keys() == {"a.bin"}  # type: ignore[arg-type]
+        assert files_below(FlatStore(), "x://bucket/model", SETTINGS).files.keys() == {"a.bin"}  # type: ignore[arg-type]
     assert "this storage names no sub-folders" in caplog.text
 
 
@@ -86,5 +89,5 @@ class EmptyStore(FlatStore):
 )
 def test_a_pattern_in_a_url_is_told_where_it_belongs(name: str, hint: str) -> None:
     with pytest.raises(ObjectNotFoundError, match=hint) as raised:
-        files_below(EmptyStore(), f"x://bucket/model/{name}")  # type: ignore[arg-type]
+        files_below(EmptyStore(), f"x://bucket/model/{name}", SETTINGS)  # type: ignore[arg-type]
     assert "S3CR3T" not in str(raised.value)

@@ -12,12 +12,11 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 from streamer._pull.names import STATE
 from streamer._pull.record import PulledFolder, parse_record, render_record
-from streamer.backends.posix.atomic_write import write_atomically
+from streamer.backends.posix.open_folder import OpenFolder
 from streamer.core.checkpoint.half_pulled import INCOMPLETE
 from streamer.core.quoting import printable, size_text
 
@@ -30,74 +29,106 @@ _log = logging.getLogger("streamer")
 
 
 class Folder:
-    """A folder on a disk.
+    """An open folder on a disk, to which all names are relative, and its folders of the pull's state and of parts.
 
     Args:
-        path: Without links.
+        path: Of the folder; links are followed.
 
     Attributes:
         path: As given.
         parts: Where parts lie.
+
+    Raises:
+        OSError: it cannot be opened, or written.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._state = os.path.join(path, STATE)
-        self.parts = os.path.join(self._state, "parts")
-        self._mark = os.path.join(path, INCOMPLETE)
+        with ExitStack() as opened:
+            self._root = opened.enter_context(OpenFolder(path))
+            self._state = opened.enter_context(self._root.inner(STATE, is_made=True))
+            self.parts = opened.enter_context(self._state.inner("parts", is_made=True))
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._opened.close()
+
+    def lock_file(self) -> int:
+        """Open the file that is locked, and return its descriptor."""
+        return self._state.open("lock", os.O_RDWR | os.O_CREAT)
 
     def record(self, name: str = "complete") -> PulledFolder | None:
         """Read the record of a whole pull, or another one; None where there is none."""
         try:
-            return parse_record(Path(self._state, f"{name}.json").read_bytes())
+            return parse_record(self._state.read(f"{name}.json"))
         except FileNotFoundError:
             return None
 
     def write_record(self, record: PulledFolder, name: str = "complete") -> None:
         """Write a record, flushed to the disk."""
-        write_atomically(os.path.join(self._state, f"{name}.json"), render_record(record))
+        self._state.write_atomically(f"{name}.json", render_record(record))
 
     def forget_record(self, name: str) -> None:
         """Remove a record."""
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._state, f"{name}.json"))
+        self._state.remove(f"{name}.json")
 
     @property
     def is_marked(self) -> bool:
         """Whether the folder says that files may be missing."""
-        return os.path.lexists(self._mark)
+        return self._root.status(INCOMPLETE) is not None
 
     def mark(self) -> None:
         """Say that files may be missing."""
         if not self.is_marked:
-            write_atomically(self._mark, NOTE)
+            self._root.write_atomically(INCOMPLETE, NOTE)
 
     def unmark(self) -> None:
         """Say that no file is missing."""
-        with suppress(FileNotFoundError):
-            os.unlink(self._mark)
+        self._root.remove(INCOMPLETE)
 
-    def file(self, name: str) -> str:
-        """Give the path of a file.
+    @contextmanager
+    def folder_of(self, name: str, *, is_made: bool = False) -> Iterator[tuple[OpenFolder, str]]:
+        """Open the folder that a file lies in; give it, and the name that the file has there.
+
+        Args:
+            name: Of the file, relative to this folder.
+            is_made: Whether folders on the way are made where they are missing.
 
         Raises:
             NotADirectoryError: a folder on the way is a link, which may lead anywhere, or a file.
+            OSError: it is not there, or cannot be opened.
         """
-        path = self.path
-        for segment in name.split("/")[:-1]:
-            path = os.path.join(path, segment)
-            with suppress(FileNotFoundError):
-                if not stat.S_ISDIR(os.lstat(path).st_mode):
-                    raise NotADirectoryError(errno.ENOTDIR, "This is no folder, or a link to one", path)
-        return os.path.join(self.path, name)
+        *folders, own_name = name.split("/")
+        with ExitStack() as opened:
+            folder = self._root
+            for each in folders:
+                folder = opened.enter_context(folder.inner(each, is_made=is_made))
+            yield folder, own_name
+
+    def check_way(self, name: str) -> None:
+        """Check that no folder on the way to a file is a link; raises as `folder_of`, but not where one is missing."""
+        with suppress(FileNotFoundError), self.folder_of(name):
+            pass
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or nothing where it is not there; raises as `folder_of`."""
+        with suppress(FileNotFoundError), self.folder_of(name) as (folder, own_name):
+            folder.remove(own_name)
+
+    def open(self, name: str) -> int:
+        """Open a file for reading; raises as `folder_of`."""
+        with self.folder_of(name) as (folder, own_name):
+            return folder.open(own_name, os.O_RDONLY)
 
     def has_file(self, name: str, size_bytes: int) -> bool:
         """Whether there is a regular file of this name and size."""
         try:
-            status = os.lstat(self.file(name))
+            with self.folder_of(name) as (folder, own_name):
+                status = folder.status(own_name)
         except OSError:
             return False
-        return stat.S_ISREG(status.st_mode) and status.st_size == size_bytes
+        return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == size_bytes
 
     def check_space(self, needed_bytes: int) -> None:
         """Check that so many bytes more have room.
@@ -105,7 +136,7 @@ class Folder:
         Raises:
             OSError: they do not.
         """
-        status = os.statvfs(self.path)
+        status = os.statvfs(self._root.descriptor)
         free_bytes = status.f_bavail * status.f_frsize
         if status.f_blocks and needed_bytes > free_bytes:  # without blocks, the file system does not tell
             message = f"No space: {size_text(needed_bytes)} are needed, and {size_text(free_bytes)} free"
@@ -123,19 +154,19 @@ def open_folder(path: str, on_wait: Callable[[str], None]) -> Iterator[Folder]:
     Raises:
         OSError: it cannot be written.
     """
-    folder = Folder(os.path.realpath(path))
-    os.makedirs(folder.parts, exist_ok=True)
-    descriptor = os.open(os.path.join(folder.path, STATE, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
+    os.makedirs(path, exist_ok=True)
+    with closing(Folder(path)) as folder:
+        descriptor = folder.lock_file()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait(f"another process pulls into {path}: waiting until it has finished")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # Ctrl-C and SIGTERM end the wait
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            _log.warning("%s: this file system has no locks: let one process pull at a time", printable(path))
-        yield folder
-    finally:
-        os.close(descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait(f"another process pulls into {path}: waiting until it has finished")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # Ctrl-C and SIGTERM end the wait
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                _log.warning("%s: this file system has no locks: let one process pull at a time", printable(path))
+            yield folder
+        finally:
+            os.close(descriptor)

@@ -1,20 +1,27 @@
-"""Lists all files below a URL, those of sub-folders included."""
+"""Lists all files below a URL, those of sub-folders included; where listing is forbidden, those that can be named."""
 
 from __future__ import annotations
 
 import logging
 import shlex
+from contextlib import suppress
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from streamer._pull.names import STATE
 from streamer.core.checkpoint.half_pulled import refuse_half_pulled
+from streamer.core.checkpoint.nothing_found import nothing_there
+from streamer.core.checkpoint.shards import info_of, infos_of_shards, read_index
+from streamer.core.checkpoint.small_files import USUAL_FILES, named_files
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UsageError
+from streamer.core.format.shard_names import USUAL_INDEX, USUAL_SHARD
+from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
 from streamer.core.secrets.redact import redact
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
 
-__all__ = ["files_below"]
+__all__ = ["Listing", "files_below"]
 
 # A server that makes up sub-folders, or a link that leads to a folder above it, must come to an end.
 MOST_FOLDERS = 10_000
@@ -23,16 +30,30 @@ DEEPEST = 32
 _log = logging.getLogger("streamer")
 
 
-def files_below(store: Store, uri: str) -> dict[str, ObjectInfo]:
-    """Describe the files below a URL by their names relative to it; a URL of one file has that alone.
+@dataclass(frozen=True)
+class Listing:
+    """The files below a URL.
+
+    Attributes:
+        files: By their names relative to it; a URL of one file has that alone.
+        is_whole: Whether there are no others: listing was not forbidden.
+    """
+
+    files: dict[str, ObjectInfo]
+    is_whole: bool = True
+
+
+def files_below(store: Store, uri: str, settings: Settings) -> Listing:
+    """Describe the files below a URL.
 
     Args:
         store: Opened for the URL.
         uri: The URL.
+        settings: How to read an index, where that names the files.
 
     Raises:
-        ObjectNotFoundError: there is nothing, or the folder is half pulled itself.
-        AccessDeniedError: the folder may not be listed.
+        ObjectNotFoundError: there is nothing, or the folder is half pulled itself; or a shard of the index.
+        AccessDeniedError: the folder may not be listed, and has neither an index nor a shard of the usual name.
         StorageError: it is too deep; and its kinds, from the storage.
     """
     label, root = redact(uri), store.root.rstrip("/")
@@ -41,20 +62,36 @@ def files_below(store: Store, uri: str) -> dict[str, ObjectInfo]:
     try:
         found = _Walk(store, label, is_quoted=is_quoted).files(root)
     except AccessDeniedError as error:
-        try:
-            return _one_file(store, uri, is_quoted=is_quoted)
-        except StorageError:
-            raise error from None
+        with suppress(StorageError):
+            return Listing(_one_file(store, uri, is_quoted=is_quoted))
+        return Listing(_named_files(store, label, settings, error), is_whole=False)
     if not found and not uri.endswith("/"):
-        return _one_file(store, uri, is_quoted=is_quoted)
+        return Listing(_one_file(store, uri, is_quoted=is_quoted))
     if not found:
-        raise ObjectNotFoundError("there is no such folder, or it is empty", uri=label, hint="Check its name")
+        nothing = ObjectNotFoundError("there is no such folder, or it is empty", uri=label, hint="Check its name")
+        raise nothing_there(nothing, store, label, root)
+    return Listing(found)
+
+
+def _named_files(store: Store, label: str, settings: Settings, refusal: AccessDeniedError) -> dict[str, ObjectInfo]:
+    """Look up files by their usual names, and those that the index names; their folders have others, too, perhaps."""
+    usual = named_files(store, (USUAL_INDEX, USUAL_SHARD, *USUAL_FILES))
+    found = {info.path.rpartition("/")[2]: info for info in usual}
+    if USUAL_INDEX in found:
+        index = read_index(store, found[USUAL_INDEX], settings)
+        infos = infos_of_shards(store, store.root.rstrip("/"), index, [], found[USUAL_INDEX].uri)
+        found.update(zip(index.shards, infos, strict=True))
+    elif USUAL_SHARD not in found:
+        raise refusal
+    _log.warning(
+        "%s: listing is forbidden: pulled are the weights and files of usual names, and no others", printable(label)
+    )
     return found
 
 
 def _one_file(store: Store, uri: str, *, is_quoted: bool) -> dict[str, ObjectInfo]:
     try:
-        info = store.info(store.root.rstrip("/"))
+        info = info_of(store, redact(uri), store.root.rstrip("/"))
     except ObjectNotFoundError as error:
         folder, _, name = redact(uri).rpartition("/")
         if "*" in name:

@@ -10,17 +10,17 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from streamer._pull.digesting import FileDigests
 from streamer._pull.record import PulledFile
-from streamer.backends.posix.atomic_write import draft_of
+from streamer.backends.posix.open_folder import OpenFolder
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["Part", "part_path"]
+__all__ = ["Part", "name_of_part"]
 
 SYNC_EVERY_BYTES = 256 << 20  # what a crash of the machine may cost, of each file that is being written
 READ_BYTES = 8 << 20
@@ -31,11 +31,12 @@ class Part:
     """Holds a file until it is whole, and then until all others are.
 
     Args:
-        folder: Of all parts.
+        folder: Of all parts, open.
         name: The file's own.
         info: Of the file that is wanted.
 
     Attributes:
+        name: In the folder of all parts.
         offset: Bytes that are here.
         crc32c: Of the whole file, once it is verified.
 
@@ -43,10 +44,10 @@ class Part:
         OSError: the folder cannot be read.
     """
 
-    def __init__(self, folder: str, name: str, info: ObjectInfo) -> None:
-        self.path = part_path(folder, name)
-        self._note_path = f"{self.path}.json"
-        self._name, self._info = name, info
+    def __init__(self, folder: OpenFolder, name: str, info: ObjectInfo) -> None:
+        self.name = name_of_part(name)
+        self._folder, self._note_name = folder, f"{self.name}.json"
+        self._of, self._info = name, info
         self._identity = [name, info.uri, info.version, info.size_bytes]
         self._descriptor = -1
         note = self._note()
@@ -102,9 +103,8 @@ class Part:
         """Remove the file."""
         self.close()
         self.offset, self._synced_bytes, self.crc32c, self._verified_by = 0, 0, None, None
-        for path in (self._note_path, self.path):
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+        for name in (self._note_name, self.name):
+            self._folder.remove(name)
 
     def pulled(self, digest: str | None) -> PulledFile:
         """Describe the whole file for the record, with the hash that its storage keeps."""
@@ -118,14 +118,14 @@ class Part:
             yield
         except OSError as error:
             if error.filename is None:
-                error.filename = f"{self.path}, the part of {self._name}"
+                error.filename = f"{os.path.join(self._folder.path, self.name)}, the part of {self._of}"
             raise
 
     def _open(self, digests: FileDigests) -> None:
         if self._descriptor >= 0:
             return
         with self._naming():
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            self._descriptor = self._folder.open(self.name, os.O_RDWR | os.O_CREAT)
             os.ftruncate(self._descriptor, self.offset)
             self._write_note()
         at = 0
@@ -142,10 +142,10 @@ class Part:
             raise
 
     def _bytes_here(self, note: dict[str, Any]) -> int:
-        try:
-            size_bytes = os.lstat(self.path).st_size
-        except FileNotFoundError:
+        status = self._folder.status(self.name)
+        if status is None:
             return 0
+        size_bytes = status.st_size
         is_of_this_boot = note.get("boot") == _boot()
         here = size_bytes if is_of_this_boot else min(size_bytes, self._synced_bytes)
         return min(here, self._info.size_bytes or 0) if note else 0
@@ -153,7 +153,7 @@ class Part:
     def _note(self) -> dict[str, Any]:
         """Read what is known of the bytes here; nothing, if they are not of this version or of no known one."""
         try:
-            note = json.loads(Path(self._note_path).read_bytes())
+            note = json.loads(self._folder.read(self._note_name))
             if self._info.version is not None and note["identity"] == self._identity and int(note["synced_bytes"]) >= 0:
                 return dict(note)
         except (KeyError, OSError, TypeError, ValueError):
@@ -169,13 +169,12 @@ class Part:
             "verified_by": self._verified_by,
         }
         # Not flushed: it claims no more of the file than what is, and a crash that loses it costs a read.
-        with draft_of(self._note_path, is_flushed=False) as draft:
-            Path(draft).write_text(json.dumps(note))
+        self._folder.write_atomically(self._note_name, json.dumps(note).encode(), is_flushed=False)
 
 
-def part_path(folder: str, name: str) -> str:
-    """Say where the part of a file lies, whatever the file is called."""
-    return os.path.join(folder, hashlib.sha256(os.fsencode(name)).hexdigest()[:40])
+def name_of_part(name: str) -> str:
+    """Name the part of a file, whatever the file is called."""
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:40]
 
 
 def _boot() -> str | None:

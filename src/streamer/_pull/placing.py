@@ -7,12 +7,10 @@ byte of the storage is needed for it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from contextlib import suppress
 
 from streamer._pull.folder import Folder
-from streamer._pull.part import Part, part_path
+from streamer._pull.part import Part, name_of_part
 from streamer._pull.record import PulledFolder
 
 __all__ = ["finish_placing", "place"]
@@ -33,12 +31,11 @@ def place(folder: Folder, record: PulledFolder, gone: Iterable[str], parts: Iter
         OSError: the folder cannot be written.
     """
     folder.mark()
-    whole = {os.path.basename(part.path) for part in parts}
-    for name in set(os.listdir(folder.parts)) - whole:  # of another version: it must not replace a file
-        os.unlink(os.path.join(folder.parts, name))
+    whole = {part.name for part in parts}
+    for name in set(folder.parts.names()) - whole:  # of another version: it must not replace a file
+        folder.parts.remove(name)
     for name in gone:
-        with suppress(FileNotFoundError):
-            os.unlink(folder.file(name))
+        folder.remove(name)
     folder.write_record(record, "placing")
     finish_placing(folder)
 
@@ -49,34 +46,22 @@ def finish_placing(folder: Folder) -> None:
     if record is None:
         return
     folder.forget_record("complete")
-    part_of = {name: part_path(folder.parts, name) for name in record.files}
-    moved = [name for name in record.files if os.path.lexists(part_of[name])]
+    moved = [name for name in record.files if folder.parts.status(name_of_part(name)) is not None]
     last = [name for name in moved if _is_found_by(name)]
     for name in last:
-        with suppress(FileNotFoundError):
-            os.unlink(folder.file(name))
+        folder.remove(name)
     for name in [*sorted(set(moved) - set(last)), *sorted(last)]:
-        target = folder.file(name)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(part_of[name], target)
-    _sync({os.path.dirname(folder.file(name)) for name in record.files} | {folder.path})
+        with folder.folder_of(name, is_made=True) as (target, own_name):
+            folder.parts.move(name_of_part(name), target, own_name)
+    for name in {name.rpartition("/")[0]: name for name in record.files}.values():  # one of each folder
+        with folder.folder_of(name) as (target, _):
+            target.flush()
     folder.write_record(record)
     folder.forget_record("placing")
     folder.unmark()
-    for name in os.listdir(folder.parts):  # notes on the parts that were moved
-        os.unlink(os.path.join(folder.parts, name))
+    for name in folder.parts.names():  # notes on the parts that were moved
+        folder.parts.remove(name)
 
 
 def _is_found_by(name: str) -> bool:
     return name.rpartition("/")[2].endswith(FOUND_BY)
-
-
-def _sync(folders: Iterable[str]) -> None:
-    """Flush the new names to the disk."""
-    for path in folders:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with suppress(OSError):  # some network file systems have no such call
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

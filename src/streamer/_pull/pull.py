@@ -1,8 +1,9 @@
 """Copies a folder of any storage, or one file, into a folder on a disk.
 
-Guarantees: no file has its final name before every file is whole, verified and flushed to the disk. Run again, it reads
-only what is missing, or nothing. Nothing that is pulled is executed. Refuses names that leave the folder, a folder that
-holds another pull, and a disk without enough room, before it reads a byte.
+Guarantees: no file has its final name before every file is whole, verified and flushed to the disk, and each checkpoint
+among them has its shards. Run again, it reads only what is missing, or nothing. Nothing that is pulled is executed.
+Refuses names that leave the folder, a folder that holds another pull, and a disk without enough room, before it reads
+a byte.
 """
 
 from __future__ import annotations
@@ -10,29 +11,29 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from streamer import _native
 from streamer._locate import opened_store
 from streamer._progress import Progress, ProgressOption
+from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
 from streamer._pull.digesting import OWN, FileDigests, hash_of
 from streamer._pull.folder import Folder, open_folder
-from streamer._pull.listing import files_below
+from streamer._pull.listing import Listing, files_below
 from streamer._pull.names import check_names, is_selected
-from streamer._pull.part import READ_BYTES, Part
+from streamer._pull.part import READ_BYTES, Part, name_of_part
 from streamer._pull.placing import finish_placing, place
 from streamer._pull.record import PulledFile, PulledFolder
+from streamer._pull.report import PullReport, Wanted
 from streamer._pull.transfer import Incoming, transfer
+from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of
-from streamer.core.errors import ChecksumError, ObjectNotFoundError, UsageError
+from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
-from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
@@ -47,60 +48,6 @@ __all__ = ["PullReport", "Wanted", "pull"]
 _log = logging.getLogger("streamer")
 
 _UNVERIFIED = NoDigest("digests were not asked for")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What to pull, and how.
-
-    Attributes:
-        include: Patterns; empty: every file.
-        exclude: Patterns of files that are left out.
-        largest_bytes: Larger files are left out, with a warning; None: no file is too large.
-        is_verified: Files are compared with the digests that their storage keeps.
-        is_checked: Files that are there already are read, and compared with the record.
-        storage_options: As for `streamer.load`.
-        options: As for `streamer.load`.
-    """
-
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    largest_bytes: int | None = None
-    is_verified: bool = True
-    is_checked: bool = False
-    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    options: Options | None = None
-
-
-@dataclass(frozen=True)
-class PullReport:
-    """What a pull did.
-
-    Attributes:
-        uri: Where the files come from, without secrets.
-        folder: Where they are.
-        files: Number of files that are there now.
-        bytes: Their bytes.
-        read_bytes: Bytes that were read from the storage.
-        kept_files: Files that were there already.
-        verified_files: Files that were compared with a digest of their storage, now or earlier.
-        removed: Files of an earlier pull that the storage has no more.
-        seconds: Duration.
-    """
-
-    uri: str
-    folder: str
-    files: int
-    bytes: int
-    read_bytes: int
-    kept_files: int
-    verified_files: int
-    removed: tuple[str, ...]
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
-        return asdict(self)
 
 
 def pull(
@@ -130,9 +77,11 @@ def pull(
     settings = resolve(wanted.options)
     with opened_store(uri, storage_options, None, settings) as store:
         _check_apart(uri, store, path)
+        # A URI that leads nowhere leaves no new folder behind.
+        listing = None if os.path.exists(path) else files_below(store, uri, settings)
         with open_folder(path, on_wait) as folder:
             finish_placing(folder)
-            return _Pull(uri, folder, store, settings, wanted).run(progress)
+            return _Pull(uri, folder, store, settings, wanted).run(progress, listing)
 
 
 class _Pull:
@@ -141,20 +90,22 @@ class _Pull:
         self._settings, self._wanted = settings, wanted
         self._record = folder.record()
 
-    def run(self, progress: ProgressOption) -> PullReport:
+    def run(self, progress: ProgressOption, listing: Listing | None) -> PullReport:
         if self._record is not None and self._record.uri != self._label:
             raise UsageError(
                 f"the folder {self._folder.path} holds a pull of {self._record.uri}",
                 uri=self._label,
                 hint="Name another folder, or remove that one",
             )
-        listed = files_below(self._store, self._uri)
-        chosen = self._chosen(listed)
+        listing = listing or files_below(self._store, self._uri, self._settings)
+        chosen = self._chosen(listing.files)
+        check_series(listing.files, chosen, self._label)
         kept = self._kept(chosen)
-        gone, others = self._others(listed, chosen)
+        gone, others = self._others(listing, chosen)
         missing = {name: info for name, info in chosen.items() if name not in kept}
         pulled, parts, read_bytes = self._pull(missing, progress)
         record = PulledFolder(self._label, {**others, **kept, **pulled})
+        self._check(chosen, {*record.files, *listing.files}, pulled)
         if pulled or gone or self._record is None or self._folder.is_marked:
             place(self._folder, record, gone, parts)
         files = record.files.values()
@@ -170,10 +121,29 @@ class _Pull:
             time.monotonic() - (self._settings.began or 0.0),
         )
 
+    def _check(
+        self, chosen: Mapping[str, ObjectInfo], there: Collection[str], pulled: Mapping[str, PulledFile]
+    ) -> None:
+        """Check that shards are whole, before any file has its final name; raises as `check_checkpoints`."""
+        folder = self._folder
+
+        def opened(name: str) -> int:
+            if name in pulled:
+                return folder.parts.open(name_of_part(name), os.O_RDONLY)
+            return folder.open(name)
+
+        try:
+            check_checkpoints(Copied(chosen, there, self._is_selected, opened), self._settings)
+        except (FormatError, ObjectNotFoundError, TruncatedError) as error:
+            error.hint = f"{error.hint}. No file has its final name: mend the source, or leave files out with --exclude"
+            raise
+
+    def _is_selected(self, name: str) -> bool:
+        return is_selected(name, self._wanted.include, self._wanted.exclude)
+
     def _chosen(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
         """Select files, check their names, and look up the sizes that a listing has not."""
-        wanted = self._wanted
-        names = [name for name in sorted(listed) if is_selected(name, wanted.include, wanted.exclude)]
+        names = [name for name in sorted(listed) if self._is_selected(name)]
         if not names:
             raise ObjectNotFoundError(
                 f"none of the {len(listed)} files there is wanted", uri=self._label, hint="Check the patterns"
@@ -181,8 +151,8 @@ class _Pull:
         check_names(names, self._label)
 
         infos = dict(zip(names, sized(self._store, [listed[name] for name in names]), strict=True))
-        if wanted.largest_bytes is not None:
-            infos = without_large(infos, wanted.largest_bytes)
+        if self._wanted.largest_bytes is not None:
+            infos = without_large(infos, self._wanted.largest_bytes)
         return infos
 
     def _kept(self, chosen: Mapping[str, ObjectInfo]) -> dict[str, PulledFile]:
@@ -209,17 +179,18 @@ class _Pull:
 
     def _is_intact(self, name: str, pulled: PulledFile) -> bool:
         value = 0
-        with open(self._folder.file(name), "rb", buffering=0) as file:
+        with open(self._folder.open(name), "rb", buffering=0) as file:
             while data := file.read(READ_BYTES):
                 value = _native.crc(OWN, data, value)
         return f"{value:08x}" == pulled.crc32c
 
-    def _others(
-        self, listed: Mapping[str, ObjectInfo], chosen: Mapping[str, ObjectInfo]
-    ) -> tuple[list[str], dict[str, PulledFile]]:
+    def _others(self, listing: Listing, chosen: Mapping[str, ObjectInfo]) -> tuple[list[str], dict[str, PulledFile]]:
         """Sort what earlier pulls left beside this selection: gone or replaced in the storage, or still the same."""
         recorded = self._record.files if self._record else {}
         rest = {name: each for name, each in recorded.items() if name not in chosen}
+        listed = listing.files
+        if not listing.is_whole:  # nobody knows what is there no more
+            return [], {name: each for name, each in rest.items() if name not in listed}
         others = {name: each for name, each in rest.items() if name in listed and listed[name].version == each.version}
         return sorted(set(rest) - set(others)), others
 
@@ -230,7 +201,7 @@ class _Pull:
             return {}, [], 0
         parts = {name: Part(self._folder.parts, name, info) for name, info in missing.items()}
         for name in missing:
-            self._folder.file(name)  # no link on the way
+            self._folder.check_way(name)
         needed_bytes = sum((info.size_bytes or 0) - parts[name].offset for name, info in missing.items())
         self._folder.check_space(needed_bytes)
         if self._record is None:
@@ -281,6 +252,5 @@ def _check_apart(uri: str, store: Store, path: str) -> None:
     """Refuse to fill a folder that is pulled, lies in it, or holds it: a pull would find its own files."""
     if scheme_of(uri) != "file":
         return
-    source, target = Path(os.path.realpath(store.root)), Path(os.path.realpath(path))
-    if source == target or source in target.parents or target in source.parents:
+    if are_in_one_another(store.root, path):
         raise UsageError("the folder and what is pulled are in one another", uri=redact(uri), hint="Name another")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
+from streamer.core.checkpoint.small_files import OF_TOKENIZERS, USUAL_FILES
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.store.glances import enumerated
 from streamer.integrations.location import Location
@@ -15,12 +16,6 @@ __all__ = ["COMPONENT", "CONFIG", "DIFFUSERS", "PIPELINE", "TRANSFORMERS", "Chos
 CONFIG, PIPELINE = "config.json", "model_index.json"
 SHARD_SUFFIX = ".safetensors"
 _STEMS = ("diffusion_pytorch_model", "model")  # a component of a pipeline may be a model of transformers
-
-_OF_TOKENIZERS = (
-    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "preprocessor_config.json"),
-    *("bpe.codes", "source.spm", "target.spm"),
-)
 
 
 @dataclass(frozen=True)
@@ -99,13 +94,12 @@ def _with_variant(name: str, variant: str | None) -> str:
 TRANSFORMERS = Naming(
     _of_transformers,
     (
-        *(CONFIG, "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
-        *("adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "chat_template.json"),
-        *("processor_config.json", "video_preprocessor_config.json", *_OF_TOKENIZERS),
+        *("model.safetensors", "model.safetensors.index.json", "adapter_config.json", "adapter_model.safetensors"),
+        *USUAL_FILES,
     ),
 )
 _USUAL_OF_DIFFUSERS = (
-    *(PIPELINE, CONFIG, "scheduler_config.json", *_OF_TOKENIZERS),
+    *(PIPELINE, CONFIG, "scheduler_config.json", *OF_TOKENIZERS),
     *(f"{stem}.safetensors{end}" for stem in _STEMS for end in ("", ".index.json")),
 )
 DIFFUSERS = Naming(_of_diffusers, _USUAL_OF_DIFFUSERS)

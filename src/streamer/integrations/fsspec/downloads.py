@@ -1,7 +1,8 @@
 """Objects as files on a disk: whole under their names, or not there.
 
 Guarantees: a file gets its name when all its bytes are in it; a download that fails leaves nothing. What is no regular
-file (a pipe, a device) is written to as it is. Of a link, the file that it leads to is replaced.
+file (a pipe, a device) is written to as it is. Of a link, the file that it leads to is replaced, or
+written to where only the kernel can follow the link (``/proc/PID/fd/3``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from streamer.backends.posix.atomic_write import draft_of
+from streamer.backends.posix.links import followed
 from streamer.integrations.fsspec.pinned_object import PinnedObject
 from streamer.integrations.fsspec.ranges import read_ranges
 
@@ -79,9 +81,10 @@ def write_to(pinned: PinnedObject, file: Any, callback: Callback) -> None:
 
 @contextmanager
 def _destination(path: str) -> Iterator[str]:
-    target = os.path.realpath(path)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.exists(target) and not os.path.isfile(target):
+    target = followed(path)
+    if folder := os.path.dirname(target):
+        os.makedirs(folder, exist_ok=True)
+    if os.path.exists(target) and (not os.path.isfile(target) or os.path.islink(target)):
         yield target
         return
     with draft_of(target, is_flushed=False) as draft:

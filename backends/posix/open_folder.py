@@ -1,0 +1,183 @@
+"""A folder by its descriptor: the kernel resolves the path once, and each name from the open folder (``openat``).
+
+Guarantees: all calls reach the same folder, whatever becomes of its path, and wherever links on it lead, also those
+of ``/proc/PID/root``, which mean nothing as text. No link inside of the folder is followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+
+__all__ = ["OpenFolder", "are_in_one_another"]
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+MOST_PARENTS = 4096  # a path has 4096 characters at most
+
+
+class OpenFolder:
+    """An open folder; errors name the files as below its path.
+
+    Args:
+        path: Of the folder; links are followed.
+
+    Attributes:
+        path: As given, for messages.
+        descriptor: Of the folder.
+
+    Raises:
+        OSError: there is no such folder, or it may not be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.descriptor = os.open(path, _FOLDER)
+
+    def __enter__(self) -> OpenFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the folder."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1
+
+    def inner(self, name: str, *, is_made: bool = False) -> OpenFolder:
+        """Open a folder in this one.
+
+        Args:
+            name: Of the folder, without slashes.
+            is_made: Whether it is made where it is missing.
+
+        Raises:
+            NotADirectoryError: it is a link, which may lead anywhere, or a file.
+            OSError: it is not there, or may not be opened.
+        """
+        inner = object.__new__(OpenFolder)
+        inner.path, inner.descriptor = os.path.join(self.path, name), -1
+        if is_made:
+            with self._naming(name), suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self.descriptor)
+        try:
+            with self._naming(name):
+                inner.descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self.descriptor)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise NotADirectoryError(errno.ENOTDIR, "This is no folder, or a link to one", inner.path) from None
+            raise
+        return inner
+
+    def open(self, name: str, flags: int) -> int:
+        """Open a file and return its descriptor."""
+        with self._naming(name):
+            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self.descriptor)
+
+    def read(self, name: str) -> bytes:
+        """Read a whole file."""
+        with self._naming(name), open(self.open(name, os.O_RDONLY), "rb") as file:
+            return file.read()
+
+    def write_atomically(self, name: str, data: bytes, *, is_flushed: bool = True) -> None:
+        """Write a file under another name, and rename it; raises as `write_atomically` of files by their path.
+
+        Args:
+            name: Of the file.
+            data: What is in it.
+            is_flushed: Without it a crash of the machine, though not of this process, may leave a part under the name.
+        """
+        draft = f".{name[:100]}-{secrets.token_hex(4)}"  # a name has 255 bytes at most
+        try:
+            with self._naming(name), open(self.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+                file.write(data)
+                if is_flushed:
+                    file.flush()
+                    os.fsync(file.fileno())
+            self.move(draft, self, name)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft, dir_fd=self.descriptor)
+            raise
+        if is_flushed:
+            self.flush()
+
+    def move(self, name: str, target: OpenFolder, new_name: str) -> None:
+        """Give a file another name, or the place of another file, in this folder or another."""
+        with target._naming(new_name):
+            os.replace(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or nothing where it is not there."""
+        with self._naming(name), suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.descriptor)
+
+    def status(self, name: str) -> os.stat_result | None:
+        """Describe a file, or the link that lies there; None where there is nothing."""
+        try:
+            with self._naming(name):
+                return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def names(self) -> list[str]:
+        """List what is in the folder."""
+        with self._naming(""):
+            return os.listdir(self.descriptor)
+
+    def flush(self) -> None:
+        """Flush new names to the disk."""
+        with suppress(OSError):  # some network file systems have no such call
+            os.fsync(self.descriptor)
+
+    @contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """Say in an error which path it is of: the kernel is told less."""
+        try:
+            yield
+        except OSError as error:
+            error.filename, error.filename2 = os.path.join(self.path, name) if name else self.path, None
+            raise
+
+
+def are_in_one_another(path: str, other: str) -> bool:
+    """Whether two paths name the same folder, or one lies in the other, whatever links they have.
+
+    Two folders are the same if device and inode say so: the text of a path does not, as links and mounts change what
+    it means. A path that does not exist yet is looked for from the last folder on it that does.
+
+    Example:
+        >>> are_in_one_another("/usr", "/usr/none/such"), are_in_one_another("/usr", "/etc")
+        (True, False)
+    """
+    own, others = _lineage(path), _lineage(other)
+    return (os.path.isdir(path) and own[0] in others) or (os.path.isdir(other) and others[0] in own)
+
+
+def _lineage(path: str) -> list[tuple[int, int]]:
+    """Identify the last folder of a path that exists, and all above it, up to the root or to one that is locked."""
+    while not os.path.isdir(path or os.curdir):
+        path = os.path.dirname(path.rstrip("/"))
+    descriptor = os.open(path or os.curdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    found: list[tuple[int, int]] = []
+    try:
+        # The .. of a root is the root itself.
+        while (here := _identity(descriptor)) not in found[-1:] and len(found) < MOST_PARENTS:
+            found.append(here)
+            with suppress(PermissionError):
+                upper = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = upper
+    finally:
+        os.close(descriptor)
+    return found
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino

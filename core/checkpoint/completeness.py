@@ -1,0 +1,62 @@
+"""Whether the names of a folder show that a checkpoint is whole: what an index names, and what numbers say."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+
+from streamer.core.errors import ObjectNotFoundError
+from streamer.core.format.shard_names import incomplete_series
+from streamer.core.quoting import printable
+
+__all__ = ["check_whole", "missing_shard", "unfinished"]
+
+_UNFINISHED = re.compile(r"\.safetensors\.(aria2|crdownload|download|incomplete|part|partial|tmp)\Z")
+
+_log = logging.getLogger("streamer")
+
+
+def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -> tuple[str, ...]:
+    """Check that no shard is missing where no index names them: only their numbers say so.
+
+    Args:
+        names: Of the shards.
+        label: The folder, without secrets.
+        is_allowed: Whether some may be missing.
+
+    Returns:
+        A remark for each series that is not whole.
+
+    Raises:
+        ObjectNotFoundError: a shard is missing.
+    """
+    remarks = tuple(f"the folder holds {each}" for each in incomplete_series(names))
+    if remarks and not is_allowed:
+        raise ObjectNotFoundError(
+            f"{remarks[0]}, and no index",
+            uri=label,
+            hint="Fetch what is missing, or take the rest with Options(allow_missing_shards=True)",
+        )
+    for remark in remarks:
+        _log.warning("%s: %s, which allow_missing_shards permits", printable(label), printable(remark))
+    return remarks
+
+
+def missing_shard(shard: str, index_uri: str) -> ObjectNotFoundError:
+    """Say that a shard which an index names is not there."""
+    return ObjectNotFoundError(
+        f"the index names shard {shard[:80]!r}, which does not exist",
+        uri=index_uri,
+        hint="Fetch it; a pattern (folder/*.safetensors) loads those that are there",
+    )
+
+
+def unfinished(names: Sequence[str], label: str) -> tuple[str, ...]:
+    """Give a remark on files that a download left unfinished beside the shards: one of them may be missing."""
+    begun = sorted(name for name in names if _UNFINISHED.search(name))
+    if not begun:
+        return ()
+    remark = f"a download left {begun[0]} unfinished" + (f", and {len(begun) - 1} more" if begun[1:] else "")
+    _log.warning("%s: %s", printable(label), printable(remark))
+    return (remark,)

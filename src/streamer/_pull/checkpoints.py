@@ -1,0 +1,114 @@
+"""Checks the checkpoints of a pull: that every index has its shards, and every shard the bytes of its header.
+
+Guarantees: what this refuses, `streamer.load` would refuse, with the same error. Files that the user left out are not
+missed. Headers and indexes are read from the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from streamer.core.checkpoint.catalog import not_held
+from streamer.core.checkpoint.completeness import check_whole, missing_shard
+from streamer.core.format.header import LENGTH_BYTES, header_size_bytes, parse_header
+from streamer.core.format.index import check_index_size, parse_index
+from streamer.core.format.shard_names import INDEX_SUFFIX, SHARD_SUFFIX, series_of
+from streamer.core.options.settings import Settings
+from streamer.core.store.sources import ObjectInfo
+
+__all__ = ["Copied", "check_checkpoints", "check_series"]
+
+WEIGHTS_INDEX_SUFFIX = SHARD_SUFFIX + INDEX_SUFFIX
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a pull has brought to the disk.
+
+    Attributes:
+        infos: Of the files, by their names.
+        there: Names of all files that are there, also of earlier pulls, or in the storage.
+        is_wanted: Whether the user's patterns choose a name.
+        opened: Opens one of the files on the disk, and returns its descriptor.
+    """
+
+    infos: Mapping[str, ObjectInfo]
+    there: Collection[str]
+    is_wanted: Callable[[str], bool]
+    opened: Callable[[str], int]
+
+
+def check_series(listed: Collection[str], chosen: Collection[str], label: str) -> None:
+    """Check that no numbered shard is missing in the storage, in folders without an index.
+
+    Args:
+        listed: Names of all files, relative to the folder that is pulled.
+        chosen: Those that are pulled; a series without any of them may have gaps.
+        label: The folder's URL, without secrets.
+
+    Raises:
+        ObjectNotFoundError: a shard is missing.
+    """
+    indexed = {_folder_of(name) for name in listed if _is_of(name, WEIGHTS_INDEX_SUFFIX)}
+    for folder in sorted({_folder_of(name) for name in chosen} - indexed):
+        names = {name: name[len(folder) :] for name in listed if _folder_of(name) == folder}
+        wanted = {series_of(names[name]) for name in chosen if name in names} - {None}
+        check_whole([name for name in names.values() if series_of(name) in wanted], f"{label}/{folder}".rstrip("/"))
+
+
+def check_checkpoints(copied: Copied, settings: Settings) -> None:
+    """Check all headers, and all indexes against their shards.
+
+    Args:
+        copied: The files.
+        settings: How much a header may hold.
+
+    Raises:
+        HeaderError: a header is malformed.
+        TruncatedError: a shard is shorter than its header says.
+        ObjectNotFoundError: an index names a shard that is not there.
+        ShardIndexError: an index is malformed, or names a tensor that its shard does not hold.
+        OSError: a file cannot be read.
+    """
+    tensors = {
+        name: _tensors_of(copied.opened(name), info.uri, settings)
+        for name, info in copied.infos.items()
+        if _is_of(name, SHARD_SUFFIX)
+    }
+    for name in copied.infos:
+        if _is_of(name, WEIGHTS_INDEX_SUFFIX):
+            _check_index(name, copied, tensors)
+
+
+def _tensors_of(descriptor: int, uri: str, settings: Settings) -> set[str]:
+    with open(descriptor, "rb", buffering=0) as file:
+        size_bytes = os.fstat(descriptor).st_size
+        size = header_size_bytes(file.read(LENGTH_BYTES), size_bytes, uri=uri)
+        header = parse_header(os.pread(descriptor, size, 0), size_bytes, uri=uri, max_rank=settings.max_rank)
+    return {entry.name for entry in header.entries}
+
+
+def _check_index(name: str, copied: Copied, tensors: Mapping[str, set[str]]) -> None:
+    uri = copied.infos[name].uri
+    with open(copied.opened(name), "rb", buffering=0) as file:
+        check_index_size(os.fstat(file.fileno()).st_size, uri=uri)
+        index = parse_index(file.readall(), uri=uri)
+    path_of = {shard: _folder_of(name) + shard for shard in index.shards}
+    for shard, path in path_of.items():
+        if path not in copied.there and copied.is_wanted(path):
+            raise missing_shard(shard, uri)
+    for tensor, shard in index.weight_map.items():
+        if tensor not in tensors.get(path_of[shard], {tensor}):  # one that was left out may hold it
+            raise not_held(tensor, copied.infos[path_of[shard]].uri)
+
+
+def _is_of(name: str, suffix: str) -> bool:
+    """Whether a file is not hidden, and has the suffix of a shard or an index."""
+    return name.endswith(suffix) and not name.rpartition("/")[2].startswith(".")
+
+
+def _folder_of(name: str) -> str:
+    """Give the folder with its slash; empty for the folder that is pulled."""
+    return name[: name.rfind("/") + 1]
