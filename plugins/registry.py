@@ -209,18 +209,21 @@ def _fallback() -> EntryPoint:
 
 def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[EntryPoint], limits: Limits) -> Store:
     """Read natively where a built-in backend would make an equal file system from its options."""
-    from fsspec import get_filesystem_class  # noqa: PLC0415 (takes 0.1 s)
+    from fsspec import AbstractFileSystem, get_filesystem_class  # noqa: PLC0415 (takes 0.1 s)
 
     from streamer.backends.fsspec.store import FsspecStore  # noqa: PLC0415 (imports fsspec)
 
     refuse_accidental("fsspec.specs", "fsspec")
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+    has_urls = scheme == AbstractFileSystem.protocol  # as of HTTP in older fsspec, whose paths are URLs
+    scheme = scheme_of(path) if has_urls else scheme
     ours = next((point for point in candidates if is_builtin(point) and point.name == scheme), None)
     options = SecretOptions(fs.storage_options)
     for name in [*options] if scheme == "file" else ("asynchronous", "loop"):  # all options of local files are fsspec's
         options.pop(name, None)
     if ours is not None and not fs.storage_args and type(fs) is get_filesystem_class(scheme):
-        store = open_with(ours, scheme, hidden_uri(fs.unstrip_protocol(str(path))), options, limits)
+        uri = hidden_uri(path if has_urls else fs.unstrip_protocol(str(path)))
+        store = open_with(ours, scheme, uri, options, limits)
         if store is not None:
             return store
     return FsspecStore.of_instance(fs, path)

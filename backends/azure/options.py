@@ -63,8 +63,8 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
     _check_account_name(options.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME"))
     named = {name: options.get(name) for name in ("account_name", "account_host")}
     _fill_account(options, url)
-    if url.is_https and not _has_credentials(options, environment):
-        options["anon"] = True
+    if not _has_credentials(options, environment):
+        options["anon"] = url.is_https  # said also where it is False: older adlfs then asks without a login
     connection = _connection_string(options, url, environment)
     if connection is not None:
         options["connection_string"] = connection

@@ -73,7 +73,8 @@ class S3Client:
             raise OptionError(f"s3fs refuses the storage options: {type(error).__name__}") from error
         self.endpoint = endpoint_of(options, environment)
         self.is_anonymous = bool(self._fs.anon)
-        self.requester_pays = bool(self._fs.requester_pays)
+        # s3fs says what the user asked since 2026.9; before, only what requests then carry.
+        self.requester_pays = bool(getattr(self._fs, "requester_pays", None) or self._fs.req_kw)
         self._clock_offset_s = 0.0
         self._prepared: WeakSet[Any] = WeakSet()
         self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime

@@ -160,6 +160,16 @@ def test_a_file_system_the_user_made_is_read_natively(http_server, reference):
     assert stream.report.readers == {"http": 4}
 
 
+def test_a_file_system_that_names_no_protocol_is_read_natively_regression(http_server, reference, monkeypatch):
+    """As fsspec's of HTTP did until 2025: it was read through Python."""
+    from fsspec.implementations.http import HTTPFileSystem
+
+    monkeypatch.setattr(HTTPFileSystem, "protocol", "abstract")
+    with streamer.stream(f"{http_server.http_url}/open/model", fs=HTTPFileSystem()) as stream:
+        assert_same(dict(stream), reference)
+    assert stream.report.readers == {"http": 4}
+
+
 def test_what_only_fsspec_can_honour_is_read_through_it_with_a_remark(https_server, reference):
     options = {"ssl": ssl.create_default_context(cafile=https_server.ca_file)}
     with streamer.stream(f"{https_server.https_url}/open/model", storage_options=options) as stream:

@@ -161,7 +161,8 @@ class Gate:
         id_header = {"X-GUploader-UploadID": f"gate-{len(self.requests)}"}
         try:
             answer = self.interfere(seen) if self.interfere else None
-            answer = answer or await self._rightful_answer(seen)
+            if answer is None:  # before aiohttp 3.10, an empty answer was false
+                answer = await self._rightful_answer(seen)
         except RefusedError as refused:
             text = f"SERVERTEXT: {refused}"
             detail = {"domain": "global", "reason": refused.reason, "message": text}

@@ -67,7 +67,8 @@ def test_what_the_url_and_the_arguments_say_wins_over_the_environment(
 
 def test_the_url_names_account_and_host() -> None:
     options = filled("abfss://c@account.dfs.core.usgovcloudapi.net/a", {})
-    assert options == {"account_name": "account", "account_host": "account.blob.core.usgovcloudapi.net"}
+    host = "account.blob.core.usgovcloudapi.net"
+    assert options == {"account_name": "account", "account_host": host, "anon": False}
 
 
 def test_a_host_the_user_gives_is_kept() -> None:
@@ -98,7 +99,13 @@ def test_the_same_account_beside_its_connection_string_is_no_contradiction(given
 def test_an_https_url_alone_is_read_anonymously() -> None:
     assert filled(HTTPS, {})["anon"] is True
     assert "anon" not in filled(HTTPS, {}, account_key="K")
-    assert "anon" not in filled(ABFS, {})
+
+
+def test_every_adlfs_is_told_to_log_in_where_nothing_is_said_regression() -> None:
+    """Releases up to 2025 took anonymous access for the default: no managed identity was ever asked."""
+    assert filled(ABFS, {})["anon"] is False
+    assert "anon" not in filled(ABFS, {}, anon="true")
+    assert "anon" not in filled(ABFS, {"client_id": "i"})
 
 
 def test_the_callers_options_are_not_changed() -> None:
