@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from streamer.integrations.transformers import TRIED
-
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = ROOT / ".venv/transformers-oldest"
 TESTS = ["integration/test_transformers.py", "integration/test_transformers_ranks.py"]
@@ -23,7 +21,7 @@ def test_the_oldest_transformers_passes_the_same_tests() -> None:
     assert OLDEST.exists(), "make .venv/.transformers-oldest"
     environment = {**os.environ, "PYTHONPATH": str(OLDEST)}
     named = subprocess.run([sys.executable, "-c", NAME_IT], env=environment, capture_output=True, text=True, check=True)
-    assert named.stdout.startswith(TRIED[0] + ".")
+    assert named.stdout.startswith("5.0.")
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not other_threads", *TESTS]
     done = subprocess.run(
         run, cwd=ROOT / "tests", env=environment, capture_output=True, text=True, timeout=300, check=False

@@ -15,8 +15,8 @@ from accelerate.utils import modeling
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import streamer
-from streamer.compat import versions
 from streamer.integrations import read_ahead, shard_handles
+from streamer.integrations.accelerate import HOOK
 
 pytestmark = pytest.mark.server
 
@@ -68,6 +68,7 @@ def private(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def streams(monkeypatch):
     """The plans that were read."""
+    assert HOOK.fits()  # a dry run reads, too
     made = []
 
     def noted(*arguments, **named):
@@ -259,18 +260,6 @@ def test_weights_for_several_devices_come_from_one_plan(url, folder, s3, streams
         assert tensor.is_meta == name.startswith(("model.layers.3.", "lm_head")), name
         assert tensor.is_meta or torch.equal(tensor, expected[name]), name
     assert_one_plan_read_all(streams, url, s3)
-
-
-@pytest.mark.parametrize("found", ["1.14.0", "2.0.0"])
-def test_a_version_that_was_not_tried_gets_the_url_as_it_is(monkeypatch, caplog, found):
-    calls = []
-    monkeypatch.setattr(versions, "version", lambda _: found)
-    for name in ("load_checkpoint_in_model", "load_checkpoint_and_dispatch"):
-        monkeypatch.setattr(accelerate, name, lambda *args, **named: calls.append((args, named)))
-        getattr(streamer.accelerate, name)("model", "s3://bucket/model", {"": "cpu"}, strict=True)
-    assert calls == [(("model", "s3://bucket/model", {"": "cpu"}), {"strict": True})] * 2
-    assert [f"accelerate {found} is left as it is" in each for each in caplog.messages] == [True, True]
-    assert "STREAMER_DISABLE_PATCHES=1" in caplog.text
 
 
 def test_the_switch_turns_it_off(monkeypatch, caplog, folder, streams):

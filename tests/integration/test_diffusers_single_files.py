@@ -17,6 +17,7 @@ from tiny_pipelines import assert_same_pipeline, assert_same_weights, make_pipel
 
 import streamer
 from streamer.integrations import read_ahead
+from streamer.integrations.diffusers_hooks import file_hook
 
 pytestmark = pytest.mark.server
 
@@ -50,6 +51,7 @@ def private(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def streams(monkeypatch):
     """The numbers of tensors of the plans that were read."""
+    assert file_hook("diffusers").fits()  # a dry run reads, too
     counts = []
 
     def noted(checkpoint, wanted, *others, **named):

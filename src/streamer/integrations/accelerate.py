@@ -1,19 +1,19 @@
 """``load_checkpoint_in_model`` and ``load_checkpoint_and_dispatch`` of accelerate, from any URL.
 
-The unmodified functions load from a private folder that has nothing but an index. The weights they read from the URL,
-through one read plan of all shards: the names that ``accelerate.utils.modeling`` has for safetensors' readers are ours
-for that folder meanwhile.
+The unmodified functions load from a private folder that has nothing but an index. They read the weights from the URL,
+through one read plan of all shards: meanwhile the names that ``accelerate.utils.modeling`` has for safetensors' readers
+are ours for that folder. In a version of accelerate where this does not work, the weights are files in the folder, too.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamer.compat.versions import may_be_patched
+from streamer.compat.hooks import Hook, imported
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
@@ -23,14 +23,16 @@ from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.location import Location
 from streamer.integrations.naming import TRANSFORMERS
-from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.routed_call import Route, called
+from streamer.integrations.routed_names import Reader, RoutedName, routed
+from streamer.integrations.small_checkpoint import is_equal, small_checkpoint
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["TRIED", "load_checkpoint_and_dispatch", "load_checkpoint_in_model"]
+__all__ = ["load_checkpoint_and_dispatch", "load_checkpoint_in_model"]
 
-TRIED = ("1.15", "1.16")  # versions of accelerate: the first one tried, and the first one not tried
+_Result = TypeVar("_Result")
 
 INDEX = "model.safetensors.index.json"
 _SAFE_OPEN = RoutedName("accelerate.utils.modeling", "safe_open", ("safetensors", "safe_open"))
@@ -49,7 +51,8 @@ def load_checkpoint_in_model(
     """Call ``accelerate.load_checkpoint_in_model`` for a checkpoint at any URL.
 
     Nothing of the weights is written to a disk, but what `device_map` sends to ``"disk"`` and what
-    ``offload_state_dict`` does. A version of accelerate that was not tried gets `uri` as it is.
+    ``offload_state_dict`` does. If a version of accelerate cannot be made to read from the URL, a line in the log says
+    so, and the weights are written into a private folder that is removed afterwards.
 
     Args:
         model: What to fill, for instance of ``init_empty_weights``.
@@ -62,6 +65,8 @@ def load_checkpoint_in_model(
         kwargs: Passed on: ``device_map``, ``offload_folder``, ``dtype``, ``strict``, …
 
     Raises:
+        UsageError: accelerate is not installed, its import fails, or the weights must be written to a disk that has too
+            little room.
         OptionError: `uri` names a file of another format.
         ObjectNotFoundError: there is no checkpoint, or its index names an absent shard.
         StreamerError: as for `streamer.load`.
@@ -70,13 +75,11 @@ def load_checkpoint_in_model(
         >>> streamer.accelerate.load_checkpoint_in_model(model, "s3://bucket/model")             # doctest: +SKIP
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
-    import accelerate  # noqa: PLC0415 (takes seconds; the caller has imported it)
-
-    if not may_be_patched("accelerate", TRIED):
-        accelerate.load_checkpoint_in_model(model, uri, *arguments, **kwargs)
-        return
-    with _private_folder(Location.checked(uri, storage_options, fs, options)) as folder:
-        accelerate.load_checkpoint_in_model(model, folder, *arguments, **kwargs)
+    accelerate = imported("accelerate")
+    _with_folder(
+        Location.checked(uri, storage_options, fs, options),
+        lambda folder: accelerate.load_checkpoint_in_model(model, folder, *arguments, **kwargs),
+    )
 
 
 def load_checkpoint_and_dispatch(
@@ -110,26 +113,52 @@ def load_checkpoint_and_dispatch(
         >>> streamer.accelerate.load_checkpoint_and_dispatch(model, uri, device_map="auto")      # doctest: +SKIP
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
-    import accelerate  # noqa: PLC0415 (takes seconds; the caller has imported it)
+    accelerate = imported("accelerate")
+    return _with_folder(
+        Location.checked(uri, storage_options, fs, options),
+        lambda folder: accelerate.load_checkpoint_and_dispatch(model, folder, *arguments, **kwargs),
+    )
 
-    if not may_be_patched("accelerate", TRIED):
-        return accelerate.load_checkpoint_and_dispatch(model, uri, *arguments, **kwargs)
-    with _private_folder(Location.checked(uri, storage_options, fs, options)) as folder:
-        return accelerate.load_checkpoint_and_dispatch(model, folder, *arguments, **kwargs)
+
+def _with_folder(location: Location, call: Callable[[str], _Result]) -> _Result:
+    """Call accelerate with a folder that has the index of a checkpoint."""
+    with ExitStack() as stack:
+        weights = _private_weights(_chosen(location), stack)
+        return called(lambda: call(weights.path), [Route(weights, _readers(weights), HOOK)])
 
 
-@contextmanager
-def _private_folder(location: Location) -> Iterator[str]:
-    """Give the path of a folder that has the index of a checkpoint, and is read from the URL inside of the block."""
-    with tempfile.TemporaryDirectory(prefix="streamer-") as folder:
-        path = os.path.abspath(folder)
-        weights = FolderWeights(path, _chosen(location))
-        weights.write_index(INDEX)
-        try:
-            with routed(path, {_SAFE_OPEN: weights.opened_whole, _LOAD_FILE: weights.loaded}):
-                yield path
-        finally:
-            weights.stop()
+def _private_weights(location: Location, stack: ExitStack) -> FolderWeights:
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamer-"))
+    weights = FolderWeights(os.path.abspath(folder), location)
+    stack.callback(weights.stop)
+    weights.write_index(INDEX)
+    return weights
+
+
+def _readers(weights: FolderWeights) -> dict[RoutedName, Reader]:
+    return {_SAFE_OPEN: weights.opened_whole, _LOAD_FILE: weights.loaded}
+
+
+def _reads_small_files() -> bool:
+    """Let accelerate read two tensors, with and without a ``device_map``, and compare them."""
+    read = imported("accelerate.utils.modeling").load_state_dict
+    states: list[dict[str, Any]] = []
+    for device_map in ({"": "cpu"}, None):
+        with ExitStack() as stack:
+            location, expected = stack.enter_context(small_checkpoint())
+            weights = _private_weights(location, stack)
+            stack.enter_context(routed(weights.path, _readers(weights)))
+            paths = [os.path.join(weights.path, shard) for shard in weights.shards]
+            states.append({name: tensor for path in paths for name, tensor in read(path, device_map).items()})
+    return all(is_equal(state, expected) for state in states)
+
+
+HOOK = Hook(
+    "accelerate.utils.modeling",
+    "safe_open",
+    otherwise="weights are written to a private folder on a disk before they are loaded, which is slower",
+    dry_run=_reads_small_files,
+)
 
 
 def _chosen(location: Location) -> Location:

@@ -1,47 +1,38 @@
 """``from_pretrained`` and ``from_single_file`` of diffusers, from any URL.
 
-Small files are pulled into a private folder, and the unmodified functions load from that. The weights they read from
-the URL, each component through one read plan: what diffusers calls to read a file of weights, and the ``safe_open`` of
-transformers for the text encoders, are ours for that folder meanwhile.
+Small files are pulled into a private folder, and the unmodified functions load from that. They read the weights from
+the URL, each component through one read plan: meanwhile what diffusers calls to read a file of weights, and the
+``safe_open`` of transformers for the text encoders, are ours for that folder. In a version of either library where this
+does not work, the weights are files in the folder, too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from streamer.compat.versions import may_be_patched
+from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
-from streamer.integrations import transformers
+from streamer.integrations.diffusers_hooks import package_of, route_of
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import check_class, library_call
 from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG, DIFFUSERS, PIPELINE
 from streamer.integrations.pipeline_folder import PipelineFolder
-from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.routed_call import called
 from streamer.integrations.single_file import SingleFile
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["TRIED", "from_pretrained", "from_single_file"]
-
-TRIED = ("0.42", "0.43")  # versions of diffusers: the first one tried, and the first one not tried
+__all__ = ["from_pretrained", "from_single_file"]
 
 _Folder: TypeAlias = "PipelineFolder | ModelFolder"
-
-# Each module has a name of its own for the one function that reads a file.
-_READERS = [
-    RoutedName(f"diffusers.{module}", "load_state_dict")
-    for module in ("models.model_loading_utils", "models.modeling_utils", "loaders.single_file_utils")
-]
 
 
 def from_pretrained(
@@ -57,8 +48,9 @@ def from_pretrained(
 
     Configurations, tokenizers and other small files are pulled in parallel, ``*.py`` only with ``trust_remote_code``.
     Weights are read from the URL while the models are filled; nothing of them is written to a disk, unless a
-    ``device_map`` says so. Components that are given are not read. A version of diffusers that was not tried gets
-    `uri` as it is.
+    ``device_map`` says so. Components that are given are not read. If a version of diffusers or transformers cannot be
+    made to read from the URL, a line in the log says so, and the weights are written into a private folder that is
+    removed afterwards.
 
     Args:
         cls: ``DiffusionPipeline`` or any pipeline, ``AutoModel`` or any model, any scheduler.
@@ -73,6 +65,8 @@ def from_pretrained(
         What ``cls.from_pretrained`` returns.
 
     Raises:
+        UsageError: `cls` is no such class, the import of diffusers fails, or the weights must be written to a disk that
+            has too little room.
         OptionError: an argument asks for what is not read here: another format, or slices for several ranks.
         ObjectNotFoundError: the folder has no checkpoint or configuration, a component is missing, or an index names
             an absent shard.
@@ -84,15 +78,13 @@ def from_pretrained(
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_pretrained")
-    if not _is_possible():
-        return cls.from_pretrained(uri, **kwargs)
     location = Location.checked(uri, storage_options, fs, options)
     _check_format(kwargs)
     if subfolder := kwargs.pop("subfolder", None):
         location = location.inside(subfolder.strip("/"))
     folder = _folder_for(cls, location, kwargs)
     try:
-        loaded = _loaded(folder, lambda: cls.from_pretrained(folder.path, **kwargs))
+        loaded = _loaded(cls, folder, lambda: cls.from_pretrained(folder.path, **kwargs))
     except BaseException:
         folder.close()
         raise
@@ -133,8 +125,6 @@ def from_single_file(
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_single_file")
-    if not _is_possible():
-        return cls.from_single_file(uri, **kwargs)
     file = SingleFile(Location.checked(uri, storage_options, fs, options))
     folder: _Folder | None = None
     try:
@@ -145,7 +135,7 @@ def from_single_file(
                 there = there.inside(subfolder.strip("/"))
             folder = _folder_for(cls, there, {}, needs_weights=False)
             kwargs["config"] = folder.path
-        loaded = _loaded(file, lambda: cls.from_single_file(file.file_path, **kwargs))
+        loaded = _loaded(cls, file, lambda: cls.from_single_file(file.file_path, **kwargs))
     except BaseException:
         if folder is not None:
             folder.close()
@@ -157,16 +147,9 @@ def from_single_file(
     return loaded
 
 
-def _is_possible() -> bool:
-    if not may_be_patched("diffusers", TRIED):
-        return False
-    return find_spec("transformers") is None or may_be_patched("transformers", transformers.TRIED)
-
-
 def _folder_for(cls: Any, location: Location, kwargs: Mapping[str, Any], *, needs_weights: bool = True) -> _Folder:
-    from diffusers import AutoModel, ModelMixin  # noqa: PLC0415 (takes seconds; the caller has imported it)
-
-    is_model = isinstance(cls, type) and issubclass(cls, (AutoModel, ModelMixin))
+    host = imported(package_of(cls))
+    is_model = isinstance(cls, type) and issubclass(cls, (host.AutoModel, host.ModelMixin))
     needed = CONFIG if is_model else getattr(cls, "config_name", None)
     if needed is None:
         raise OptionError(
@@ -188,17 +171,14 @@ def _folder_for(cls: Any, location: Location, kwargs: Mapping[str, Any], *, need
     )
 
 
-def _loaded(folder: _Folder | SingleFile, call: Callable[[], Any]) -> Any:
+def _loaded(cls: Any, folder: _Folder | SingleFile, call: Callable[[], Any]) -> Any:
     """Call a function of diffusers while the weights of a folder are read from the URL."""
-    with ExitStack() as stack:
-        stack.callback(folder.stop)
-        for part in _parts(folder):
-            if any(name.startswith("model") for name in part.shards) and not isinstance(part, SingleFile):
-                stack.enter_context(routed(part.path, dict.fromkeys(transformers.READERS, part.opened)))
-            elif part.shards:
-                stack.enter_context(routed(part.path, dict.fromkeys(_READERS, part.loaded)))
-        stack.enter_context(library_call(folder.labels, loads_model=True))
-        return call()
+    package, parts = package_of(cls), [folder] if isinstance(folder, SingleFile) else _models(folder)
+    try:
+        with library_call(folder.labels, loads_model=True):
+            return called(call, [route_of(part, package) for part in parts if part.shards])
+    finally:
+        folder.stop()
 
 
 def _keep(folder: _Folder, loaded: Any, location: Location) -> None:
@@ -206,11 +186,11 @@ def _keep(folder: _Folder, loaded: Any, location: Location) -> None:
     is_pipeline = isinstance(folder, PipelineFolder)
     objects = [first, *(each for each in first.components.values() if each is not None)] if is_pipeline else [first]
     name_after(objects, folder.path, location)
-    keep(folder, _parts(folder), objects)
+    keep(folder, _models(folder), objects)
 
 
-def _parts(folder: _Folder | SingleFile) -> Iterable[ModelFolder | SingleFile]:
-    return folder.components.values() if isinstance(folder, PipelineFolder) else [folder]
+def _models(folder: _Folder) -> list[ModelFolder]:
+    return [*folder.components.values()] if isinstance(folder, PipelineFolder) else [folder]
 
 
 def _check_format(kwargs: Mapping[str, Any]) -> None:

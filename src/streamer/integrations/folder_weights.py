@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from streamer.core.errors import ObjectNotFoundError
 from streamer.core.format.index import parse_index
 from streamer.integrations.location import Location
 from streamer.integrations.read_ahead import ReadAhead
+from streamer.integrations.weight_files import write_weight_files
 
 __all__ = ["FolderWeights"]
 
@@ -34,17 +36,21 @@ class FolderWeights:
         takes_parts: Rows of tensors will be asked for, and not whole ones.
 
     Attributes:
+        path: Of the private folder.
         shards: The names of the files, sorted.
+        shard_of_tensor: The file of each tensor.
+        is_read: Whether somebody has opened one of them here.
 
     Raises:
         StreamerError: as `streamer.load`.
     """
 
     def __init__(self, folder: str, location: Location, *, takes_parts: bool = False) -> None:
-        self._folder, self._location = folder, location
+        self.path, self._location = folder, location
         self._checkpoint = location.checkpoint()
-        self._shard_of = self._checkpoint.shard_of_tensor()
-        self.shards = sorted(set(self._shard_of.values()))
+        self.shard_of_tensor = self._checkpoint.shard_of_tensor()
+        self.shards = sorted(set(self.shard_of_tensor.values()))
+        self.is_read = False
         self._plan = self._checkpoint.read_ahead(takes_parts=takes_parts)
         self._plans_of_shards: dict[str, ReadAhead] = {}  # by device
         self._lock = threading.Lock()
@@ -61,9 +67,9 @@ class FolderWeights:
             ShardIndexError: that index is malformed.
         """
         if len(self.shards) > 1:
-            self._shard_of = {tensor: shard for tensor, shard in self._shard_of.items() if shard != without}
+            self.shard_of_tensor = {tensor: shard for tensor, shard in self.shard_of_tensor.items() if shard != without}
             self.shards = [shard for shard in self.shards if shard != without]
-        path = Path(self._folder, name)
+        path = Path(self.path, name)
         metadata: dict[str, Any] = {}
         if path.exists() and not self._checkpoint.is_one_file:  # which needs no index, whatever that says
             own = parse_index(path.read_bytes(), uri=self._location.label)
@@ -75,14 +81,25 @@ class FolderWeights:
                     uri=self._location.label,
                     hint="Fetch it",
                 )
-        path.write_text(json.dumps({"metadata": metadata, "weight_map": self._shard_of}))
+        path.write_text(json.dumps({"metadata": metadata, "weight_map": self.shard_of_tensor}))
 
     def write_empty_files(self) -> None:
         """Put an empty file in the place of each shard."""
         for shard in self.shards:
-            path = Path(self._folder, shard)
+            path = Path(self.path, shard)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
+
+    def write_weights(self) -> None:
+        """Write each shard as a real file, for a library whose reader is not ours; raises as `write_weight_files`."""
+        self.stop()
+        write_weight_files(self._checkpoint, self.path, self.shards)
+
+    def remove_weights(self) -> None:
+        """Remove what `write_weights` or `write_empty_files` wrote; what is mapped of a file stays mapped."""
+        for shard in self.shards:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, shard))
 
     def opened(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
         """Open a shard as ``safe_open`` does; None for what is none of these.
@@ -136,8 +153,11 @@ class FolderWeights:
             plan.stop()
 
     def _name_of(self, path: str) -> str | None:
-        name = os.path.relpath(path, self._folder)
-        return name if name in self.shards else None
+        name = os.path.relpath(path, self.path)
+        if name not in self.shards:
+            return None
+        self.is_read = True
+        return name
 
     def _warm_file(self, name: str) -> str | None:
         return self._checkpoint.warm_file(name) if self._location.options is None else None

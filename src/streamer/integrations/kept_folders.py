@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from streamer.compat.hooks import Hook, imported
+from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.location import Location
-from streamer.integrations.routed_names import RoutedName
+from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.small_checkpoint import is_equal, small_checkpoint
 
-__all__ = ["keep", "name_after"]
+__all__ = ["OFFLOADED", "keep", "name_after"]
 
-_OFFLOADED = RoutedName("accelerate.utils.offload", origin=("safetensors", "safe_open"))
+_READER = RoutedName("accelerate.utils.offload", origin=("safetensors", "safe_open"))
 
 
 class _Folder(Protocol):
@@ -22,7 +26,14 @@ class _Folder(Protocol):
 class _Part(Protocol):
     path: str
 
+    @property
+    def is_written(self) -> bool: ...
+
     def opened(self, path: str) -> Any: ...
+
+    def write_weights(self) -> None: ...
+
+    def remove_weights(self) -> None: ...
 
 
 def keep(folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any]) -> None:
@@ -35,16 +46,14 @@ def keep(folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any]) -> Non
         parts: The folders of models in it, or itself.
         objects: That were loaded from it; those of a kind that cannot be watched do not keep it.
     """
-    offloaded = list(parts) if any(map(_is_on_disk, objects)) else []
-    for part in offloaded:
-        _OFFLOADED.add(part.path, part.opened)
+    offloaded = _offloaded(list(parts), objects)
     alive = [None]  # until all are watched
 
     def one_is_gone() -> None:
         alive.pop()
         if not alive:
             for part in offloaded:
-                _OFFLOADED.discard(part.path)
+                _READER.discard(part.path)
             folder.close()
 
     for each in objects:
@@ -54,6 +63,43 @@ def keep(folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any]) -> Non
             continue
         alive.append(None)
     one_is_gone()
+
+
+def _offloaded(parts: Sequence[_Part], objects: Sequence[Any]) -> list[_Part]:
+    """Let what was left on a disk be read from the URL, and name the folders of which it is."""
+    if not any(map(_is_on_disk, objects)):
+        for part in parts:
+            part.remove_weights()
+        return []
+    offloaded = [part for part in parts if not part.is_written]
+    if offloaded and not OFFLOADED.fits():
+        for part in offloaded:
+            part.write_weights()
+        return []
+    for part in offloaded:
+        _READER.add(part.path, part.opened)
+    return offloaded
+
+
+def _reads_what_is_offloaded() -> bool:
+    """Let accelerate read two tensors as those that were left on a disk."""
+    with small_checkpoint() as (location, expected), tempfile.TemporaryDirectory(prefix="streamer-") as path:
+        weights = FolderWeights(path, location)
+        index = {
+            name: {"safetensors_file": os.path.join(path, shard), "weight_name": name}
+            for name, shard in weights.shard_of_tensor.items()
+        }
+        with routed(path, {_READER: weights.opened}):
+            state = dict(imported("accelerate.utils").OffloadedWeightsLoader(index=index))
+    return is_equal(state, expected)
+
+
+OFFLOADED = Hook(
+    "accelerate.utils.offload",
+    "safe_open",
+    otherwise="weights that a device_map leaves on the disk are written to a private folder there",
+    dry_run=_reads_what_is_offloaded,
+)
 
 
 def _is_on_disk(loaded: Any) -> bool:

@@ -68,7 +68,9 @@ class ModelFolder:
         self._needs, self._needs_weights = needs, needs_weights
         self._weights: FolderWeights | None = None
         self._others: list[FolderWeights] = []
+        self._written: list[FolderWeights] = []
         self.base: ModelFolder | None = None
+        self._has_adapter = False
         self._own: tempfile.TemporaryDirectory[str] | None = None
         if path is None:
             self._own = tempfile.TemporaryDirectory(prefix="streamer-")
@@ -112,6 +114,33 @@ class ModelFolder:
     def loaded(self, path: str, *arguments: Any, **named: Any) -> dict[str, Any] | None:
         """Load a shard as `FolderWeights.loaded` does."""
         return self._weights.loaded(path, *arguments, **named) if self._weights is not None else None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether there are no weights, or some were opened through `opened` or `loaded`."""
+        return self._weights is None or self._weights.is_read or bool(self._others)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the weights are real files."""
+        return bool(self._written)
+
+    def write_weights(self) -> None:
+        """Write all weights as real files, also an adapter's and its model's; raises as `write_weight_files`."""
+        if self._has_adapter:
+            self._others.append(FolderWeights(self.path, self._location.inside(ADAPTER)))
+        for each in filter(None, (self._weights, *self._others)):
+            self._written.append(each)
+            each.write_weights()
+        if self.base is not None:
+            self.base.write_weights()
+
+    def remove_weights(self) -> None:
+        """Remove what `write_weights` wrote; what is mapped of a file stays mapped."""
+        while self._written:
+            self._written.pop().remove_weights()
+        if self.base is not None:
+            self.base.remove_weights()
 
     def stop(self) -> None:
         """Read nothing more in the background; what is still asked for is read on its own."""
@@ -157,6 +186,7 @@ class ModelFolder:
             needs_weights = CONFIG in listed and "tokenizer_config.json" not in listed
         if needs_weights:
             _check_adapter(listed, location)
+            self._has_adapter = ADAPTER in listed and find_spec("peft") is not None
         is_adapter = ADAPTER_CONFIG in listed and CONFIG not in listed
         if self._needs is not None and self._needs not in listed and not is_adapter:
             raise without(self._needs, listed, location, "Save it with save_pretrained, or give config=")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamer._checkpoint import Checkpoint
+from streamer._stream import Stream
 from streamer.compat.safetensors._handle import EngineHandle
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
@@ -87,6 +88,24 @@ class WholeCheckpoint(Checkpoint[Any]):
         """
         return _CopyingHandle(self, self._shard_names().index(name), device, plan)
 
+    def tensors_of_file(self, name: str) -> dict[str, ShardTensor]:
+        """Give the tensors of a shard in file order; arguments as for `local_file`."""
+        return self.tensors_of(self._shard_names().index(name))
+
+    def stream(self, wanted: list[ShardTensor], library: Framework) -> Stream[Any]:
+        """Read tensors, in their order, as `library` makes them."""
+        return Stream(
+            self._checkpoint, wanted, library, self._checkpoint.verification(wanted), order="file", progress=False
+        )
+
+    def local_file(self, name: str) -> str | None:
+        """Give the path of a shard that is a file of this machine; None for any other, or to verify it.
+
+        Args:
+            name: As `shard_of_tensor` gives it.
+        """
+        return self._local_path(self._shard_names().index(name))
+
     def warm_file(self, name: str) -> str | None:
         """Give the path of a shard that is a file in this machine's page cache; None for any other, or to verify it."""
         return self._warm_path(self._shard_names().index(name))
@@ -101,13 +120,15 @@ class WholeCheckpoint(Checkpoint[Any]):
         return {name: each for name, each in self._shard_tensors.items() if each.shard == shard}
 
     def _warm_path(self, number: int) -> str | None:
+        shard, path = self._checkpoint.catalog.shards[number], self._local_path(number)
+        return path if path is not None and cached_fraction(path, shard.size_bytes) > MOSTLY else None
+
+    def _local_path(self, number: int) -> str | None:
         shard = self._checkpoint.catalog.shards[number]
         if not isinstance(shard.source, FileSource) or shard.source.is_remote:
             return None
-        if self._checkpoint.verification(list(self.tensors_of(number).values())) is not None:
-            return None
-        is_warm = cached_fraction(shard.source.path, shard.size_bytes) > MOSTLY
-        return shard.source.path if is_warm else None
+        is_verified = self._checkpoint.verification(list(self.tensors_of(number).values())) is not None
+        return None if is_verified else shard.source.path
 
     def _shard_names(self) -> list[str]:
         infos, index_path = self._checkpoint.infos, self._checkpoint.index_path

@@ -50,6 +50,15 @@ class SingleFile:
         """The URL, without secrets, that the file stands for."""
         return {self.file_path: self._location.label}
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the file was opened through `opened` or `loaded`."""
+        return self._weights.is_read
+
+    def write_weights(self) -> None:
+        """Write the real file; raises as `write_weight_files`."""
+        self._weights.write_weights()
+
     def opened(self, path: str, *arguments: Any, **named: Any) -> Any:
         """Open the file as ``safe_open`` does; None for any other."""
         return self._weights.opened(path, *arguments, **named)

@@ -1,18 +1,17 @@
 """``from_pretrained`` of transformers, from any URL.
 
-Small files are pulled into a private folder, and the unmodified ``from_pretrained`` loads from that. The weights it
-reads from the URL, through one read plan: the names that transformers has for ``safe_open`` are ours for that folder
-meanwhile.
+Small files are pulled into a private folder, and the unmodified ``from_pretrained`` loads from that. It reads the
+weights from the URL, through one read plan: meanwhile the names that transformers has for ``safe_open`` are ours for
+that folder. In a version of transformers where this does not work, the weights are files in the folder, too.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from streamer.compat.versions import may_be_patched
+from streamer.compat.hooks import imported
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
@@ -22,19 +21,14 @@ from streamer.integrations.library_calls import check_class, library_call
 from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG
-from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.routed_call import Route, called
+from streamer.integrations.transformers_hooks import package_of, readers, weights_hook
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["TRIED", "from_pretrained"]
+__all__ = ["from_pretrained"]
 
-TRIED = ("5.0", "5.24")  # versions of transformers: the first one tried, and the first one not tried
-
-READERS = [
-    RoutedName(f"transformers.{module}", origin=("safetensors", "safe_open"))
-    for module in ("modeling_utils", "integrations.accelerate", "modeling_layers", "quantizers.quantizer_torchao")
-]
 # With these, each rank reads parts of tensors.
 _OF_RANKS = ("tp_plan", "tp_size", "device_mesh", "distributed_config")
 
@@ -52,8 +46,9 @@ def from_pretrained(
 
     Configuration, tokenizer and other small files are pulled in parallel, ``*.py`` only with ``trust_remote_code``.
     Weights are read from the URL while the model is filled; nothing of them is written to a disk. An adapter (PEFT) is
-    loaded with the model that it names. One model is loaded at a time in a process: other threads wait. A version of
-    transformers that was not tried gets `uri` as it is.
+    loaded with the model that it names. One model is loaded at a time in a process: other threads wait. If a version of
+    transformers cannot be made to read from the URL, a line in the log says so, and the weights are written into a
+    private folder that is removed afterwards.
 
     Args:
         cls: Any class of transformers with ``from_pretrained``: ``AutoModelForCausalLM``, ``AutoTokenizer``, …
@@ -69,7 +64,8 @@ def from_pretrained(
         What ``cls.from_pretrained`` returns.
 
     Raises:
-        UsageError: `cls` is no such class.
+        UsageError: `cls` is no such class, the import of transformers fails, or the weights must be written to a disk
+            that has too little room.
         OptionError: an argument asks for another format, which is not read here.
         ObjectNotFoundError: the folder has no checkpoint, configuration or adapter, or its index names an absent shard.
         StreamerError: as for `streamer.load`.
@@ -79,8 +75,6 @@ def from_pretrained(
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_pretrained")
-    if not may_be_patched("transformers", TRIED):
-        return cls.from_pretrained(uri, *model_args, **kwargs)
     location = Location.checked(uri, storage_options, fs, options)
     _check_format(kwargs)
     if subfolder := kwargs.pop("subfolder", None):
@@ -89,7 +83,8 @@ def from_pretrained(
 
 
 def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    is_model = _is_model(cls)
+    package = package_of(cls)
+    is_model = _is_model(cls, package)
     if is_model:
         kwargs.pop("disable_mmap", None)  # nothing is mapped
     folder = ModelFolder(
@@ -101,12 +96,14 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
         takes_parts=any(kwargs.get(name) for name in _OF_RANKS),
     )
     try:
-        with ExitStack() as stack:
-            stack.callback(folder.stop)
-            for each in filter(None, (folder, folder.base)) if is_model else ():
-                stack.enter_context(routed(each.path, dict.fromkeys(READERS, each.opened)))
-            stack.enter_context(library_call(folder.labels, loads_model=is_model))
-            loaded = cls.from_pretrained(folder.path, *model_args, **kwargs)
+        with library_call(folder.labels, loads_model=is_model):
+            try:
+                loaded = called(
+                    lambda: cls.from_pretrained(folder.path, *model_args, **kwargs),
+                    _routes(folder, package) if is_model else [],
+                )
+            finally:
+                folder.stop()
         _keep(folder, loaded, location)
     except BaseException:
         folder.close()
@@ -114,10 +111,16 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
     return loaded
 
 
-def _is_model(cls: Any) -> bool:
-    from transformers import PreTrainedModel  # noqa: PLC0415 (takes seconds; the caller has imported it)
+def _routes(folder: ModelFolder, package: str) -> list[Route]:
+    return [
+        Route(each, dict.fromkeys(readers(package), each.opened), weights_hook(package))
+        for each in (folder, folder.base)
+        if each is not None
+    ]
 
-    return hasattr(cls, "from_config") or (isinstance(cls, type) and issubclass(cls, PreTrainedModel))
+
+def _is_model(cls: Any, package: str) -> bool:
+    return hasattr(cls, "from_config") or (isinstance(cls, type) and issubclass(cls, imported(package).PreTrainedModel))
 
 
 def _check_format(kwargs: Mapping[str, Any]) -> None:

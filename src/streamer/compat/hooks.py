@@ -1,0 +1,223 @@
+"""The names of other libraries that this package replaces, calls or derives from, and whether they still fit.
+
+A hook is judged by what it is, never by a version: its name exists, its signature takes what is passed, and, where data
+goes through it, two small tensors come out equal. Each hook is tried once per process. A hook that does not fit costs
+speed and one line in the log, and no URL: the caller goes its other way, which `Hook.otherwise` describes. Where there
+is no other way, `Hook.demand` raises an error that names the version to install.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, reduce
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+from streamer.core.errors import UsageError
+from streamer.core.options.switches import is_on
+from streamer.core.quoting import printable
+
+__all__ = ["SWITCH", "Hook", "imported", "package_with", "version_of"]
+
+SWITCH = "STREAMER_DISABLE_PATCHES"
+
+_log = logging.getLogger("streamer")
+_REASONS: dict[Hook, str | None] = {}  # what was tried in this process; None: it fits
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One name of another library. Equal hooks are tried once.
+
+    It is no error when two threads try the same hook at the same time.
+
+    Attributes:
+        module: Where the name lives, for instance ``"transformers.modeling_utils"``.
+        name: The name there; with dots, that of an attribute of it.
+        otherwise: What happens where the hook does not fit, as a clause: ``"weights are written to a disk first"``.
+        positional: How many arguments are passed by position.
+        keywords: Which ones are passed by name.
+        dry_run: Passes two small tensors through the hook and tells whether they came out equal; it may raise, too.
+    """
+
+    module: str
+    name: str
+    otherwise: str
+    positional: int = 0
+    keywords: tuple[str, ...] = ()
+    dry_run: Callable[[], bool] | None = None
+
+    @property
+    def library(self) -> str:
+        """The library that has the name."""
+        return self.module.partition(".")[0]
+
+    @property
+    def label(self) -> str:
+        """The full name."""
+        return f"{self.module}.{self.name}"
+
+    def found(self) -> Any:
+        """Import the module, and give what the name holds now.
+
+        Raises:
+            UsageError: the library is not there, or its import fails.
+            AttributeError: it has no such name.
+        """
+        return reduce(getattr, self.name.split("."), imported(self.module))
+
+    def misfit(self) -> str | None:
+        """Say why the hook does not fit; None: it does.
+
+        Raises:
+            UsageError: the library is not there, or its import fails.
+        """
+        if self not in _REASONS:
+            _REASONS[self] = _misfit(self)
+        return _REASONS[self]
+
+    def fits(self) -> bool:
+        """Whether the hook may be used; if not, a line in the log says why, once per process.
+
+        Raises:
+            UsageError: as `misfit`.
+        """
+        if is_on(SWITCH):
+            _say_that_it_is_off(self)
+            return False
+        reason = self.misfit()
+        if reason is not None:
+            _say(self, printable(reason))
+        return reason is None
+
+    def reject(self, reason: str) -> None:
+        """Note, and log, that the hook turned out not to fit while it was used."""
+        _REASONS[self] = reason
+        _say(self, printable(reason))
+
+    def demand(self, oldest: str) -> Any:
+        """Give what the name holds, where nothing can take its place.
+
+        Args:
+            oldest: The first version of the library that has it.
+
+        Raises:
+            UsageError: the hook does not fit, or as `misfit`.
+        """
+        reason = self.misfit()
+        if reason is not None:
+            raise UsageError(
+                f"{self.label} of {self.library} {version_of(self.module)} cannot be used: {reason}",
+                hint=f"Install {self.library} {oldest}, or a newer version that has this name",
+            )
+        return self.found()
+
+
+def imported(module: str) -> ModuleType:
+    """Import a module of another library.
+
+    Raises:
+        UsageError: the library is not installed, or it is and its import fails.
+        ModuleNotFoundError: the library has no such module.
+    """
+    library = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ImportError as error:
+        is_absent = isinstance(error, ModuleNotFoundError) and error.name is not None
+        if is_absent and error.name == library:
+            raise UsageError(f"{library} is not installed", hint=f"pip install {library}") from error
+        if is_absent and f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise _broken(library, error) from error
+    except Exception as error:
+        raise _broken(library, error) from error
+
+
+def package_with(library: str, cls: Any) -> str:
+    """Name the package of a library that a class belongs to: it may be a copy inside of another package.
+
+    Args:
+        library: Its name.
+        cls: A class of it, or one derived from its classes.
+    """
+    for each in getattr(cls, "__mro__", (cls,)):
+        parts = str(getattr(each, "__module__", "")).split(".")
+        if library in parts:
+            return ".".join(parts[: parts.index(library) + 1])
+    return library
+
+
+def version_of(module: str) -> str:
+    """Give the version of the library that has a module, for messages alone."""
+    package = module
+    while package:  # a copy of a library inside of another one has a version of its own
+        found = getattr(sys.modules.get(package), "__version__", None)
+        if found is not None:
+            return str(found)
+        package = package.rpartition(".")[0]
+    try:
+        return version(module.partition(".")[0])
+    except PackageNotFoundError:
+        return "of an unknown version"
+
+
+def _broken(library: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"{library} is installed, and its import fails: {type(error).__name__}: {error}",
+        hint=f"Check with: python -c 'import {library}'",
+    )
+
+
+def _misfit(hook: Hook) -> str | None:
+    try:
+        found = hook.found()
+    except (AttributeError, ModuleNotFoundError) as error:
+        return f"there is no such name ({error})"
+    reason = _refusal(found, hook)
+    if reason is None and hook.dry_run is not None:
+        try:
+            if not hook.dry_run():
+                reason = "two small tensors did not come out of it as they went in"
+        except Exception as error:
+            reason = f"two small tensors did not go through it: {type(error).__name__}: {error}"
+    return reason
+
+
+def _refusal(found: Any, hook: Hook) -> str | None:
+    """Say what of the signature does not take what is passed."""
+    if not hook.positional and not hook.keywords:
+        return None
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # a C function may have none; the dry run tells
+        return None
+    try:
+        signature.bind(*[None] * hook.positional, **dict.fromkeys(hook.keywords))
+    except TypeError as error:
+        return f"its arguments have changed ({error})"
+    return None
+
+
+@cache
+def _say(hook: Hook, reason: str) -> None:
+    _log.warning(
+        "%s of %s %s does not fit: %s. So %s. Please report this line as an issue of streamer. %s=1 ends it",
+        hook.label,
+        hook.library,
+        version_of(hook.module),
+        reason,
+        hook.otherwise,
+        SWITCH,
+    )
+
+
+@cache
+def _say_that_it_is_off(hook: Hook) -> None:
+    _log.info("%s is not used, as %s=1 says; so %s", hook.label, SWITCH, hook.otherwise)

@@ -1,0 +1,109 @@
+"""What `streamer.diffusers` replaces in diffusers, and the dry runs that show whether it can.
+
+A copy of diffusers inside of another package has hooks of its own. Text encoders are read by transformers.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from streamer.compat.hooks import Hook, imported, package_with
+from streamer.integrations import transformers_hooks
+from streamer.integrations.model_folder import ModelFolder
+from streamer.integrations.naming import CONFIG, DIFFUSERS
+from streamer.integrations.routed_call import Route
+from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.single_file import SingleFile
+from streamer.integrations.small_checkpoint import is_equal, small_checkpoint, without_progress_bars
+
+__all__ = ["file_hook", "package_of", "route_of", "weights_hook"]
+
+_OTHERWISE = "weights are written to a private folder on a disk before they are loaded, which is slower"
+_OF_TRANSFORMERS = "model"  # what the names of its files begin with
+
+package_of = partial(package_with, "diffusers")
+
+
+def route_of(part: ModelFolder | SingleFile, package: str) -> Route:
+    """Say how the weights of a component, or of a single file, are read.
+
+    Args:
+        part: With weights.
+        package: Of diffusers.
+    """
+    if isinstance(part, SingleFile):
+        return Route(part, dict.fromkeys(_readers(package), part.loaded), file_hook(package))
+    if any(name.startswith(_OF_TRANSFORMERS) for name in part.shards):
+        library = transformers_hooks.LIBRARY
+        readers = dict.fromkeys(transformers_hooks.readers(library), part.opened)
+        return Route(part, readers, transformers_hooks.weights_hook(library))
+    return Route(part, dict.fromkeys(_readers(package), part.loaded), weights_hook(package))
+
+
+@cache
+def _readers(package: str) -> tuple[RoutedName, ...]:
+    """Give the names of the one function that reads a file: each module has its own."""
+    modules = ("models.model_loading_utils", "models.modeling_utils", "loaders.single_file_utils")
+    return tuple(RoutedName(f"{package}.{module}", "load_state_dict") for module in modules)
+
+
+@cache
+def weights_hook(package: str) -> Hook:
+    """Describe the reader that ``from_pretrained`` uses."""
+    return Hook(
+        f"{package}.models.modeling_utils",
+        "load_state_dict",
+        otherwise=_OTHERWISE,
+        dry_run=partial(_loads_a_small_model, package),
+    )
+
+
+@cache
+def file_hook(package: str) -> Hook:
+    """Describe the reader that ``from_single_file`` uses."""
+    return Hook(
+        f"{package}.loaders.single_file_utils",
+        "load_state_dict",
+        otherwise=_OTHERWISE,
+        dry_run=partial(_loads_a_small_file, package),
+    )
+
+
+def _loads_a_small_model(package: str) -> bool:
+    """Load a model of two tensors as any other one, and compare these."""
+    host, register = imported(package), imported(f"{package}.configuration_utils").register_to_config
+
+    class SmallModel(host.ModelMixin, host.ConfigMixin):  # type: ignore[misc, name-defined]
+        config_name = CONFIG
+
+        @register  # type: ignore[untyped-decorator]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 2)
+
+    with small_checkpoint("diffusion_pytorch_model") as (location, expected), without_progress_bars(package):
+        SmallModel().save_config(location.uri)
+        with (
+            closing(ModelFolder(location, naming=DIFFUSERS)) as folder,
+            routed(folder.path, dict.fromkeys(_readers(package), folder.loaded)),
+        ):
+            return is_equal(SmallModel.from_pretrained(folder.path).state_dict(), expected)
+
+
+def _loads_a_small_file(package: str) -> bool:
+    """Read the files of two tensors as any other ones, and compare these."""
+    read = imported(f"{package}.loaders.single_file_utils").load_single_file_checkpoint
+    state: dict[str, Any] = {}
+    with small_checkpoint() as (location, expected):
+        for shard in (each for each in os.listdir(location.uri) if each.endswith(".safetensors")):
+            with (
+                closing(SingleFile(location.inside(shard))) as file,
+                routed(file.path, dict.fromkeys(_readers(package), file.loaded)),
+            ):
+                state.update(read(file.file_path))
+    return is_equal(state, expected)

@@ -1,0 +1,74 @@
+"""A checkpoint of two small tensors in two files, for the dry runs of hooks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from streamer.compat.hooks import imported
+from streamer.core.options.options import Options
+from streamer.integrations.location import Location
+
+__all__ = ["is_equal", "small_checkpoint", "without_progress_bars"]
+
+_log = logging.getLogger("streamer")
+
+
+@contextmanager
+def small_checkpoint(stem: str = "model") -> Iterator[tuple[Location, dict[str, torch.Tensor]]]:
+    """Give, inside of the block, the folder of the checkpoint, which the engine reads, and its tensors.
+
+    They are the state of a module whose ``layer`` is a ``torch.nn.Linear(3, 2)``. Torch's default device is the CPU.
+
+    Args:
+        stem: With which the names of the files begin.
+    """
+    with tempfile.TemporaryDirectory(prefix="streamer-") as path, torch.device("cpu"):
+        tensors = {"layer.weight": torch.arange(6.0).reshape(2, 3) + 0.5, "layer.bias": torch.tensor([-1.0, 7.0])}
+        shards = {name: f"{stem}-0000{number}-of-00002.safetensors" for number, name in enumerate(tensors, 1)}
+        for name, shard in shards.items():
+            safetensors.torch.save_file({name: tensors[name]}, Path(path, shard), {"format": "pt"})
+        Path(path, f"{stem}.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+        with _without_reports(path):
+            yield Location(path, options=Options()), tensors  # with options, the engine reads local files, too
+
+
+def is_equal(state: Mapping[str, Any], expected: Mapping[str, torch.Tensor]) -> bool:
+    """Whether two states have the same names and equal tensors."""
+    return state.keys() == expected.keys() and all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+@contextmanager
+def without_progress_bars(package: str) -> Iterator[None]:
+    """Hide the bars of transformers or diffusers inside of the block."""
+    bars = imported(f"{package}.utils.logging")
+    was_shown = bars.is_progress_bar_enabled()
+    if was_shown:
+        bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            bars.enable_progress_bar()
+
+
+@contextmanager
+def _without_reports(path: str) -> Iterator[None]:
+    """Log no report of what is read below a path: nobody has asked for these loads."""
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return path not in record.getMessage()
+
+    _log.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        _log.removeFilter(is_of_others)

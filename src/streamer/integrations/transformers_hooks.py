@@ -1,0 +1,65 @@
+"""What `streamer.transformers` replaces in transformers, and the dry run that shows whether it can.
+
+A copy of transformers inside of another package has hooks of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from streamer.compat.hooks import Hook, imported, package_with
+from streamer.integrations.model_folder import ModelFolder
+from streamer.integrations.routed_names import RoutedName, routed
+from streamer.integrations.small_checkpoint import is_equal, small_checkpoint, without_progress_bars
+
+__all__ = ["LIBRARY", "package_of", "readers", "weights_hook"]
+
+LIBRARY = "transformers"
+
+package_of = partial(package_with, LIBRARY)
+
+
+@cache
+def readers(package: str) -> tuple[RoutedName, ...]:
+    """Give the names under which a package of transformers opens files of weights."""
+    modules = ("modeling_utils", "integrations.accelerate", "modeling_layers", "quantizers.quantizer_torchao")
+    return tuple(RoutedName(f"{package}.{module}", origin=("safetensors", "safe_open")) for module in modules)
+
+
+@cache
+def weights_hook(package: str) -> Hook:
+    """Describe the reader that ``from_pretrained`` uses."""
+    return Hook(
+        f"{package}.modeling_utils",
+        "safe_open",
+        otherwise="weights are written to a private folder on a disk before they are loaded, which is slower",
+        dry_run=partial(_loads_a_small_model, package),
+    )
+
+
+def _loads_a_small_model(package: str) -> bool:
+    """Load a model of two tensors as any other one, and compare these."""
+    host = imported(package)
+
+    class SmallConfig(host.PretrainedConfig):  # type: ignore[misc, name-defined]
+        model_type = "streamer_dry_run"
+
+    class SmallModel(host.PreTrainedModel):  # type: ignore[misc, name-defined]
+        config_class = SmallConfig
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.layer = torch.nn.Linear(3, 2)
+            self.post_init()
+
+    with small_checkpoint() as (location, expected), without_progress_bars(package):
+        SmallConfig().save_pretrained(location.uri)
+        with (
+            closing(ModelFolder(location)) as folder,
+            routed(folder.path, dict.fromkeys(readers(package), folder.opened)),
+        ):
+            return is_equal(SmallModel.from_pretrained(folder.path, dtype=torch.float32).state_dict(), expected)
