@@ -1,24 +1,20 @@
-"""Parses the Hub's answers: a commit, the files of a folder, the next page. Pure.
+"""Parses the Hub's answers: a commit, the files of a folder. Pure.
 
-Guarantees: the result is a value of the expected kind, or a `StorageError` with a hint to check the endpoint; the next
-page has the same origin.
+Guarantees: the result is a value of the expected kind, or a `StorageError` with a hint to check the endpoint.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any, NamedTuple
-from urllib.parse import urljoin
 
 from streamer.backends.client.answer_values import parse_document, parse_name, parse_size
-from streamer.backends.client.redirects import origin_of
 from streamer.backends.hf.paths import COMMIT
 from streamer.core.errors import StorageError
 
-__all__ = ["HubFile", "commit_in", "entries_in", "files_in", "names_in", "next_page"]
+__all__ = ["HubFile", "commit_in", "entries_in", "files_in", "names_in"]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
 
 
 class HubFile(NamedTuple):
@@ -60,21 +56,6 @@ def files_in(entries: list[Any], folder: str, uri: str) -> list[HubFile]:
 def names_in(entries: list[Any]) -> list[str]:
     """Return the names of the files and folders of a page; those of folders end in a slash."""
     return [str(each["path"]).rpartition("/")[2] + "/" * (each["type"] == "directory") for each in entries]
-
-
-def next_page(link: str, url: str, uri: str) -> str | None:
-    """Return the URL of the page after the one at `url`, from the ``Link`` of its answer; None for the last page."""
-    following = _NEXT.search(link)
-    if following is None:
-        return None
-    try:
-        next_url = urljoin(url, str(following[1]))
-        is_same = origin_of(next_url) == origin_of(url)
-    except ValueError:  # a malformed port or address
-        is_same = False
-    if not is_same:
-        raise StorageError("The Hub's listing leads to another server", uri=uri, hint="Check the endpoint")
-    return next_url
 
 
 def _document(body: bytes, uri: str) -> Any:

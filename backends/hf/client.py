@@ -1,6 +1,7 @@
 """The Hub's control plane: requests the commit of a revision, the files of a folder, and the place of a file.
 
-Guarantees: the token is sent to the Hub's own host only; a listing is complete, with all pages from that host.
+Guarantees: the token is sent to the Hub's own host only; a listing is complete, with all pages from that host
+(`next_page`).
 huggingface_hub finds token and endpoint; its requests are not used, as some have no time-out.
 """
 
@@ -17,8 +18,9 @@ from huggingface_hub import constants, get_token
 from streamer.backends.client.bounded_answers import body_of
 from streamer.backends.client.option_types import TEXT, check_types, is_sendable
 from streamer.backends.client.redirects import Hop, origin_of
-from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, names_in, next_page
+from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, names_in
 from streamer.backends.hf.errors import refusal
+from streamer.backends.hf.next_page import next_page
 from streamer.backends.hf.paths import HfPath
 from streamer.backends.http.access import access_of, merged_options
 from streamer.backends.http.client import HttpClient
@@ -101,7 +103,7 @@ class HubClient:
                 raise StorageError("The Hub lists the same page again", uri=uri, hint="Check the endpoint")
             seen.add(url)
             try:
-                body, link = self._answer_to(url, uri)
+                body, links = self._answer_to(url, uri)
             except ObjectNotFoundError as error:
                 if error.code == "EntryNotFound":
                     return
@@ -109,7 +111,7 @@ class HubClient:
             entries = entries_in(body, uri)
             count.add(len(entries))
             yield entries
-            url = next_page(link, url, uri)
+            url = next_page(links, url, self.endpoint, uri)
 
     def names(self, commit: str, folder: str, uri: str) -> list[str]:
         """Request the names of the first files and folders directly in a folder; those of folders end in a slash."""
@@ -126,14 +128,15 @@ class HubClient:
         """Request the first byte of a file at its place; raises as `probe_object`."""
         return self.client.run(probe_object, self.client, self.start(commit, path), uri)
 
-    def _answer_to(self, url: str, uri: str) -> tuple[bytes, str]:
-        """Return the body of the answer of the API, and the ``Link`` to its next page."""
+    def _answer_to(self, url: str, uri: str) -> tuple[bytes, list[str]]:
+        """Return the body of the answer of the API, and its ``Link`` headers."""
         return self.client.run(self._body, url, uri)
 
-    async def _body(self, url: str, uri: str) -> tuple[bytes, str]:
+    async def _body(self, url: str, uri: str) -> tuple[bytes, list[str]]:
         answer = await self.client.open(Hop(url, self.access.headers), uri, {})
         try:
-            return await body_of(answer.response, self._limits.answer_bytes), answer.headers.get("Link", "")
+            body = await body_of(answer.response, self._limits.answer_bytes)
+            return body, answer.response.headers.getall("Link", [])
         except StorageError as error:
             error.uri = uri
             raise

@@ -2,14 +2,16 @@
 
 Guarantees: only links to files directly in the folder count. One to another host, scheme, folder or sub-folder, or with
 a query (such as a column to sort by), is ignored, so that no page leads to a host which the user did not name. Refuses
-a page of more than 16 MiB, one with more links than a folder may have entries, and one that is no HTML to Python's
-parser.
+a page of more than 16 MiB, one with more links than a folder may have entries, one that may be cut, and one that is no
+HTML to Python's parser.
 """
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 from urllib.parse import unquote, urljoin, urlsplit
+
+import aiohttp
 
 from streamer.backends.client.bounded_answers import body_of
 from streamer.backends.client.redirects import Hop, origin_of, quoted
@@ -22,6 +24,7 @@ from streamer.core.options.limits import Limits, ListingCount
 __all__ = ["list_folder", "may_be_shard", "names_in"]
 
 MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
+_NAME_THE_INDEX = "Name the file, or the index …/model.safetensors.index.json"
 _PAGES = ("text/html", "application/xhtml+xml", "")  # some servers send no type
 
 
@@ -89,20 +92,28 @@ async def _page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
     content_type = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     try:
         page = await body_of(answer.response, MAX_PAGE_BYTES) if content_type in _PAGES else b""
-        is_page = bool(content_type) or page.lstrip()[:1] == b"<"
-        return page if is_page else b"", answer.hop.url
     except StorageError:
         if not content_type:  # not a page
             return b"", answer.hop.url
-        raise StorageError(
-            "The index page of the folder has no end",
-            uri=uri,
-            hint="Name the file, or the index …/model.safetensors.index.json",
-        ) from None
+        raise StorageError("The index page of the folder has no end", uri=uri, hint=_NAME_THE_INDEX) from None
     except Exception as error:
         raise_connection_error(error, uri)
     finally:
         answer.response.close()
+    if not content_type and page.lstrip()[:1] != b"<":
+        return b"", answer.hop.url
+    if _may_be_cut(answer.response, page):
+        what = "The index page of the folder may be cut: neither a length nor </html> tells where it ends"
+        raise StorageError(what, uri=uri, hint=_NAME_THE_INDEX)
+    return page, answer.hop.url
+
+
+def _may_be_cut(response: aiohttp.ClientResponse, page: bytes) -> bool:
+    """Say whether a page ended with its connection, which may have broken off, and not with its own end."""
+    is_framed = (
+        response.content_length is not None or "chunked" in response.headers.get("Transfer-Encoding", "").lower()
+    )
+    return bool(page) and not is_framed and b"</html>" not in page.lower()
 
 
 class _Links(HTMLParser):

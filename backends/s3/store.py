@@ -219,9 +219,9 @@ class S3Store:
                 raise _storage_error(error, uri, bucket) from error
             count.add(count_of_entries(page))
             yield page
-            if not page.get("IsTruncated"):
-                return
             following = page.get("NextContinuationToken")
+            if not page.get("IsTruncated") and not following:  # some servers leave out the first, or spell it otherwise
+                return
             if not following or following in seen:
                 raise StorageError("S3 broke off its listing", uri=uri, hint="Check endpoint_url")
             seen.add(following)

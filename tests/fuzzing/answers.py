@@ -22,7 +22,8 @@ from streamer.backends.gcs.answers import object_in, page_in
 from streamer.backends.gcs.errors import Answer, Caller
 from streamer.backends.gcs.errors import refusal as gcs_refusal
 from streamer.backends.hf import errors as hf_errors
-from streamer.backends.hf.answers import commit_in, entries_in, files_in, next_page
+from streamer.backends.hf.answers import commit_in, entries_in, files_in
+from streamer.backends.hf.next_page import next_page
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.listing import may_be_shard, names_in
 from streamer.backends.http.probe import _check_kind, _size, expiry_of, version_in
@@ -62,7 +63,7 @@ def hub_listing(data: bytes) -> None:
     questions: list[Callable[[], object]] = [
         lambda: commit_in(body, "hf://x"),
         lambda: _check_hub_files(body),
-        lambda: _check_same_origin(next_page(headers.get("link", ""), FOLDER, "hf://x")),
+        lambda: _check_same_origin(next_page([headers.get("link", "")], FOLDER, "https://host:8443", "hf://x")),
     ]
     for question in questions:
         _refuse_or_answer(question)

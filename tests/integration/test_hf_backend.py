@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import subprocess
@@ -349,6 +350,38 @@ def test_the_token_does_not_follow_the_pages_of_a_listing_to_another_host():
         with pytest.raises(streamer.StorageError, match="another server"):
             store.find(store.root)
     assert len(lying.requests) == 1
+
+
+@pytest.mark.parametrize("relation", ['rel="next"', "rel=next", 'title="page 2"; Rel="last next"'])
+@pytest.mark.parametrize("prefix", ["", "/api/hub/proxy"])
+def test_all_pages_come_from_the_mirror_that_was_named_regression(prefix, relation):
+    """Page two was overlooked, or sought at the original host; now all is asked from the mirror, below its path."""
+    shard = (2).to_bytes(8, "little") + b"{}"
+    commit = "5" * 40
+    tree = f"{prefix}/api/models/ada/open/tree/{commit}"
+    with ScriptedServer(b"") as origin, ScriptedServer(shard) as mirror:
+
+        def script(request, answer):
+            if not request.path.startswith(tree):
+                return
+            page = int("cursor=b" in request.path)
+            listed = json.dumps([{"type": "file", "path": f"{page}.safetensors", "size": len(shard)}]).encode()
+            link = f"<http://127.0.0.1:{origin.port}{tree.removeprefix(prefix)}?cursor=b>; {relation}"
+            answer.become(200, listed, **({} if page else {"Link": link}))
+
+        mirror.script = script
+        endpoint = mirror.url.removesuffix("/object") + prefix
+        store = HfStore(f"hf://ada/open@{commit}", {"endpoint": endpoint, "token": CANARY})
+        assert [info.path.rpartition("/")[2] for info in store.find(store.root)] == ["0.safetensors", "1.safetensors"]
+    assert origin.requests == []
+
+
+def test_a_listing_whose_link_cannot_be_parsed_is_no_whole_one_regression():
+    with ScriptedServer(b"") as odd:
+        odd.script = lambda request, answer: answer.become(200, b"[]", Link="</next?cursor=b> rel=next")
+        store = HfStore(f"hf://ada/open@{'0' * 40}", {"endpoint": odd.url.removesuffix("/object"), "token": False})
+        with pytest.raises(streamer.StorageError, match="cannot be parsed"):
+            store.find(store.root)
 
 
 def test_a_file_of_another_size_than_listed_is_refused(hub, name):

@@ -15,6 +15,7 @@ import streamer
 from streamer import Options
 from streamer.backends.client.redirects import MAX_REDIRECTS
 from streamer.core.errors import ConnectError, OptionError, StorageError, StreamerError
+from streamer.plugins import open_store
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]
 
@@ -191,6 +192,55 @@ def test_a_document_that_is_none(place: Place, name: str) -> None:
 def test_a_link_to_a_next_page_that_is_none(link: str) -> None:
     script = answering(b"[]", "application/json", Link=f'<{link}>; rel="next"')
     assert "leads to another server" in str(failure(hub, script))
+
+
+@pytest.mark.parametrize("end", ["", "<a href='a.safetensors"])
+def test_an_index_page_that_may_be_cut_is_no_whole_listing_regression(end: str) -> None:
+    """Only its own end tells that a page without a length is complete: its shards after the cut were overlooked."""
+
+    def script(request: Request, answer: Answer) -> None:
+        answer.become(200, f"<html><a href='b.safetensors'>b</a>{end}".encode(), Content_Type="text/html")
+        del answer.headers["Content-Length"]
+        answer.sent_bytes = len(answer.body)  # and the connection is closed
+
+    with ScriptedServer(SHARD, script) as server, pytest.raises(StorageError, match="may be cut"):
+        streamer.load(f"{base(server)}/folder", options=QUICK)
+
+
+def test_an_index_page_without_a_length_is_whole_where_it_has_its_end() -> None:
+    def script(request: Request, answer: Answer) -> None:
+        if request.path.endswith("/"):
+            answer.become(200, b"<html><a href='b.safetensors'>b</a></HTML>\n", Content_Type="text/html")
+            del answer.headers["Content-Length"]
+            answer.sent_bytes = len(answer.body)
+
+    with ScriptedServer(SHARD, script) as server:
+        assert streamer.load(f"{base(server)}/folder", options=QUICK) == {}
+
+
+@pytest.mark.parametrize("truncated", ["", "<IsTruncated>false</IsTruncated>", "<IsTruncated>True</IsTruncated>"])
+def test_a_listing_of_s3_goes_on_where_it_names_a_next_page_regression(truncated: str) -> None:
+    """The first page was taken for the last where a server spells the mark otherwise, or leaves it out."""
+
+    def page(name: str, rest: str) -> bytes:
+        entry = f"<Contents><Key>folder/{name}.safetensors</Key><Size>10</Size></Contents>"
+        return f"<ListBucketResult>{entry}{rest}</ListBucketResult>".encode()
+
+    def script(request: Request, answer: Answer) -> None:
+        rest = (
+            ""
+            if "continuation-token=b" in request.path
+            else f"{truncated}<NextContinuationToken>b</NextContinuationToken>"
+        )
+        answer.become(200, page("a" if rest else "b", rest), Content_Type="application/xml")
+
+    with ScriptedServer(SHARD, script) as server:
+        uri, storage_options = s3(server)
+        store = open_store(uri, storage_options)
+        assert [info.path for info in store.find(store.root)] == [
+            "bucket/folder/a.safetensors",
+            "bucket/folder/b.safetensors",
+        ]
 
 
 TEXTS = {
