@@ -79,22 +79,24 @@ def plan_reads(items: Iterable[Row], coalesce_gap_bytes: int) -> ReadPlan:
 
     Args:
         items: In the order they shall be read, each an `Item` or its five numbers; those of an object must not overlap.
-            One that lies before its predecessor begins a span.
+            One that lies before its predecessor begins a span. For an empty one nothing is read.
         coalesce_gap_bytes: Largest number of unwanted bytes between two items of one span.
     """
     listed = list(items)
     rows = array("q", list(chain.from_iterable(listed)))
     spans = array("q")
-    span_bytes = first = span_begin = span_end = 0
+    span_bytes = first = last = span_begin = span_end = 0
     span_source = span_device = NO_SPAN
     for index, (source, begin, end, _, device) in enumerate(listed):
-        is_near = 0 <= begin - span_end <= coalesce_gap_bytes
-        if is_near and source == span_source and device == span_device:
-            span_end = end
-            continue
-        span_bytes += _close(spans, (span_source, span_begin, span_end, first, index - first))
-        first, span_source, span_begin, span_end, span_device = index, source, begin, end, device
-    span_bytes += _close(spans, (span_source, span_begin, span_end, first, len(listed) - first))
+        if source == span_source and device == span_device:
+            if begin == end >= span_end:
+                continue  # nothing is read for an empty item, and no gap before or behind it
+            if span_begin < span_end and 0 <= begin - span_end <= coalesce_gap_bytes:
+                last, span_end = index, end
+                continue
+        span_bytes += _close(spans, (span_source, span_begin, span_end, first, last + 1 - first))
+        first, last, span_source, span_begin, span_end, span_device = index, index, source, begin, end, device
+    span_bytes += _close(spans, (span_source, span_begin, span_end, first, last + 1 - first))
     return ReadPlan(rows, spans, len(listed), sum(rows[2::ITEM_COLUMNS]) - sum(rows[1::ITEM_COLUMNS]), span_bytes)
 
 

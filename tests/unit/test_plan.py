@@ -41,6 +41,15 @@ def test_a_span_without_bytes_is_not_read():
     assert (len(plan.spans), plan.item_count) == (0, 2)
 
 
+def test_empty_items_join_no_gap_regression():
+    """A process without rows of small tensors read all that lies between them."""
+    plan = plan_reads([Item(0, 0, 0), Item(0, 10, 10), Item(0, 20, 20)], coalesce_gap_bytes=1000)
+    assert (len(plan.spans), plan.span_bytes) == (0, 0)
+    around = [Item(0, 0, 0), Item(0, 10, 20), Item(0, 25, 25), Item(0, 30, 40), Item(0, 45, 45), Item(1, 0, 0)]
+    assert spans_of(plan_reads(around, coalesce_gap_bytes=10)) == [(0, 10, 40, 1, 3)]
+    assert spans_of(plan_reads(around, coalesce_gap_bytes=9)) == [(0, 10, 20, 1, 1), (0, 30, 40, 3, 1)]
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 9)), max_size=30),
     st.integers(0, 12),
@@ -61,3 +70,5 @@ def test_every_item_of_any_size_is_in_exactly_one_span(steps, gap):
         assert begin == inside[0].begin
         assert end == inside[-1].end
         assert {item.source for item in inside} == {source}
+    only = plan_reads([item for item in items if item.end > item.begin], gap)
+    assert [span[:3] for span in spans_of(plan)] == [span[:3] for span in spans_of(only)]
