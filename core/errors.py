@@ -164,8 +164,6 @@ class StorageError(StreamerError, OSError):
         retry_after_s: Seconds that the server asks to wait before the next request, or 0.
     """
 
-    retry_after_s: float = 0.0
-
     def __init__(
         self,
         message: str,
@@ -179,6 +177,7 @@ class StorageError(StreamerError, OSError):
         request_id: str | None = None,
         attempts: int = 1,
         elapsed_s: float = 0.0,
+        retry_after_s: float = 0.0,
     ) -> None:
         super().__init__(message, uri=uri, hint=hint)
         self.byte_range = byte_range
@@ -188,6 +187,7 @@ class StorageError(StreamerError, OSError):
         self.request_id = request_id
         self.attempts = attempts
         self.elapsed_s = elapsed_s
+        self.retry_after_s = retry_after_s
 
     def _sentences(self) -> list[str]:
         where, message, hint = super()._sentences()

@@ -32,6 +32,7 @@ from streamer.backends.azure.options import filled_options
 from streamer.backends.azure.urls import AzureUrl
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes, answer_times
 from streamer.backends.client.bounded_answers import allowing, bind
+from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.retry import Attempts
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.metadata_servers import ask_azure_directly
@@ -196,10 +197,11 @@ class AzureClient:
                 try:
                     return await asyncio.wait_for(send(self._service, self._request_options), self._times.request_s)
                 except Exception as error:
-                    if attempts.are_over or not is_transient(error):
+                    pause_s = _pause_after(error)
+                    if attempts.are_over or not is_transient(error) or pause_s > LONGEST_PAUSE_S:
                         failure = after_answer(error) if allowance.has_answer else error
                         raise _FailedError(failure, attempts.number, attempts.elapsed_s) from None
-            await attempts.pause()
+            await attempts.pause(pause_s)
 
     async def _get_token(self) -> Any:
         async with self._one_login:
@@ -231,6 +233,12 @@ class AzureClient:
             credential="token" if hasattr(credential, "get_token") else named,
             sas_expires_at_s=_expiry_of(sas),
         )
+
+
+def _pause_after(error: Exception) -> float:
+    """Return the seconds that an error answer of Azure asks to wait, or 0."""
+    answer = getattr(error, "response", None)
+    return demanded_pause_s(answer.status_code, answer.headers) if answer is not None else 0.0
 
 
 async def _close(fs: AzureBlobFileSystem) -> None:

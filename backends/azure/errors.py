@@ -28,6 +28,7 @@ from azure.core.exceptions import (
 from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
 from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.demanded_pause import demanded_pause_s
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.client.proxy import refusal_of_proxy
@@ -126,13 +127,7 @@ _STATUSES: dict[int, _Row] = {
     404: _CODES["ResourceNotFound"],
 }
 
-_NOT_OF_TEXT = (
-    asyncio.TimeoutError,
-    IncompleteReadError,
-    ServiceRequestError,
-    ServiceResponseError,
-    StreamerError,
-)
+_NOT_OF_TEXT = (asyncio.TimeoutError, IncompleteReadError, ServiceRequestError, ServiceResponseError, StreamerError)
 _TLS_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 
 # Of azure-core, and of aiohttp, which is request first.
@@ -251,7 +246,9 @@ def _from_answer(error: HttpResponseError, request: Request, facts: Mapping[str,
         container=request.container, account=request.account, credential=request.credential or "anonymous caller"
     )
     request_id = parse_word(headers.get("x-ms-request-id"))
-    return named.error(request.uri, status=status or None, code=code, request_id=request_id, **facts)
+    pause_s = demanded_pause_s(status, headers)
+    answered = {"status": status or None, "code": code, "request_id": request_id, "retry_after_s": pause_s}
+    return named.error(request.uri, **answered, **facts)
 
 
 def _row(code: str, status: int, request: Request) -> _Row:

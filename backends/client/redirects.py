@@ -1,10 +1,11 @@
 """Decides where an HTTP redirect may lead, and with which headers. Pure, but for ``GCE_METADATA_HOST`` and its like.
 
-Guarantees: headers of the user are sent only to the origin (scheme, host and port) that the user named, and not again
-after a redirect to another; no redirect leads from TLS to plain HTTP. Refused are other schemes than ``http`` and
-``https``, a sixth redirect, and, unless allowed, redirects from elsewhere to loopback and link-local addresses and to
-metadata servers: another server must not make this machine send requests to its own services. Host names are compared,
-not looked up. One with percent signs is refused: libcurl would read ``%6cocalhost`` as ``localhost``.
+Guarantees: headers of the user, but for ``User-Agent``, are sent only to the origin (scheme, host and port) that the
+user named, and not again after a redirect to another; no redirect leads from TLS to plain HTTP. Refused are other
+schemes than ``http`` and ``https``, a sixth redirect, and, unless allowed, redirects from elsewhere to loopback and
+link-local addresses and to metadata servers: another server must not make this machine send requests to its own
+services. Host names are compared, not looked up. One with percent signs is refused: libcurl would read ``%6cocalhost``
+as ``localhost``.
 """
 
 from __future__ import annotations
@@ -75,7 +76,12 @@ def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = F
         raise RedirectError("The server redirects to something that is not a URL", uri=uri, hint=_NAME_IT)
     if not may_be_local:
         _refuse_local(before[1], after[1], uri)
-    return Hop(_without_user(url), hop.headers if before == after else {})
+    return Hop(_without_user(url), hop.headers if before == after else _of_any_server(hop.headers))
+
+
+def _of_any_server(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that say who asks, and hold no login."""
+    return {name: value for name, value in headers.items() if name.lower() == "user-agent"}
 
 
 def origin_of(url: str) -> tuple[str, str, int]:

@@ -23,6 +23,7 @@ from yarl import URL
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.answer_values import parse_document, parse_word
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing, body_of
+from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.option_types import TEXT, Kind, Kinds, check_types, timeout_of
 from streamer.backends.client.proxy import environment_proxy, named_proxy
 from streamer.backends.client.retry import Attempts, is_transient
@@ -151,10 +152,12 @@ class GcsClient:
             except Exception as error:
                 if attempts.are_over or not is_transient(error):
                     raise
+                pause_s = 0.0
             else:
-                if attempts.are_over or answer.status not in STATUSES:
+                pause_s = answer.retry_after_s
+                if attempts.are_over or answer.status not in STATUSES or pause_s > LONGEST_PAUSE_S:
                     return replace(answer, attempts=attempts.number, elapsed_s=attempts.elapsed_s)
-            await attempts.pause()
+            await attempts.pause(pause_s)
 
     async def _send(self, url: str, bearer: Bearer, data: bytes | None) -> Answer:
         session = await open_session(self._fs)
@@ -169,7 +172,9 @@ class GcsClient:
             **self._environment_proxy(),
         ) as response:
             document = _document(await body_of(response, self._limits.answer_bytes))
-            return Answer(response.status, document, parse_word(response.headers.get("X-GUploader-UploadID")))
+            request_id = parse_word(response.headers.get("X-GUploader-UploadID"))
+            pause_s = demanded_pause_s(response.status, response.headers)
+            return Answer(response.status, document, request_id, retry_after_s=pause_s)
 
     def _environment_trust(self) -> dict[str, Any]:
         """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp reads it only when it is imported."""

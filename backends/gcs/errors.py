@@ -101,6 +101,7 @@ class Answer:
         request_id: Google's id of the request.
         attempts: Number of attempts.
         elapsed_s: Seconds that all attempts took.
+        retry_after_s: Seconds that it asks to wait before the next request, or 0.
     """
 
     status: int
@@ -108,6 +109,7 @@ class Answer:
     request_id: str | None = None
     attempts: int = 1
     elapsed_s: float = 0.0
+    retry_after_s: float = 0.0
 
     @property
     def reason(self) -> str | None:
@@ -155,6 +157,7 @@ def refusal(answer: Answer, caller: Caller, uri: str) -> StorageError:
         request_id=answer.request_id,
         attempts=answer.attempts,
         elapsed_s=answer.elapsed_s,
+        retry_after_s=answer.retry_after_s,
     )
 
 

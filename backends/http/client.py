@@ -18,6 +18,7 @@ from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing
+from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.ending_sockets import options_of_connector
 from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.proxy import environment_proxy
@@ -37,7 +38,6 @@ T = TypeVar("T")
 
 DEFAULT_LIMITS = Limits()
 ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address
-LONGEST_PAUSE_S = 1.0  # that a server may demand; core/outages/patience.py waits for longer ones
 IDLE_S = 1.0  # between two lookups; then the server may need the connections for the data, as some limit their number
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
 
@@ -141,7 +141,7 @@ class HttpClient:
                     raise_connection_error(error, uri, attempts.number, attempts.elapsed_s)
                 pause_s = 0.0
             else:
-                pause_s = _demanded_pause_s(opened.headers)
+                pause_s = demanded_pause_s(status, opened.headers)
                 if attempts.are_over or status not in STATUSES or pause_s > LONGEST_PAUSE_S:
                     facts = {"attempts": attempts.number, "elapsed_s": attempts.elapsed_s}
                     refused = self._refuse(status, opened.headers, body, uri, **facts)
@@ -208,8 +208,3 @@ async def _start_of(response: aiohttp.ClientResponse) -> bytes:
         return await response.content.read(ERROR_BODY_BYTES)
     finally:
         response.close()
-
-
-def _demanded_pause_s(headers: Mapping[str, str]) -> float:
-    seconds = headers.get("Retry-After", "")
-    return float(seconds[:9]) if seconds.isascii() and seconds.isdigit() else 0.0

@@ -1,7 +1,8 @@
 """Requests the first byte of an HTTP object to learn its size, version and final URL, and whether it has ranges.
 
-Guarantees: one GET of one byte, because the answer of servers to a HEAD may differ; an answer of unknown size, one that
-is compressed, and a web page in place of weights are errors.
+Guarantees: one GET of one byte, because the answer of servers to a HEAD may differ; a second one, whose body is not
+read, where the first leaves the size open. An answer of unknown size, one that is compressed, and a web page in place
+of weights are errors.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 
 from streamer.backends.client.answer_values import parse_size
+from streamer.backends.client.encodings import is_plain
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.client import HttpClient, OpenResponse
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
@@ -26,11 +28,13 @@ __all__ = ["Probe", "expiry_of", "probe_object", "version_in"]
 FIRST_BYTE_WAIT_S = 1.0  # after the header; a new connection costs less than a longer wait
 
 _FIRST_BYTE = {"Range": "bytes=0-0"}
-_RANGE = re.compile(r"bytes\s+0-0/([0-9]+)", re.IGNORECASE)
+_RANGE = re.compile(r"bytes\s+0-0/([0-9]+|\*)", re.IGNORECASE)
+_OPEN = "*"  # the server leaves the total open
 _WEIGHTS = (".safetensors", ".json")
 _PAGES = (".html", ".htm", ".xhtml")
 _OTHER_PAGE = "It may want a login (storage_options headers or auth), or a proxy puts its own page in the way"
 _BLOB_PAGE = "A /blob/ page describes a file: give hf://owner/name/file, or the URL of its download (/resolve/, /raw/)"
+_DOWNLOAD_IT = "Download it and load the copy: without its size a part could not be told from the whole file"
 _MEND_RANGES = "The server, or a proxy before it, handles ranges wrongly: turn them off there, or download the file"
 
 
@@ -79,6 +83,8 @@ async def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
             await _take_first_byte(answer.response)
     finally:
         answer.response.close()
+    if size_bytes is None:
+        return await _probe_whole(client, start, uri)
     return _probe_of(answer, size_bytes, has_ranges)
 
 
@@ -117,6 +123,27 @@ async def _take_first_byte(response: aiohttp.ClientResponse) -> None:
         await asyncio.wait_for(response.content.read(2), FIRST_BYTE_WAIT_S)
 
 
+async def _probe_whole(client: HttpClient, start: Hop, uri: str) -> Probe:
+    """Request the object without a range, as only that answer tells its size; its body is left unread.
+
+    Blocks of it are compared by version, because their total may be open, too. Without a version it is read in one
+    stream.
+    """
+    answer = await client.open(start, uri, {})
+    answer.response.close()
+    _check_kind(answer.headers, urlsplit(start.url).path, uri)
+    length = answer.headers.get("Content-Length", "")
+    if answer.response.status != 200 or not length:
+        raise StorageError(
+            "The server does not tell the size of the file: it leaves the total of its ranges open, and a whole answer "
+            "has no length",
+            uri=uri,
+            hint=_DOWNLOAD_IT,
+        )
+    version, _ = version_in(answer.headers)
+    return _probe_of(answer, parse_size(length, uri), has_ranges=version is not None)
+
+
 async def _probe_empty(client: HttpClient, start: Hop, uri: str) -> Probe:
     """Request the object without a range: an empty one has no first byte."""
     answer = await client.open(start, uri, {})
@@ -134,8 +161,7 @@ def _probe_of(answer: OpenResponse, size_bytes: int, has_ranges: bool) -> Probe:
 
 
 def _check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
-    encoding = headers.get("Content-Encoding", "identity")
-    if encoding.lower() not in ("", "identity"):
+    if not is_plain(headers):
         raise RangeResponseError(
             "The server compresses the file, though it was asked not to",
             uri=uri,
@@ -156,23 +182,24 @@ def _check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
         )
 
 
-def _size(status: int, headers: Mapping[str, str], uri: str) -> tuple[int, bool]:
-    """Return the object's size, and whether the server answers requests for ranges."""
+def _size(status: int, headers: Mapping[str, str], uri: str) -> tuple[int | None, bool]:
+    """Return the object's size, None where a range leaves it open, and whether the server answers ranges."""
     content_range = _RANGE.fullmatch(headers.get("Content-Range", "").strip())
     if status == 206:
         if content_range is None:
             raise RangeResponseError(
                 "The server sends another range than the requested one", uri=uri, status=status, hint=_MEND_RANGES
             )
-        return parse_size(content_range[1], uri), True
+        return None if content_range[1] == _OPEN else parse_size(content_range[1], uri), True
     if status != 200:
         raise StorageError("The server answers without a file", uri=uri, status=status, hint="Check the URL")
-    length = content_range[1] if content_range else headers.get("Content-Length", "")
+    has_total = content_range is not None and content_range[1] != _OPEN
+    length = content_range[1] if content_range and has_total else headers.get("Content-Length", "")
     if not length:
         raise StorageError(
             "The server sends neither the size of the file nor ranges of it",
             uri=uri,
-            hint="Download it and load the copy: without its size a part could not be told from the whole file",
+            hint=_DOWNLOAD_IT,
         )
     size_bytes = parse_size(length, uri)
     return size_bytes, size_bytes <= 1 and content_range is None

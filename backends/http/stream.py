@@ -18,6 +18,7 @@ from time import monotonic
 
 import aiohttp
 
+from streamer.backends.client.encodings import is_plain
 from streamer.backends.client.redirects import Hop
 from streamer.backends.http.body import next_piece
 from streamer.backends.http.client import HttpClient, OpenResponse
@@ -178,7 +179,7 @@ class OneStream:
 
     def _check(self, answer: OpenResponse) -> None:
         uri, headers = self._info.uri, answer.headers
-        if answer.response.status != 200 or headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
+        if answer.response.status != 200 or not is_plain(headers):
             raise RangeResponseError(
                 "The server does not answer with the file",
                 uri=uri,

@@ -21,6 +21,7 @@ from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
 from streamer.backends.client.bounded_answers import TooSlowError, allowing
+from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.unreachable import is_unknown_host
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.metadata_servers import ask_aws_directly
@@ -195,8 +196,12 @@ def _prepare(client: Any) -> None:
     client.meta.events.register("before-send.s3", _note_token, unique_id="streamer-note-token")
 
 
-def _give_up(caught_exception: Exception | None = None, **_: Any) -> None:
-    """End botocore's attempts at a host that does not exist, or whose certificate is not to be trusted."""
+def _give_up(response: Any = None, operation: Any = None, caught_exception: Exception | None = None, **_: Any) -> None:
+    """End botocore's attempts: the host does not exist, is not to be trusted, or wants to be left alone for longer."""
+    answer: Mapping[str, Any] = response[1] if response is not None else {}
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    if demanded_pause_s(_status(answer), headers) > LONGEST_PAUSE_S:
+        raise ClientError(answer, operation.name)
     reason = getattr(caught_exception, "kwargs", {}).get("error")
     if caught_exception is not None and (is_unknown_host(reason) or (reason is not None and is_untrusted(reason))):
         raise caught_exception

@@ -18,6 +18,7 @@ from botocore import exceptions as boto
 from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
 from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.bounded_answers import TooSlowError
+from streamer.backends.client.demanded_pause import demanded_pause_s
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
 from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.client.proxy import refusal_of_proxy
@@ -211,6 +212,7 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
         code=code or None,
         request_id=parse_word(metadata.get("RequestId")),
         attempts=metadata.get("RetryAttempts", 0) + 1,
+        retry_after_s=demanded_pause_s(status, metadata.get("HTTPHeaders", {})),
     )
 
 

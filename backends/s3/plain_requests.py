@@ -2,7 +2,8 @@
 
 Guarantees: what is returned is what botocore would return; its own signers sign, or what agreed with them. Only an
 answer that is exactly as expected counts, at once and from the server that was asked: everything else is left to
-botocore, and no error of its own is raised here.
+botocore. The only error that is raised here is that of a server which wants to be left alone: botocore would ask again
+at once.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import AnswerTimes
+from streamer.backends.client.answer_values import parse_word
 from streamer.backends.client.control_requests import Answer, ask
+from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
+from streamer.backends.client.encodings import is_plain
+from streamer.backends.client.error_rows import row_of_status
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.listing_page import parse_page
 from streamer.backends.s3.plain_login import PlainLogin
 from streamer.backends.s3.url_template import PLAIN_KEY, UrlTemplate
 from streamer.core.collector import collector_paused
+from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
 
@@ -91,7 +97,9 @@ class PlainRequests:
             connect_timeout_s=self._connect_s,
             timeout_s=self._answer_s,
         )
-        is_expected = answer is not None and answer.status == 200 and "content-encoding" not in answer.headers
+        if answer is not None:
+            _keep_pause(answer)
+        is_expected = answer is not None and answer.status == 200 and is_plain(answer.headers)
         # A clock that is wrong is for the other client, which signs at the server's time.
         is_in_time = is_expected and not clock_offset_s(answer.headers.get("date"), time.time()) if answer else False
         return answer if is_in_time else None
@@ -103,6 +111,14 @@ class PlainRequests:
         request = new_request(method, url)
         auth.S3SigV4Auth(self._login.keys, _SERVICE, self._login.region).add_auth(request)
         return {name: str(value) for name, value in request.headers.items()}
+
+
+def _keep_pause(answer: Answer) -> None:
+    pause_s = demanded_pause_s(answer.status, answer.headers) if answer.status in STATUSES else 0.0
+    if pause_s <= LONGEST_PAUSE_S:
+        return
+    row, request_id = row_of_status(answer.status, "S3 could not answer"), answer.headers.get("x-amz-request-id")
+    raise row.error(None, status=answer.status, request_id=parse_word(request_id), retry_after_s=pause_s)
 
 
 def _signers() -> tuple[Any, Any]:

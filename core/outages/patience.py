@@ -58,7 +58,7 @@ class _Outage:
         at_first = "" if self.first_failure == self.last_failure else f"; at first: {self.first_failure}"
         story = f"{server} has been failing for {time.monotonic() - self.began:.1f} s and {requests}"
         if self.asked_for_s:
-            story += f"; it wants to be left alone for {self.asked_for_s:.0f} s (Retry-After)"
+            story += f"; it wants to be left alone for {int(self.asked_for_s)} s"
         return story + at_first
 
 

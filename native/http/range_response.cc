@@ -6,8 +6,12 @@
 #include <charconv>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace streamer {
 namespace {
+
+constexpr std::size_t kLongestList = 4096;  // of encodings or quotas: a few words
 
 std::string_view trim(std::string_view text) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
@@ -31,17 +35,46 @@ std::string_view without_quotes(std::string_view etag) {
   return etag;
 }
 
-// "bytes 0-99/1234"
-bool is_content_range(std::string_view text, const RangeRequest& asked) {
+// A list may be spread over several lines.
+void add_to_list(std::string& list, std::string_view value) {
+  if (!list.empty()) list += ',';
+  list += value.substr(0, kLongestList - std::min(kLongestList, list.size()));
+}
+
+// The parts of a header's list, without the white space around them.
+template <typename Predicate>
+bool all_of_list(std::string_view list, Predicate&& is_fine) {
+  for (;;) {
+    const std::size_t comma = list.find(',');
+    if (!is_fine(trim(list.substr(0, comma)))) return false;
+    if (comma == std::string_view::npos) return true;
+    list.remove_prefix(comma + 1);
+  }
+}
+
+// Some servers keep "aws-chunked", the framing of an upload that they have undone, as the encoding
+// of the object. A body that really is framed has another size than the object, or no header.
+bool is_plain(std::string_view content_encoding) {
+  return all_of_list(content_encoding, [](std::string_view token) {
+    return token.empty() || equals_ignoring_case(token, "identity") ||
+           equals_ignoring_case(token, "aws-chunked");
+  });
+}
+
+// Of "bytes 0-99/1234" the total, "1234", where the range is the one that was asked for.
+std::optional<std::string_view> total_of(std::string_view content_range,
+                                         const RangeRequest& asked) {
   constexpr std::string_view kUnit = "bytes ";
-  if (!equals_ignoring_case(text.substr(0, kUnit.size()), kUnit)) return false;
-  text.remove_prefix(kUnit.size());
-  const std::size_t dash = text.find('-');
-  const std::size_t slash = text.find('/');
+  if (!equals_ignoring_case(content_range.substr(0, kUnit.size()), kUnit)) return std::nullopt;
+  content_range.remove_prefix(kUnit.size());
+  const std::size_t dash = content_range.find('-');
+  const std::size_t slash = content_range.find('/');
   // Where one of them is missing, or stands in the other's place, a part is no number.
-  return parse_number(text.substr(0, dash)) == asked.begin &&
-         parse_number(text.substr(dash + 1, slash - dash - 1)) == asked.end - 1 &&
-         parse_number(text.substr(slash + 1)) == asked.size;
+  const std::string_view begin = content_range.substr(0, dash);
+  const std::string_view last = content_range.substr(dash + 1, slash - dash - 1);
+  const bool is_asked = parse_number(begin) == asked.begin && parse_number(last) == asked.end - 1;
+  if (!is_asked || slash == std::string_view::npos) return std::nullopt;
+  return content_range.substr(slash + 1);
 }
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
@@ -99,7 +132,7 @@ ReadError error_of(ErrorCode code, std::string detail, const RangeRequest& asked
   error.end = asked.end;
   error.http_status = head.status;
   error.request_id = head.request_id;
-  error.retry_after_s = head.retry_after_s;
+  error.retry_after_s = demanded_pause_s(head.status, head.pause, unix_time_s());
   return error;
 }
 
@@ -163,6 +196,18 @@ std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseH
   return error;
 }
 
+// RFC 9110 lets a server leave the total open ("*"): then a version must say that the object is
+// still the same one. The URL names it, or the answer, which is compared with those before.
+std::optional<std::string> fault_of_range(const RangeRequest& asked, const ResponseHead& head) {
+  if (head.status != 206) return std::nullopt;
+  const auto total = total_of(head.content_range, asked);
+  const bool has_version = asked.version_header.empty() || !head.version.empty();
+  if (total == "*" && has_version) return std::nullopt;
+  if (total == "*") return "the server leaves the total size open, and sends no version";
+  if (total && parse_number(*total) == asked.size) return std::nullopt;
+  return "the server sent another range";
+}
+
 }  // namespace
 
 void ResponseHead::take_line(std::string_view line) {
@@ -182,7 +227,7 @@ void ResponseHead::take_line(std::string_view line) {
   const auto is = [name](std::string_view wanted) { return equals_ignoring_case(name, wanted); };
   if (is("content-range")) content_range = value;
   if (is("content-length")) content_length = parse_number(value);
-  if (is("content-encoding")) content_encoding = value;
+  if (is("content-encoding")) add_to_list(content_encoding, value);
   if (is("content-type")) content_type = value.substr(0, 128);
   if (!version_header.empty() && is(version_header)) version = value;
   if (!checksum_header.empty() && is(checksum_header)) checksum = value.substr(0, 128);
@@ -190,7 +235,9 @@ void ResponseHead::take_line(std::string_view line) {
       is("x-request-id")) {
     request_id = value.substr(0, 128);
   }
-  if (is("retry-after")) retry_after_s = static_cast<double>(parse_number(value).value_or(0));
+  if (is("retry-after")) pause.retry_after = value.substr(0, 128);
+  if (is("date")) pause.date = value.substr(0, 128);
+  if (is("ratelimit")) add_to_list(pause.rate_limit, value);
 }
 
 bool equals_ignoring_case(std::string_view a, std::string_view b) {
@@ -218,7 +265,7 @@ std::optional<ReadError> check_range_response(const RangeRequest& asked, const R
   const auto refuse = [&](ErrorCode code, std::string detail) {
     return error_of(code, std::move(detail), asked, head);
   };
-  if (!head.content_encoding.empty() && !equals_ignoring_case(head.content_encoding, "identity")) {
+  if (!is_plain(head.content_encoding)) {
     return refuse(ErrorCode::kRangeResponse,
                   "the server encoded the range (" + head.content_encoding.substr(0, 40) + ")");
   }
@@ -231,9 +278,9 @@ std::optional<ReadError> check_range_response(const RangeRequest& asked, const R
       return refuse(ErrorCode::kChanged, "the object was replaced while it was read");
     }
   }
-  if (head.status == 206 && !is_content_range(head.content_range, asked)) {
-    return refuse(ErrorCode::kRangeResponse, "the server sent another range (Content-Range: " +
-                                                 head.content_range.substr(0, 60) + ")");
+  if (auto wrong = fault_of_range(asked, head)) {
+    return refuse(ErrorCode::kRangeResponse,
+                  *wrong + " (Content-Range: " + head.content_range.substr(0, 60) + ")");
   }
   if (head.content_length && *head.content_length != asked.end - asked.begin) {
     return refuse(ErrorCode::kRangeResponse,

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/read_error.h"
+#include "http/demanded_pause.h"
 
 namespace streamer {
 
@@ -42,7 +43,7 @@ struct ResponseHead {
   std::string version;
   std::string checksum;
   std::string request_id;
-  double retry_after_s = 0;
+  PauseHeaders pause;
 
   // Takes one line as the server sent it. A new status line starts a new head (after 100 Continue).
   void take_line(std::string_view line);

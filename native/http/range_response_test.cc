@@ -39,11 +39,46 @@ TEST_CASE("exactly the range that was asked for is accepted") {
 
 TEST_CASE("any other Content-Range is refused") {
   for (const char* value :
-       {"bytes 100-198/1000", "bytes 101-199/1000", "bytes 100-199/1001", "bytes 100-199/*",
+       {"bytes 100-198/1000", "bytes 101-199/1000", "bytes 100-199/1001", "bytes 101-200/*",
         "bytes */1000", "bytes 0-99/1000", "100-199/1000", "bytes 100-199", "",
         "bytes -100-199/1000", "bytes 100-199/1000x", "bytes 99999999999999999999-1/2"}) {
     ResponseHead head = good_head();
     head.content_range = value;
+    CHECK_MESSAGE(code_of(head) == ErrorCode::kRangeResponse, value);
+  }
+}
+
+TEST_CASE("a total that the server leaves open is accepted where there is a version") {
+  ResponseHead open = good_head();
+  open.content_range = "bytes 100-199/*";
+  CHECK_FALSE(code_of(open));
+  RangeRequest pinned_by_answer = kAsked;
+  pinned_by_answer.version.clear();
+  CHECK_FALSE(code_of(open, {}, pinned_by_answer));
+  RangeRequest pinned_by_url = kAsked;
+  pinned_by_url.version_header.clear();
+  open.version.clear();
+  CHECK_FALSE(code_of(open, {}, pinned_by_url));
+  const auto error = check_range_response(pinned_by_answer, open, {});
+  REQUIRE(error);
+  CHECK(error->code == ErrorCode::kRangeResponse);
+  CHECK(error->detail.find("leaves the total size open") != std::string::npos);
+  CHECK(error->detail.find("another range") == std::string::npos);
+}
+
+TEST_CASE("the name of an upload's framing is no encoding, and what stands beside it is") {
+  for (const char* value :
+       {"aws-chunked", "AWS-Chunked", "aws-chunked,", "identity, aws-chunked"}) {
+    ResponseHead head = good_head();
+    head.content_encoding = value;
+    CHECK_MESSAGE(!code_of(head), value);
+  }
+  CHECK(head_of({"HTTP/1.1 206 Partial Content", "Content-Encoding: gzip",
+                 "Content-Encoding: aws-chunked"})
+            .content_encoding == "gzip,aws-chunked");
+  for (const char* value : {"gzip", "aws-chunked,gzip", "gzip, aws-chunked", "aws-chunked2"}) {
+    ResponseHead head = good_head();
+    head.content_encoding = value;
     CHECK_MESSAGE(code_of(head) == ErrorCode::kRangeResponse, value);
   }
 }

@@ -11,6 +11,8 @@ namespace streamer {
 namespace {
 
 constexpr long kAddressesAgeS = 60;  // libcurl's default
+// Usual rules of firewalls refuse requests without one. A header of the target's wins.
+constexpr const char* kUserAgent = "streamer/" STREAMER_VERSION;
 
 // The header that makes the server itself refuse another version (RFC 9110 §13.1), or nothing where
 // it has none for this kind of version: then the URL holds the condition, or the answers alone
@@ -110,6 +112,7 @@ void set_request(CURL* easy, const HttpTarget& target, curl_slist* headers, curl
                  double connect_timeout_s, bool is_repeated) {
   curl_easy_reset(easy);
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+  curl_easy_setopt(easy, CURLOPT_USERAGENT, kUserAgent);
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
 #if LIBCURL_VERSION_NUM >= 0x075700
   curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // cancelling must not wait for a name server

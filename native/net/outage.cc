@@ -41,8 +41,8 @@ std::string story_of(const std::string& server, const OutageStory& outage, TimeP
                 outage.failed == 1 ? "" : "s");
   std::string story = server + text.data();
   if (outage.last_failure.retry_after_s > 0) {
-    std::snprintf(text.data(), text.size(), "; it wants to be left alone for %.0f s (Retry-After)",
-                  outage.last_failure.retry_after_s);
+    std::snprintf(text.data(), text.size(), "; it wants to be left alone for %.0f s",
+                  std::floor(outage.last_failure.retry_after_s));
     story += text.data();
   }
   return story;

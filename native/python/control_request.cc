@@ -1,11 +1,13 @@
-// Requests about objects, for core/engine/control_requests.py alone.
+// Requests about objects, for backends/client/control_requests.py and demanded_pause.py alone.
 #include "http/control_request.h"
 
 #include <pybind11/pybind11.h>
 
 #include <functional>
 #include <optional>
+#include <string>
 
+#include "http/demanded_pause.h"
 #include "http/request.h"
 #include "python/foreign_text.h"
 #include "python/interruptible.h"
@@ -35,6 +37,15 @@ void register_control_request(py::module_& module) {
   module.def("ask", &ask_for_python, py::arg("target"), py::kw_only(), py::arg("is_head"),
              py::arg("most_bytes"), py::arg("connect_timeout_s"), py::arg("timeout_s"),
              "Status, header lines and body of one answer, or None; see http/control_request.h.");
+  module.def(
+      "demanded_pause_s",
+      [](int status, std::string retry_after, std::string rate_limit, std::string date,
+         double unix_now_s) {
+        return demanded_pause_s(
+            status, {std::move(retry_after), std::move(rate_limit), std::move(date)}, unix_now_s);
+      },
+      py::arg("status"), py::kw_only(), py::arg("retry_after"), py::arg("rate_limit"),
+      py::arg("date"), py::arg("unix_now_s"), "See http/demanded_pause.h.");
 }
 
 }  // namespace streamer

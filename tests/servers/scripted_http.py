@@ -43,7 +43,8 @@ class Answer:
 
     def send(self) -> None:
         """Send it, and close the connection when it is cut short."""
-        self.handler.send_response(self.status)
+        send_status = self.handler.send_response_only if "Date" in self.headers else self.handler.send_response
+        send_status(self.status)  # the second adds a Date
         for name, value in self.headers.items():
             self.handler.send_header(name, value)
         self.handler.end_headers()

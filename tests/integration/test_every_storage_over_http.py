@@ -1,0 +1,220 @@
+"""What holds for the requests of every storage over HTTP: a name, demanded pauses, encodings, totals left open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from importlib.metadata import version
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pytest
+from servers.one_file import DATA, FILES, TENSORS, is_block, is_lookup, one_file, place_of
+from servers.scripted_http import Answer, Request, ScriptedServer
+
+import streamer
+from streamer import Options
+
+pytestmark = pytest.mark.server
+
+QUICK = Options(deadline_s=20, block_bytes=64 << 10)
+OURS = f"streamer/{version('streamer')}"
+
+
+def loaded(storage: str, server: ScriptedServer, **more: Any) -> dict[str, Any]:
+    uri, options = place_of(storage, server)
+    return streamer.load(uri, framework="np", storage_options={**options, **more}, options=QUICK)
+
+
+def is_whole(tensors: dict[str, Any]) -> bool:
+    return tensors.keys() == TENSORS.keys() and all(np.array_equal(tensors[name], TENSORS[name]) for name in TENSORS)
+
+
+# --- a name -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", FILES)
+def test_every_request_says_who_asks_regression(storage: str) -> None:
+    """The engine sent no User-Agent, and the usual rules of firewalls answered 403."""
+
+    def script(request: Request, answer: Answer) -> None:
+        if not request.headers.get("user-agent"):
+            answer.become(403, b"<html>Request blocked</html>", Content_Type="text/html")
+
+    with one_file(script) as server:
+        assert is_whole(loaded(storage, server))
+    assert {request.headers["user-agent"] for request in server.requests if is_block(request)} == {OURS}
+
+
+def test_the_users_own_name_wins_over_redirects_to_other_hosts_too_regression() -> None:
+    with one_file() as cdn:
+
+        def redirect(request: Request, answer: Answer) -> None:
+            answer.become(302, Location=f"{cdn.url.removesuffix('/object')}/a.safetensors")
+
+        with ScriptedServer(b"", redirect) as named:
+            headers = {"User-Agent": "mine/1", "Authorization": "Bearer x"}
+            url = f"http://127.0.0.1:{named.port}/a.safetensors"
+            assert is_whole(streamer.load(url, framework="np", storage_options={"headers": headers}, options=QUICK))
+    assert {request.headers.get("user-agent") for request in [*named.requests, *cdn.requests]} == {"mine/1"}
+    assert not any("authorization" in request.headers for request in cdn.requests)
+    assert any(is_block(request) for request in cdn.requests)
+
+
+# --- demanded pauses --------------------------------------------------------------------------------------------------
+
+
+def a_date(seconds: float) -> dict[str, str]:
+    now = time.time()
+    return {"Date": formatdate(now, usegmt=True), "Retry-After": formatdate(ceil(now + seconds), usegmt=True)}
+
+
+def a_date_of_a_wrong_clock(seconds: float) -> dict[str, str]:
+    now = int(time.time()) + 3600
+    return {"Date": formatdate(now, usegmt=True), "Retry-After": formatdate(now + seconds, usegmt=True)}
+
+
+DEMANDS: dict[str, Callable[[float], dict[str, str]]] = {
+    "seconds": lambda seconds: {"Retry-After": str(ceil(seconds))},
+    "date": a_date,
+    "date of a wrong clock": a_date_of_a_wrong_clock,
+    "RateLimit": lambda seconds: {"RateLimit": f'"api";r=0;t={ceil(seconds)}'},
+}
+
+
+def refusing(
+    concerned: Callable[[Request], bool], demand: Callable[[], dict[str, str]], seconds: float
+) -> tuple[ScriptedServer, list[float]]:
+    """Make a server that refuses the concerned requests for so long, and the times of those after the first refusal."""
+    began: list[float] = []
+
+    def script(request: Request, answer: Answer) -> None:
+        now = time.monotonic()
+        if not concerned(request) or (began and now - began[0] >= seconds):
+            return
+        began.append(now)
+        answer.become(429)
+        answer.headers |= demand()
+
+    return one_file(script), began
+
+
+@pytest.mark.parametrize("demand", DEMANDS)
+@pytest.mark.parametrize("concerned", [is_lookup, is_block])
+@pytest.mark.parametrize("storage", FILES)
+def test_a_pause_beyond_the_patience_is_an_error_at_once_that_names_it_regression(
+    storage: str, concerned: Callable[[Request], bool], demand: str
+) -> None:
+    """Only ``Retry-After: SECONDS`` was known, and of lookups only to http:// and hf://."""
+    server, refused = refusing(concerned, lambda: DEMANDS[demand](300), 60)
+    began = time.monotonic()
+    with server, pytest.raises(streamer.HttpStatusError, match=r"left alone for (300|299) s") as caught:
+        loaded(storage, server)
+    assert time.monotonic() - began < 10
+    assert caught.value.status == 429
+    assert len(refused) <= (1 if concerned is is_lookup else 8)  # blocks are under way side by side
+
+
+@pytest.mark.parametrize("concerned", [is_lookup, is_block])
+@pytest.mark.parametrize("storage", FILES)
+def test_a_demanded_pause_is_kept_regression(storage: str, concerned: Callable[[Request], bool]) -> None:
+    """Clients asked again at their own pace, botocore's three times within a second."""
+    server, refused = refusing(concerned, lambda: DEMANDS["RateLimit"](2), 1.9)
+    with server:
+        assert is_whole(loaded(storage, server))
+    late = [round(at - refused[0], 1) for at in refused if at - refused[0] > 0.3]  # what was under way is none of it
+    assert late == []
+
+
+# --- encodings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coding", ["aws-chunked", "AWS-Chunked", "identity,aws-chunked"])
+@pytest.mark.parametrize("storage", FILES)
+def test_the_name_of_an_upload_s_framing_does_not_matter_regression(storage: str, coding: str) -> None:
+    with one_file(lambda request, answer: answer.headers.update({"Content-Encoding": coding})) as server:
+        assert is_whole(loaded(storage, server))
+
+
+@pytest.mark.parametrize("coding", ["gzip", "aws-chunked,gzip", "gzip, aws-chunked"])
+@pytest.mark.parametrize("storage", FILES)
+def test_an_encoding_is_refused_also_beside_that_name(storage: str, coding: str) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        if is_block(request):
+            answer.headers["Content-Encoding"] = coding
+
+    with one_file(script) as server, pytest.raises(streamer.RangeResponseError, match="encoded the range"):
+        loaded(storage, server)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+@pytest.mark.parametrize("storage", FILES)
+def test_a_body_that_really_is_framed_is_refused(storage: str, is_cut: bool) -> None:
+    """By its header, which begins with the length of a frame; by its size, where the lookup told that of the file."""
+
+    def script(request: Request, answer: Answer) -> None:
+        if is_block(request):
+            size = request.end - request.begin
+            answer.headers["Content-Encoding"] = "aws-chunked"
+            answer.body = f"{size:x};chunk-signature={'0' * 64}\r\n".encode() + answer.body
+            answer.body = answer.body[:size] if is_cut else answer.body
+            answer.headers["Content-Length"] = str(len(answer.body))
+
+    with one_file(script) as server, pytest.raises((streamer.HeaderError, streamer.RangeResponseError)):
+        loaded(storage, server)
+
+
+# --- totals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", FILES)
+@pytest.mark.parametrize("concerned", [is_block, lambda request: True], ids=["blocks", "all"])
+def test_a_total_that_is_left_open_does_not_matter_where_there_is_a_version_regression(
+    storage: str, concerned: Callable[[Request], bool]
+) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        if "Content-Range" in answer.headers and concerned(request):
+            answer.headers["Content-Range"] = f"bytes {request.begin}-{request.end - 1}/*"
+
+    with one_file(script) as server:
+        assert is_whole(loaded(storage, server))
+
+
+@pytest.mark.parametrize("storage", FILES)
+def test_another_range_with_an_open_total_is_refused(storage: str) -> None:
+    def script(request: Request, answer: Answer) -> None:
+        if is_block(request):
+            answer.headers["Content-Range"] = f"bytes {request.begin + 8}-{request.end + 7}/*"
+
+    with one_file(script) as server, pytest.raises(streamer.RangeResponseError, match="another range"):
+        loaded(storage, server)
+
+
+def test_without_a_size_anywhere_the_error_says_so_regression() -> None:
+    def script(request: Request, answer: Answer) -> None:
+        if "Content-Range" in answer.headers:
+            answer.headers["Content-Range"] = f"bytes {request.begin}-{request.end - 1}/*"
+        else:
+            del answer.headers["Content-Length"]
+            answer.headers["Transfer-Encoding"] = "chunked"
+            answer.body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(DATA), DATA)
+
+    with one_file(script) as server, pytest.raises(streamer.StorageError, match="does not tell the size") as caught:
+        loaded("http", server)
+    assert "another range" not in str(caught.value)
+
+
+def test_without_a_version_a_file_of_open_totals_is_read_in_one_stream_regression() -> None:
+    def script(request: Request, answer: Answer) -> None:
+        del answer.headers["ETag"], answer.headers["Last-Modified"]
+        if "Content-Range" in answer.headers:
+            answer.headers["Content-Range"] = f"bytes {request.begin}-{request.end - 1}/*"
+
+    with one_file(script) as server:
+        uri, options = place_of("http", server)
+        with streamer.stream(uri, framework="np", storage_options=options, options=QUICK) as stream:
+            assert is_whole(dict(stream))
+        assert any("one stream" in remark for remark in stream.report.remarks)
+    assert not any(is_block(request) for request in server.requests)
