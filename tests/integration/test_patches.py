@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 import streamer
-from streamer.compat import versions
+from streamer.compat import hooks
 
 URL = "memory://patched/model.safetensors"
 
@@ -123,26 +123,42 @@ def test_threads_patch_and_undo_at_the_same_time() -> None:
 
 def test_a_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
+    hooks._say_that_it_is_off.cache_clear()
     with caplog.at_level("INFO", logger="streamer"):
         assert streamer.patch() == []
-    assert caplog.messages == ["safetensors is left as it is: STREAMER_DISABLE_PATCHES=1"]
+    assert len(caplog.messages) == 4
+    assert "safetensors.safe_open is not used, as STREAMER_DISABLE_PATCHES=1 says; so it stays as it is" in caplog.text
     with streamer.patched() as names:
         assert names == []
         assert held() == ORIGINALS
+    streamer.unpatch()
 
 
-@pytest.mark.parametrize(
-    ("found", "is_tried"), [("0.7.0", False), ("0.8.0", True), ("0.8.9rc1", True), ("0.9.0", False)]
-)
-def test_a_version_that_was_not_tried_is_left_alone_with_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, found: str, is_tried: bool
+def test_a_name_that_takes_what_ours_does_not_is_left_alone_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(versions, "version", lambda _: found)
-    with streamer.patched() as names:
-        assert bool(names) is is_tried
-    assert [f"safetensors {found} is left as it is" in each for each in caplog.messages] == [True] * (not is_tried)
-    if not is_tried:
-        assert "STREAMER_DISABLE_PATCHES=1" in caplog.text
+    def later(filename: str, device: str = "cpu", *, backend: str = "mmap", threads: int = 8) -> None: ...
+
+    monkeypatch.setattr(hooks, "_REASONS", {})
+    hooks._say.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(safetensors.torch, "load_file", later)
+        with streamer.patched() as names:
+            assert safetensors.torch.load_file is later
+            assert "safetensors.safe_open" in names
+    (line,) = caplog.messages
+    assert "safetensors.torch.load_file of safetensors" in line
+    assert "ours takes no 'threads'" in line
+
+
+def test_a_name_that_is_gone_is_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(hooks, "_REASONS", {})
+    hooks._say.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.delattr(safetensors.torch, "load_model")
+        with streamer.patched() as names:
+            assert "safetensors.torch.load_file" in names
+    assert ["no such name" in line for line in caplog.messages] == [True]
 
 
 SCRIPT = """

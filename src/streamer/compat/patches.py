@@ -8,27 +8,74 @@ meanwhile stays as it is. Thread-safe.
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
+from inspect import Parameter, signature
 from types import ModuleType
 from typing import Any
 
-from streamer.compat.versions import may_be_patched
+from streamer.compat.hooks import Hook, imported
+from streamer.core.options.options import Options
 
 __all__ = ["TABLE", "patch", "patched", "unpatch"]
 
-# Module and name of theirs; ours is under the same names in streamer.compat.
-TABLE = (
+
+def _ours(module: str, name: str) -> Any:
+    return getattr(import_module(f"streamer.compat.{module}"), name)
+
+
+def _takes_what_theirs_takes(module: str, name: str) -> bool:
+    """Whether a caller of theirs may call ours, which reads two small tensors as safetensors wrote them."""
+    ours, theirs = _ours(module, name), getattr(imported(module), name)
+    known = set(signature(ours).parameters)
+    unknown = [each.name for each in signature(theirs).parameters.values() if each.kind not in _ANY]
+    if not known.issuperset(unknown):
+        raise TypeError(f"ours takes no {min(set(unknown) - known)!r}")
+    torch = imported("torch")
+    with tempfile.TemporaryDirectory(prefix="streamer-") as folder, torch.device("cpu"):
+        expected, path = torch.nn.Linear(3, 2).state_dict(), os.path.join(folder, "small.safetensors")
+        imported("safetensors.torch").save_file(expected, path)
+        state = _state(ours, name, path)
+        return state.keys() == expected.keys() and all(
+            torch.equal(torch.as_tensor(state[each]), expected[each]) for each in expected
+        )
+
+
+def _state(ours: Any, name: str, path: str) -> dict[str, Any]:
+    """Read a file with one of ours, through the engine."""
+    if name == "load_file":
+        return dict(ours(path, options=Options()))
+    if name == "load_model":
+        module = imported("torch").nn.Linear(3, 2)
+        ours(module, path, options=Options())
+        return dict(module.state_dict())
+    with ours(path, "pt", options=Options()) as handle:
+        return {each: handle.get_tensor(each) for each in handle}
+
+
+_ANY = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_NAMES = (
     ("safetensors", "safe_open"),
     ("safetensors.torch", "load_file"),
     ("safetensors.torch", "load_model"),
     ("safetensors.numpy", "load_file"),
 )
-TRIED = ("0.8", "0.9")  # versions of safetensors: the first one tried, and the first one not tried
+# What is replaced; ours is under the same names in streamer.compat.
+TABLE = tuple(
+    Hook(
+        module,
+        name,
+        otherwise="it stays as it is, and reads no URL",
+        dry_run=partial(_takes_what_theirs_takes, module, name),
+    )
+    for module, name in _NAMES
+)
 
 
 class _Patches:
@@ -55,9 +102,10 @@ class _Patches:
                 self._take_away()
 
     def _put(self) -> None:
-        for module_name, name in TABLE:
-            ours = _own(getattr(import_module(f"streamer.compat.{module_name}"), name))
-            theirs = vars(import_module(module_name))[name]
+        for hook in TABLE:
+            if not hook.fits():
+                continue
+            ours, theirs = _own(_ours(hook.module, hook.name)), hook.found()
             self._theirs_by_ours[id(ours)] = ours, theirs
             for module in _modules():
                 for key, value in list(vars(module).items()):
@@ -94,7 +142,7 @@ def patch() -> list[str]:
         >>> streamer.patch()                                           # doctest: +SKIP
         ['safetensors.numpy.load_file', 'safetensors.safe_open', 'safetensors.torch.load_file', ...]
     """
-    return _PATCHES.add_user() if _is_possible() else []
+    return _PATCHES.add_user()
 
 
 def unpatch() -> None:
@@ -110,18 +158,11 @@ def patched() -> Iterator[list[str]]:
         >>> with streamer.patched():                                   # doctest: +SKIP
         ...     pipeline = DiffusionPipeline.from_pretrained(folder)
     """
-    if not _is_possible():
-        yield []
-        return
     names = _PATCHES.add_user()
     try:
         yield names
     finally:
         _PATCHES.remove_user()
-
-
-def _is_possible() -> bool:
-    return may_be_patched("safetensors", TRIED)
 
 
 def _own(ours: Any) -> Any:

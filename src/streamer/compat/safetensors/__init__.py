@@ -10,12 +10,16 @@ What writes is safetensors' own.
 
 from __future__ import annotations
 
-from safetensors import SafetensorError, TensorSpec, __version__, deserialize, serialize, serialize_file
+import safetensors
+from safetensors import SafetensorError, __version__, deserialize, serialize, serialize_file
 
 from streamer.compat.safetensors._handle import TensorMeta, safe_open, safe_open_handle
 from streamer.compat.safetensors._prefetch import PrefetchLoader
 
 _safe_open_handle = safe_open_handle  # safetensors' name for it
+
+if hasattr(safetensors, "TensorSpec"):  # since 0.8
+    from safetensors import TensorSpec
 
 __all__ = [
     "PrefetchLoader",

@@ -64,7 +64,8 @@ class safe_open:  # noqa: N801  safetensors' name
         """Open with safetensors, or with the engine."""
         filename, storage_options = hidden_uri(filename), hidden(storage_options)
         if _is_for_safetensors(filename, device, storage_options, options):
-            return their_safe_open(filename, framework, device, backend=backend)
+            how = {} if backend == BACKENDS[0] else {"backend": backend}  # which safetensors has since 0.8
+            return their_safe_open(filename, framework, device, **how)
         return EngineHandle(
             filename, framework, device, backend=backend, storage_options=storage_options, options=options
         )
