@@ -8,7 +8,8 @@ import os
 import re
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NoReturn
@@ -29,9 +30,13 @@ __all__ = ["main"]
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s')]*")
 
 
-def _fail(error: click.ClickException) -> NoReturn:
-    """End the program with a usage error, without the secrets of its URLs."""
+def _fail(error: click.ClickException, words: Sequence[str] = ()) -> NoReturn:
+    """End the program with a usage error, without the secrets of its URLs; one JSON object tells it to a program."""
     vars(error)["message"] = _URL.sub(lambda url: redact(url[0]), error.message)
+    if isinstance(error, click.UsageError) and "--json" in words and words[:1] != ["run"]:
+        told = {"error": "UsageError", "message": printable(error.format_message()), "exit_code": error.exit_code}
+        with suppress(click.ClickException, OSError):  # the exit code tells it, too
+            tell(json.dumps(told))
     error.show()
     sys.exit(error.exit_code)
 
@@ -54,7 +59,7 @@ class _Commands(click.Group):
         try:
             return super().main(*args, **named)
         except click.ClickException as error:
-            _fail(error)
+            _fail(error, list(named.get("args") or (args[0] if args else None) or sys.argv[1:]))
         except click.Abort:
             click.echo("Aborted!", err=True)
             sys.exit(1)

@@ -57,6 +57,38 @@ def test_torch_s_own_error_tells_ours(tmp_path):
     assert "absent" in str(caught.value.failures[0][0])
 
 
+def malformed(path):
+    path.mkdir()
+    (path / ".metadata").write_bytes(b"garbage")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: path, "No such file or folder"),
+        (malformed, "the pickle is malformed"),
+        (lambda path: "http://127.0.0.1:9/step", "No connection to the server"),
+    ],
+    ids=["absent", "malformed", "refused"],
+)
+def test_a_failed_load_tells_our_line_once_regression(tmp_path, make, told):
+    with pytest.raises(CheckpointException) as caught:
+        dcp.load(blank(), storage_reader=streamer.dcp.StorageReader(make(tmp_path / "step")))
+    assert str(caught.value).count(told) == 1
+
+
+def test_a_reader_tells_the_error_of_another_load_too(folder, tmp_path):
+    reader = streamer.dcp.StorageReader(tmp_path / "absent")
+    for _ in range(2):
+        with pytest.raises(CheckpointException, match="absent"):
+            dcp.load(blank(), storage_reader=reader)
+    reader.reset(folder)
+    with pytest.raises(streamer.ObjectNotFoundError):
+        streamer.dcp.StorageReader(tmp_path / "absent").read_metadata(rank=0)
+    assert reader.read_metadata().state_dict_metadata.keys() == blank().keys()
+
+
 @pytest.mark.parametrize(
     ("names", "told"),
     [
@@ -163,11 +195,11 @@ def overwritten(folder, name, data):
         file.write(data(infos[name].length))
 
 
-def test_an_item_that_is_compressed(folder):
-    changed(folder, lambda name, info: setattr(info, "transform_descriptors", ["stream.zstd/1"]))
+def test_an_item_that_is_encrypted(folder):
+    changed(folder, lambda name, info: setattr(info, "transform_descriptors", ["stream.secret/1"]))
     error = error_of(folder)
     assert isinstance(error, streamer.FormatError)
-    assert "went through 'stream.zstd/1' when it was saved, which is not undone here" in str(error)
+    assert "went through 'stream.secret/1' when it was saved, which is not undone here" in str(error)
     assert "FsspecReader" in str(error)
 
 

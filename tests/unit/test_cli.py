@@ -105,6 +105,31 @@ def test_an_error_is_told_to_programs(tmp_path: Path) -> None:
     assert "No such file or folder" in told["message"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["pull"], "Missing argument 'URI'"),
+        (["pull", "a", "b", "--jsn"], "No such option '--jsn'"),
+        (["pul"], "No such command 'pul'"),
+        (["plugins", "extra"], "Got unexpected extra argument"),
+        (["manifest", "s3://b/m", "--storage-options", "{"], "it is no JSON object"),
+        (["manifest", "a", "http://user:CANARY@host/x"], "Got unexpected extra argument"),
+    ],
+)
+def test_a_usage_error_is_told_to_programs_regression(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(main, [*arguments, "--json"])
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["exit_code"], answer["error"]) == (2, 2, "UsageError")
+    assert told in answer["message"]
+    assert told in result.stderr
+    assert "CANARY" not in result.output
+
+
+def test_a_script_s_own_json_option_is_not_ours() -> None:
+    result = CliRunner().invoke(main, ["run", "absent.py", "--json"])
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
 @pytest.mark.parametrize("module", ["absent_module", "absent_package.part", "json.absent", "json.absent.part"])
 def test_a_module_that_is_not_there_is_told_in_a_line(module: str) -> None:
     result = CliRunner().invoke(main, ["run", "-m", module])

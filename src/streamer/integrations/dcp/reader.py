@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.storage import StorageReader as TorchStorageRe
 from torch.futures import Future
 
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.errors import UsageError
+from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
@@ -75,6 +75,7 @@ class StorageReader(TorchStorageReader):
         super().__init__()
         self._location = Location(hidden_uri(os.fspath(uri)), storage_options, fs, options)
         self._found: Found | None = None
+        self._failure: StreamerError | None = None  # of the metadata of all
         self._load_id = str(uuid.uuid4())
         self.report: LoadReport | None = None
 
@@ -84,7 +85,7 @@ class StorageReader(TorchStorageReader):
         if checkpoint_id:
             check_uri(checkpoint_id)
             self._location = replace(self._location, uri=hidden_uri(os.fspath(checkpoint_id)))
-        self._found = None
+        self._found = self._failure = None
         self._load_id = str(uuid.uuid4())
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002  torch's own
@@ -94,14 +95,33 @@ class StorageReader(TorchStorageReader):
             args: None.
             kwargs: ``rank=`` for the metadata that a rank saved alone.
 
+        Returns:
+            The metadata. None for those of a rank that has saved none alone, after an error of those of all: torch
+            asks for them then, and would put the same error into its message a second time.
+
         Raises:
             ObjectNotFoundError: there is no checkpoint, or no shard that its index names.
             FormatError: its metadata are malformed, or name what does not belong there.
             StorageError: and its kinds.
         """
+        rank, failure = kwargs.get("rank"), self._failure
+        is_second = rank is not None and failure is not None
+        if is_second and not isinstance(failure, ObjectNotFoundError):
+            return None  # type: ignore[return-value]  # torch takes it
+        try:
+            metadata = self._read_metadata(rank)
+        except StreamerError as error:
+            if is_second and isinstance(error, ObjectNotFoundError):
+                return None  # type: ignore[return-value]
+            self._failure = error
+            raise
+        self._failure = None
+        return metadata
+
+    def _read_metadata(self, rank: int | None) -> Metadata:
         settings = resolve(self._location.options)
         with self._location.store(settings) as store:
-            found = self._in(store, settings, kwargs.get("rank"))
+            found = self._in(store, settings, rank)
         metadata = found.metadata(self._load_id)
         self._found = found
         return metadata

@@ -23,6 +23,7 @@ from streamer.core.format.dtypes import TORCH_DTYPES, bits_of
 from streamer.core.format.header import TensorEntry
 from streamer.core.format.torch_archive import Archives, SavedArchive, StoredTensor, begin_of_data
 from streamer.core.quoting import quoted
+from streamer.integrations.dcp.compression import MOST_OBJECT_BYTES, check_transforms, decompressed
 from streamer.integrations.dcp.destination import Destination, loaded
 from streamer.integrations.dcp.reading import Job, Objects, Part, read_jobs
 from streamer.integrations.dcp.tensor_rows import Stored, block_of, rows_of
@@ -147,7 +148,11 @@ class _Item:
     def is_large(self) -> bool:
         """Whether its tensor is read apart from what is around it."""
         around = self.saved.length - self.data_bytes
-        return self.data_bytes >= SMALL_BYTES and HEAD_BYTES // 8 <= around <= MOST_AROUND_BYTES
+        return (
+            not self.saved.transforms
+            and self.data_bytes >= SMALL_BYTES
+            and HEAD_BYTES // 8 <= around <= MOST_AROUND_BYTES
+        )
 
     @property
     def kind(self) -> _Kind:
@@ -183,7 +188,7 @@ class _Whole:
 
     def finish(self, tensors: list[Any]) -> None:
         """Let torch load it, unless it is plain to see what it would give."""
-        data = tensors.pop()
+        data = _plain(tensors.pop(), self._item, self._how.label)
         value = _tensor_in(data, self._item, self._how.archives)
         for request in self._item.requests:
             if request.type == LoadItemType.BYTE_IO:
@@ -219,6 +224,16 @@ class _Spread:
             part.deliver(tensor, self._how.destination)
 
 
+def _plain(data: torch.Tensor, item: _Item, label: str) -> torch.Tensor:
+    """Give the bytes as ``torch.save`` wrote them."""
+    transforms = item.saved.transforms
+    if not transforms:
+        return data
+    most_bytes = item.data_bytes + MOST_AROUND_BYTES if item.dtype else MOST_OBJECT_BYTES
+    plain = decompressed(data.numpy().tobytes(), item.name, transforms, most_bytes, label)
+    return torch.frombuffer(bytearray(plain), dtype=torch.uint8) if plain else data[:0]
+
+
 def _tensor_in(data: torch.Tensor, item: _Item, archives: Archives) -> torch.Tensor | None:
     """Give the tensor in the bytes of an item, without a copy; None where torch must load it."""
     if item.dtype is None or not item.data_bytes:
@@ -235,13 +250,7 @@ def _tensor_in(data: torch.Tensor, item: _Item, archives: Archives) -> torch.Ten
 
 def _check(item: _Item, where: Objects) -> None:
     object_, saved = where.objects[item.shard], item.saved
-    if saved.transforms:
-        raise FormatError(
-            f"item {quoted(item.name)} went through {quoted(', '.join(saved.transforms))} when it was saved, which is"
-            " not undone here",
-            uri=object_.uri,
-            hint="Load it with torch's own FsspecReader, or save the checkpoint without extensions",
-        )
+    check_transforms(item.name, saved.transforms, object_.uri)
     end = saved.offset + saved.length
     if end > object_.size_bytes:
         raise TruncatedError(
