@@ -7,13 +7,13 @@ libraries of the clouds use ``HTTP_PROXY`` all the same, unless ``NO_PROXY`` nam
 from __future__ import annotations
 
 import ipaddress
-import os
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from streamer.backends.private_names.azure import identity_of, ignore_environment, transport_of_identity
 from streamer.backends.private_names.botocore import use_no_proxy
+from streamer.core.secrets.environment import variable
 
 __all__ = ["ask_aws_directly", "ask_azure_directly", "is_metadata_host", "is_metadata_url"]
 
@@ -53,7 +53,7 @@ def is_metadata_host(host: str) -> bool:
     """
     if host.rstrip(".").lower() in GOOGLE_HOSTS:
         return True
-    named = (os.environ.get(name) for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"))
+    named = (variable(name) for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"))
     if any(host == urlsplit(f"//{each}").hostname for each in named if each):
         return True
     with suppress(ValueError):
@@ -61,15 +61,15 @@ def is_metadata_host(host: str) -> bool:
     return False
 
 
-def ask_aws_directly(session: Any) -> None:
-    """Make a session of botocore, before it makes a client, send requests to EC2's metadata server without a proxy.
+def ask_aws_directly(chain: Any) -> None:
+    """Make botocore's chain of providers of credentials ask EC2's metadata server without a proxy.
 
     Those to the metadata servers of containers never take one.
     """
     from botocore.exceptions import UnknownCredentialError  # noqa: PLC0415  only S3 needs it
 
     with suppress(UnknownCredentialError):
-        use_no_proxy(session.get_component("credential_provider").get_provider("iam-role"))
+        use_no_proxy(chain.get_provider("iam-role"))
 
 
 def ask_azure_directly(credential: Any) -> None:

@@ -17,6 +17,7 @@ from streamer.core.collector import collector_paused
 from streamer.core.discovery.entry_points import name_of, normalized
 from streamer.core.errors import OptionError, StreamerError, UnknownSchemeError
 from streamer.core.options.limits import Limits
+from streamer.core.secrets.environment import blank_variables
 from streamer.core.secrets.options import plain
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import (
@@ -46,6 +47,12 @@ __all__ = [
     "source_kind",
     "version_of",
 ]
+
+# Libraries of storages read these while they are imported, and some fail for a blank one.
+OF_LIBRARIES = (
+    *("DEFAULT_GCSFS_CONCURRENCY", "GCSFS_DEBUG", "S3FS_LOGGING_LEVEL"),
+    *("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"),
+)
 
 FALLBACK = "streamer.backends.fsspec.store"
 
@@ -134,7 +141,9 @@ def _hooks(point: EntryPoint, scheme: str) -> Any:
     except BaseException as error:  # a script ends with SystemExit when it is imported
         if is_builtin(point) and isinstance(error, ImportError):
             raise _lacking(point, scheme, error) from error
-        raise _plugin(point, scheme).error(f"cannot be imported ({description_of(error)})") from error
+        blank = blank_variables(OF_LIBRARIES) if is_builtin(point) else []
+        hint = f"; some libraries cannot be imported with a blank variable: unset {', '.join(blank)}" if blank else ""
+        raise _plugin(point, scheme).error(f"cannot be imported ({description_of(error)}{hint})") from error
     try:
         manager.register(module)
         manager.check_pending()

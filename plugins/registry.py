@@ -23,6 +23,7 @@ from streamer.core.discovery.entry_points import ALLOWED, entry_points_of, is_al
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError, UsageError
 from streamer.core.options.arguments import check_file_system, check_letters, check_storage_options, check_uri
 from streamer.core.options.limits import Limits
+from streamer.core.secrets.environment import variable
 from streamer.core.secrets.options import SecretOptions, hidden, plain
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import PROJECT_NAME, Store
@@ -119,7 +120,7 @@ def enabled(entry_points: Iterable[EntryPoint] | None = None, uris: Iterable[str
         entry_points: Entry points to choose from, instead of the installed ones.
         uris: The URIs that are being loaded: files there are not installed.
     """
-    disabled = {normalized(name) for name in os.environ.get(DISABLED, "").split(",")} - {""}
+    disabled = {normalized(name) for name in (variable(DISABLED) or "").split(",")} - {""}
     points = entry_points_of(GROUP, map(folder_of, uris)) if entry_points is None else entry_points
     # The name of a distribution is in its metadata, which takes half a millisecond to read: not for nothing.
     return [point for point in points if not disabled or normalized(distribution_of(point)) not in disabled]

@@ -28,6 +28,7 @@ from streamer.backends.azure.errors import (
     is_transient,
     raise_storage_error,
 )
+from streamer.backends.azure.file_system import AzureFileSystem
 from streamer.backends.azure.options import filled_options
 from streamer.backends.azure.urls import AzureUrl
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes, answer_times
@@ -39,7 +40,7 @@ from streamer.backends.metadata_servers import ask_azure_directly
 from streamer.backends.private_names.azure import transport_of_service
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.trust import trust_in
 
@@ -100,9 +101,9 @@ class AzureClient:
 
     def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        options = filled_options(url, storage_options, SecretOptions(os.environ))
+        options = filled_options(url, storage_options, set_variables())
         try:
-            self._fs = shared(self, AzureBlobFileSystem, options, _close)
+            self._fs = shared(self, AzureFileSystem, options, _close)
         except Exception as error:
             raise OptionError(
                 f"adlfs refuses the storage options: {type(error).__name__}",
@@ -121,8 +122,7 @@ class AzureClient:
         retries = options.get("retry_total")
         self._most_attempts = ATTEMPTS if retries is None else 1 + int(retries)
         self._times = answer_times(limits, options.get("read_timeout"))
-        ca_file = self.ca_file or os.environ.get("SSL_CERT_FILE")
-        self._request_options = _request_options(options, ca_file, self._times)
+        self._request_options = _request_options(options, self.ca_file, self._times)
 
     def call(self, send: _Send[_Answer], uri: str, container: str) -> _Answer:
         """Await ``send(service_client, request_options)``, and again after a transient failure.
@@ -267,9 +267,8 @@ def _request_options(options: Mapping[str, Any], ca_file: str | None, times: Ans
         "connection_timeout": options.get("connection_timeout") or times.connect_s,
         "read_timeout": options.get("read_timeout") or times.silence_s,
     }
-    if ca_file:
-        # An argument of aiohttp: `connection_verify` would make a context, and so a connection, for each request.
-        chosen["ssl"] = trust_in(ca_file)
+    # An argument of aiohttp: `connection_verify` would make a context, and so a connection, for each request.
+    chosen["ssl"] = trust_in(ca_file or "")
     if options.get("proxies"):
         chosen["proxies"] = dict(options["proxies"])
     return chosen

@@ -20,6 +20,7 @@ from streamer.backends.fsspec.options import configured_options, names_of_argume
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import OptionError
 from streamer.core.quoting import quoted
+from streamer.core.secrets.environment import blank_variables
 from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["filled_options"]
@@ -65,12 +66,21 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
     _fill_account(options, url)
     if not _has_credentials(options, environment):
         options["anon"] = url.is_https  # said also where it is False: older adlfs then asks without a login
+    _fill_blanks(options)
     connection = _connection_string(options, url, environment)
     if connection is not None:
         options["connection_string"] = connection
     else:
         _check_connection_string(named, options, environment)
     return options
+
+
+def _fill_blanks(options: SecretOptions) -> None:
+    """Give what adlfs and its login read from blank variables otherwise; an old adlfs takes one for "anonymous"."""
+    if options.get("anon") is None and blank_variables(["AZURE_STORAGE_ANON"]):
+        options["anon"] = False
+    if blank_variables(["AZURE_AUTHORITY_HOST"]):
+        options["authority"] = "login.microsoftonline.com"
 
 
 def _connection_string(options: Mapping[str, Any], url: AzureUrl, environment: Mapping[str, str]) -> str | None:

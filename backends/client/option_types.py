@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import aiohttp
 
 from streamer.core.errors import OptionError
+from streamer.core.secrets.environment import is_blank
 
 __all__ = [
     "ANY_NAME",
@@ -74,6 +75,8 @@ def check_types(options: Mapping[str, Any], kinds: Kinds, within: str = "") -> N
             check_types(options[name], kind, label)
         elif isinstance(options[name], str) and not is_sendable(options[name]):
             raise OptionError(f"The option {label} is no text: it holds half a character")
+        elif kind is CA_FILE and is_blank(options[name]):  # some libraries take that for "do not verify"
+            raise OptionError(f"The option {label} is blank", hint=f"Leave it out, or give {words}")
 
 
 def is_sendable(text: str) -> bool:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed has the first two
 
 from streamer.backends.client.error_rows import ErrorRow
 from streamer.backends.client.logins import login_of
 from streamer.core.errors import CredentialsError, HttpStatusError, OptionError, StorageError
+from streamer.core.secrets.environment import blank_variables, variable
 
-__all__ = ["check_proxy", "environment_proxy", "named_proxy", "refusal_of_proxy"]
+__all__ = ["check_proxy", "environment_proxy", "hides_proxies", "named_proxy", "refusal_of_proxy"]
 
 
 def environment_proxy(url: str) -> str | None:
@@ -26,15 +27,30 @@ def environment_proxy(url: str) -> str | None:
         OptionError: it is a SOCKS proxy.
     """
     place = urlsplit(url)
-    if proxy_bypass(place.hostname or ""):
+    hidden = _hidden_by_blanks()
+    proxies = {**getproxies(), **hidden}
+    host = place.hostname or ""
+    if proxy_bypass_environment(host, proxies) if "no" in hidden else proxy_bypass(host):
         return None
-    proxies = getproxies()
     proxy = proxies.get(place.scheme)
     if proxy:
         check_proxy(proxy)
     elif not _is_of_socks(proxies.get("all", "")):  # such a one is often meant for other programs
         proxy = proxies.get("all")
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+
+
+def hides_proxies() -> bool:
+    """Whether Python overlooks a proxy of the environment because of a blank variable."""
+    return bool(_hidden_by_blanks())
+
+
+def _hidden_by_blanks() -> dict[str, str]:
+    """Return the proxies whose variables Python overlooks: for it, a blank ``https_proxy`` hides ``HTTPS_PROXY``."""
+    is_of_web_server = variable("REQUEST_METHOD") is not None  # then HTTP_PROXY is what a client has sent
+    schemes = [each for each in ("http", "https", "all", "no") if not (each == "http" and is_of_web_server)]
+    blank = [name.removesuffix("_proxy") for name in blank_variables(f"{scheme}_proxy" for scheme in schemes)]
+    return {scheme: proxy for scheme in blank if (proxy := variable(f"{scheme.upper()}_PROXY"))}
 
 
 def check_proxy(proxy: str) -> None:

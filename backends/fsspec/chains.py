@@ -1,19 +1,22 @@
-"""Makes the HTTP file systems in a chained URL (``zip://a::https://host/b``) follow our rules of redirects.
+"""Makes the file systems in a chained URL (``zip://a::https://host/b``) follow our rules.
 
-Guarantees: every ``http(s)://`` file system that fsspec makes for a chain and its options uses `http_sessions`: for a
-link of the chain, or for the ``target_protocol``, ``remote_protocol`` or ``fo`` in the options. Files of references
+Guarantees: every ``http(s)://`` file system that fsspec makes for a chain and its options uses `http_sessions`, and so
+follows our rules of redirects: for a link of the chain, or for the ``target_protocol``, ``remote_protocol`` or ``fo``
+in the options. Those of S3 and the Hub take a blank variable for an unset one (`login_options`). Files of references
 (``reference://``) may name hosts themselves; their ``remote_protocol`` is required.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import fsspec
 from fsspec import AbstractFileSystem
 
 from streamer.backends.fsspec.http_sessions import with_guarded_sessions
+from streamer.backends.fsspec.login_options import LOGINS, with_login
 from streamer.core.secrets.options import SecretOptions, plain
 
 __all__ = ["reason_for_missing", "with_guarded_links"]
@@ -36,14 +39,14 @@ def with_guarded_links(uri: str, options: Mapping[str, Any]) -> SecretOptions:
     own = SecretOptions(options)
     for link in links:
         scheme = _scheme_of(link)
-        if cls := _http_class(scheme):
-            own[scheme] = with_guarded_sessions(cls, link, own.get(scheme) or {})
+        if rules := _rules_of(scheme):
+            own[scheme] = rules(link, own.get(scheme) or {})
     for name in own:
         if isinstance(own[name], Mapping):
             own[name] = _with_guarded_targets(own[name])
-    if cls := _http_class(_scheme_of(first)):  # the URL may be an option of another file system
+    if rules := _rules_of(_scheme_of(first)):  # the URL may be an option of another file system
         of_scheme = own.pop(_scheme_of(first), None) or {}
-        return with_guarded_sessions(cls, first, SecretOptions({**of_scheme, **own}))
+        return rules(first, SecretOptions({**of_scheme, **own}))
     return _with_guarded_targets(own)
 
 
@@ -75,8 +78,8 @@ def _with_guarded_targets(options: Mapping[str, Any]) -> SecretOptions:
         of_target = own.get(name) or {}
         if not isinstance(of_target, Mapping):  # fsspec raises an error
             continue
-        if cls := _http_class(own.get(name_of_protocol)):
-            own[name] = with_guarded_sessions(cls, url if isinstance(url, str) else "", of_target)
+        if rules := _rules_of(own.get(name_of_protocol)):
+            own[name] = rules(url if isinstance(url, str) else "", of_target)
         elif isinstance(url, str) and (guarded := with_guarded_links(url, of_target)):
             own[name] = guarded
     return own
@@ -84,6 +87,13 @@ def _with_guarded_targets(options: Mapping[str, Any]) -> SecretOptions:
 
 def _scheme_of(link: str) -> str:
     return str(link.partition("://")[0])
+
+
+def _rules_of(scheme: Any) -> Callable[[str, Mapping[str, Any]], SecretOptions] | None:
+    """Return what completes the URL and options of a scheme; None for one without rules."""
+    if cls := _http_class(scheme):
+        return partial(with_guarded_sessions, cls)
+    return with_login(scheme) if scheme in LOGINS else None
 
 
 def _http_class(scheme: Any) -> type[AbstractFileSystem] | None:

@@ -26,9 +26,11 @@ from streamer.core.errors import (
     RedirectError,
     StorageError,
     StreamerError,
+    TlsError,
     TransferTimeoutError,
     UnknownSchemeError,
 )
+from streamer.core.store.certificates import is_untrusted
 
 __all__ = ["raise_opening_error", "raise_storage_error"]
 
@@ -53,6 +55,9 @@ _STATUSES: dict[int, ErrorRow[StorageError]] = {
 
 _LOGIN_REFUSED = ErrorRow(CredentialsError, "The storage does not accept the user, password or key", _CHECK_LOGIN)
 
+_TLS_FAILED = ErrorRow(
+    TlsError, "The TLS handshake with the storage failed", "For a private CA: SSL_CERT_FILE=/path/ca.pem, or an option"
+)
 _CHECK_ARCHIVE = "Check its name, and download or upload it again"
 
 # By name, as their libraries need not be installed: of archives, paramiko's and smbprotocol's, then botocore's.
@@ -134,6 +139,8 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
         return refused
     if isinstance(error, RedirectError):  # one of ours, raised inside of fsspec's client
         return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
+    if is_untrusted(error) or type(error).__name__ == "SSLError":
+        return _TLS_FAILED.error(uri, byte_range=byte_range)
     if is_unknown_host(error):
         return unknown_host(error, uri, _CHECK_NETWORK, byte_range=byte_range)
     status = getattr(error, "status", None)  # aiohttp's

@@ -22,9 +22,11 @@ from streamer.backends.client.tls_options import check_tls_is_verified
 from streamer.backends.fsspec.options import configured_options
 from streamer.core.errors import OptionError, RedirectError
 from streamer.core.options.limits import Limits
+from streamer.core.secrets.environment import blank_variables
 from streamer.core.secrets.options import SecretOptions, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.trust import trust_in
 
 if TYPE_CHECKING:
     import aiohttp
@@ -61,6 +63,8 @@ class GuardedSessions:
         # aiohttp's own ends a silent download after five minutes, and a large one as well.
         times = aiohttp.ClientTimeout(total=None, connect=LIMITS.connect_timeout_s, sock_read=SILENCE_S)
         options.setdefault("timeout", times)
+        if self.make is None and blank_variables(["SSL_CERT_FILE"]):  # which OpenSSL takes at its word
+            options.setdefault("connector", aiohttp.TCPConnector(ssl=trust_in()))
         session = aiohttp.ClientSession(**options) if self.make is None else await self.make(**options)
         trace = aiohttp.TraceConfig()
         trace.on_request_redirect.append(partial(_check_redirect, self))

@@ -8,6 +8,7 @@ connector, a login), which they might close with themselves.
 from __future__ import annotations
 
 import asyncio
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -20,7 +21,7 @@ from streamer.backends.fsspec.instances import INSTANCES, Instance
 from streamer.backends.private_names.fsspec import forget_instance, kept_instances, vars_of
 from streamer.backends.private_names.python import detach_finalizers
 
-__all__ = ["InstanceSnapshot"]
+__all__ = ["InstanceSnapshot", "layers"]
 
 _PLAIN = (str, bytes, int, float, type(None), PurePath)
 
@@ -37,23 +38,23 @@ class InstanceSnapshot:
         if INSTANCES.use(user, key) is not None:  # made for an earlier load
             return
         before = {id(each) for each in self._before}
-        new = [each for each in _layers(fs) if id(each) not in before]
+        new = [each for each in layers(fs) if id(each) not in before]
         options = [(vars_of(each).get("storage_args"), vars_of(each).get("storage_options")) for each in new]
         if new and new[0] is fs and _is_plain(options):
             INSTANCES.add(user, Instance(key, fs, lambda: _forget(new)))
 
 
-def _layers(fs: Any) -> Iterator[AbstractFileSystem]:
+def layers(fs: Any) -> Iterator[AbstractFileSystem]:
     """Give a file system and those under it: the target of a cache, the one that holds an archive."""
     if not isinstance(fs, AbstractFileSystem):
         return
     yield fs
     own = vars_of(fs)
-    yield from _layers(own.get("fs"))
-    yield from _layers(getattr(own.get("of"), "fs", None))
+    yield from layers(own.get("fs"))
+    yield from layers(getattr(own.get("of"), "fs", None))
     for each in (own.get("fss") or {}).values():
         if each is not fs:
-            yield from _layers(each)
+            yield from layers(each)
 
 
 def _is_plain(value: Any) -> bool:
@@ -64,7 +65,12 @@ def _is_plain(value: Any) -> bool:
         return all(_is_plain(each) for each in value)
     if isinstance(value, GuardedSessions):
         return value.make is None
-    return isinstance(value, _PLAIN)
+    return isinstance(value, _PLAIN) or _is_own_session(value)
+
+
+def _is_own_session(value: Any) -> bool:
+    module = sys.modules.get("streamer.backends.aws_sessions")  # which needs s3fs
+    return module is not None and isinstance(value, module.EnvironmentSession)
 
 
 def _forget(instances: list[AbstractFileSystem]) -> None:

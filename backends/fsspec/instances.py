@@ -19,7 +19,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from streamer.backends.fsspec.login_state import login_state
+from streamer.backends.login_state import login_state
 from streamer.backends.private_names.python import detach_finalizers
 from streamer.core.secrets.options import SecretOptions, plain
 

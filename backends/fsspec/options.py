@@ -14,6 +14,7 @@ from fsspec import AbstractFileSystem
 from fsspec.config import apply_config
 
 from streamer.core.errors import OptionError
+from streamer.core.secrets.environment import is_blank
 from streamer.core.secrets.options import SecretOptions, plain
 
 __all__ = ["configured_options", "names_of_arguments"]
@@ -26,6 +27,8 @@ def configured_options(cls: type[AbstractFileSystem], storage_options: Mapping[s
         OptionError: ``asynchronous=True``; such an instance belongs to an event loop of the caller's.
     """
     options = SecretOptions(apply_config(cls, plain(storage_options)))
+    for name in [name for name in options if name not in storage_options and is_blank(options[name])]:
+        del options[name]  # as of FSSPEC_S3_KEY=
     if options.get("asynchronous"):
         raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     return options

@@ -20,6 +20,7 @@ from streamer.backends.fsspec.chains import reason_for_missing, with_guarded_lin
 from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_error
 from streamer.backends.fsspec.info import fresh_info, size_of, version_of
 from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
+from streamer.backends.fsspec.login_options import check_instance
 from streamer.backends.fsspec.reads import source_of
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.discovery.entry_points import refuse_accidental
@@ -103,6 +104,7 @@ class FsspecStore:
         snapshot, original = InstanceSnapshot(), fs
         if getattr(fs, "asynchronous", False):
             fs = type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": False})
+        check_instance(fs)
         path = hidden_part(path_of(fs, str(uri)), uri)
         store = _class_for(fs)(fs, path, uri if "://" in uri else str(fs.unstrip_protocol(str(path))))
         if fs is not original:

@@ -9,7 +9,6 @@ times over a minute, and renew tokens on the event loop that all file systems sh
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -37,6 +36,7 @@ from streamer.backends.private_names.gcsfs import open_session, shows_certificat
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
+from streamer.core.secrets.environment import blank_variables, set_variables
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.secrets.urls import hidden_uri
@@ -74,7 +74,7 @@ class GcsClient:
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        options = filled_options(storage_options, SecretOptions(os.environ))
+        options = filled_options(storage_options, set_variables())
         options["session_kwargs"] = {"response_class": BoundedResponse, **(options.get("session_kwargs") or {})}
         self._fs: GcsFileSystem = shared(self, GcsFileSystem, options, _close)
         self.endpoint = self._location = self._fs.base.removesuffix("/storage/v1/").rstrip("/")
@@ -178,9 +178,8 @@ class GcsClient:
 
     def _environment_trust(self) -> dict[str, Any]:
         """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp reads it only when it is imported."""
-        ca_file = os.environ.get("SSL_CERT_FILE")
         has_own = "connector" in self._session_options or shows_certificate(self._fs)
-        return {"ssl": trust_in(ca_file)} if ca_file and not has_own else {}
+        return {} if has_own or not self._location.startswith("https://") else {"ssl": trust_in()}
 
     def _environment_proxy(self) -> dict[str, Any]:
         """Obey ``HTTPS_PROXY``, where the user's session names no proxy itself."""
@@ -219,6 +218,8 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     if not options.get("endpoint_url") and emulator not in ("", "default"):
         options["endpoint_url"] = emulator if "://" in emulator else f"http://{emulator}"
         options["token"] = EMULATOR if options.get("token") is None else options["token"]
+    if not options.get("endpoint_url") and blank_variables(["GOOGLE_CLOUD_UNIVERSE_DOMAIN"]):
+        options["endpoint_url"] = "https://storage.googleapis.com"  # gcsfs takes a blank one at its word
     if options.get("token") is None and environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
         options["key_file"] = environment["GOOGLE_APPLICATION_CREDENTIALS"]
     if _looks_like_a_path(options.get("token")):

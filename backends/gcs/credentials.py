@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timezone
@@ -26,6 +27,7 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import Request
 
 from streamer.backends.metadata_servers import is_metadata_url
+from streamer.core.secrets.environment import blank_variables, variable
 from streamer.core.secrets.options import SecretOptions, plain
 
 __all__ = ["EMULATOR", "Bearer", "GcsFileSystem", "bearer_of"]
@@ -33,6 +35,7 @@ __all__ = ["EMULATOR", "Bearer", "GcsFileSystem", "bearer_of"]
 TOKEN_TIMEOUT_S = 15  # google-auth itself waits 120 s, three times
 METHODS = ("anon", "browser", "cache", "cloud", "google_default")  # values of gcsfs's option `token`
 EMULATOR = "emulator"  # and one of ours: anonymous because requests go to an emulator, not because the user said so
+SAVED_LOGIN = "application_default_credentials.json"  # where `gcloud auth application-default login` puts it
 SCOPE = "https://www.googleapis.com/auth/devstorage."
 
 
@@ -98,7 +101,7 @@ class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
         self, named: str | None, access: str, options: Mapping[str, Any]
     ) -> tuple[Any, str | None]:
         try:
-            credentials, project = google.auth.default(scopes=[SCOPE + access], request=_token_request())
+            credentials, project = _googles_default([SCOPE + access])
         except DefaultCredentialsError:
             # Named credentials that cannot be used are an error; without them the load would go on anonymously.
             if named:
@@ -108,6 +111,23 @@ class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
         cached = _cached_credentials(options, access)
         self.why_anonymous = "none found" if cached is None else None
         return cached or "anon", None
+
+
+def _googles_default(scopes: list[str]) -> tuple[Any, str | None]:
+    """Find Google's default credentials; a blank ``CLOUDSDK_CONFIG`` is not the working directory."""
+    request: Any = _token_request()
+    find: Any = google.auth.default
+    if blank_variables(["CLOUDSDK_CONFIG"]) and not variable("GOOGLE_APPLICATION_CREDENTIALS"):
+        saved = os.path.expanduser(f"~/.config/gcloud/{SAVED_LOGIN}")
+        if os.path.isfile(saved):
+            find = partial(google.auth.load_credentials_from_file, saved)
+        elif os.path.exists(SAVED_LOGIN):
+            reason = "unset CLOUDSDK_CONFIG: for a blank one, a file of the working directory counts"
+            raise DefaultCredentialsError(reason)  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of strangers' files; this is the user's own login
+        found: tuple[Any, str | None] = find(scopes=scopes, request=request)
+    return found
 
 
 def bearer_of(fs: GcsFileSystem, refused: str | None = None) -> Bearer:
@@ -152,18 +172,20 @@ def _expiry_s(credentials: Any) -> float | None:
 class _TokenSession(requests.Session):
     def merge_environment_settings(self, url: Any, *settings: Any, **named: Any) -> Any:
         merged = super().merge_environment_settings(url, *settings, **named)
+        merged["verify"] = merged["verify"] or self.verify or True  # old releases take a blank variable for "no checks"
         return {**merged, "proxies": {}} if is_metadata_url(str(url)) else merged
 
 
 def _token_request() -> Any:
     request = Request(_TokenSession())
-    if os.environ.get("SSL_CERT_FILE"):
-        request.session.verify = os.environ["SSL_CERT_FILE"]  # REQUESTS_CA_BUNDLE still wins
+    ca_file = variable("SSL_CERT_FILE")
+    if ca_file:
+        request.session.verify = ca_file  # REQUESTS_CA_BUNDLE still wins
     return partial(request, timeout=TOKEN_TIMEOUT_S)
 
 
 def _cached_credentials(options: Mapping[str, Any], access: str) -> Any:
     """Return the credentials that gcsfs has cached after a login in a browser, for this access or full control."""
-    project = options.get("project") or os.environ.get("GCSFS_DEFAULT_PROJECT", "")
+    project = options.get("project") or variable("GCSFS_DEFAULT_PROJECT") or ""
     tokens = GoogleCredentials.tokens
     return tokens.get((project, access)) or tokens.get((project, "full_control"))

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name
 
 from streamer.backends.hf.paths import COMMIT, HfPath
+from streamer.backends.hub_variables import hub_cache
 from streamer.backends.posix.links import followed
 
 __all__ = ["cached_commit", "cached_file", "cached_files", "cached_folders", "cached_sha256", "is_offline"]
@@ -27,7 +28,9 @@ def is_offline() -> bool:
 
 def cached_file(place: HfPath, commit: str, path: str) -> str | None:
     """Return the path of a file of a commit, or None where it is not cached."""
-    cached = huggingface_hub.try_to_load_from_cache(place.repository, path, revision=commit, repo_type=place.kind)
+    cached = huggingface_hub.try_to_load_from_cache(
+        place.repository, path, cache_dir=hub_cache(), revision=commit, repo_type=place.kind
+    )
     return cached if isinstance(cached, str) and os.path.isfile(cached) else None
 
 
@@ -69,4 +72,4 @@ def cached_folders(place: HfPath, commit: str, folder: str) -> list[str]:
 
 
 def _folder(place: HfPath) -> Path:
-    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=place.repository, repo_type=place.kind)
+    return Path(hub_cache()) / repo_folder_name(repo_id=place.repository, repo_type=place.kind)

@@ -7,13 +7,12 @@ huggingface_hub finds token and endpoint; its requests are not used, as some hav
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from huggingface_hub import constants, get_token
+from huggingface_hub import constants
 
 from streamer.backends.client.bounded_answers import body_of
 from streamer.backends.client.option_types import TEXT, check_types, is_sendable
@@ -26,6 +25,7 @@ from streamer.backends.http.access import access_of, merged_options
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import raise_connection_error
 from streamer.backends.http.probe import Probe, probe_object
+from streamer.backends.hub_variables import hub_endpoint, saved_token
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
@@ -158,9 +158,7 @@ def _check_names(storage_options: Mapping[str, Any]) -> None:
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:
-    endpoint: str = hidden_uri(
-        (options.get("endpoint") or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
-    )
+    endpoint: str = hidden_uri((options.get("endpoint") or hub_endpoint()).rstrip("/"))
     try:
         scheme, host, _ = origin_of(endpoint)
     except ValueError:  # a malformed address or port
@@ -177,7 +175,7 @@ def _token_headers(options: Mapping[str, Any]) -> dict[str, str]:
     option = options.get("token")
     if option is False or (option is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN):
         return {}
-    token = option if isinstance(option, str) else get_token()
+    token = option if isinstance(option, str) else saved_token()
     if option is True and token is None:
         raise CredentialsError("There is no saved login of the Hub", hint="Set HF_TOKEN, or run `hf auth login`")
     note_credential(token)

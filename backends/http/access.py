@@ -26,6 +26,7 @@ from streamer.backends.http.header_faults import fault_of
 from streamer.backends.http.option_kinds import check_options
 from streamer.backends.option_names import OF_FSSPEC
 from streamer.core.errors import OptionError
+from streamer.core.secrets.environment import is_blank, variable
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.trust import trust_in
@@ -157,7 +158,7 @@ def _login_in(url: str) -> tuple[str, str] | None:
 
 def _netrc_login(url: str) -> tuple[str, str] | None:
     try:
-        entry = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).hostname or "")
+        entry = netrc.netrc(variable("NETRC")).authenticators(urlsplit(url).hostname or "")
     except (OSError, netrc.NetrcParseError):
         return None
     return (entry[0], entry[2] or "") if entry else None
@@ -174,7 +175,7 @@ def _cookie_headers(source: Mapping[str, Any]) -> dict[str, str]:
 def _ca_file(verify: Any) -> str | None:
     if verify in (None, True):
         return None
-    if not isinstance(verify, (str, os.PathLike)) or not os.fspath(verify):
+    if not isinstance(verify, (str, os.PathLike)) or is_blank(os.fspath(verify)):
         raise OptionError("verify must name a PEM file with the certificates to trust")
     trust_in(os.fspath(verify))  # says what is wrong with it
     return os.fspath(verify)

@@ -6,7 +6,6 @@ credentials need its signatures.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ from streamer.backends.blob_urls import CREDENTIAL_OPTIONS, has_sas, is_blob_url
 from streamer.backends.extras import install_hint
 from streamer.core.errors import UnknownSchemeError
 from streamer.core.options.limits import Limits
+from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import Store
 
@@ -39,9 +39,7 @@ def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str,
     parts = urlsplit(uri)
     if not parts.path.endswith(_FILES) or any(letter in parts.path for letter in "*["):
         return True  # a folder, or a pattern in one
-    names = list(
-        os.environ if environment is None else environment
-    )  # values would be in a frame, which a traceback shows
+    names = list(set_variables() if environment is None else environment)  # values would be shown by a traceback
     has_credentials = any(name.startswith("AZURE_STORAGE_") or name == "AZURE_CLIENT_ID" for name in names)
     return has_credentials and not has_sas(parts.query)
 

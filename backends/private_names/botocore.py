@@ -5,10 +5,17 @@ Tried with botocore 1.34.131 to 1.43.117 and aiobotocore 2.13.1 to 3.10.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["change_before_signing", "replace_sessions", "request_signer", "use_no_proxy"]
+__all__ = [
+    "change_before_signing",
+    "change_credential_provider",
+    "give_environment",
+    "replace_sessions",
+    "request_signer",
+    "use_no_proxy",
+]
 
 
 def replace_sessions(client: Any, wrap: Callable[[Any], Any]) -> None:
@@ -44,3 +51,22 @@ def use_no_proxy(provider: Any) -> None:
     """Have the provider of EC2's credentials (``iam-role``) ask the metadata server itself."""
     fetcher = provider._role_fetcher
     fetcher._session = type(fetcher._session)(timeout=fetcher._timeout, proxies={})
+
+
+def change_credential_provider(session: Any, change: Callable[[Any], Any]) -> None:
+    """Have a session use what `change` makes of its chain of providers, when it needs that for the first time."""
+    session._components.lazy_register_component(
+        "credential_provider", lambda: change(session._create_credential_resolver())
+    )
+
+
+def give_environment(chain: Any, environment: Mapping[str, str]) -> None:
+    """Have the providers of a chain read another environment than ``os.environ``."""
+    for provider in chain.providers:
+        if hasattr(provider, "environ"):
+            provider.environ = environment
+        if hasattr(provider, "_environ"):
+            provider._environ = environment
+        of_role = getattr(provider, "_get_env_config", None)  # the one provider that has no attribute for it
+        if of_role is not None:
+            provider._get_env_config = lambda key, of_role=of_role: (of_role(key) or "").strip() or None

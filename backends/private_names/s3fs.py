@@ -1,4 +1,4 @@
-"""s3fs: what closes its clients, and whose its session is.
+"""s3fs: what closes its clients, whose its session is, and whether a client that it has made verifies TLS.
 
 Tried with s3fs 2024.6.0 to 2026.9.0.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from s3fs import S3FileSystem
 
-__all__ = ["client_creator", "give_session"]
+__all__ = ["client_creator", "give_session", "is_connected", "verifies_tls"]
 
 
 def client_creator(fs: S3FileSystem) -> Any:
@@ -20,3 +20,15 @@ def client_creator(fs: S3FileSystem) -> Any:
 def give_session(fs: S3FileSystem, session: Any) -> None:
     """Give a file system a session that it does not replace by one of its own when it connects again."""
     fs.session, fs._session_is_owned = session, False
+
+
+def is_connected(fs: S3FileSystem) -> bool:
+    """Tell whether a file system has made its client."""
+    return fs._s3 is not None
+
+
+def verifies_tls(fs: S3FileSystem) -> bool:
+    """Tell whether the client of a file system compares certificates, where it speaks TLS; True before it is made."""
+    if fs._s3 is None or not str(fs._s3.meta.endpoint_url).lower().startswith("https:"):
+        return True
+    return bool(getattr(fs._s3._endpoint.http_session, "_verify", True))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from streamer.core.secrets.environment import variable
+
 __all__ = ["ca_file_of"]
 
 
@@ -21,5 +23,7 @@ def ca_file_of(verify: object, environment: Mapping[str, str], configured: str |
     """
     if isinstance(verify, (str, os.PathLike)) and os.fspath(verify):
         return os.fspath(verify)
-    names = ("AWS_CA_BUNDLE", "SSL_CERT_FILE")
-    return next(filter(None, (*map(environment.get, names), configured, environment.get("REQUESTS_CA_BUNDLE"))), None)
+    aws, ours, requests = (
+        variable(name, environment) for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+    )
+    return aws or ours or configured or requests

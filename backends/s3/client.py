@@ -20,25 +20,24 @@ from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, 
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
+from streamer.backends.aws_sessions import EnvironmentSession
 from streamer.backends.client.bounded_answers import TooSlowError, allowing
 from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.unreachable import is_unknown_host
 from streamer.backends.fsspec.instances import shared
-from streamer.backends.metadata_servers import ask_aws_directly
 from streamer.backends.private_names.botocore import request_signer
 from streamer.backends.private_names.s3fs import client_creator, give_session
-from streamer.backends.s3.ca_files import ca_file_of
 from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_foreign_listings
 from streamer.backends.s3.options import check_trust, endpoint_of, fill_times, filled_options
 from streamer.backends.s3.presigning import hold_to_region, presigned_get, template_of
 from streamer.backends.s3.redirects import follow_no_redirects
-from streamer.backends.s3.sessions import new_session
 from streamer.backends.s3.url_template import UrlTemplate
 from streamer.core.collector import collector_paused
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
+from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.certificates import is_untrusted
@@ -64,7 +63,7 @@ class S3Client:
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        environment = SecretOptions(os.environ)
+        environment = set_variables()
         options = filled_options(storage_options, environment)
         check_trust(options, environment)
         self._times = fill_times(options, limits)
@@ -115,8 +114,8 @@ class S3Client:
 
     def ca_file(self) -> str | None:
         """Return the certificates this client trusts, or None for the system's."""
-        verify, configured = self._fs.client_kwargs.get("verify"), self._fs.session.get_config_variable("ca_bundle")
-        return ca_file_of(verify, os.environ, configured)
+        named = self._fs.client_kwargs.get("verify") or self._fs.session.get_config_variable("ca_bundle")
+        return os.fspath(named) if isinstance(named, (str, os.PathLike)) else None
 
     def proxy(self, url: str) -> str | None:
         """Return the proxy that ``config_kwargs`` names for the scheme of this URL."""
@@ -164,9 +163,7 @@ class S3Client:
         is_first = self._fs.session is None
         with collector_paused() if is_first else nullcontext():  # it reads thousands of objects from JSON files
             if is_first:  # and the options hold no session
-                give_session(self._fs, new_session(SecretOptions(self._fs.kwargs)))
-                if not (self.is_anonymous or self._fs.key):
-                    ask_aws_directly(self._fs.session)
+                give_session(self._fs, EnvironmentSession(SecretOptions(self._fs.kwargs)))
             await self._fs.set_session()
             client = await self._fs.get_s3(bucket)
         if client not in self._prepared:  # each region has a client

@@ -17,12 +17,13 @@ from s3fs import S3FileSystem
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
-from streamer.backends.client.proxy import check_proxy, environment_proxy
+from streamer.backends.client.proxy import check_proxy, environment_proxy, hides_proxies
 from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
 from streamer.backends.s3.ca_files import ca_file_of
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
+from streamer.core.secrets.environment import is_blank
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.store.trust import trust_in
 
@@ -84,8 +85,15 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     for proxy in (proxies or {}).values():
         check_proxy(str(proxy))
     if not proxies:
-        environment_proxy(endpoint_of(options, environment) or _AMAZON)  # refuses one that cannot be used
+        _fill_proxy(options, endpoint_of(options, environment) or _AMAZON)
     return options
+
+
+def _fill_proxy(options: SecretOptions, endpoint: str) -> None:
+    """Name the proxy of the environment where botocore would overlook it; refuse one that cannot be used."""
+    proxy = environment_proxy(endpoint)
+    if proxy and hides_proxies():
+        options["config_kwargs"]["proxies"] = {endpoint.partition(":")[0]: proxy}
 
 
 def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
@@ -129,8 +137,11 @@ def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -
         )
     if client.get("verify") is True:  # which is the default, and to botocore that no variable counts
         del client["verify"]
-    if "verify" not in client and not environment.get("AWS_CA_BUNDLE") and environment.get("SSL_CERT_FILE"):
-        client["verify"] = environment["SSL_CERT_FILE"]  # as in the engine; botocore ignores it
+    session = options.get("session")
+    if session is not None and client.get("verify") is None:  # in ours, a blank variable names no certificates
+        configured = session.get_config_variable("ca_bundle")
+        named = configured if isinstance(configured, str) and not is_blank(configured) else None
+        client["verify"] = ca_file_of(None, environment, named) or True
     if _lacks_region(options, client, environment) and environment.get("AWS_REGION"):
         client["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
     return client

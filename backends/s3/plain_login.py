@@ -92,7 +92,7 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
 
     Args:
         storage_options: Arguments of `s3fs.S3FileSystem`.
-        environment: Of this process.
+        environment: Of this process, without blank variables.
 
     Returns:
         None where they have to be asked.
@@ -152,12 +152,12 @@ def _are_texts(options: Mapping[str, Any], names: frozenset[str]) -> bool:
 
 def _is_configured_otherwise(environment: Mapping[str, str]) -> bool:
     """Whether a variable, or fsspec's own configuration, may say more than is looked at here."""
-    for name, value in environment.items():
+    for name in environment:
         is_ours = name.startswith(("AWS_", "BOTO_", "FSSPEC_"))
-        if is_ours and (name not in _VARIABLES or not value):
+        if is_ours and name not in _VARIABLES:
             return True
         # Whether a proxy counts is not the same for libcurl and for Python: HTTP_PROXY, networks in NO_PROXY.
-        if value and name.lower() in _PROXIES:
+        if name.lower() in _PROXIES:
             return True
     if "fsspec" not in sys.modules and not os.path.isdir(os.path.expanduser("~/.config/fsspec")):
         return False

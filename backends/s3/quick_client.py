@@ -8,7 +8,6 @@ may read and not list, and s3fs takes 3 ms of the interpreter for each of a thou
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from streamer.backends.s3.plain_login import plain_login
 from streamer.backends.s3.plain_requests import PlainRequests
 from streamer.core.collector import collector_paused
 from streamer.core.options.limits import Limits
+from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.options import SecretOptions
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class QuickClient:
         self._limits = limits
         self._lock = threading.Lock()
         self._made: S3Client | None = None  # by the first that needs it, under the lock
-        login = plain_login(self._options, os.environ)
+        login = plain_login(self._options, set_variables())
         if login is None:
             self._plain = None
             client = self._full()

@@ -155,7 +155,7 @@ class Options:
         values: dict[str, Any] = {}
         for knob in fields(self):
             text = variable(f"STREAMER_{knob.name.upper()}", environment)
-            if text and getattr(self, knob.name) == knob.default:  # an empty one is unset, as in compose files
+            if text and getattr(self, knob.name) == knob.default:
                 values[knob.name] = _of_environment(knob.name, text, knob.metadata)
         return replace(self, **values)
 

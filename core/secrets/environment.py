@@ -1,14 +1,17 @@
-"""The secrets that the environment holds for clients of storages, and how one variable is read.
+"""The secrets that the environment holds for clients of storages, and how its variables are read.
 
-No frame of this package keeps ``os.environ`` in a local variable: a traceback with locals would show all of it.
+A blank variable counts as unset: build tools, charts and ``.env`` files leave ``AWS_CA_BUNDLE=`` where they have no
+value. No frame of this package keeps ``os.environ`` in a local variable: a traceback with locals would show all of it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["secrets_of_environment", "variable"]
+from streamer.core.secrets.options import SecretOptions
+
+__all__ = ["blank_variables", "is_blank", "secrets_of_environment", "set_variables", "variable"]
 
 # From these the clients of S3, Azure and the Hub read their credentials. Names of accounts and key ids are no secrets.
 CREDENTIALS = (
@@ -27,14 +30,30 @@ CREDENTIALS = (
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
 
+def is_blank(value: object) -> bool:
+    """Say whether a value is text without a letter, as a variable that was left without a value."""
+    return isinstance(value, str) and not value.strip()
+
+
 def variable(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Read one variable, of this process or of `environment`.
+    """Read one variable, of this process or of `environment`; None where it is unset or blank.
 
     Example:
-        >>> variable("HOME", {"HOME": "/root"})
-        '/root'
+        >>> variable("HOME", {"HOME": "/root"}), variable("HF_ENDPOINT", {"HF_ENDPOINT": ""})
+        ('/root', None)
     """
-    return os.environ.get(name) if environment is None else environment.get(name)
+    value = os.environ.get(name) if environment is None else environment.get(name)
+    return None if is_blank(value) else value
+
+
+def set_variables() -> SecretOptions:
+    """Return a copy of this process's environment without blank variables."""
+    return SecretOptions({name: value for name, value in os.environ.items() if not is_blank(value)})
+
+
+def blank_variables(names: Iterable[str]) -> list[str]:
+    """Name the variables among `names` that are in the environment and blank."""
+    return [name for name in names if is_blank(os.environ.get(name))]
 
 
 def secrets_of_environment() -> Iterator[str]:

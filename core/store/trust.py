@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from streamer.core.errors import OptionError
 from streamer.core.quoting import printable
+from streamer.core.secrets.environment import variable
 
 __all__ = ["default_ca_file", "trust_in"]
 
@@ -22,7 +23,7 @@ _BUNDLES = (
 
 def default_ca_file() -> str:
     """Give the PEM bundle to trust: ``SSL_CERT_FILE``, else OpenSSL's, else the distribution's, else certifi's."""
-    return os.environ.get("SSL_CERT_FILE") or _system_bundle()
+    return variable("SSL_CERT_FILE") or _system_bundle()
 
 
 def trust_in(ca_file: str = "") -> ssl.SSLContext:
@@ -39,7 +40,7 @@ def trust_in(ca_file: str = "") -> ssl.SSLContext:
     except OSError as error:
         is_read = isinstance(error, ssl.SSLError)
         what = "holds no certificates in PEM form" if is_read else f"cannot be read: {error.strerror}"
-        name = "SSL_CERT_FILE" if path == os.environ.get("SSL_CERT_FILE") else "the file"
+        name = "SSL_CERT_FILE" if path == variable("SSL_CERT_FILE") else "the file"
         raise OptionError(
             f"The file of the certificates to trust {what}: {printable(path)}",
             hint=f"Let {name} be the CA's certificates, as PEM; without one, the system's are trusted",
@@ -54,7 +55,8 @@ def _trust_in(path: str, changed_ns: int) -> ssl.SSLContext:
 
 @lru_cache(maxsize=1)
 def _system_bundle() -> str:
-    for path in (ssl.get_default_verify_paths().cafile, *_BUNDLES):
+    paths = ssl.get_default_verify_paths()
+    for path in (paths.cafile, paths.openssl_cafile, *_BUNDLES):  # the first is blank where SSL_CERT_FILE is
         if path and os.path.isfile(path):
             return path
     try:

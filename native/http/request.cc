@@ -32,7 +32,8 @@ std::string precondition_of(const RangeRequest& asked) {
 // sets to what its client sent ("httpoxy"); such a process has REQUEST_METHOD, too, and Python goes
 // by that.
 std::string proxy_of(const HttpTarget& target) {
-  const bool is_found_by_curl = !target.url.starts_with("http:") || std::getenv("http_proxy");
+  const char* const found = std::getenv("http_proxy");  // a blank one is unset, as for libcurl
+  const bool is_found_by_curl = !target.url.starts_with("http:") || (found != nullptr && *found);
   if (!target.proxy.empty() || is_found_by_curl || std::getenv("REQUEST_METHOD")) {
     return target.proxy;
   }

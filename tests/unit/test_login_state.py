@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamer.backends.fsspec.login_state import login_state
+from streamer.backends.login_state import login_state
 
 
 @pytest.fixture(autouse=True)

@@ -141,6 +141,15 @@ def test_of_botocore() -> None:
         before = provider._role_fetcher._session
         of_botocore.use_no_proxy(provider)
         assert provider._role_fetcher._session is not before
+        check("botocore", session, "_components", "_create_credential_resolver")
+        other = AioSession()
+        of_botocore.change_credential_provider(other, lambda chain: [chain])
+        (chain,) = other.get_component("credential_provider")
+        of_botocore.give_environment(chain, {"AWS_ACCESS_KEY_ID": "of-mapping", "AWS_SECRET_ACCESS_KEY": "s"})
+        check("botocore", chain.get_provider("env"), "environ")
+        check("botocore", chain.get_provider("container-role"), "_environ")
+        check("botocore", chain.get_provider("assume-role-with-web-identity"), "_get_env_config")
+        assert (await chain.get_provider("env").load()).access_key == "of-mapping"
 
     asyncio.run(use())
 
@@ -165,6 +174,15 @@ def test_of_s3fs() -> None:
     assert callable(of_s3fs.client_creator(fs).__aexit__)
     fs.connect(refresh=True)
     assert fs.session is session
+    check("s3fs", fs, "_s3")
+    check("aiobotocore", fs._s3, "_endpoint")
+    check("aiobotocore", fs._s3._endpoint.http_session, "_verify")
+    assert of_s3fs.is_connected(fs)
+    assert of_s3fs.verifies_tls(fs)
+    unverified = S3FileSystem(client_kwargs={"verify": False}, skip_instance_cache=True)
+    assert not of_s3fs.is_connected(unverified)
+    unverified.connect()
+    assert not of_s3fs.verifies_tls(unverified)
 
 
 def test_of_gcsfs() -> None:

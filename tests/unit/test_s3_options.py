@@ -9,6 +9,7 @@ from typing import Any
 import fsspec.config
 import pytest
 
+from streamer.backends.aws_sessions import EnvironmentSession
 from streamer.backends.s3.options import RETRIES, filled_options
 from streamer.backends.s3.plain_login import plain_login
 from streamer.core.errors import OptionError, UnknownSchemeError
@@ -75,16 +76,34 @@ def test_aws_region_counts_where_nothing_else_names_a_region(
     ("options", "environment", "verify"),
     [
         ({}, {"SSL_CERT_FILE": "/ca.pem"}, "/ca.pem"),
-        ({}, {"SSL_CERT_FILE": "/ca.pem", "AWS_CA_BUNDLE": "/aws.pem"}, None),  # botocore reads that itself
+        ({}, {"SSL_CERT_FILE": "/ca.pem", "AWS_CA_BUNDLE": "/aws.pem"}, "/aws.pem"),
+        ({}, {"SSL_CERT_FILE": "/ca.pem", "AWS_CA_BUNDLE": " "}, "/ca.pem"),
+        ({}, {"REQUESTS_CA_BUNDLE": "/requests.pem", "SSL_CERT_FILE": ""}, "/requests.pem"),
+        ({}, {}, True),
         ({"client_kwargs": {"verify": "/mine.pem"}}, {"SSL_CERT_FILE": "/ca.pem"}, "/mine.pem"),
         ({"client_kwargs": {"verify": True}}, {"SSL_CERT_FILE": "/ca.pem"}, "/ca.pem"),
-        ({"client_kwargs": {"verify": True}}, {"AWS_CA_BUNDLE": "/aws.pem"}, None),
+        ({"client_kwargs": {"verify": True}}, {"AWS_CA_BUNDLE": "/aws.pem"}, "/aws.pem"),
     ],
 )
 def test_ssl_cert_file_counts_where_nothing_else_names_a_ca(
-    options: dict[str, Any], environment: dict[str, str], verify: str | None
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], environment: dict[str, str], verify: str | bool
 ) -> None:
-    assert client(options, environment).get("verify") == verify
+    for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    named = client(options, environment).get("verify")
+    assert (named or EnvironmentSession({}).get_config_variable("ca_bundle")) == verify
+    given = client({**options, "session": EnvironmentSession({})}, environment)
+    assert given.get("verify") == verify
+
+
+def test_the_session_of_the_user_does_not_switch_the_check_off_regression() -> None:
+    class Session:
+        def get_config_variable(self, name: str) -> str:
+            return ""
+
+    assert client({"session": Session()}, {}).get("verify") is True
 
 
 @pytest.mark.parametrize(

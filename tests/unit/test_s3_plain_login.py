@@ -13,6 +13,7 @@ from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.plain_login import plain_login
 from streamer.backends.s3.plain_requests import PlainRequests
 from streamer.core.options.limits import Limits
+from streamer.core.secrets.environment import set_variables
 
 OWN = "http://127.0.0.1:9000"
 KEYS = {"key": "AKIDOPTION", "secret": "of the options"}
@@ -85,6 +86,11 @@ PLAIN = {
     "the usual profile by its name": ({}, {"AWS_PROFILE": "default"}, True),
     "a profile": ({}, {"AWS_PROFILE": "other"}, True),
     "a profile in the configuration alone": ({"endpoint_url": OWN}, {"AWS_PROFILE": "whole"}, True),
+    "blank variables": (
+        {"endpoint_url": OWN},
+        {"AWS_PROFILE": "", "AWS_DEFAULT_PROFILE": " ", "AWS_ENDPOINT_URL": "", "AWS_USE_FIPS_ENDPOINT": ""},
+        True,
+    ),
     "no login at all": ({"anon": True, "endpoint_url": OWN}, {}, False),
     "no login in spite of one": ({"anon": True, "endpoint_url": OWN, **KEYS}, OF_ENVIRONMENT, True),
 }
@@ -119,7 +125,6 @@ OTHER = {
         {"AWS_ENDPOINT_URL": OWN},
         False,
     ),
-    "an empty profile": ({"endpoint_url": OWN}, {"AWS_PROFILE": ""}, True),
     "an empty region": (KEYS, {"AWS_PROFILE": "nowhere"}, True),
     "a proxy": ({**KEYS, "endpoint_url": OWN}, {"HTTP_PROXY": "http://127.0.0.1:9"}, False),
     "a proxy in lower case": ({**KEYS, "endpoint_url": OWN}, {"https_proxy": "http://127.0.0.1:9"}, False),
@@ -158,7 +163,7 @@ def prepared(monkeypatch, tmp_path):
 @pytest.mark.parametrize("case", PLAIN)
 def test_a_url_is_the_one_that_botocore_signs(prepared, case):
     options = prepared(*PLAIN[case])
-    login = plain_login(options, os.environ)
+    login = plain_login(options, set_variables())
     assert login is not None
     client = S3Client(options)
     for bucket, key in (("bucket", "folder/model-1_of~2.safetensors"), ("a-bucket-2", "x")):
@@ -176,7 +181,7 @@ def test_a_url_is_the_one_that_botocore_signs(prepared, case):
 
 @pytest.mark.parametrize("case", OTHER)
 def test_what_is_not_plain_is_left_to_botocore(prepared, case):
-    assert plain_login(prepared(*OTHER[case]), os.environ) is None
+    assert plain_login(prepared(*OTHER[case]), set_variables()) is None
 
 
 @pytest.mark.parametrize(

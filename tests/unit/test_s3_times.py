@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.utils import parse_timestamp
 
-from streamer.backends.s3.sessions import _time
+from streamer.backends.aws_sessions import _time
 
 
 @pytest.mark.parametrize(

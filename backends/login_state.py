@@ -10,6 +10,8 @@ import hashlib
 import os
 from collections.abc import Hashable, Iterator
 
+from streamer.core.secrets.environment import set_variables, variable
+
 __all__ = ["login_state"]
 
 _PREFIXES = ("AWS_", "AZURE_", "BOTO_", "CLOUDSDK_", "GOOGLE_")
@@ -24,16 +26,17 @@ _FILES = {
 def login_state() -> Hashable:
     """Return what is equal for as long as the environment and the files are; it holds no secret itself."""
     digest = hashlib.sha256()
-    for name in sorted(os.environ):
+    variables = set_variables()
+    for name in sorted(variables):
         if name.startswith(_PREFIXES):
-            digest.update(f"{name}={os.environ[name]}\0".encode(errors="surrogateescape"))
+            digest.update(f"{name}={variables[name]}\0".encode(errors="surrogateescape"))
     return digest.digest(), tuple(_states_of_files())
 
 
 def _states_of_files() -> Iterator[tuple[int, int, int] | None]:
-    for variable, usual in _FILES.items():
+    for name, usual in _FILES.items():
         try:
-            status = os.stat(os.path.expanduser(os.environ.get(variable) or usual))
+            status = os.stat(os.path.expanduser(variable(name) or usual))
         except (OSError, ValueError):
             yield None
         else:
