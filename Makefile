@@ -18,8 +18,9 @@ WORKERS ?= 4
 BIN := .venv/bin
 # uv finds what to install in a tenth of pip's time. It reads none of pip's settings: the index is told to it. Modules are
 # compiled as pip does it, for environments in which Python may not keep what it compiled.
-UV = UV_DEFAULT_INDEX="$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null || echo https://pypi.org/simple)}" \
-  UV_SYSTEM_CERTS=1 $(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode
+UV_SETTINGS = UV_DEFAULT_INDEX="$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2>/dev/null || echo https://pypi.org/simple)}" \
+  UV_SYSTEM_CERTS=1
+UV = $(UV_SETTINGS) $(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode
 NATIVE_FILES := $(shell find native -type f)
 CXX_FILES = $(shell find native benchmarks tests/gpu -name '*.cc' -o -name '*.h')
 # An editable install knows only the modules it found, so that a new one needs another: their names are in the stamp's.
@@ -29,6 +30,7 @@ INSTALL_STAMP := .venv/.install-$(MODULE_NAMES)
 AZURITE_STAMP := .venv/.azurite
 SAFETENSORS_STAMP := .venv/.safetensors-suite
 TRANSFORMERS_STAMP := .venv/.transformers-oldest
+LOWEST_STAMP := .venv/.lowest
 RUNAI_STAMP := .venv/.runai
 SERVING_STAMP := .venv/.serving
 SGLANG_STAMP := .venv/.sglang
@@ -40,7 +42,7 @@ SHARING = --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serving coverage sanitize fuzz soak lint bench wheel clean \
+.PHONY: help demo test test-lowest test-versions test-serving coverage sanitize fuzz soak lint bench wheel clean \
   build-packages test-packages clang-packages wheel-packages bench-packages
 
 help: ## list these targets
@@ -55,6 +57,15 @@ test: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAM
 	$(BIN)/cmake --build build/native-tests
 	$(BIN)/ctest --test-dir build/native-tests --output-on-failure
 	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(WORKERS) $(SHARING))
+
+# Those that speak to the libraries of storages: the contract, each backend, and what is read through fsspec.
+LOWEST_TESTS = tests/contract $(addprefix tests/integration/test_,any_fsspec_url.py \
+  load_s3.py s3_backend.py load_gcs.py gcs_backend.py load_azure.py azure_backend.py http_backend.py hf_backend.py)
+test-lowest: $(INSTALL_STAMP) $(LOWEST_STAMP) $(AZURITE_STAMP) test-packages ## run the tests of storages with the oldest libraries that pyproject.toml allows
+	PYTHONPATH=.venv/lowest $(BIN)/pytest -n $(WORKERS) $(SHARING) $(if $(ARGS),$(ARGS),$(LOWEST_TESTS))
+
+test-versions: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## load from every storage with each Python, oldest and newest libraries (many gigabytes, an hour)
+	$(UV_SETTINGS) env -C tests PYTHONPATH=../examples ../$(BIN)/python -m versions $(ARGS)
 
 test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM and SGLang, on the CPU
 	PYTHONPATH=.venv/serving $(BIN)/pytest -W ignore tests/serving $(ARGS)
@@ -150,6 +161,14 @@ $(SAFETENSORS_STAMP): tests/conformance/fetch_safetensors.py | $(INSTALL_STAMP)
 $(TRANSFORMERS_STAMP): | $(INSTALL_STAMP)
 	$(UV) --no-deps --target .venv/transformers-oldest transformers==5.0.0 tokenizers==0.22.2 \
 	  huggingface-hub==1.33.0 hf-xet==1.8.0 httpx==0.28.1 httpcore==1.0.9 h11==0.16.0 anyio==4.16.0
+	touch $@
+
+# The oldest of each library that pyproject.toml names, and what they need with them. torch stays the one of .venv.
+$(LOWEST_STAMP): pyproject.toml | $(INSTALL_STAMP)
+	rm -rf .venv/lowest
+	echo "torch; sys_platform == 'never'" > .venv/without-torch.txt
+	$(UV) --target .venv/lowest --only-binary :all: --resolution lowest-direct --override .venv/without-torch.txt \
+	  -r pyproject.toml $(addprefix --extra ,s3 gcs azure http hf)
 	touch $@
 
 # Run:ai's package with its tests, which run on our library; humanize is all that it needs beside torch and numpy
