@@ -14,6 +14,7 @@ from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.targets import Targets, bytes_at
 from streamer.core.engine.plan import Row
 from streamer.core.format.header import TensorEntry
+from streamer.core.tensors.captures import outside_captures
 from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.resize_lock import ResizeLock
@@ -82,6 +83,7 @@ class Destinations:
         """Whether the item was read to memory of `device_tensors`."""
         return self._devices[item] != _native.HOST
 
+    @outside_captures
     def tensors(self, items: Sequence[int], memories: Sequence[_native.Memory | None]) -> list[Any]:
         """Give the tensors of finished items: those `in_place`, or new ones on their devices, in their final dtypes.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamer import _native
 from streamer.core.errors import DeviceError, LoadCancelledError
+from streamer.core.tensors.captures import outside_captures
 from streamer.core.tensors.torch_staging import StagedCopy
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class DeviceTensors:
         cuda = {device for device in self._engine_devices if device >= 0}
         return {device: self._devices.cuda.stream(device) for device in cuda}
 
+    @outside_captures
     def allocate(self, items: Iterable[int]) -> list[Provision]:
         """Allocate the tensors of these items.
 
@@ -81,6 +83,7 @@ class DeviceTensors:
             provisions[device].addresses.append(tensor.data_ptr())
         return list(provisions.values())
 
+    @outside_captures
     def start_copies(self, items: Iterable[int]) -> None:
         """Start torch's copies of these finished items, so that they run while others are consumed.
 

@@ -37,6 +37,11 @@ std::shared_ptr<PinnedRing> CudaRuntime::ring(int device) {
   return ring;
 }
 
+std::shared_ptr<const CudaDriver> CudaRuntime::driver() {
+  const std::lock_guard lock(mutex_);
+  return driver_;
+}
+
 // A child that is born meanwhile inherits a driver that is half started.
 void CudaRuntime::load_driver() {
   is_used_ = true;

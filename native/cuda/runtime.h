@@ -27,6 +27,9 @@ class CudaRuntime {
   // The ring of a device, whose context it opens. Throws DeviceFailure.
   std::shared_ptr<PinnedRing> ring(int device);
 
+  // The driver; null before the first ring.
+  std::shared_ptr<const CudaDriver> driver();
+
   // GPUDirect Storage; null where it cannot be used, for a reason that is told. One that reads
   // straight, and refuses what it cannot read so, if there is such; one that may copy only where
   // that was asked for.

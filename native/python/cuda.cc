@@ -32,6 +32,14 @@ std::optional<std::uint64_t> free_bytes(int device) {
   }
 }
 
+// Gives this thread the mode and returns the one it had; nothing where no driver is loaded.
+std::optional<int> exchange_capture_mode(int mode) {
+  const auto driver = CudaRuntime::instance().driver();
+  if (!driver || driver->is_forked()) return std::nullopt;
+  if (driver->exchange_capture_mode(&mode) != kCudaSuccess) return std::nullopt;
+  return mode;
+}
+
 std::uint64_t release_pinned() {
   const GilReleased unlocked;
   try {
@@ -66,6 +74,10 @@ void register_cuda(py::module_& module) {
              "Open a CUDA device; what its driver answers when it cannot be had, or None.");
   module.def("cuda_free_bytes", &free_bytes, py::arg("device"),
              "Free memory of a CUDA device, or None where it does not tell.");
+  module.attr("CAPTURE_MODE_RELAXED") = kCaptureModeRelaxed;
+  module.def("cuda_exchange_capture_mode", &exchange_capture_mode, py::arg("mode"),
+             "Set how this thread's driver calls bear on captures of CUDA graphs; returns the "
+             "thread's mode before, or None if no driver is in use.");
   module.def("cuda_release_pinned", &release_pinned, "Unpin what no load uses; returns the bytes.");
   module.def("cuda_pinned_stats", &pinned_stats, "Host memory now pinned for copies to devices.");
   module.def("cuda_gpudirect_problem", &gpudirect_problem,

@@ -26,6 +26,7 @@ from streamer.core.options.options import Options
 from streamer.core.quoting import printable
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
+from streamer.core.tensors.captures import outside_captures
 from streamer.core.tensors.frameworks import AUTO, DtypesByName, Framework, framework_of
 from streamer.core.tensors.load_hooks import run_post_hooks, skipped_code
 from streamer.core.tensors.meta_module import MetaModule
@@ -181,6 +182,7 @@ def _devices(device: Any, targets: Mapping[str, str], new: Mapping[str, Any]) ->
     return device
 
 
+@outside_captures
 def _read(
     checkpoint: OpenedCheckpoint,
     wanted: list[ShardTensor],

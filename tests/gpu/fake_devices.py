@@ -51,6 +51,7 @@ def attached_fake_gpu(library: Path) -> Iterator[FakeGpu]:
         patch.setattr(torch_cuda, "probe", lambda _torch, _device: None)
         patch.setattr(FakeTorchCuda, "placed", {})
         patch.setattr(FakeTorchCuda, "recorded", [])
+        patch.setattr(FakeTorchCuda, "gpu", gpu, raising=False)
         _native.cuda_use_library_for_tests(gpu.path)
         try:
             yield gpu
@@ -81,6 +82,7 @@ class FakeTorchCuda(torch_cuda.TorchCuda):
     peak_live_bytes = 0
     placed: dict[int, int] = {}  # noqa: RUF012  address -> device; one for all frameworks of a test
     current_stream = 0
+    gpu: FakeGpu  # whose driver notes what a capture forbids
     recorded: list[tuple[int, int]] = []  # noqa: RUF012  (address, stream) of each record_stream
 
     def __init__(self, torch_module: Any) -> None:
@@ -95,6 +97,7 @@ class FakeTorchCuda(torch_cuda.TorchCuda):
         return device.index or 0
 
     def empty(self, shape: tuple[int, ...], dtype: Any, index: int) -> Any:
+        self.gpu.allocate_by_torch()
         made = torch.full(shape, 7, dtype=torch.float32).to(dtype) if shape else torch.empty(shape, dtype=dtype)
         if made.nbytes > self.room_bytes:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a lot")
@@ -172,6 +175,10 @@ class FakeGpu:
         given = ctypes.c_int(mode)
         self._library.cuThreadExchangeStreamCaptureMode(ctypes.byref(given))
         return given.value
+
+    def allocate_by_torch(self) -> None:
+        """Do what `cudaMalloc` of torch does to a capture: it ends the capture unless this thread relaxed its mode."""
+        self._library.fake_cuda_allocate_by_torch()
 
     def violations(self) -> int:
         return int(self._library.fake_cuda_violations())

@@ -131,6 +131,7 @@ def test_each_of_two_threads_that_close_returns_after_the_last_copy_regression(
 
 @pytest.mark.parametrize("device", [0, _native.CONSUMERS_HOST], ids=["cuda", "staged"])
 def test_a_tensor_freed_by_another_thread_is_not_replaced_by_garbage_regression(fake_gpu: FakeGpu, device: int) -> None:
+    assert _native.cuda_open(0) is None  # as a load does before it allocates
     tensors = DeviceTensors([TensorEntry("a", "F32", (4,), 0, 16)], [device], framework_of("pt", "cuda"))
     tensors.allocate([0])
     tensors.free_all()

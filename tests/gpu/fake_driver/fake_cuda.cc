@@ -551,6 +551,11 @@ int fake_cuda_violations() {
 
 int fake_cuda_capture_mode() { return capture_mode; }
 
+void fake_cuda_allocate_by_torch() {
+  const std::lock_guard lock(state().mutex);
+  check_no_capture_minds();
+}
+
 int fake_cuda_copies_under_way() {
   const std::lock_guard lock(state().mutex);
   return static_cast<int>(state().being_copied.size());

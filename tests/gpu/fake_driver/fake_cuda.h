@@ -43,6 +43,8 @@ int fake_cuda_calls(const char* function);
 int fake_cuda_violations();
 // The calling thread's: CUstreamCaptureMode.
 int fake_cuda_capture_mode();
+// What cudaMalloc of torch does: a capture minds it unless the thread relaxed its mode.
+void fake_cuda_allocate_by_torch();
 // Copies that were put on a stream and are not done.
 int fake_cuda_copies_under_way();
 std::size_t fake_cuda_pinned_bytes();
