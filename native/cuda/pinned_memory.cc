@@ -8,12 +8,17 @@
 #include <climits>
 #include <optional>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
+
+#include "base/engine_thread.h"
 
 namespace streamer {
 namespace {
 
 constexpr std::size_t kSmallPageBytes = 4096;
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;  // touched by one thread as a whole
 constexpr int kPreferNode = 1;  // MPOL_PREFERRED: elsewhere when that node is full
 
 // Advice: a refusal (a container without the call) only costs speed.
@@ -25,16 +30,40 @@ void prefer_node(void* address, std::size_t bytes, unsigned node) {
   syscall(SYS_mbind, address, bytes, kPreferNode, mask.data(), mask.size() * kBits, 0);
 }
 
-// Fresh pages, filled in by this thread: the driver would do it under its one lock.
-std::byte* map_and_touch(std::size_t bytes, std::optional<unsigned> node) {
+void touch(std::byte* begin, const std::byte* end) {
+  for (volatile std::byte* at = begin; at < end; at += kSmallPageBytes) *at = std::byte{0};
+}
+
+// This thread touches the first part, and what the system gives no thread for.
+void touch_by(unsigned threads, std::byte* data, std::size_t bytes) {
+  const std::size_t pages = (bytes + kHugePageBytes - 1) / kHugePageBytes;
+  const std::size_t share = (pages + threads - 1) / threads * kHugePageBytes;
+  std::vector<std::thread> others;
+  others.reserve(threads);
+  std::size_t end = bytes;  // of what is left to this thread
+  try {
+    while (end > share) {
+      const std::size_t begin = (end - 1) / share * share;
+      const auto work = [data, begin, end] { touch(data + begin, data + end); };
+      others.push_back(start_engine_thread("touch", static_cast<unsigned>(others.size()), work));
+      end = begin;
+    }
+  } catch (const std::system_error&) {
+  }
+  touch(data, data + end);
+  for (std::thread& other : others) other.join();
+}
+
+// Fresh pages, filled in here: the driver would do it under its one lock.
+std::byte* map_and_touch(std::size_t bytes, std::optional<unsigned> node, unsigned threads) {
   void* raw = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   madvise(raw, bytes, MADV_HUGEPAGE);
   madvise(raw, bytes, MADV_DONTFORK);  // a child's copy on write would move pages under the device
   if (node) prefer_node(raw, bytes, *node);
-  auto* data = static_cast<volatile std::byte*>(raw);
-  for (std::size_t at = 0; at < bytes; at += kSmallPageBytes) data[at] = std::byte{0};
-  return static_cast<std::byte*>(raw);
+  auto* const data = static_cast<std::byte*>(raw);
+  touch_by(threads, data, bytes);
+  return data;
 }
 
 DeviceFailure with_bytes(const DeviceFailure& failure, const CudaDevice& device,
@@ -47,11 +76,12 @@ DeviceFailure with_bytes(const DeviceFailure& failure, const CudaDevice& device,
 
 }  // namespace
 
-PinnedMemory::PinnedMemory(std::shared_ptr<const CudaDevice> device, std::size_t bytes)
+PinnedMemory::PinnedMemory(std::shared_ptr<const CudaDevice> device, std::size_t bytes,
+                           unsigned threads)
     : device_(std::move(device)), bytes_(bytes) {
   try {
     const CurrentContext current(*device_);
-    if (register_mapping(bytes)) return;
+    if (register_mapping(bytes, threads)) return;
     const CudaDriver& driver = device_->driver();
     void* address = nullptr;
     driver.check(driver.host_alloc(&address, bytes, kHostAllocPortable), "the allocation");
@@ -62,8 +92,8 @@ PinnedMemory::PinnedMemory(std::shared_ptr<const CudaDevice> device, std::size_t
 }
 
 // False where this system does not lock memory of ours; the driver's own is tried then.
-bool PinnedMemory::register_mapping(std::size_t bytes) {
-  std::byte* mapping = map_and_touch(bytes, device_->numa_node());
+bool PinnedMemory::register_mapping(std::size_t bytes, unsigned threads) {
+  std::byte* mapping = map_and_touch(bytes, device_->numa_node(), threads);
   if (mapping == nullptr) return false;
   if (device_->driver().host_register(mapping, bytes, kHostRegisterPortable) != kCudaSuccess) {
     munmap(mapping, bytes);
@@ -74,8 +104,30 @@ bool PinnedMemory::register_mapping(std::size_t bytes) {
   return true;
 }
 
+std::size_t PinnedMemory::stride_of(std::size_t part_bytes) {
+  return (part_bytes + kSmallPageBytes - 1) / kSmallPageBytes * kSmallPageBytes;
+}
+
+std::vector<PinnedMemory> PinnedMemory::cut(PinnedMemory whole, std::size_t part_bytes) {
+  const auto shared = std::make_shared<PinnedMemory>(std::move(whole));
+  std::vector<PinnedMemory> parts;
+  const std::size_t stride = stride_of(part_bytes);
+  for (std::size_t at = 0; at + part_bytes <= shared->bytes_; at += stride) {
+    PinnedMemory& part = parts.emplace_back();
+    part.data_ = shared->data_ + at;
+    part.bytes_ = part_bytes;
+    part.whole_ = shared;
+  }
+  return parts;
+}
+
+void PinnedMemory::abandon() {
+  data_ = nullptr;
+  if (whole_) whole_->data_ = nullptr;
+}
+
 PinnedMemory::~PinnedMemory() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || whole_) return;
   const CudaDriver& driver = device_->driver();
   if (driver.is_forked()) return;  // the parent's; the mapping does not even exist here
   std::optional<CurrentContext> current;
@@ -93,6 +145,7 @@ void PinnedMemory::swap(PinnedMemory& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(is_mapping_, other.is_mapping_);
+  std::swap(whole_, other.whole_);
 }
 
 }  // namespace streamer

@@ -1,9 +1,23 @@
 #include "cuda/pinned_ring.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace streamer {
+namespace {
+
+// Pinned at once: ready after some 5 ms, and a hundredth of a second's work of a bus.
+constexpr std::size_t kPreparedBytes = std::size_t{64} << 20;
+// Each fills some 6 GB/s of fresh pages; more than four wait for the kernel's lock.
+constexpr unsigned kMostTouchingThreads = 4;
+constexpr const char* kOutOfMemoryName = "CUDA_ERROR_OUT_OF_MEMORY";
+
+unsigned touching_threads() {
+  return std::clamp(std::thread::hardware_concurrency() / 4, 1U, kMostTouchingThreads);
+}
+
+}  // namespace
 
 PinnedSlot::~PinnedSlot() {
   if (ring_) ring_->give_back(*this);
@@ -17,8 +31,8 @@ bool PinnedSlot::pin() {
 }
 
 void PinnedSlot::abandon() {
+  const std::lock_guard lock(ring_->mutex_);  // other parts of the same memory may be left, too
   memory_.abandon();
-  const std::lock_guard lock(ring_->mutex_);
   ring_->stats_.abandoned_bytes += capacity_;
 }
 
@@ -36,7 +50,17 @@ std::shared_ptr<PinnedSlot> PinnedRing::try_acquire(const std::shared_ptr<RingUs
   std::shared_ptr<PinnedSlot> slot(new PinnedSlot(shared_from_this(), user, 0));
   const std::lock_guard lock(mutex_);
   const bool is_allowed = user->held_bytes + user->slot_bytes <= user->limit_bytes;
-  if (!is_allowed || !(take_free(*slot) || make_room(*slot))) {
+  bool has_slot = is_allowed && take_free(*slot);
+  if (is_allowed && !has_slot) {
+    if (user->is_prepared_for) {
+      user->is_short = true;
+      has_need_.notify_all();
+    } else if (make_room(*user, user->slot_bytes, slot->evicted_)) {
+      slot->capacity_ = user->slot_bytes;
+      has_slot = true;
+    }
+  }
+  if (!has_slot) {
     user->is_waiting = true;
     slot->ring_.reset();
     return nullptr;
@@ -65,19 +89,97 @@ bool PinnedRing::take_free(PinnedSlot& slot) {
   return true;
 }
 
-// Room for one slot more, if need be in place of free ones that are too small.
-bool PinnedRing::make_room(PinnedSlot& slot) {
-  const std::size_t bytes = slot.user_->slot_bytes;
-  const std::uint64_t limit = slot.user_->limit_bytes;
+// Room for so many bytes more, if need be in place of free slots, which are too small.
+bool PinnedRing::make_room(const RingUser& user, std::size_t bytes,
+                           std::vector<PinnedMemory>& evicted) {
+  const std::uint64_t limit = user.limit_bytes;
   if (stats_.pinned_bytes - stats_.free_bytes + bytes > limit) return false;
   while (stats_.pinned_bytes + bytes > limit) {
     stats_.pinned_bytes -= free_.back().size();
     stats_.free_bytes -= free_.back().size();
-    slot.evicted_.push_back(std::move(free_.back()));
+    evicted.push_back(std::move(free_.back()));
     free_.pop_back();
   }
-  slot.capacity_ = bytes;
   stats_.pinned_bytes += bytes;
+  return true;
+}
+
+void PinnedRing::begin_preparing(const std::shared_ptr<RingUser>& user) {
+  const std::lock_guard lock(mutex_);
+  user->is_prepared_for = true;
+}
+
+void PinnedRing::prepare(const std::shared_ptr<RingUser>& user) {
+  std::unique_lock lock(mutex_);
+  while (!user->is_ending) {
+    std::vector<PinnedMemory> evicted;
+    const std::size_t slots = room_to_prepare(*user, evicted);
+    if (slots == 0) {
+      has_need_.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    evicted.clear();
+    pin_slots(*user, slots);
+    lock.lock();
+  }
+}
+
+void PinnedRing::end_preparing(const std::shared_ptr<RingUser>& user) {
+  const std::lock_guard lock(mutex_);
+  user->is_ending = true;
+  user->is_prepared_for = false;
+  has_need_.notify_all();
+}
+
+// How many slots to pin next: as many as are useful at once, or one; none while none is needed. The
+// room for them is taken.
+std::size_t PinnedRing::room_to_prepare(RingUser& user, std::vector<PinnedMemory>& evicted) {
+  const std::uint64_t first = std::min(user.first_bytes, user.limit_bytes);
+  const bool is_first = stats_.pinned_bytes + user.slot_bytes <= first;
+  if (!is_first && !std::exchange(user.is_short, false)) return 0;
+  const std::uint64_t limit = is_first ? first : user.limit_bytes;
+  const std::uint64_t left = limit - std::min(limit, stats_.pinned_bytes);
+  const std::size_t many = std::min<std::uint64_t>(kPreparedBytes, left) / user.slot_bytes;
+  if (many > 0 && make_room(user, many * user.slot_bytes, evicted)) return many;
+  return make_room(user, user.slot_bytes, evicted) ? 1 : 0;
+}
+
+// Whose room was taken. Where the system does not give as much, one is tried.
+void PinnedRing::pin_slots(RingUser& user, std::size_t count) {
+  std::vector<PinnedMemory> slots;
+  try {
+    const std::size_t bytes = count * PinnedMemory::stride_of(user.slot_bytes);
+    slots = PinnedMemory::cut(PinnedMemory(device_, bytes, touching_threads()), user.slot_bytes);
+  } catch (const DeviceFailure& failure) {
+    const std::size_t less = count > 1 ? 1 : 0;
+    give_room_back((count - less) * user.slot_bytes);
+    if (less > 0) return pin_slots(user, less);
+    if (!can_do_without(user, failure)) throw;
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  for (PinnedMemory& slot : slots) {
+    stats_.free_bytes += slot.size();
+    free_.push_back(std::move(slot));
+  }
+  wake_waiting();
+}
+
+void PinnedRing::give_room_back(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  stats_.pinned_bytes -= bytes;
+}
+
+// Whether a slot for the user comes back or is free; no further one is tried then.
+bool PinnedRing::can_do_without(RingUser& user, const DeviceFailure& failure) {
+  if (failure.error().storage_code != kOutOfMemoryName) return false;
+  const std::lock_guard lock(mutex_);
+  const bool has_free = std::any_of(free_.begin(), free_.end(), [&](const PinnedMemory& slot) {
+    return slot.size() >= user.slot_bytes;
+  });
+  if (user.held_bytes == 0 && !has_free) return false;
+  user.limit_bytes = std::max<std::uint64_t>(stats_.pinned_bytes, user.slot_bytes);
   return true;
 }
 
@@ -90,9 +192,12 @@ void PinnedRing::give_back(PinnedSlot& slot) {
   } else {
     stats_.pinned_bytes -= slot.capacity_;  // abandoned, or it could not be pinned
   }
+  wake_waiting();
+}
+
+void PinnedRing::wake_waiting() {
   for (const auto& user : users_) {
-    if (!std::exchange(user->is_waiting, false)) continue;
-    user->wake();
+    if (std::exchange(user->is_waiting, false)) user->wake();
   }
 }
 

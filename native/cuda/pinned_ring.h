@@ -4,13 +4,14 @@
 //  - A slot holds one block on its way to the device. It is given back by its last owner, and then
 //    is anybody's. What is given back stays pinned for the next block, until release_free().
 //  - No user holds more than its limit, and the ring pins nothing more once it has that much.
-//  - try_acquire() never waits and never calls the driver; the pinning is done by pin(), by the
-//    thread that wants to fill the slot.
-//  - A user that got nothing is woken when a slot comes back.
+//  - try_acquire() never waits and never calls the driver. A thread of the user's own pins slots in
+//    prepare(), many at once; where none does, the thread that wants to fill a slot pins it.
+//  - A user that got nothing is woken when a slot comes back, or was prepared.
 //
 // Thread-safe. Locks nothing while it calls the driver.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,11 +29,15 @@ class PinnedRing;
 struct RingUser {
   std::uint64_t limit_bytes = 0;
   std::size_t slot_bytes = 0;  // of its largest block; no larger than the limit
+  std::uint64_t first_bytes = 0;  // prepared before they are asked for, within the limit
   // Called from any thread, under the ring's lock: it may only set a flag and notify.
   std::function<void()> wake;
 
   // Guarded by the ring's lock.
   bool is_waiting = false;
+  bool is_prepared_for = false;  // a thread pins for it
+  bool is_short = false;         // asked for a slot that the limit allows, and got none
+  bool is_ending = false;
   std::uint64_t held_bytes = 0;
   std::uint64_t peak_bytes = 0;
 };
@@ -79,6 +84,13 @@ class PinnedRing : public std::enable_shared_from_this<PinnedRing> {
   // A slot of at least the user's size; null when there is none for it now.
   std::shared_ptr<PinnedSlot> try_acquire(const std::shared_ptr<RingUser>& user);
 
+  // Pins what the user needs, some slots ahead of its need, from begin_preparing() to
+  // end_preparing(): a thread of the user's own calls prepare(), which returns then. Memory that the
+  // system does not give is done without while the user can have any. Throws DeviceFailure.
+  void begin_preparing(const std::shared_ptr<RingUser>& user);
+  void prepare(const std::shared_ptr<RingUser>& user);
+  void end_preparing(const std::shared_ptr<RingUser>& user);
+
   // Unpins every slot that nobody uses; returns their bytes.
   std::uint64_t release_free();
 
@@ -90,11 +102,17 @@ class PinnedRing : public std::enable_shared_from_this<PinnedRing> {
   friend class PinnedSlot;
 
   bool take_free(PinnedSlot& slot);
-  bool make_room(PinnedSlot& slot);
+  bool make_room(const RingUser& user, std::size_t bytes, std::vector<PinnedMemory>& evicted);
+  std::size_t room_to_prepare(RingUser& user, std::vector<PinnedMemory>& evicted);
+  void pin_slots(RingUser& user, std::size_t count);
+  void give_room_back(std::uint64_t bytes);
+  bool can_do_without(RingUser& user, const DeviceFailure& failure);
   void give_back(PinnedSlot& slot);
+  void wake_waiting();
 
   const std::shared_ptr<const CudaDevice> device_;
   std::mutex mutex_;  // guards everything below
+  std::condition_variable has_need_;
   std::vector<PinnedMemory> free_;
   std::vector<std::shared_ptr<RingUser>> users_;
   RingStats stats_;

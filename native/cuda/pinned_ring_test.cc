@@ -3,6 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
 #include "cuda/fake_driver.h"
 #include "cuda/runtime.h"
 
@@ -178,6 +184,127 @@ TEST_CASE("a slot that comes back wakes everybody who waits for one") {
   CHECK(woken[1] == 1);
   CHECK(woken[2] == 1);
   for (const auto& user : {holder, one, two}) ring->leave(user);
+}
+
+// One that prepares on a thread of its own until the end of a block.
+class Preparer {
+ public:
+  Preparer(PinnedRing& ring, std::shared_ptr<RingUser> user) : ring_(ring), user_(std::move(user)) {
+    ring_.begin_preparing(user_);
+    thread_ = std::thread([this] {
+      try {
+        ring_.prepare(user_);
+      } catch (const DeviceFailure& failure) {
+        error = failure.error();
+      }
+    });
+  }
+  ~Preparer() { end(); }
+
+  void end() {
+    ring_.end_preparing(user_);
+    if (thread_.joinable()) thread_.join();
+  }
+
+  std::shared_ptr<PinnedSlot> wait_for_slot() {
+    while (true) {
+      if (auto slot = ring_.try_acquire(user_)) return slot;
+      std::this_thread::yield();
+    }
+  }
+
+  std::optional<ReadError> error;  // after end()
+
+ private:
+  PinnedRing& ring_;
+  const std::shared_ptr<RingUser> user_;
+  std::thread thread_;
+};
+
+TEST_CASE("first slots are pinned together, ahead of their need, and each serves by itself") {
+  const FakeDriver fake;
+  const auto ring = CudaRuntime::instance().ring(0);
+  int woken = 0;
+  const auto user = user_of(*ring, 8 * kMiB, kMiB, &woken);
+  user->first_bytes = 4 * kMiB;
+  {
+    Preparer preparer(*ring, user);
+    std::vector<std::shared_ptr<PinnedSlot>> slots;
+    while (slots.size() < 4) slots.push_back(preparer.wait_for_slot());
+    CHECK(fake.calls("cuMemHostRegister_v2") == 1);
+    CHECK(fake.pinned_bytes() == 4 * kMiB);
+    std::set<const std::byte*> places;
+    for (const auto& slot : slots) {
+      CHECK_FALSE(slot->pin());
+      CHECK(slot->capacity() == kMiB);
+      places.insert(slot->data());
+    }
+    CHECK(places.size() == 4);
+  }
+  CHECK(ring->stats().free_bytes == 4 * kMiB);
+  CHECK(CudaRuntime::instance().release_free() == 4 * kMiB);
+  CHECK(fake.pinned_bytes() == 0);
+  ring->leave(user);
+}
+
+TEST_CASE("a user that lacks a slot gets more of them up to its limit, and is woken") {
+  const FakeDriver fake;
+  const auto ring = CudaRuntime::instance().ring(0);
+  int woken = 0;
+  const auto user = user_of(*ring, 6 * kMiB, kMiB, &woken);
+  user->first_bytes = 2 * kMiB;
+  {
+    Preparer preparer(*ring, user);
+    std::vector<std::shared_ptr<PinnedSlot>> slots;
+    while (slots.size() < 6) slots.push_back(preparer.wait_for_slot());
+    CHECK(ring->try_acquire(user) == nullptr);
+    CHECK(ring->stats().pinned_bytes == 6 * kMiB);
+    CHECK(fake.calls("cuMemHostRegister_v2") == 2);
+    preparer.end();
+    CHECK_FALSE(preparer.error);
+  }
+  ring->leave(user);
+}
+
+TEST_CASE("memory that is refused later is done without, and the slots there are serve on") {
+  const FakeDriver fake;
+  const auto ring = CudaRuntime::instance().ring(0);
+  const auto user = user_of(*ring, 6 * kMiB, kMiB);
+  user->first_bytes = 2 * kMiB;
+  {
+    Preparer preparer(*ring, user);
+    auto one = preparer.wait_for_slot();
+    fake.fail("cuMemHostRegister_v2", 2, 0);
+    fake.fail("cuMemHostAlloc", 2, 0);
+    auto two = preparer.wait_for_slot();
+    CHECK(ring->try_acquire(user) == nullptr);  // asks for more, which is refused
+    while (fake.calls("cuMemHostAlloc") < 2) std::this_thread::yield();
+    one.reset();
+    one = preparer.wait_for_slot();
+    preparer.end();
+    CHECK_FALSE(preparer.error);
+    CHECK(ring->stats().pinned_bytes == 2 * kMiB);
+  }
+  ring->leave(user);
+}
+
+TEST_CASE("a first slot that is refused is an error with its bytes") {
+  const FakeDriver fake;
+  fake.fail("cuMemHostRegister_v2", 2, 0);
+  fake.fail("cuMemHostAlloc", 2, 0);
+  const auto ring = CudaRuntime::instance().ring(0);
+  const auto user = user_of(*ring, 4 * kMiB, kMiB);
+  user->first_bytes = 4 * kMiB;
+  {
+    Preparer preparer(*ring, user);
+    while (fake.calls("cuMemHostAlloc") < 2) std::this_thread::yield();  // many, then one
+    preparer.end();
+    REQUIRE(preparer.error);
+    CHECK(preparer.error->storage_code == "CUDA_ERROR_OUT_OF_MEMORY");
+    CHECK(preparer.error->detail.find("pinning 1048576 bytes") != std::string::npos);
+  }
+  CHECK(ring->stats().pinned_bytes == 0);
+  ring->leave(user);
 }
 
 }  // namespace

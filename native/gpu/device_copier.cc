@@ -20,12 +20,14 @@ constexpr int kLeastLooks = 100;
 }  // namespace
 
 DeviceCopier::DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> ring,
-                           std::uint64_t pinned_bytes, std::size_t slot_bytes)
+                           std::uint64_t pinned_bytes, std::size_t slot_bytes,
+                           std::uint64_t first_slots)
     : scheduler_(scheduler), ring_(std::move(ring)), device_(ring_->device()), copies_(*device_) {
   const CurrentContext current(*device_);
   stream_.emplace(*device_);
   user_->limit_bytes = pinned_bytes;
   user_->slot_bytes = slot_bytes;
+  user_->first_bytes = first_slots * slot_bytes;
   user_->wake = [this] { note_free_slot(); };
   ring_->join(user_);
 }
@@ -80,7 +82,16 @@ void DeviceCopier::note_free_slot() {
   has_work_.notify_one();
 }
 
+void DeviceCopier::prepare_slots() {
+  try {
+    ring_->prepare(user_);
+  } catch (const DeviceFailure& failure) {
+    scheduler_.fail(failure.error());
+  }
+}
+
 void DeviceCopier::stop() {
+  ring_->end_preparing(user_);
   const std::lock_guard lock(mutex_);
   is_stopped_ = true;
   has_work_.notify_one();

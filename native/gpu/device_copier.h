@@ -8,7 +8,7 @@
 //  - The first failure ends the load. Copies under way are waited for before run() returns; what a
 //    device does not finish in time is left to it: never freed, never used again.
 //
-// One thread calls run(); any thread may call the rest. Calls the scheduler without holding a lock.
+// One thread calls run(), and one prepare_slots(); any thread may call the rest. Calls the scheduler without holding a lock.
 #pragma once
 
 #include <atomic>
@@ -30,9 +30,10 @@ namespace streamer {
 
 class DeviceCopier : public DeviceSink {
  public:
-  // Holds at most `pinned_bytes`, in slots of `slot_bytes`. Throws DeviceFailure.
+  // Holds at most `pinned_bytes`, in slots of `slot_bytes`, of which `first_slots` are pinned before
+  // they are asked for. Throws DeviceFailure.
   DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> ring, std::uint64_t pinned_bytes,
-               std::size_t slot_bytes);
+               std::size_t slot_bytes, std::uint64_t first_slots);
   ~DeviceCopier() override;
   DeviceCopier(const DeviceCopier&) = delete;
   DeviceCopier& operator=(const DeviceCopier&) = delete;
@@ -48,6 +49,10 @@ class DeviceCopier : public DeviceSink {
   bool wait_until_free(const std::function<bool()>& is_cancelled);
 
   void submit(Lane lane, Block block) override;
+  // Pins slots ahead of their need until stop(). Before its thread starts, so that no reader pins
+  // one: expect_prepared_slots().
+  void expect_prepared_slots() { ring_->begin_preparing(user_); }
+  void prepare_slots();
   void run();
   // Makes run() return: nothing more is started.
   void stop();

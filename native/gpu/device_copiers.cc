@@ -1,5 +1,7 @@
 #include "gpu/device_copiers.h"
 
+#include <algorithm>
+
 #include "base/numa_nodes.h"
 #include "cuda/runtime.h"
 
@@ -8,17 +10,20 @@ namespace streamer {
 DeviceCopiers::Wanted::Wanted(const Plan& plan) {
   for (const Item& item : plan.items) {
     if (!is_on_device(item.device)) continue;
+    bytes[item.device] += item.size();
     std::vector<std::byte*>& addresses = targets[item.device];
     if (item.target != nullptr && item.size() > 0) addresses.push_back(item.target);
   }
 }
 
-void DeviceCopiers::start(const Wanted& wanted, Scheduler& scheduler, std::uint64_t pinned_bytes,
-                          std::size_t slot_bytes, const ConsumerStreams& streams) {
+void DeviceCopiers::start(const Wanted& wanted, Scheduler& scheduler, const RingSize& size,
+                          const ConsumerStreams& streams) {
   for (const auto& [device, targets] : wanted.targets) {
     const std::shared_ptr<PinnedRing> ring = CudaRuntime::instance().ring(device);
     ring->device()->check_addresses(targets);
-    auto copier = std::make_unique<DeviceCopier>(scheduler, ring, pinned_bytes, slot_bytes);
+    const std::uint64_t blocks = wanted.bytes.at(device) / size.slot_bytes + 1;
+    auto copier = std::make_unique<DeviceCopier>(scheduler, ring, size.pinned_bytes,
+                                                 size.slot_bytes, std::min(size.first_slots, blocks));
     const auto stream = streams.find(device);
     if (stream != streams.end()) copier->wait_for(stream->second);
     copiers_[device] = std::move(copier);

@@ -27,11 +27,19 @@ class DeviceCopiers {
     explicit Wanted(const Plan& plan);
 
     std::map<std::int32_t, std::vector<std::byte*>> targets;
+    std::map<std::int32_t, std::uint64_t> bytes;  // of all items
+  };
+
+  // Of the pinned memory of each device.
+  struct RingSize {
+    std::uint64_t pinned_bytes = 0;  // at most
+    std::size_t slot_bytes = 0;
+    std::uint64_t first_slots = 0;  // pinned before they are asked for, unless the load is smaller
   };
 
   // Throws DeviceFailure: a device cannot be had, or a target is not on its device.
-  void start(const Wanted& wanted, Scheduler& scheduler, std::uint64_t pinned_bytes,
-             std::size_t slot_bytes, const ConsumerStreams& streams);
+  void start(const Wanted& wanted, Scheduler& scheduler, const RingSize& size,
+             const ConsumerStreams& streams);
 
   // Memory for items that the scheduler asked for, all on one device or on the consumer's host.
   // Throws DeviceFailure.

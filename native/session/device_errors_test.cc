@@ -75,7 +75,7 @@ TEST_CASE("a device lost in the middle of a copy ends the load and returns all m
 
 TEST_CASE("memory that cannot be pinned ends the load with the bytes asked for") {
   const ReadError error = error_of_load([](FakeDriver& fake) {
-    fake.fail("cuMemHostRegister_v2", 2, 1);
+    fake.fail("cuMemHostRegister_v2", 2, 0);
     fake.fail("cuMemHostAlloc", 2, 0);
   });
   CHECK(error.storage_code == "CUDA_ERROR_OUT_OF_MEMORY");

@@ -224,7 +224,8 @@ TEST_CASE("a device that does not answer is left with its memory, and closing st
     CHECK(CudaRuntime::instance().stats().abandoned_bytes == 2 * kBlockBytes);
     fake.hold_copies(0);
   }
-  CHECK(fake.pinned_bytes() == 2 * kBlockBytes);
+  CHECK(fake.pinned_bytes() >= 2 * kBlockBytes);  // what was locked with them cannot be unlocked
+  CHECK(CudaRuntime::instance().stats().pinned_bytes == 0);
   fake.forget_pinned();
 }
 

@@ -28,6 +28,8 @@ std::vector<MemoryRange> targets_on_host(const Plan& plan) {
 constexpr std::uint64_t kLeastBlockBytes = 64 << 10;
 // Some are read into while others are copied.
 constexpr std::uint64_t kLeastSlots = 4;
+// Over a network, until the first answers come.
+constexpr unsigned kFirstRequests = 12;
 
 }  // namespace
 
@@ -77,13 +79,16 @@ struct Session::State {
     return std::min(most, object.target()->endpoint->advice().bytes);
   }
 
-  std::size_t slot_bytes() const {
+  DeviceCopiers::RingSize ring_size() const {
     const SchedulerOptions chosen = scheduler_options(true);
     std::uint64_t largest = 0;
     for (const Lane lane : sources.lanes()) {
       largest = std::max(largest, chosen.block_bytes[static_cast<std::size_t>(lane)]);
     }
-    return largest;
+    const unsigned readers = sources.has(Lane::kFile) ? options.file_threads : kFirstRequests;
+    return {.pinned_bytes = options.pinned_bytes,
+            .slot_bytes = largest,
+            .first_slots = readers + kLeastSlots};
   }
 };
 
@@ -157,8 +162,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   }
   state.workers.emplace(state.options, state.sources, state.copiers, *state.scheduler);
   try {
-    state.copiers.start(wanted, *state.scheduler, state.options.pinned_bytes, state.slot_bytes(),
-                        streams);
+    state.copiers.start(wanted, *state.scheduler, state.ring_size(), streams);
     state.workers->start_copiers();
   } catch (const DeviceFailure& failure) {
     state.scheduler->fail(failure.error());

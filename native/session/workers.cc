@@ -69,7 +69,12 @@ void Workers::start_copiers() {
   for (const auto& [device, copier] : copiers_.by_device()) {
     const auto number = static_cast<unsigned>(device);
     const auto node = numa_node_of_pci_device(options_.system_root, copier->device().pci_address());
-    if (start_thread("gpu", number, node, [copier = copier.get()] { copier->run(); })) continue;
+    DeviceCopier* const its = copier.get();
+    its->expect_prepared_slots();
+    if (start_thread("pin", number, node, [its] { its->prepare_slots(); }) &&
+        start_thread("gpu", number, node, [its] { its->run(); })) {
+      continue;
+    }
     scheduler_.fail(
         error_of(ErrorCode::kOutOfMemory, "the system gives no thread for a device", EAGAIN));
     return;

@@ -136,6 +136,7 @@ def test_a_mapping_spreads_a_checkpoint_over_devices(fake_gpu: FakeGpu, tmp_path
 
 
 def test_a_tensor_handed_out_on_another_stream_is_recorded_there(fake_gpu: FakeGpu, monkeypatch) -> None:
+    assert _native.cuda_open(0) is None  # as a load does before it allocates
     entry = TensorEntry("a", "F32", (4,), 0, 16)
     tensors = DeviceTensors([entry, entry], [0, 0], framework_of("pt", "cuda"))
     (provision,) = tensors.allocate([0, 1])
@@ -152,7 +153,7 @@ def test_the_ring_serves_the_next_load_until_it_is_released(fake_gpu: FakeGpu, c
         streamer.load(checkpoint, device="cuda", options=SMALL, progress=False)
     pinned = fake_gpu.pinned_bytes()
     assert 0 < pinned <= 1 << 20
-    assert fake_gpu.calls("cuMemHostRegister_v2") == pinned // (64 << 10)
+    assert fake_gpu.calls("cuMemHostRegister_v2") <= 2  # many slots at once, and none again
     assert streamer.release_pinned_memory() == pinned
     assert fake_gpu.pinned_bytes() == 0
     assert streamer.release_pinned_memory() == 0
