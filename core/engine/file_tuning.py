@@ -5,6 +5,7 @@ Guarantees: no request is made to a file server; options that the user set are k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,12 @@ LEAST_BYTES_TO_LOOK = 32 << 20  # a twentieth of a second from a disk
 LEAST_BYTES_OF_FILE_TO_LOOK = 512 << 10  # more than of a header
 # Starting the library costs 0.1 s without a device, and was never measured with one: little beside reading so much.
 LEAST_BYTES_FOR_GPUDIRECT = 4 << 30
+# To a device, a copier and the consumer need processors of their own. With as many readers as processors, the device
+# waits for them, and the same load takes up to three times as long (decision 0021).
+PROCESSORS_BESIDE_READERS = 4
+# On fewer processors than that leaves, each still copies from the page cache slower than a bus takes.
+LEAST_READERS_OF_MANY = 5
+MOST_READERS_TO_A_DEVICE = 16
 COLD_FILE_THREADS = 16  # reads a disk has to choose from; NVMe gains little beyond
 # Each read waits for a network. The kernel splits a block into reads of the mount's rsize and keeps at most some
 # 15 MiB of them ahead by itself; more files and blocks at a time keep its connection filled over milliseconds.
@@ -51,9 +58,17 @@ class FileReading:
 
 
 def choose_file_reading(
-    sources: Sequence[tuple[Source, int]], settings: Settings, wanted_bytes: int, blocks: int
+    sources: Sequence[tuple[Source, int]],
+    settings: Settings,
+    wanted_bytes: int,
+    blocks: int,
+    *,
+    devices: int = 0,
+    sharers: int = 1,
 ) -> FileReading:
     """Choose for the files among `sources`, each with its size in bytes, of which so many are read in so many blocks.
+
+    `devices` is the number of CUDA devices that the engine copies to, `sharers` that of the loads of this machine.
 
     Few threads for files in the page cache, many for those on a device, most for those behind a network. What is not in
     the page cache is read past it, unless its file system needs it, or so little is wanted or missing that it may well
@@ -68,7 +83,7 @@ def choose_file_reading(
     cached = cached_fractions({path: size for path, (_, size) in files.items()}) if looks else {}
     cold_bytes = sum((1 - fraction) * files[path][1] for path, fraction in cached.items())
     is_cold = cold_bytes > LEAST_COLD_PART * sum(size for _, size in files.values())
-    threads = settings.file_threads or _threads(is_remote=is_remote, is_cold=is_cold)
+    threads = settings.file_threads or _threads(is_remote, is_cold, devices, sharers)
     partly_cached: set[str] = set()
     if settings.direct_io is None:
         direct = {path for path, part in cached.items() if part < MOSTLY_CACHED and not files[path][0].needs_cache}
@@ -82,9 +97,18 @@ def choose_file_reading(
     return FileReading(min(blocks, threads), frozenset(direct), frozenset(partly_cached), not reads_alone, gpudirect)
 
 
-def _threads(*, is_remote: bool, is_cold: bool) -> int:
+def _threads(is_remote: bool, is_cold: bool, devices: int, sharers: int) -> int:
     if is_remote:
         return REMOTE_FILE_THREADS
+    warm = _warm_threads(devices)
+    alone = max(COLD_FILE_THREADS, warm) if is_cold else warm
+    return math.ceil(alone / sharers)
+
+
+def _warm_threads(devices: int) -> int:
     # One more than processors: one always waits for a fault or a lock.
-    few = min(processors() + 1, MOST_WARM_FILE_THREADS)
-    return max(COLD_FILE_THREADS, few) if is_cold else few
+    most = min(processors() + 1, MOST_WARM_FILE_THREADS)
+    if devices == 0:
+        return most
+    beside = max(processors() - PROCESSORS_BESIDE_READERS, LEAST_READERS_OF_MANY)
+    return min(most, beside, MOST_READERS_TO_A_DEVICE * devices)

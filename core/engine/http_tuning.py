@@ -7,6 +7,7 @@ upper limits.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from streamer.core.options.machine import processors
@@ -21,7 +22,7 @@ BYTES_PER_REACTOR = 512 << 20  # about half a second of its work
 # At S3's 90 MB/s a connection, twice what a thread can receive; at 20 MB/s, from another continent, half. Reached only
 # while it waits, and its requests bring more.
 MOST_IN_FLIGHT = 64
-# Of all loops: 50 GB/s, 400 Gbit/s, at 50 MB/s each.
+# Of all loops of all loads of a machine: 50 GB/s, 400 Gbit/s, at 50 MB/s each.
 MOST_REQUESTS = 1024
 
 
@@ -38,8 +39,10 @@ class HttpReading:
     in_flight: int
 
 
-def choose_http_reading(settings: Settings, wanted_bytes: int, blocks: int) -> HttpReading:
+def choose_http_reading(settings: Settings, wanted_bytes: int, blocks: int, *, sharers: int = 1) -> HttpReading:
     """Choose for a load of so many bytes in about so many blocks; options that the user set count, up to one per block.
+
+    Of `sharers` loads on this machine, each takes its part of the processors and of the requests.
 
     Example:
         >>> from streamer.core.options.options import Options
@@ -48,6 +51,7 @@ def choose_http_reading(settings: Settings, wanted_bytes: int, blocks: int) -> H
         HttpReading(reactors=16, in_flight=64)
     """
     worthwhile = max(FEW_REACTORS, wanted_bytes // BYTES_PER_REACTOR)
-    reactors = min(blocks, settings.http_reactors or min(MOST_REACTORS, processors(), worthwhile))
-    most = max(1, min(MOST_IN_FLIGHT, MOST_REQUESTS // reactors))
+    own_processors = math.ceil(processors() / sharers)
+    reactors = min(blocks, settings.http_reactors or min(MOST_REACTORS, own_processors, worthwhile))
+    most = max(1, min(MOST_IN_FLIGHT, MOST_REQUESTS // sharers // reactors))
     return HttpReading(reactors, min(blocks, settings.http_in_flight or most))

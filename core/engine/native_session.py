@@ -14,8 +14,10 @@ from streamer import _native
 from streamer.core.engine.file_tuning import FileReading, choose_file_reading
 from streamer.core.engine.http_tuning import choose_http_reading
 from streamer.core.engine.plan import ReadPlan
+from streamer.core.engine.ring_tuning import choose_pinned_bytes
 from streamer.core.engine.thread_tuning import choose_nfs_threads
 from streamer.core.errors import ConnectError
+from streamer.core.options.neighbours import sharers
 from streamer.core.options.settings import Settings
 from streamer.core.quoting import printable
 from streamer.core.store.sources import AnswerChecksum, FileSource, HttpSource, NfsSource, PythonSource, Source
@@ -23,7 +25,7 @@ from streamer.core.store.trust import default_ca_file
 
 __all__ = ["SourceObject", "http_target", "make_engine"]
 
-CHOSEN_FOR_A_PLAN = {"file_threads", "gpudirect", "http_reactors", "http_in_flight", "nfs_threads"}
+CHOSEN_FOR_A_PLAN = {"file_threads", "gpudirect", "http_reactors", "http_in_flight", "nfs_threads", "pinned_bytes"}
 _AS_SET = [
     name
     for name in Settings.__dataclass_fields__
@@ -64,14 +66,23 @@ def make_engine(
     blocks = max(1, plan.span_bytes // block_bytes + plan.span_count)
     # No thread without work: reading one tensor must not start thirty.
     sizes = [(each.source, each.size_bytes) for each in objects]
-    files = choose_file_reading(sizes, settings, plan.span_bytes, blocks)
-    http = choose_http_reading(settings, plan.span_bytes, blocks)
+    devices, neighbours = len(plan.cuda_devices), sharers()
+    files = choose_file_reading(sizes, settings, plan.span_bytes, blocks, devices=devices, sharers=neighbours)
+    http = choose_http_reading(settings, plan.span_bytes, blocks, sharers=neighbours)
+    pinned_bytes = choose_pinned_bytes(
+        settings,
+        reads_only_files=kinds == {FileSource} and not any(each.source.is_remote for each in objects),
+        file_threads=files.threads,
+        devices=devices,
+        sharers=neighbours,
+    )
     options = _native.SessionOptions()
     for knob in _AS_SET:
         setattr(options, knob, getattr(settings, knob))
     options.in_item_order = in_item_order
     options.file_threads = files.threads
     options.gpudirect = files.gpudirect
+    options.pinned_bytes = pinned_bytes
     options.http_reactors = http.reactors
     options.http_in_flight = http.in_flight
     options.http_blocks_follow_server = settings.http_first_block_bytes < settings.http_block_bytes

@@ -65,6 +65,11 @@ class ReadPlan:
         """Number of spans."""
         return len(self.spans) // SPAN_COLUMNS
 
+    @property
+    def cuda_devices(self) -> set[int]:
+        """Numbers of the CUDA devices that the engine copies items to."""
+        return {device for device in set(self.items[ITEM_COLUMNS - 1 :: ITEM_COLUMNS]) if device >= 0}
+
     def bytes_by_source(self) -> Counter[int]:
         """Add up the items of each object; of the gaps in its spans, only those inside of a block are read."""
         bytes_of: Counter[int] = Counter()

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
-from typing import NoReturn, ParamSpec, TypeAlias, TypeVar
+from functools import partial
+from typing import NoReturn, TypeAlias
 
 from streamer import _native
 from streamer.core.engine.native_errors import checksum_error, error_from_native
 from streamer.core.engine.native_session import SourceObject, make_engine
 from streamer.core.engine.needed_memory import check_memory
+from streamer.core.engine.one_process import of_one_process
 from streamer.core.engine.plan import ReadPlan
 from streamer.core.engine.python_readers import PythonReaders
 from streamer.core.engine.renewals import Renewals
 from streamer.core.engine.thread_tuning import choose_python_threads
-from streamer.core.errors import (
-    EngineError,
-    LoadCancelledError,
-    StorageError,
-    StreamerError,
-)
+from streamer.core.errors import LoadCancelledError, StorageError, StreamerError
+from streamer.core.options.neighbours import AnnouncedLoad
 from streamer.core.options.settings import Settings
 from streamer.core.outages.news import OutageNews
 from streamer.core.quoting import printable
@@ -35,27 +32,12 @@ from streamer.core.tensors.resize_lock import ResizeLock
 
 __all__ = ["ReadSession", "SourceObject"]
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
-
+LEAST_BYTES_TO_ANNOUNCE = 256 << 20  # a smaller load is over before a neighbour could leave it its part
 WAIT_S = 0.2  # between two updates of the progress; the engine itself wakes this thread for anything else
 # Memory that a hanging device may still write, by its id. It is freed with the process, as the device's context is.
 _LEFT_TO_DEVICES: dict[int, object] = {}
 # Owners of the caller's tensors, the lock of their memory, and the tensors allocated here.
 _Targets: TypeAlias = "tuple[object, ResizeLock | None, DeviceTensors | None]"
-
-
-def _of_one_process(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Raise the public `EngineError` in a forked child, in place of the engine's own class."""
-
-    @wraps(method)
-    def checked(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        try:
-            return method(*arguments, **named)
-        except _native.ForkedError as error:
-            raise EngineError(str(error)) from None
-
-    return checked
 
 
 class ReadSession:
@@ -111,7 +93,8 @@ class ReadSession:
         targets = (keep_alive, lock, device_tensors)
         python_threads = choose_python_threads(settings, plan.span_bytes)
         self._readers = PythonReaders(self._engine, objects, python_threads, targets, plan)
-        self._end = partial(_end, self._engine, self._readers, targets)
+        announced = AnnouncedLoad() if plan.span_bytes >= LEAST_BYTES_TO_ANNOUNCE else None
+        self._end = partial(_end, self._engine, self._readers, targets, announced)
         self._finalizer = weakref.finalize(self, self._end)
         try:
             self._engine.start(plan.items, plan.spans, device_tensors.streams() if device_tensors else {}, digests)
@@ -131,7 +114,7 @@ class ReadSession:
         if not self._engine.is_forked():
             self._news.end()
 
-    @_of_one_process
+    @of_one_process
     def next_items(self, enough_bytes: int = 0) -> list[int]:
         """Wait for items whose bytes are all in place; an empty list means that every item was handed out.
 
@@ -155,7 +138,7 @@ class ReadSession:
         self._delivered += len(items)
         return items
 
-    @_of_one_process
+    @of_one_process
     def take(self, item: int) -> _native.Memory | None:
         """Hand over the memory of a finished item; None when it is empty or went to the caller's target.
 
@@ -164,7 +147,7 @@ class ReadSession:
         """
         return self.take_all([item])[0]
 
-    @_of_one_process
+    @of_one_process
     def take_all(self, items: list[int]) -> list[_native.Memory | None]:
         """Hand over the memory of finished items, for a consumer that keeps them all; see `take`."""
         if self._deadline.is_over:
@@ -179,17 +162,17 @@ class ReadSession:
                 raise
         return memories
 
-    @_of_one_process
+    @of_one_process
     def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
         """Give first byte, bytes and checksum of the consecutive pieces of a finished item; none where it is empty."""
         return self._engine.digest_pieces(item)
 
-    @_of_one_process
+    @of_one_process
     def compares_answers(self, source: int) -> bool:
         """Whether every answer about this object so far was compared with a checksum of it."""
         return self._engine.compares_answers(source)
 
-    @_of_one_process
+    @of_one_process
     def pinned(self) -> list[SourceObject]:
         """Give the objects with the `version` that their answers had: later reads are refused if they changed since.
 
@@ -201,7 +184,7 @@ class ReadSession:
             for index, each in enumerate(self._objects)
         ]
 
-    @_of_one_process
+    @of_one_process
     def stats(self) -> dict[str, int]:
         """Give the engine's counters."""
         return self._engine.stats()
@@ -283,9 +266,11 @@ def _with_attempts(error: StreamerError, native: _native.ReadError) -> StreamerE
     return error
 
 
-def _end(engine: _native.Session, readers: PythonReaders, targets: _Targets) -> None:
+def _end(engine: _native.Session, readers: PythonReaders, targets: _Targets, announced: AnnouncedLoad | None) -> None:
     """End a session; may be called again: `engine.close` waits for the join that another thread has begun."""
     engine.close()
+    if announced is not None:
+        announced.end()
     is_joined = readers.join()
     if engine.is_forked():
         return

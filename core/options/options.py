@@ -42,8 +42,9 @@ class Options:
         block_bytes: Size of one read or one range request. Automatic: 8 MiB from files, 4 MiB over NFS; over HTTP from
             1 MiB up to 8, while larger requests increase the throughput.
         file_threads: Threads that read mounted files. Automatic: processors + 1, at most 32, if the files are in the
-            page cache, else 16 or more; 32 if the file system is on another machine. Here and below, a container's
-            CPU quota limits the number of processors.
+            page cache, else 16 or more; 32 if the file system is on another machine. For CUDA devices, four processors
+            are left to other work: processors - 4, at least 5 and at most 16 for each device. Here and below, a
+            container's CPU quota limits the number of processors, and loads that share a machine divide what they use.
         direct_io: Bypass the page cache for mounted files (``O_DIRECT``), if their file system supports it. Automatic:
             for what is not in the page cache, unless only a small part is wanted or missing, the file system needs the
             page cache (NFS, FUSE, Lustre, …), or other loads of this machine read the file at the same time.
@@ -66,8 +67,9 @@ class Options:
         check_memory: Before a byte is read, refuse a load that does not fit in the memory still available to this
             process, container limits included; otherwise the kernel would kill the process. Automatic: yes.
         pinned_bytes: Most pinned (page-locked) host memory that one load uses for one CUDA device. It stays pinned
-            for the next load until `streamer.release`. Automatic: a sixty-fourth of the memory, at least 256 MiB and at
-            most 2 GiB.
+            for the next load until `streamer.release`. Automatic: for local files 256 MiB, divided among the devices
+            and the loads that share a machine, and at least 64 MiB; over a network a sixty-fourth of the memory, at
+            least 256 MiB and at most 2 GiB.
         gpudirect: Let NVIDIA's GPUDirect Storage read local files that are not in the page cache directly to a CUDA
             device, if its kernel module (nvidia-fs) and library are available; otherwise use the pinned ring.
             Automatic: for loads of 4 GiB and more, and only if the library itself makes no copy.

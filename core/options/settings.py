@@ -10,6 +10,7 @@ from streamer.core.options.deadline import Deadline
 from streamer.core.options.environment_names import warn_of_typos
 from streamer.core.options.limits import Limits
 from streamer.core.options.machine import free_bytes, memory_bytes, processors
+from streamer.core.options.neighbours import sharers
 from streamer.core.options.options import GIB, MIB, Options
 from streamer.core.outages.earlier_counters import EarlierCounters
 
@@ -23,9 +24,6 @@ DEFAULT_PYTHON_BLOCK_BYTES = 8 * MIB  # a request of a Python file system is dea
 SMALLEST_DEFAULT_LIMIT_BYTES = 64 * MIB
 SUFFICIENT_LIMIT_BYTES = 2 * GIB  # what some thirty processors have in flight
 LIMIT_BYTES_PER_PROCESSOR = 64 * MIB  # one request in flight, or read by a thread, for each 8 MiB
-# A store's connection brings 90 MB/s, so that 8 MiB are in a slot for a tenth of a second: enough for 2.9 and 23 GB/s.
-SMALLEST_DEFAULT_PINNED_BYTES = 256 * MIB
-LARGEST_DEFAULT_PINNED_BYTES = 2 * GIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +31,8 @@ class Settings(Options):
     """`Options` in which every field has a value, but for those that depend on what is read.
 
     `file_threads`, `direct_io` and `gpudirect` may be None (`streamer.core.engine.file_tuning` chooses them), and so
-    may `http_reactors`, `http_in_flight`, `nfs_threads` and `python_threads` (`streamer.core.engine.http_tuning` and
-    `thread_tuning`) and `io_uring` (the engine tries it).
+    may `pinned_bytes` (`ring_tuning`), `http_reactors`, `http_in_flight`, `nfs_threads` and `python_threads`
+    (`http_tuning` and `thread_tuning`) and `io_uring` (the engine tries it).
 
     Attributes:
         file_block_bytes: `block_bytes` for files; chosen here, as the others, where the user set none.
@@ -48,7 +46,6 @@ class Settings(Options):
         earlier: Counts what happens before the tensors are read.
     """
 
-    pinned_bytes: int
     memory_limit_bytes: int
     max_bytes_per_second: int
     file_block_bytes: int
@@ -78,7 +75,6 @@ def resolve(options: Options | None) -> Settings:
     user = (options or Options()).filled_from_environment()
     warn_of_typos(each.name for each in fields(Options))
     chosen = {
-        "pinned_bytes": user.pinned_bytes or _default_pinned_bytes(),
         "max_bytes_per_second": user.max_bytes_per_second or 0,
         "memory_limit_bytes": user.memory_limit_bytes or _default_memory_limit_bytes(),
     }
@@ -101,8 +97,5 @@ def _fields_of(kind: type[Options] | type[Limits], options: Options) -> dict[str
 
 def _default_memory_limit_bytes() -> int:
     wanted = max(SUFFICIENT_LIMIT_BYTES, LIMIT_BYTES_PER_PROCESSOR * processors())
-    return max(SMALLEST_DEFAULT_LIMIT_BYTES, min(wanted, memory_bytes() // 8, free_bytes() // 2))
-
-
-def _default_pinned_bytes() -> int:
-    return max(SMALLEST_DEFAULT_PINNED_BYTES, min(LARGEST_DEFAULT_PINNED_BYTES, memory_bytes() // 64))
+    own = min(wanted, memory_bytes() // 8, free_bytes() // 2) // sharers()
+    return max(SMALLEST_DEFAULT_LIMIT_BYTES, own)

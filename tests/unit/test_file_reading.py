@@ -102,3 +102,30 @@ def test_gpudirect_is_left_to_the_library_where_much_is_wanted(chosen):
     assert chosen("/0.0", wanted_bytes=much - 1).gpudirect is False
     assert chosen("/0.0", wanted_bytes=1, gpudirect=True).gpudirect is True
     assert chosen("/0.0", wanted_bytes=much, gpudirect=False).gpudirect is False
+
+
+@pytest.mark.parametrize(
+    ("processors", "threads"), [(1, 2), (2, 3), (4, 5), (8, 5), (12, 8), (16, 12), (20, 16), (192, 16)]
+)
+def test_readers_for_a_device_leave_processors_to_the_copier_and_the_consumer(monkeypatch, processors, threads):
+    monkeypatch.setattr(file_reading, "processors", lambda: processors)
+    assert warm_threads(devices=1) == threads
+
+
+def test_several_devices_have_more_readers(monkeypatch):
+    monkeypatch.setattr(file_reading, "processors", lambda: 192)
+    assert warm_threads(devices=2) == MOST_WARM_FILE_THREADS
+    assert warm_threads(devices=0) == MOST_WARM_FILE_THREADS
+
+
+@pytest.mark.parametrize(
+    ("processors", "sharers", "threads"), [(16, 8, 2), (16, 4, 3), (2, 4, 1), (2, 8, 1), (4, 2, 3)]
+)
+def test_neighbours_divide_the_readers(monkeypatch, processors, sharers, threads):
+    monkeypatch.setattr(file_reading, "processors", lambda: processors)
+    assert warm_threads(devices=1, sharers=sharers) == threads
+
+
+def warm_threads(**who):
+    sources = [(FileSource("/a"), SIZE)]
+    return choose_file_reading(sources, resolve(Options(direct_io=False)), 1, MANY, **who).threads
