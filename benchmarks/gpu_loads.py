@@ -50,7 +50,7 @@ class Row(NamedTuple):
     contestant: str
     environment: dict[str, str] = {}  # noqa: RUF012  never changed
     place: str = "files"
-    device: str = "cuda"
+    device: str = "cuda:0"  # some contestants want the index
     ranks: int = 1
 
     @property

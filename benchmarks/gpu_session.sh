@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that is to be learnt from a machine with a GPU, in eight minutes: the tests of a real device, each contestant in
+# All that is to be learnt from a machine with a GPU, within a few minutes: the tests of a real device, each contestant in
 # fresh processes, the number of readers and the size of the ring, ranks, HTTP, the timeline of a load, transformers,
 # and cold files. It needs no network: carry_wheels.sh says how the wheels get there.
 #
@@ -10,7 +10,7 @@
 # exit code is 1 if a step failed.
 set -uo pipefail
 out=$1
-gib=${2:-12}
+gib=${2:-6}
 fake=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
@@ -53,5 +53,5 @@ step http loads --rounds 1 --sections http --json "$out/http.json"
 step host loads --rounds 2 --sections host --json "$out/host.json"
 step transformers "$python" "$here/gpu_transformers.py" --rounds 1 --json "$out/transformers.json" --folder "$scratch/llama"
 step sweep loads --rounds 1 --sections sweep --json "$out/sweep.json"
-step cold "$python" "$here/bench_gpu.py" --gib 4 --rounds 2 --sections cold --folder "$scratch" --json "$out/cold.json"
+step cold "$python" "$here/bench_gpu.py" --gib 4 --rounds 1 --sections cold --folder "$scratch" --json "$out/cold.json"
 exit $failed

@@ -63,26 +63,25 @@ def make_engine(
     """
     kinds = {type(each.source) for each in objects}
     block_bytes = settings.http_first_block_bytes if HttpSource in kinds else settings.file_block_bytes
-    blocks = max(1, plan.span_bytes // block_bytes + plan.span_count)
     # No thread without work: reading one tensor must not start thirty.
-    sizes = [(each.source, each.size_bytes) for each in objects]
+    blocks = max(1, plan.span_bytes // block_bytes + plan.span_count)
     devices, neighbours = len(plan.cuda_devices), sharers()
+    sizes = [(each.source, each.size_bytes) for each in objects]
     files = choose_file_reading(sizes, settings, plan.span_bytes, blocks, devices=devices, sharers=neighbours)
     http = choose_http_reading(settings, plan.span_bytes, blocks, sharers=neighbours)
-    pinned_bytes = choose_pinned_bytes(
-        settings,
-        reads_only_files=kinds == {FileSource} and not any(each.source.is_remote for each in objects),
-        file_threads=files.threads,
-        devices=devices,
-        sharers=neighbours,
-    )
     options = _native.SessionOptions()
     for knob in _AS_SET:
         setattr(options, knob, getattr(settings, knob))
     options.in_item_order = in_item_order
     options.file_threads = files.threads
     options.gpudirect = files.gpudirect
-    options.pinned_bytes = pinned_bytes
+    options.pinned_bytes = choose_pinned_bytes(
+        settings,
+        reads_only_files=all(isinstance(each.source, FileSource) and not each.source.is_remote for each in objects),
+        file_threads=files.threads,
+        devices=devices,
+        sharers=neighbours,
+    )
     options.http_reactors = http.reactors
     options.http_in_flight = http.in_flight
     options.http_blocks_follow_server = settings.http_first_block_bytes < settings.http_block_bytes

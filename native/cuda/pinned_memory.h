@@ -44,7 +44,7 @@ class PinnedMemory {
   std::shared_ptr<const CudaDevice> device_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  bool is_mapping_ = false;  // ours, registered; else the driver's own allocation
+  bool is_mapping_ = false;              // ours, registered; else the driver's own allocation
   std::shared_ptr<PinnedMemory> whole_;  // of a part: what is freed
 };
 

@@ -28,7 +28,7 @@ class PinnedRing;
 // One load's account with a ring.
 struct RingUser {
   std::uint64_t limit_bytes = 0;
-  std::size_t slot_bytes = 0;  // of its largest block; no larger than the limit
+  std::size_t slot_bytes = 0;     // of its largest block; no larger than the limit
   std::uint64_t first_bytes = 0;  // prepared before they are asked for, within the limit
   // Called from any thread, under the ring's lock: it may only set a flag and notify.
   std::function<void()> wake;
@@ -85,8 +85,8 @@ class PinnedRing : public std::enable_shared_from_this<PinnedRing> {
   std::shared_ptr<PinnedSlot> try_acquire(const std::shared_ptr<RingUser>& user);
 
   // Pins what the user needs, some slots ahead of its need, from begin_preparing() to
-  // end_preparing(): a thread of the user's own calls prepare(), which returns then. Memory that the
-  // system does not give is done without while the user can have any. Throws DeviceFailure.
+  // end_preparing(): a thread of the user's own calls prepare(), which returns then. Memory that
+  // the system does not give is done without while the user can have any. Throws DeviceFailure.
   void begin_preparing(const std::shared_ptr<RingUser>& user);
   void prepare(const std::shared_ptr<RingUser>& user);
   void end_preparing(const std::shared_ptr<RingUser>& user);

@@ -8,7 +8,8 @@
 //  - The first failure ends the load. Copies under way are waited for before run() returns; what a
 //    device does not finish in time is left to it: never freed, never used again.
 //
-// One thread calls run(), and one prepare_slots(); any thread may call the rest. Calls the scheduler without holding a lock.
+// One thread calls run(), and one prepare_slots(); any thread may call the rest. Calls the
+// scheduler without holding a lock.
 #pragma once
 
 #include <atomic>
@@ -30,8 +31,8 @@ namespace streamer {
 
 class DeviceCopier : public DeviceSink {
  public:
-  // Holds at most `pinned_bytes`, in slots of `slot_bytes`, of which `first_slots` are pinned before
-  // they are asked for. Throws DeviceFailure.
+  // Holds at most `pinned_bytes`, in slots of `slot_bytes`, of which `first_slots` are pinned
+  // before they are asked for. Throws DeviceFailure.
   DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> ring, std::uint64_t pinned_bytes,
                std::size_t slot_bytes, std::uint64_t first_slots);
   ~DeviceCopier() override;

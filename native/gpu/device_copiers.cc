@@ -22,8 +22,8 @@ void DeviceCopiers::start(const Wanted& wanted, Scheduler& scheduler, const Ring
     const std::shared_ptr<PinnedRing> ring = CudaRuntime::instance().ring(device);
     ring->device()->check_addresses(targets);
     const std::uint64_t blocks = wanted.bytes.at(device) / size.slot_bytes + 1;
-    auto copier = std::make_unique<DeviceCopier>(scheduler, ring, size.pinned_bytes,
-                                                 size.slot_bytes, std::min(size.first_slots, blocks));
+    auto copier = std::make_unique<DeviceCopier>(
+        scheduler, ring, size.pinned_bytes, size.slot_bytes, std::min(size.first_slots, blocks));
     const auto stream = streams.find(device);
     if (stream != streams.end()) copier->wait_for(stream->second);
     copiers_[device] = std::move(copier);

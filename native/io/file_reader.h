@@ -82,7 +82,7 @@ class FileReader {
     std::atomic<bool> is_direct{false};
     std::atomic<bool> has_yielded{false};  // to others: it is direct no more
     bool may_use_ring = false;
-    std::unique_ptr<OpenFile> cached;      // the same file through the page cache, or null
+    std::unique_ptr<OpenFile> cached;  // the same file through the page cache, or null
     struct stat status {};
   };
 

@@ -23,8 +23,8 @@ bool is_found_in(int folder, int file) {
   const std::string path = path_of(file);
   if (!prefix.ends_with('/')) prefix += '/';
   if (path.size() <= prefix.size() || !path.starts_with(prefix)) return false;
-  struct stat found{};
-  struct stat opened{};
+  struct stat found {};
+  struct stat opened {};
   if (fstat(file, &opened) != 0) return false;
   if (opened.st_nlink == 0) return true;  // replaced since it was opened, which its version says
   return fstatat(folder, path.c_str() + prefix.size(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
