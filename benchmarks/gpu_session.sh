@@ -41,7 +41,8 @@ if [ "$fake" = fake ]; then
   library=(--fake "$scratch/libfake_cuda.so")
   c++ -std=c++20 -O1 -shared -fPIC -pthread "$here/../tests/gpu/fake_driver/fake_cuda.cc" -o "$scratch/libfake_cuda.so"
   step loads loads --shards 4 --rounds 1 --sections rivals,ranks,host,http --json "$out/loads.json"
-  step transformers "$python" "$here/gpu_transformers.py" --gib 0.05 --rounds 1 --device cpu --json "$out/transformers.json"
+  step transformers "$python" "$here/gpu_transformers.py" --gib 0.05 --rounds 1 --device cpu \
+    --folder "$scratch/llama" --json "$out/transformers.json"
   exit $failed
 fi
 step machine machine

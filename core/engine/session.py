@@ -93,8 +93,7 @@ class ReadSession:
         targets = (keep_alive, lock, device_tensors)
         python_threads = choose_python_threads(settings, plan.span_bytes)
         self._readers = PythonReaders(self._engine, objects, python_threads, targets, plan)
-        announced = AnnouncedLoad() if plan.span_bytes >= LEAST_BYTES_TO_ANNOUNCE else None
-        self._end = partial(_end, self._engine, self._readers, targets, announced)
+        self._end = partial(_end, self._engine, self._readers, targets, _announced(plan))
         self._finalizer = weakref.finalize(self, self._end)
         try:
             self._engine.start(plan.items, plan.spans, device_tensors.streams() if device_tensors else {}, digests)
@@ -256,6 +255,10 @@ class ReadSession:
             object_size=failed.size_bytes,
             is_http=isinstance(failed.source, HttpSource),
         )
+
+
+def _announced(plan: ReadPlan) -> AnnouncedLoad | None:
+    return AnnouncedLoad() if plan.span_bytes >= LEAST_BYTES_TO_ANNOUNCE else None
 
 
 def _with_attempts(error: StreamerError, native: _native.ReadError) -> StreamerError:

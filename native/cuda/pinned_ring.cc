@@ -137,7 +137,8 @@ void PinnedRing::end_preparing(const std::shared_ptr<RingUser>& user) {
 std::size_t PinnedRing::room_to_prepare(RingUser& user, std::vector<PinnedMemory>& evicted) {
   const std::uint64_t first = std::min(user.first_bytes, user.limit_bytes);
   const bool is_first = stats_.pinned_bytes + user.slot_bytes <= first;
-  if (!is_first && !std::exchange(user.is_short, false)) return 0;
+  const bool is_short = std::exchange(user.is_short, false) && !has_free(user);
+  if (!is_first && !is_short) return 0;
   const std::uint64_t limit = is_first ? first : user.limit_bytes;
   const std::uint64_t left = limit - std::min(limit, stats_.pinned_bytes);
   const std::size_t many = std::min<std::uint64_t>(kPreparedBytes, left) / user.slot_bytes;
@@ -166,6 +167,11 @@ void PinnedRing::pin_slots(RingUser& user, std::size_t count) {
   wake_waiting();
 }
 
+bool PinnedRing::has_free(const RingUser& user) const {
+  return std::any_of(free_.begin(), free_.end(),
+                     [&](const PinnedMemory& slot) { return slot.size() >= user.slot_bytes; });
+}
+
 void PinnedRing::give_room_back(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   stats_.pinned_bytes -= bytes;
@@ -175,10 +181,7 @@ void PinnedRing::give_room_back(std::uint64_t bytes) {
 bool PinnedRing::can_do_without(RingUser& user, const DeviceFailure& failure) {
   if (failure.error().storage_code != kOutOfMemoryName) return false;
   const std::lock_guard lock(mutex_);
-  const bool has_free = std::any_of(free_.begin(), free_.end(), [&](const PinnedMemory& slot) {
-    return slot.size() >= user.slot_bytes;
-  });
-  if (user.held_bytes == 0 && !has_free) return false;
+  if (user.held_bytes == 0 && !has_free(user)) return false;
   user.limit_bytes = std::max<std::uint64_t>(stats_.pinned_bytes, user.slot_bytes);
   return true;
 }

@@ -105,6 +105,7 @@ class PinnedRing : public std::enable_shared_from_this<PinnedRing> {
   bool make_room(const RingUser& user, std::size_t bytes, std::vector<PinnedMemory>& evicted);
   std::size_t room_to_prepare(RingUser& user, std::vector<PinnedMemory>& evicted);
   void pin_slots(RingUser& user, std::size_t count);
+  bool has_free(const RingUser& user) const;
   void give_room_back(std::uint64_t bytes);
   bool can_do_without(RingUser& user, const DeviceFailure& failure);
   void give_back(PinnedSlot& slot);

@@ -153,7 +153,7 @@ def test_the_ring_serves_the_next_load_until_it_is_released(fake_gpu: FakeGpu, c
         streamer.load(checkpoint, device="cuda", options=SMALL, progress=False)
     pinned = fake_gpu.pinned_bytes()
     assert 0 < pinned <= 1 << 20
-    assert fake_gpu.calls("cuMemHostRegister_v2") <= 2  # many slots at once, and none again
+    assert fake_gpu.calls("cuMemHostRegister_v2") <= 3  # several slots at once, and none of them again
     assert streamer.release_pinned_memory() == pinned
     assert fake_gpu.pinned_bytes() == 0
     assert streamer.release_pinned_memory() == 0

@@ -13,21 +13,23 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("processors", "memory", "limit", "pinned"),
+    ("processors", "memory", "sharers", "limit"),
     [
-        (1, 256 * MIB, 64 * MIB, 256 * MIB),
-        (2, 8 * GIB, GIB, 256 * MIB),
-        (2, 24 * GIB, 2 * GIB, 384 * MIB),
-        (16, 128 * GIB, 2 * GIB, 2 * GIB),
-        (192, 2048 * GIB, 12 * GIB, 2 * GIB),
-        (192, 64 * GIB, 8 * GIB, GIB),
+        (1, 256 * MIB, 1, 64 * MIB),
+        (2, 8 * GIB, 1, GIB),
+        (2, 24 * GIB, 1, 2 * GIB),
+        (16, 128 * GIB, 1, 2 * GIB),
+        (16, 128 * GIB, 8, 256 * MIB),
+        (192, 2048 * GIB, 1, 12 * GIB),
+        (192, 64 * GIB, 1, 8 * GIB),
     ],
 )
-def test_what_may_be_held_follows_the_machine(monkeypatch, processors, memory, limit, pinned):
+def test_what_may_be_held_follows_the_machine(monkeypatch, processors, memory, sharers, limit):
     monkeypatch.setattr(settings, "processors", lambda: processors)
     monkeypatch.setattr(settings, "memory_bytes", lambda: memory)
     monkeypatch.setattr(settings, "free_bytes", lambda: memory - 64 * MIB)
-    assert (resolve(None).memory_limit_bytes, resolve(None).pinned_bytes) == (limit, pinned)
+    monkeypatch.setattr(settings, "sharers", lambda: sharers)
+    assert resolve(None).memory_limit_bytes == limit
 
 
 @pytest.mark.parametrize(("free", "limit"), [(3 * GIB, GIB + GIB // 2), (100 * MIB, 64 * MIB)])

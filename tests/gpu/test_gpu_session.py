@@ -1,0 +1,23 @@
+"""The script for an hour with a GPU, against the fake driver: every step of it works before such an hour comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_session.sh"
+
+
+def test_every_step_runs_and_leaves_its_figures(tmp_path: Path) -> None:
+    command = ["bash", SCRIPT, tmp_path / "out", "0.02", "fake"]
+    environment = os.environ | {"PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    loads = json.loads((tmp_path / "out" / "loads.json").read_text())
+    assert loads.keys() == {"rivals", "ranks", "host", "http"}
+    assert all(row["runs"] and not row.get("error") for rows in loads.values() for row in rows)
+    assert (tmp_path / "out" / "transformers.json").exists()
+    assert not list(tmp_path.glob("gpu-session-*"))  # what it made is gone
