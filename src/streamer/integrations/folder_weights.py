@@ -34,6 +34,7 @@ class FolderWeights:
         folder: The absolute path of the private folder.
         location: Of the checkpoint: whatever `streamer.load` reads.
         takes_parts: Rows of tensors will be asked for, and not whole ones.
+        goes_to_devices: Most tensors go to accelerators, so that the engine reads files of this machine, too.
 
     Attributes:
         path: Of the private folder.
@@ -45,7 +46,10 @@ class FolderWeights:
         StreamerError: as `streamer.load`.
     """
 
-    def __init__(self, folder: str, location: Location, *, takes_parts: bool = False) -> None:
+    def __init__(
+        self, folder: str, location: Location, *, takes_parts: bool = False, goes_to_devices: bool = False
+    ) -> None:
+        self._goes_to_devices = goes_to_devices
         self.path, self._location = folder, location
         self._checkpoint = location.checkpoint()
         self.shard_of_tensor = self._checkpoint.shard_of_tensor()
@@ -160,7 +164,8 @@ class FolderWeights:
         return name
 
     def _warm_file(self, name: str) -> str | None:
-        return self._checkpoint.warm_file(name) if self._location.options is None else None
+        is_mapped = self._location.options is None and not self._goes_to_devices
+        return self._checkpoint.warm_file(name) if is_mapped else None
 
     def _shards_ahead(self, device: Any) -> ReadAhead:
         with self._lock:

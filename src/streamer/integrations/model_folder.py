@@ -43,6 +43,7 @@ class ModelFolder:
         needs_weights: Whether a model is loaded from it; None: if it has a model's configuration, and no tokenizer.
         takes_code: Whether the user trusts the folder's code, which is pulled, too.
         takes_parts: Rows of tensors will be asked for, and not whole ones.
+        goes_to_devices: As for `FolderWeights`.
 
     Attributes:
         path: Its absolute path.
@@ -63,7 +64,9 @@ class ModelFolder:
         needs_weights: bool | None = True,
         takes_code: bool = False,
         takes_parts: bool = False,
+        goes_to_devices: bool = False,
     ) -> None:
+        self._goes_to_devices = goes_to_devices
         self._location, self._naming, self._variant, self._takes_parts = location, naming, variant, takes_parts
         self._needs, self._needs_weights = needs, needs_weights
         self._weights: FolderWeights | None = None
@@ -193,7 +196,9 @@ class ModelFolder:
         return needs_weights, is_adapter
 
     def _open(self, weights: Location) -> None:
-        self._weights = FolderWeights(self.path, weights, takes_parts=self._takes_parts)
+        self._weights = FolderWeights(
+            self.path, weights, takes_parts=self._takes_parts, goes_to_devices=self._goes_to_devices
+        )
 
     def _find_base(self, *, takes_code: bool, takes_parts: bool) -> None:
         """Make a folder for the model of an adapter, too, if that is at a URL."""

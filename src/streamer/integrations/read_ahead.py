@@ -17,7 +17,7 @@ from streamer._opened_checkpoint import OpenedCheckpoint
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.errors import LoadCancelledError
-from streamer.core.tensors.frameworks import Framework
+from streamer.core.tensors.frameworks import Framework, framework_of
 
 __all__ = ["ReadAhead", "in_order_of_names"]
 
@@ -41,6 +41,7 @@ class ReadAhead:
         self._checkpoint, self._library = checkpoint, library
         self._changed = threading.Condition()
         self._has_order = in_this_order is not None
+        self._devices: dict[str, Any] = {}
         self._expected = {each.entry.name: each for each in in_this_order or ()}
         self._stream: Stream[Any] | None = None
         self._is_stopped = False
@@ -58,6 +59,12 @@ class ReadAhead:
         with self._changed:
             if self._stream is None:
                 self._expected[tensor.entry.name] = tensor
+
+    def place(self, name: str, device: Any) -> None:
+        """Note to which device a tensor is to be read, unless reading has begun: then it comes as all others."""
+        with self._changed:
+            if self._stream is None:
+                self._devices[name] = device
 
     def forget(self, names: Iterable[str]) -> None:
         """Note that tensors will not be taken, unless reading has begun or all were named at first."""
@@ -112,6 +119,8 @@ class ReadAhead:
 
     def _start(self) -> None:
         expected = list(self._expected.values())
+        if self._devices:
+            self._library = framework_of("pt", {"": "cpu", **self._devices}, None)
         verification = self._checkpoint.verification(expected)
         if verification is not None and verification.needs_order:  # an object's digest is of its bytes in their order
             expected.sort(key=lambda each: (each.shard, each.entry.begin))

@@ -10,7 +10,7 @@ from typing import Any
 
 from streamer._checkpoint import Checkpoint
 from streamer._stream import Stream
-from streamer.compat.safetensors._handle import EngineHandle
+from streamer.compat.safetensors._handle import EngineHandle, HandleSlice
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.engine.page_cache import cached_fraction
@@ -19,7 +19,7 @@ from streamer.core.tensors.frameworks import Framework
 from streamer.integrations.parts_ahead import PartsAhead
 from streamer.integrations.read_ahead import ReadAhead
 
-__all__ = ["WholeCheckpoint"]
+__all__ = ["PlannedSlice", "WholeCheckpoint"]
 
 MOSTLY = 0.9  # of a file's samples; the rest is read while it is used
 
@@ -136,6 +136,18 @@ class WholeCheckpoint(Checkpoint[Any]):
         return [info.path.removeprefix(f"{folder}/") for info in infos]
 
 
+class PlannedSlice(HandleSlice):
+    """A tensor of a plan, which may learn where it goes before it is read."""
+
+    def __init__(self, part: TensorSlice[Any], plan: ReadAhead, name: str) -> None:
+        super().__init__(part, is_numpy=False)
+        self._plan, self._name = plan, name
+
+    def place(self, device: Any) -> None:
+        """Read the tensor to this device, unless reading has begun; its owner moves it in any case."""
+        self._plan.place(self._name, device)
+
+
 class _ShardHandle(EngineHandle):
     def __init__(self, whole: WholeCheckpoint, number: int, device: Any, plan: ReadAhead | PartsAhead) -> None:
         self.__dict__.update(vars(whole))
@@ -148,7 +160,8 @@ class _ShardHandle(EngineHandle):
         if self._plan is not None and not named:
             self._check_holds(name)
             self._plan.expect(self._shard_tensors[name])
-        return super().get_slice(name, **{"device": self._device, **named})
+        part = super().get_slice(name, **{"device": self._device, **named})
+        return PlannedSlice(part, self._plan, name) if isinstance(self._plan, ReadAhead) and not named else part
 
     def close(self) -> None:
         """Refuse further slices; what nobody has begun to read is no longer expected."""

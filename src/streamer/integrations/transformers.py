@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from streamer.compat.hooks import imported
@@ -23,6 +24,7 @@ from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG
 from streamer.integrations.routed_call import Route, called
 from streamer.integrations.transformers_hooks import package_of, readers, weights_hook
+from streamer.integrations.transformers_placement import goes_to_devices, placed_tensors, placement_hook
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -87,6 +89,7 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
     is_model = _is_model(cls, package)
     if is_model:
         kwargs.pop("disable_mmap", None)  # nothing is mapped
+    is_placed = is_model and goes_to_devices(kwargs.get("device_map")) and placement_hook(package).fits()
     folder = ModelFolder(
         location,
         variant=kwargs.get("variant"),
@@ -94,9 +97,10 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
         needs_weights=is_model,
         takes_code=bool(kwargs.get("trust_remote_code")),
         takes_parts=any(kwargs.get(name) for name in _OF_RANKS),
+        goes_to_devices=is_placed,
     )
     try:
-        with library_call(folder.labels, loads_model=is_model):
+        with library_call(folder.labels, loads_model=is_model), placed_tensors(package) if is_placed else nullcontext():
             try:
                 loaded = called(
                     lambda: cls.from_pretrained(folder.path, *model_args, **kwargs),

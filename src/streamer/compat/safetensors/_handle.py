@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
     from typing_extensions import Self
 
-__all__ = ["EngineHandle", "TensorMeta", "safe_open", "safe_open_handle"]
+__all__ = ["EngineHandle", "HandleSlice", "TensorMeta", "safe_open", "safe_open_handle"]
 
 BACKENDS = ("mmap", "pread")
 
@@ -161,7 +161,7 @@ class EngineHandle(Checkpoint[Any]):
         """Return a tensor that is read when it is indexed."""
         self._check_holds(name)
         part = super().get_slice(name, **named)
-        return _Slice(part, is_numpy=self._opening.framework in ("np", "numpy"))
+        return HandleSlice(part, is_numpy=self._opening.framework in ("np", "numpy"))
 
     def get_tensor_meta(self, name: str) -> TensorMeta:
         """Tell what the header says of a tensor, as safetensors 0.9 does."""
@@ -207,7 +207,9 @@ class EngineHandle(Checkpoint[Any]):
             raise both(UnknownTensorError)(f"File does not contain tensor {name}")
 
 
-class _Slice(TensorSlice[Any]):
+class HandleSlice(TensorSlice[Any]):
+    """A slice of a handle, whose errors are safetensors', too."""
+
     def __init__(self, part: TensorSlice[Any], *, is_numpy: bool) -> None:
         vars(self).update(vars(part))
         self._is_numpy = is_numpy

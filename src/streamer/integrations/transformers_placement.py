@@ -1,0 +1,91 @@
+"""Lets transformers name the device of each tensor before the tensor is read, so that the engine copies it there.
+
+transformers hands a slice of each tensor to ``spawn_materialize``, with its device, and reads it in a thread or later.
+Inside of the block of `placed_tensors` it reads slices of ours later, when all devices are known: then one plan reads
+each tensor through pinned memory to its device. transformers converts it there: casts, fusing of experts, quantisation.
+
+As before, through this machine's memory: tensors of ranks, and those of loads in which transformers reads one tensor at
+a time to save memory (it quantises while it loads, or leaves weights on a disk).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from streamer.compat.hooks import Hook, imported
+from streamer.integrations.shard_handles import PlannedSlice
+from streamer.integrations.small_checkpoint import is_equal, small_checkpoint
+
+__all__ = ["goes_to_devices", "placed_tensors", "placement_hook"]
+
+_STAYS = ("cpu", "disk", "meta")
+
+
+@cache
+def placement_hook(package: str) -> Hook:
+    """Describe what a package of transformers reads each tensor with."""
+    return Hook(
+        f"{package}.core_model_loading",
+        "spawn_materialize",
+        otherwise="tensors are copied to their devices one after the other from pageable memory, which is slower",
+        positional=4,
+        dry_run=partial(_reads_a_tensor_later, package),
+    )
+
+
+def goes_to_devices(device_map: Any) -> bool:
+    """Whether a ``device_map`` may send tensors to accelerators."""
+    if device_map is None:
+        return torch.empty(0).device.type not in _STAYS  # torch's default device counts
+    if isinstance(device_map, dict):
+        return any(_is_accelerator(device) for device in device_map.values())
+    if isinstance(device_map, str) and device_map.split("_")[0] in ("auto", "balanced", "sequential"):
+        return torch.cuda.is_available()
+    return _is_accelerator(device_map)
+
+
+@contextmanager
+def placed_tensors(package: str) -> Iterator[None]:
+    """Read tensors of plans to their devices inside of the block; one thread at a time enters it."""
+    module: Any = imported(f"{package}.core_model_loading")
+    theirs = module.spawn_materialize
+    ours = partial(_spawned, theirs)
+    module.spawn_materialize = ours
+    try:
+        yield
+    finally:
+        if module.spawn_materialize is ours:
+            module.spawn_materialize = theirs
+
+
+def _spawned(
+    theirs: Callable[..., Any], pool: Any, tensor: Any, device: Any = None, dtype: Any = None, **others: Any
+) -> Any:
+    """Return what reads a tensor, and note where the tensor goes."""
+    is_planned = isinstance(tensor, PlannedSlice) and pool is not None and others.get("sharding_op") is None
+    if not is_planned:
+        return theirs(pool, tensor, device, dtype, **others)
+    if _is_accelerator(device):
+        tensor.place(device)
+    return theirs(None, tensor, device, dtype, **others)
+
+
+def _is_accelerator(device: Any) -> bool:
+    return device is not None and str(device).partition(":")[0] not in _STAYS
+
+
+def _reads_a_tensor_later(package: str) -> bool:
+    """Let transformers, which has a pool of threads, read two tensors when it is asked for them, and compare these."""
+    spawn = placement_hook(package).found()
+    with small_checkpoint() as (location, expected):
+        whole = location.checkpoint()
+        plan = whole.read_ahead()
+        handles = [whole.opened_shard(shard, "cpu", plan) for shard in set(whole.shard_of_tensor().values())]
+        slices = {name: handle.get_slice(name) for handle in handles for name in handle}
+        jobs = {name: _spawned(spawn, object(), part, "cpu", torch.float32) for name, part in slices.items()}
+        return is_equal({name: job() for name, job in jobs.items()}, expected)
