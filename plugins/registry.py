@@ -23,6 +23,7 @@ from streamer.core.discovery.entry_points import ALLOWED, entry_points_of, is_al
 from streamer.core.errors import OptionError, PluginError, UnknownSchemeError, UsageError
 from streamer.core.options.arguments import check_file_system, check_letters, check_storage_options, check_uri
 from streamer.core.options.limits import Limits
+from streamer.core.path_objects import placed, text_of
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.options import SecretOptions, hidden, plain
 from streamer.core.secrets.urls import hidden_uri
@@ -75,7 +76,9 @@ def open_store(
     check_uri(uri)
     check_storage_options(storage_options)
     check_file_system(fs)
-    uri = text = hidden_uri(os.fspath(uri))
+    uri, storage_options, fs = placed(uri, storage_options, fs)
+    storage_options = hidden(storage_options)
+    uri = text = hidden_uri(text_of(uri))
     candidates = enabled(entry_points, [text])
     if fs is not None:
         if storage_options:

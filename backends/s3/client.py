@@ -33,6 +33,7 @@ from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_fore
 from streamer.backends.s3.options import check_trust, endpoint_of, fill_times, filled_options
 from streamer.backends.s3.presigning import hold_to_region, presigned_get, template_of
 from streamer.backends.s3.redirects import follow_no_redirects
+from streamer.backends.s3.tenants import allow_tenants, check_tenant
 from streamer.backends.s3.url_template import UrlTemplate
 from streamer.core.collector import collector_paused
 from streamer.core.errors import OptionError
@@ -165,6 +166,7 @@ class S3Client:
             if is_first:  # and the options hold no session
                 give_session(self._fs, EnvironmentSession(SecretOptions(self._fs.kwargs)))
             await self._fs.set_session()
+            check_tenant(self._fs.s3, bucket)
             client = await self._fs.get_s3(bucket)
         if client not in self._prepared:  # each region has a client
             self._prepared.add(client)
@@ -188,6 +190,7 @@ def _prepare(client: Any) -> None:
     """Register what botocore's client is to do besides; may be called repeatedly."""
     follow_no_redirects(client)
     refuse_foreign_listings(client)
+    allow_tenants(client)
     hold_to_region(client)
     client.meta.events.register("needs-retry.s3", _give_up, unique_id="streamer-give-up")
     client.meta.events.register("before-send.s3", _note_token, unique_id="streamer-note-token")

@@ -70,7 +70,7 @@ class S3Store:
         self._limits = limits
         self._scheme, _, rest = uri.partition("://")
         path, _, self._pinned_version = rest.partition("?versionId=")
-        self.root = path.rstrip("/")
+        self.root = _with_tenant(path.rstrip("/"))
         _check_bucket(self.root.partition("/")[0], uri)
         self._client = QuickClient(storage_options, limits)
         self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
@@ -265,11 +265,22 @@ def _error_code(error: Exception) -> str | None:
     return error_code(error)
 
 
+def _with_tenant(path: str) -> str:
+    """Decode the colon of a bucket that was quoted, as no bucket has a per cent sign in its name.
+
+    Example:
+        >>> _with_tenant("acme%3Amodels/100%3A1"), _with_tenant("models/a%3Ab")
+        ('acme:models/100%3A1', 'models/a%3Ab')
+    """
+    bucket, slash, key = path.partition("/")
+    return bucket.replace("%3A", ":").replace("%3a", ":") + slash + key
+
+
 def _check_bucket(bucket: str, uri: str) -> None:
     """Refuse names that botocore would refuse later with a message that repeats them, and so a password in them."""
     if not bucket:
         raise UsageError("The URL names no bucket", uri=redact(uri), hint="Expected s3://bucket/key")
-    if "@" in bucket or (":" in bucket and not bucket.startswith("arn:")):
+    if "@" in bucket:
         raise UsageError(
             "An S3 URL holds no credentials",
             uri=redact(uri),

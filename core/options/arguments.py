@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamer.core.errors import OptionError, UsageError
+from streamer.core.path_objects import is_path_object, text_of
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import is_mangled
 from streamer.core.secrets.wrong_types import type_name
@@ -34,7 +35,7 @@ def check_uris(uris: Any) -> None:
     Raises:
         UsageError: it is neither.
     """
-    is_one = isinstance(uris, (str, bytes, os.PathLike)) or not isinstance(uris, Iterable)
+    is_one = isinstance(uris, (str, bytes, os.PathLike)) or not isinstance(uris, Iterable) or is_path_object(uris)
     try:
         listed = [uris] if is_one else list(uris)
     except TypeError:  # a tensor without dimensions has __iter__, and cannot be iterated
@@ -51,7 +52,7 @@ def check_uri(uri: Any) -> None:
     Raises:
         UsageError: it is neither text nor a path, or it is empty, or has letters that no name has.
     """
-    text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+    text = text_of(uri)
     if not isinstance(text, str) or not text:
         kind = "bytes" if isinstance(text, bytes) else "an empty one" if text == "" else type_name(uri)
         raise UsageError(f"a URI is non-empty text or a path, not {kind}", hint="Give one, or a list of them")

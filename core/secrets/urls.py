@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, SupportsIndex
 
+from streamer.core.path_objects import is_path_object
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.wrong_types import WrongType
 
@@ -73,7 +74,7 @@ class SecretBytes(bytes):
 
 def hidden_uris(uri: Any) -> Any:
     """Wrap a caller's ``uri``, one or several; a value of a wrong type is returned unchanged, and refused later."""
-    if isinstance(uri, (str, bytes, os.PathLike)) or not isinstance(uri, Iterable):
+    if isinstance(uri, (str, bytes, os.PathLike)) or not isinstance(uri, Iterable) or is_path_object(uri):
         return hidden_uri(uri)
     return [hidden_uri(each) for each in uri]
 
@@ -82,6 +83,8 @@ def hidden_uri(uri: Any) -> Any:
     """Wrap a URL that `redact` would change, and what will be refused."""
     if isinstance(uri, bytes):
         return SecretBytes(uri)
+    if is_path_object(uri):  # its options are not in its `repr`
+        return uri
     text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(text, str):
         return uri if isinstance(uri, os.PathLike) else WrongType(uri)

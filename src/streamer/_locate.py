@@ -19,6 +19,7 @@ from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.arguments import check_uris
 from streamer.core.options.settings import Settings
 from streamer.core.outages.patience import Patience
+from streamer.core.path_objects import PathObject, is_path_object, text_of
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
@@ -35,7 +36,8 @@ __all__ = ["StorageOptions", "UriOption", "close_store", "folders_of", "locate",
 _log = logging.getLogger("streamer")
 
 _Wanted: TypeAlias = "tuple[str, Mapping[str, Any] | None]"
-UriOption: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
+OneUri: TypeAlias = "str | os.PathLike[str] | PathObject"
+UriOption: TypeAlias = "OneUri | Iterable[OneUri]"
 StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
 
 
@@ -193,8 +195,9 @@ def close_store(store: Store) -> None:
 
 
 def _as_list(uri: UriOption) -> list[str]:
-    uris = [uri] if isinstance(uri, (str, os.PathLike)) else list(uri)
-    return [hidden_uri(os.fspath(each)) for each in uris]
+    is_one = isinstance(uri, (str, os.PathLike)) or is_path_object(uri)
+    uris: list[Any] = [uri] if is_one else list(uri)  # type: ignore[arg-type]  # it has been checked
+    return [hidden_uri(text_of(each)) for each in uris]
 
 
 def _options_by_uri(storage_options: StorageOptions, uris: Sequence[str]) -> list[Mapping[str, Any] | None]:

@@ -30,6 +30,7 @@ from streamer.core.options.arguments import (
     check_uri,
 )
 from streamer.core.options.options import Options
+from streamer.core.path_objects import placed
 from streamer.core.quoting import quoted
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
@@ -106,6 +107,8 @@ def write_manifest(
     check_storage_options(storage_options)
     check_options(options, Options)
     check_file_system(fs)
+    uri, storage_options, fs = placed(uri, storage_options, fs)
+    storage_options = hidden(storage_options)
     check_progress(progress)
     own_options = storage_options if storage_options is None or isinstance(storage_options, Mapping) else None
     secrets = SecretTexts(os.fspath(uri), getattr(fs, "storage_options", own_options))

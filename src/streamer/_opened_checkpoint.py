@@ -17,6 +17,8 @@ from streamer.core.collector import collector_spared
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uris
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
+from streamer.core.path_objects import placed
+from streamer.core.secrets.options import hidden
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -56,6 +58,8 @@ def open_checkpoint(
     """Locate the shards and read their headers; raises as `streamer.load` does."""
     check_uris(uri)
     check_storage_options(storage_options)
+    uri, storage_options, fs = placed(uri, storage_options, fs)
+    storage_options = hidden(storage_options)
     check_options(options, Options)
     check_file_system(fs)
     settings = resolve(options)

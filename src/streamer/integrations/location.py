@@ -13,6 +13,8 @@ from streamer._opening import Opening
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
+from streamer.core.path_objects import placed
+from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import Store
@@ -52,7 +54,8 @@ class Location:
         check_storage_options(storage_options)
         check_options(options, Options)
         check_file_system(fs)
-        return cls(hidden_uri(os.fspath(uri)), storage_options, fs, options)
+        text, storage_options, fs = placed(uri, storage_options, fs)
+        return cls(hidden_uri(os.fspath(text)), hidden(storage_options), fs, options)
 
     @property
     def label(self) -> str:

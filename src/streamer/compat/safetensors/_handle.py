@@ -19,6 +19,7 @@ from streamer.compat.safetensors._prefetch import PrefetchLoader, planned
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ObjectNotFoundError, OptionError, UnknownTensorError, UsageError
 from streamer.core.options.options import Options
+from streamer.core.path_objects import text_of
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.plugins.registry import scheme_of
@@ -126,10 +127,10 @@ class EngineHandle(Checkpoint[Any]):
             try:
                 super().__init__(opening)
             except ObjectNotFoundError as error:
-                is_other = scheme_of(os.fspath(filename)) != "file" or fs is not None
-                if is_other or os.path.lexists(filename):  # then a shard that its index names is missing
+                is_other = scheme_of(text_of(filename)) != "file" or fs is not None
+                if is_other or os.path.lexists(text_of(filename)):  # then a shard that its index names is missing
                     raise
-                raise both(ObjectNotFoundError)(f"No such file or directory: {os.fspath(filename)}") from error
+                raise both(ObjectNotFoundError)(f"No such file or directory: {text_of(filename)}") from error
 
     def keys(self) -> list[str]:  # type: ignore[override]  # a list, as that of safetensors
         """Names of the tensors, sorted."""
@@ -225,5 +226,6 @@ def _is_for_safetensors(filename: Any, device: Any, storage_options: Any, option
     """Whether a local file is to stay on the CPU, and nothing is asked for that only the engine does."""
     if storage_options or options is not None or str(device) != "cpu":
         return False
-    is_path = isinstance(filename, (str, os.PathLike)) and scheme_of(os.fspath(filename)) == "file"
-    return is_path and "://" not in os.fspath(filename) and not os.path.isdir(filename)
+    path = text_of(filename)
+    is_path = isinstance(path, str) and scheme_of(path) == "file"
+    return is_path and "://" not in path and not os.path.isdir(path)

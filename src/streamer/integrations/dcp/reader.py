@@ -19,9 +19,10 @@ from torch.futures import Future
 
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.errors import ObjectNotFoundError, StreamerError, UsageError
-from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uri
+from streamer.core.options.arguments import check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
+from streamer.core.path_objects import is_path_object
 from streamer.core.quoting import printable
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
@@ -68,12 +69,8 @@ class StorageReader(TorchStorageReader):
         options: Options | None = None,
     ) -> None:
         uri, storage_options = hidden_uri(uri), hidden(storage_options)
-        check_uri(uri)
-        check_storage_options(storage_options)
-        check_options(options, Options)
-        check_file_system(fs)
         super().__init__()
-        self._location = Location(hidden_uri(os.fspath(uri)), storage_options, fs, options)
+        self._location = Location.checked(uri, storage_options, fs, options)
         self._found: Found | None = None
         self._failure: StreamerError | None = None  # of the metadata of all
         self._load_id = str(uuid.uuid4())
@@ -84,7 +81,9 @@ class StorageReader(TorchStorageReader):
         checkpoint_id = hidden_uri(checkpoint_id) if checkpoint_id is not None else None
         if checkpoint_id:
             check_uri(checkpoint_id)
-            self._location = replace(self._location, uri=hidden_uri(os.fspath(checkpoint_id)))
+            before = self._location
+            own = Location.checked(checkpoint_id, None, None, before.options) if is_path_object(checkpoint_id) else None
+            self._location = own or replace(before, uri=hidden_uri(os.fspath(checkpoint_id)))
         self._found = self._failure = None
         self._load_id = str(uuid.uuid4())
 

@@ -17,6 +17,7 @@ from streamer.compat.runai.safetensors_streamer.safetensors_pytorch import Safet
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.errors import OptionError
+from streamer.core.path_objects import is_path_object
 from streamer.core.tensors.frameworks import framework_of
 from streamer.plugins.registry import scheme_of
 
@@ -97,12 +98,12 @@ class SafetensorsStreamer:
             ValueError: `tensor_names` is a text or empty, or names a tensor that is not there, or is there twice.
             StreamerError: as `streamer.load`.
         """
-        if isinstance(paths, (str, os.PathLike)):
+        if isinstance(paths, (str, os.PathLike)) or is_path_object(paths):
             raise OptionError("paths is a list of paths or URLs, and not one", hint="Call stream_file for one")
         _check_names(tensor_names)
         self._close()
         credentials = hidden_credentials(s3_credentials)
-        options = [storage_options_for(path, credentials) for path in paths]
+        options = [None if is_path_object(path) else storage_options_for(path, credentials) for path in paths]
         checkpoint = open_checkpoint(paths, options, options_from_environment())
         wanted = _wanted(checkpoint, tensor_names)
         names = {each.entry.name for each in wanted}

@@ -1,0 +1,44 @@
+"""Buckets of other tenants, ``tenant:bucket``, as Ceph and OpenStack name them.
+
+Amazon forbids a colon in the name of a bucket, and botocore applies that rule to every server, before it sends a
+request. Guarantees: such a bucket is read wherever the server is not Amazon's; at Amazon it is one error that says so.
+What holds an ``@`` does not come here: the store refuses it, as it holds credentials.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from botocore.handlers import validate_bucket_name
+
+from streamer.core.errors import UsageError
+
+__all__ = ["allow_tenants", "check_tenant"]
+
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_CHECK = "before-parameter-build.s3"
+
+
+def allow_tenants(client: Any) -> None:
+    """Switch Amazon's rules for names of buckets off in a client of another server."""
+    if not _is_amazon(client):
+        client.meta.events.unregister(_CHECK, validate_bucket_name)
+
+
+def check_tenant(client: Any, bucket: str) -> None:
+    """Refuse the bucket of a tenant at Amazon, before botocore does with a message that repeats the name.
+
+    Raises:
+        UsageError: Amazon has no such bucket.
+    """
+    if ":" in bucket and not bucket.startswith("arn:") and _is_amazon(client):
+        raise UsageError(
+            "Amazon S3 forbids a colon in the name of a bucket; tenant:bucket is a name of other servers",
+            hint="Name that server: storage_options={'endpoint_url': 'https://…'}, or AWS_ENDPOINT_URL",
+        )
+
+
+def _is_amazon(client: Any) -> bool:
+    host = (urlsplit(client.meta.endpoint_url).hostname or "").rstrip(".")
+    return f".{host}".endswith(_AMAZON)

@@ -1,0 +1,129 @@
+"""Path objects that know their storage: a URL together with endpoint and keys, as those of UPath and cloudpathlib.
+
+Guarantees: such an object is read with its own options, never by its text alone, which would ask another server with
+other credentials. Refuses an object whose options cannot be read, and options that are given twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from streamer.core.errors import OptionError, UsageError
+
+__all__ = ["PathObject", "is_path_object", "placed", "text_of"]
+
+_LOCAL = ("", "file", "local")
+
+
+@runtime_checkable
+class PathObject(Protocol):
+    """A path with options of its own, such as a `UPath`; its text is the URL."""
+
+    @property
+    def protocol(self) -> str:
+        """The scheme."""
+
+    @property
+    def path(self) -> str:
+        """The path of its file system."""
+
+    @property
+    def storage_options(self) -> Mapping[str, Any]:
+        """The options of its file system."""
+
+    @property
+    def fs(self) -> Any:
+        """Its file system."""
+
+
+def is_path_object(uri: Any) -> bool:
+    """Whether a URI is an object with a storage of its own; its options may be readable or not."""
+    if isinstance(uri, (str, bytes)) or type(uri).__module__.partition(".")[0] == "pathlib":
+        return False
+    return _has_options(uri) or _hides_options(uri)
+
+
+def text_of(uri: Any) -> Any:
+    """Return the URL of a path object, the text of any other path, and anything else as it is."""
+    if _has_options(uri):
+        return str(uri.path if uri.protocol in _LOCAL else uri)
+    if is_path_object(uri):
+        return str(uri.as_uri())
+    return os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+
+
+def placed(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
+    """Replace path objects by their URLs, and give their options as if the caller had given them.
+
+    Args:
+        uri: As for `streamer.load`: one URI, or several.
+        storage_options: As for `streamer.load`.
+        fs: As for `streamer.load`.
+
+    Returns:
+        The same three, without path objects.
+
+    Raises:
+        OptionError: an object has options, and others are given beside it.
+        UsageError: the options of an object cannot be read, and none are given beside it.
+    """
+    if is_path_object(uri):
+        own = _own_options(uri, storage_options, fs)
+        if own and "::" in text_of(uri):  # these options are of a form that fsspec takes from nobody else
+            return str(uri.path), None, uri.fs
+        return text_of(uri), own or storage_options, fs
+    if isinstance(uri, (str, bytes, os.PathLike)) or not isinstance(uri, Iterable):
+        return uri, storage_options, fs
+    uris = list(uri)
+    if not any(map(is_path_object, uris)):
+        return uris, storage_options, fs
+    several = isinstance(storage_options, (list, tuple)) and len(storage_options) == len(uris)
+    beside = list(storage_options) if several else [storage_options] * len(uris)
+    owns = [
+        _own_options(each, given, fs) if is_path_object(each) else None
+        for each, given in zip(uris, beside, strict=True)
+    ]
+    if not any(owns):
+        return [text_of(each) for each in uris], storage_options, fs
+    if any(own and "::" in text_of(each) for each, own in zip(uris, owns, strict=True)):
+        raise UsageError("A path of several file systems cannot be one of a list", hint=_HINT)
+    texts = [text_of(each) for each in uris]
+    return texts, [own or given for own, given in zip(owns, beside, strict=True)], fs
+
+
+_HINT = "Give str(path), and storage_options= or fs= beside it"
+
+
+def _has_options(uri: Any) -> bool:
+    return not isinstance(uri, (str, bytes, type)) and isinstance(uri, PathObject)
+
+
+def _hides_options(uri: Any) -> bool:
+    """Whether an object names another storage than the disk, and keeps to itself how that is reached."""
+    if isinstance(uri, (str, bytes, type)) or not hasattr(uri, "as_uri"):
+        return False
+    try:
+        url = uri.as_uri()
+    except Exception:  # a relative path has none
+        return False
+    is_remote = isinstance(url, str) and "://" in url and not url.startswith("file:")
+    return is_remote and (hasattr(uri, "client") or "://" not in str(uri))  # others have no more than their text
+
+
+def _own_options(uri: Any, storage_options: Any, fs: Any) -> Any:
+    """Return the options of a path object; None where it has none, or what is given beside it counts."""
+    is_given = bool(storage_options) or fs is not None
+    if not _has_options(uri):
+        if is_given:
+            return None
+        raise UsageError(f"What storage and login a {type(uri).__name__} has cannot be read from it", hint=_HINT)
+    options = dict(uri.storage_options or {})
+    if uri.protocol in _LOCAL or not options:
+        return None
+    if is_given and (fs is not None or options != storage_options):
+        raise OptionError(
+            f"The {type(uri).__name__} has storage options of its own, and others are given beside it", hint=_HINT
+        )
+    return options
