@@ -84,8 +84,13 @@ def _faults() -> tuple[int, int]:
     return usage.ru_minflt, usage.ru_majflt
 
 
+def _switches() -> int:
+    """Count how often a thread gave its processor up because it had to wait."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+
+
 class Measurement:
-    """Measure a block: seconds, CPU seconds, peak RSS above the RSS before it, disk bytes, page faults."""
+    """Measure a block: seconds, CPU seconds, peak RSS above the RSS before it, disk bytes, page faults, switches."""
 
     def __enter__(self) -> Measurement:
         try:
@@ -96,7 +101,7 @@ class Measurement:
             self.peak_is_upper_bound = False
         self._rss = _proc_field("/proc/self/status", "VmRSS:") * 1024
         self._disk = _proc_field("/proc/self/io", "read_bytes:")
-        self._faults = _faults()
+        self._faults, self._switches = _faults(), _switches()
         self._cpu = _cpu_seconds()
         self._started = time.perf_counter()
         return self
@@ -107,6 +112,7 @@ class Measurement:
         self.peak_rss_bytes = _proc_field("/proc/self/status", "VmHWM:") * 1024 - self._rss
         self.disk_bytes = _proc_field("/proc/self/io", "read_bytes:") - self._disk
         minor, major = _faults()
+        self.switches = _switches() - self._switches
         self.minor_faults, self.major_faults = minor - self._faults[0], major - self._faults[1]
 
     def to_dict(self) -> dict[str, Any]:

@@ -175,10 +175,12 @@ class Measurement {
   void Print(size_t bytes, uint64_t digest) const {
     std::printf(
         "{\"bytes\": %zu, \"seconds\": %.6f, \"cpu_seconds\": %.6f, \"peak_rss_bytes\": %zu, "
-        "\"minor_faults\": %ld, \"major_faults\": %ld, \"disk_bytes\": %zu, \"digest\": %llu}\n",
+        "\"minor_faults\": %ld, \"major_faults\": %ld, \"switches\": %ld, \"disk_bytes\": %zu, "
+        "\"digest\": %llu}\n",
         bytes, seconds_, Cpu(usage_after_) - Cpu(usage_before_), peak_ - rss_before_,
         usage_after_.ru_minflt - usage_before_.ru_minflt,
-        usage_after_.ru_majflt - usage_before_.ru_majflt, disk_,
+        usage_after_.ru_majflt - usage_before_.ru_majflt,
+        usage_after_.ru_nvcsw - usage_before_.ru_nvcsw, disk_,
         static_cast<unsigned long long>(digest));
   }
 

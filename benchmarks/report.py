@@ -68,7 +68,7 @@ def table(title: str, rows: list[Row]) -> str:
     """One section, fastest first."""
     limit = best_of(rows, "raw")
     head = f"{'contestant':28}{'median':>8}{'best':>8}{'min..max GB/s':>16}{'CPU-s/GB':>10}"
-    head += f"{'peak MB':>9}{'disk MB':>9}{'faults':>9}{'of raw':>8}"
+    head += f"{'peak MB':>9}{'disk MB':>9}{'faults':>9}{'waits/GB':>10}{'of raw':>8}"
     measured = sorted((row for row in rows if is_measured(row)), key=_median, reverse=True)
     lines = [f"\n{title}", head, "-" * len(head), *(_line(row, limit) for row in measured)]
     lines += [f"{row.name:28}{row.problem or 'not run'}" for row in rows if not is_measured(row)]
@@ -79,11 +79,12 @@ def _line(row: Row, limit: Row | None) -> str:
     speeds = row.speeds()
     disk_mb = statistics.median(run["disk_bytes"] for run in row.runs) / 1e6
     faults = statistics.median(run["minor_faults"] + run["major_faults"] for run in row.runs)
+    waits = statistics.median(run["switches"] / run["bytes"] * 1e9 for run in row.runs)
     ratio = f"{row.median / limit.median:8.2f}" if limit else "       -"
     spread = f"{min(speeds):.2f}..{max(speeds):.2f}"
     return (
         f"{row.name:28}{row.median:8.2f}{row.best:8.2f}{spread:>16}{row.cpu_seconds_per_gb:10.3f}"
-        f"{row.peak_over_tensors_bytes / 1e6:9.0f}{disk_mb:9.0f}{faults:9.0f}{ratio}"
+        f"{row.peak_over_tensors_bytes / 1e6:9.0f}{disk_mb:9.0f}{faults:9.0f}{waits:10.0f}{ratio}"
     )
 
 

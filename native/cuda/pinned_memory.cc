@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/engine_thread.h"
+#include "cuda/relaxed_capture.h"
 
 namespace streamer {
 namespace {
@@ -130,6 +131,7 @@ PinnedMemory::~PinnedMemory() {
   if (data_ == nullptr || whole_) return;
   const CudaDriver& driver = device_->driver();
   if (driver.is_forked()) return;  // the parent's; the mapping does not even exist here
+  const RelaxedCapture relaxed(driver);
   std::optional<CurrentContext> current;
   try {
     current.emplace(*device_);

@@ -57,8 +57,12 @@ class FileReader {
   FileReader& operator=(const FileReader&) = delete;
 
   // How many bytes of items will be read in all; before the first block. Unless it is told, the
-  // file stays open until the reader ends.
-  void expect(std::uint64_t wanted_bytes) { wanted_bytes_ = wanted_bytes; }
+  // file stays open until the reader ends. Memory of the engine's own is touched before it is read
+  // to; a caller's may be a mapped file, whose fault is an error of the read, and not of a touch.
+  void expect(std::uint64_t wanted_bytes, bool fills_own_memory) {
+    wanted_bytes_ = wanted_bytes;
+    fills_own_memory_ = fills_own_memory;
+  }
 
   // Fills the block, or says why not. Returns early, with success, once
   // `is_cancelled`: the caller drops the block. `step` reads in place of the system's calls, past
@@ -102,6 +106,7 @@ class FileReader {
   const std::string path_;
   const std::uint64_t size_bytes_;
   const FileOptions options_;
+  bool fills_own_memory_ = false;  // set before the first block
   std::mutex mutex_;
   std::uint64_t wanted_bytes_ = UINT64_MAX;  // of items, still to be read; guarded by mutex_
   std::string version_;                      // guarded by mutex_

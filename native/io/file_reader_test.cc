@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +13,8 @@
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include "io/arena_memory.h"
 
 namespace streamer {
 namespace {
@@ -218,11 +222,41 @@ std::ptrdiff_t open_files() {
   return std::distance(begin(all), end(all));
 }
 
+// Whether each read found the first page of its target in memory, for a target that is fresh.
+std::vector<bool> pages_there_before_reads(bool fills_own_memory) {
+  constexpr std::size_t kBytes = 2 * kHugePageBytes;
+  const TemporaryFile file(kBytes);
+  std::byte* const target = map_huge(kBytes);
+  REQUIRE(target != nullptr);
+  std::vector<bool> found;
+  FileOptions options;
+  options.read_call = [&found](int descriptor, const iovec* vectors, int count, off_t offset) {
+    unsigned char is_there = 0;
+    const auto address = reinterpret_cast<std::uintptr_t>(vectors[0].iov_base);
+    CHECK(mincore(reinterpret_cast<void*>(address / kPageBytes * kPageBytes), 1, &is_there) == 0);
+    found.push_back(is_there & 1);
+    return preadv2(descriptor, vectors, count, offset, 0);
+  };
+  FileReader reader(file.path(), kBytes, "", options);
+  reader.expect(kBytes, fills_own_memory);
+  Block block;
+  block.end = kBytes;
+  block.destinations = {{target, kBytes, 0}};
+  CHECK_FALSE(reader.read(block, kNeverCancelled));
+  munmap(target, kBytes);
+  return found;
+}
+
+TEST_CASE("the engine's own memory is there before it is read to, a caller's is left alone") {
+  CHECK(pages_there_before_reads(true) == std::vector<bool>{true, true});
+  CHECK_FALSE(pages_there_before_reads(false).at(0));
+}
+
 TEST_CASE("a file is closed with the last byte that is wanted of it") {
   const TemporaryFile file(100);
   const auto before = open_files();
   FileReader reader(file.path(), 100, "");
-  reader.expect(30);
+  reader.expect(30, true);
   std::vector<std::byte> first(10), second(20);
   Block one = block_into(first, 0), two = block_into(second, 50);
   REQUIRE_FALSE(reader.read(one, kNeverCancelled));
@@ -236,7 +270,7 @@ TEST_CASE("what is read once more, for its digest, is not counted again (regress
   const TemporaryFile file(100);
   const auto before = open_files();
   FileReader reader(file.path(), 100, "");
-  reader.expect(30);
+  reader.expect(30, true);
   std::vector<std::byte> first(10), second(20);
   Block one = block_into(first, 0), two = block_into(second, 50);
   Block again = one;

@@ -26,9 +26,10 @@ void FileThreads::use_gpudirect(bool may_copy) {
   for (const std::uint32_t source : direct) scheduler_.set_gpudirect(source, true);
 }
 
-void FileThreads::start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes) {
+void FileThreads::start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes,
+                        bool fills_own_memory) {
   for (std::size_t i = 0; i < files_.size(); ++i) {
-    if (files_[i]) files_[i]->expect(wanted_bytes[i]);
+    if (files_[i]) files_[i]->expect(wanted_bytes[i], fills_own_memory);
   }
   readers_.start(threads);
 }

@@ -24,8 +24,10 @@ class FileThreads {
   // such and the library is there (see CudaRuntime::gpudirect). Before start().
   void use_gpudirect(bool may_copy);
 
-  // How many threads will call run(), and how many bytes of each file, by source, are wanted.
-  void start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes);
+  // How many threads will call run(), how many bytes of each file, by source, are wanted, and
+  // whether all go to memory of the engine's own.
+  void start(unsigned threads, const std::vector<std::uint64_t>& wanted_bytes,
+             bool fills_own_memory);
   // Some could not be started.
   void remove(unsigned threads) { readers_.remove(threads); }
 

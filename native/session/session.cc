@@ -146,7 +146,8 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
   if (state.scheduler) throw std::logic_error("a session starts once");
   const std::vector<Lane>& lanes = state.sources.lanes();
   check_plan(plan, static_cast<std::uint32_t>(lanes.size()));
-  advise_huge_pages(targets_on_host(plan));
+  const std::vector<MemoryRange> callers = targets_on_host(plan);
+  advise_huge_pages(callers);
   state.endpoints = state.sources.endpoints();
   state.outages.emplace(state.endpoints);
   const bool has_work = !plan.spans.empty();
@@ -168,7 +169,7 @@ void Session::start(Plan plan, const ConsumerStreams& streams) {
     state.scheduler->fail(failure.error());
     return;
   }
-  if (has_work) state.workers->start_readers(wanted_of_sources);
+  if (has_work) state.workers->start_readers(wanted_of_sources, callers.empty());
 }
 
 Delivery Session::wait(double timeout_s, std::uint64_t enough_bytes) {

@@ -81,11 +81,11 @@ void Workers::start_copiers() {
   }
 }
 
-void Workers::start_readers(const std::vector<std::uint64_t>& wanted_bytes) {
+void Workers::start_readers(const std::vector<std::uint64_t>& wanted_bytes, bool fills_own_memory) {
   readers_node_ = copiers_.common_numa_node(options_.system_root);
   if (sources_.has(Lane::kHttp)) start_http();
   if (sources_.has(Lane::kNfs)) start_nfs();
-  if (sources_.has(Lane::kFile)) start_files(wanted_bytes);
+  if (sources_.has(Lane::kFile)) start_files(wanted_bytes, fills_own_memory);
 }
 
 void Workers::start_http() {
@@ -115,11 +115,11 @@ void Workers::start_nfs() {
   }
 }
 
-void Workers::start_files(const std::vector<std::uint64_t>& wanted_bytes) {
+void Workers::start_files(const std::vector<std::uint64_t>& wanted_bytes, bool fills_own_memory) {
   file_threads_.emplace(scheduler_, sources_.files(), copiers_);
   if (options_.gpudirect.value_or(true))
     file_threads_->use_gpudirect(options_.gpudirect.has_value());
-  file_threads_->start(options_.file_threads, wanted_bytes);
+  file_threads_->start(options_.file_threads, wanted_bytes, fills_own_memory);
   for (unsigned i = 0; i < options_.file_threads; ++i) {
     if (start_thread("file", i, readers_node_, [this] { file_threads_->run(); })) continue;
     file_threads_->remove(options_.file_threads - i);

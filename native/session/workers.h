@@ -38,8 +38,9 @@ class Workers {
         hedge_budget_(options.hedge_percent) {}
 
   void start_copiers();
-  // With the bytes that are wanted of each source.
-  void start_readers(const std::vector<std::uint64_t>& wanted_bytes);
+  // With the bytes that are wanted of each source, and whether all go to memory of the engine's
+  // own.
+  void start_readers(const std::vector<std::uint64_t>& wanted_bytes, bool fills_own_memory);
 
   // Waits until all have ended; they do when the scheduler and the copiers are stopped.
   void join();
@@ -55,7 +56,7 @@ class Workers {
  private:
   void start_http();
   void start_nfs();
-  void start_files(const std::vector<std::uint64_t>& wanted_bytes);
+  void start_files(const std::vector<std::uint64_t>& wanted_bytes, bool fills_own_memory);
   template <typename Reactor, typename Make>
   void make_reactors(Lane lane, std::vector<std::unique_ptr<Reactor>>& reactors, unsigned count,
                      Make make);
