@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "io/arena_memory.h"
 #include "io/direct_read.h"
+#include "io/huge_pages.h"
 #include "io/inside_folder.h"
 #include "io/other_readers.h"
 #include "io/page_cache.h"
@@ -63,22 +63,6 @@ std::size_t next_vectors(SegmentCursor cursor, std::array<iovec, kVectorsPerCall
     budget -= size;
   }
   return count;
-}
-
-// Has each huge page of fresh memory filled in by a fault of this program's, and not by one inside
-// the read: the kernel takes the lock of the whole address space for the latter, and so every
-// reader waits while a tensor's memory is mapped or given back. A page that is there costs nothing.
-void touch_huge_pages(const iovec* vectors, std::size_t count) {
-  std::uintptr_t touched = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(vectors[i].iov_base);
-    for (std::uintptr_t at = begin; at < begin + vectors[i].iov_len;
-         at = (at / kHugePageBytes + 1) * kHugePageBytes) {
-      if (at / kHugePageBytes == touched) continue;
-      touched = at / kHugePageBytes;
-      *reinterpret_cast<volatile std::byte*>(at) = std::byte{0};
-    }
-  }
 }
 
 // The file server forgot the handle, or the network or disk failed under it.

@@ -40,4 +40,17 @@ void advise_huge_pages(std::vector<MemoryRange> ranges) {
   advise(joined);
 }
 
+void touch_huge_pages(const iovec* vectors, std::size_t count) {
+  std::uintptr_t touched = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(vectors[i].iov_base);
+    for (std::uintptr_t at = begin; at < begin + vectors[i].iov_len;
+         at = (at / kHugePageBytes + 1) * kHugePageBytes) {
+      if (at / kHugePageBytes == touched) continue;
+      touched = at / kHugePageBytes;
+      *reinterpret_cast<volatile std::byte*>(at) = std::byte{0};
+    }
+  }
+}
+
 }  // namespace streamer

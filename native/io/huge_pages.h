@@ -5,6 +5,8 @@
 // memory was touched before, and a kernel that does not follow it costs only speed.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <vector>
 
@@ -18,5 +20,11 @@ struct MemoryRange {
 // Advises the huge pages that lie wholly in the ranges, neighbours being taken as one: tensors that
 // were allocated one after the other share the huge page in which they meet.
 void advise_huge_pages(std::vector<MemoryRange> ranges);
+
+// Has each huge page of fresh memory filled in by a fault of this program's, and not by one inside
+// a read: the kernel takes the lock of the whole address space for the latter, and so every reader
+// waits while a tensor's memory is mapped or given back (decision 0022). Writes a byte of each:
+// only for memory of the engine's own that is about to be read to.
+void touch_huge_pages(const iovec* vectors, std::size_t count);
 
 }  // namespace streamer
