@@ -1,8 +1,9 @@
 """fsspec's caches of files on local disk: they never hold half a file, and a full one does not fail a load.
 
-Guarantees: a file gets its name in a ``simplecache`` only when it is complete and on disk, so a process that dies
-leaves nothing that a later one would take for the file. Where the cache has no room, the file is read from its storage
-instead, with one warning per cache; but not where the cache would have decompressed it.
+Guarantees, whatever other processes do: a file gets its name in a cache only when it is complete, of the size that its
+storage has now, and on disk. Of several processes that need it, one downloads, and the others wait for it. Size and
+version are those of the storage. Where the cache has no room, the file is read from its storage instead, with one
+warning per cache; but not where the cache would have decompressed it.
 """
 
 from __future__ import annotations
@@ -10,27 +11,39 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 import warnings
 import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.cached import CachingFileSystem, SimpleCacheFileSystem, WholeFileCacheFileSystem
 
-from streamer.backends.posix.atomic_write import draft_of
+from streamer.backends.fsspec.block_file import BlockFile, Blocks
+from streamer.backends.fsspec.info import fresh_info, size_of, version_of
+from streamer.backends.posix.locked_draft import LockedDraft, locked_folder
 from streamer.backends.private_names.fsspec import (
+    cached_copy,
     cached_file_name,
-    forget_cached_file,
-    is_cached,
+    forget_cut_record,
     make_cache_folder,
     note_new_file,
     path_of,
+    record_whole_file,
+    reload_record,
+    whole_file_name,
 )
+from streamer.core.errors import ChangedError, TruncatedError
 from streamer.core.no_room import NO_ROOM
 from streamer.core.quoting import printable
 
-__all__ = ["local_size_bytes", "open_for_reading"]
+__all__ = ["is_decompressing", "local_size_bytes", "open_for_reading", "with_whole_records"]
+
+T = TypeVar("T")
+
+COPIED_BYTES = 5 << 20  # at a time, of what is decompressed
 
 _warned: weakref.WeakSet[AbstractFileSystem] = weakref.WeakSet()
 
@@ -39,21 +52,19 @@ def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
     """Open a file, through the cache where `fs` is one.
 
     Raises:
+        ChangedError: it was replaced while it was brought into the cache.
         OSError: and whatever else `fs` raises.
     """
     if not isinstance(fs, CachingFileSystem):
         return fs.open(path, "rb")
     path = path_of(fs, path)
     try:
-        if isinstance(fs, SimpleCacheFileSystem) and not fs.compression:
-            _fill(fs, path)
-        elif not isinstance(fs, WholeFileCacheFileSystem):
-            _check_room(fs, path)
-        return fs.open(path, "rb")
+        if isinstance(fs, WholeFileCacheFileSystem):
+            return _whole_file(fs, path)
+        return _file_of_blocks(fs, path)
     except OSError as error:
         if error.errno not in NO_ROOM or fs.compression:
             raise
-        _forget(fs, path)
         _warn_once(fs, error)
         return fs.fs.open(path, "rb")
 
@@ -69,29 +80,133 @@ def local_size_bytes(fs: AbstractFileSystem, path: str) -> int | None:
             return None
 
 
-def _fill(fs: Any, path: str) -> None:
-    """Download to another name, and rename when the file is complete; ``simplecache`` itself writes to its name."""
-    if is_cached(fs, path):
-        return
+def is_decompressing(fs: AbstractFileSystem) -> bool:
+    """Whether files of a cache have another size than those of its storage."""
+    return isinstance(fs, CachingFileSystem) and bool(fs.compression)
+
+
+def with_whole_records(made: Callable[[], T], options: Mapping[str, Any]) -> T:
+    """Make a file system; if a cache's record of its files was cut, it is removed: the files count as missing.
+
+    Args:
+        made: Makes it.
+        options: Of the file systems, in which folders of caches are named.
+
+    Raises:
+        Exception: what `made` raises.
+    """
+    try:
+        return made()
+    except (AttributeError, KeyError, TypeError, ValueError):
+        if not [folder for folder in _cache_folders(options) if forget_cut_record(folder)]:
+            raise
+    return made()
+
+
+def _cache_folders(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        if name == "cache_storage":
+            yield from [value] if isinstance(value, str) else value
+        elif isinstance(value, Mapping):
+            yield from _cache_folders(value)
+
+
+def _whole_file(fs: Any, path: str) -> Any:
+    """Open the copy of a file, and make it where there is none."""
     make_cache_folder(fs)
-    with draft_of(cached_file_name(fs, path)) as draft:
-        fs.fs.get_file(path, draft)
+    size_bytes = None if fs.compression else size_of(fresh_info(fs, path))
+    if (file := _opened_copy(fs, path, size_bytes)) is not None:
+        return file
+    target = cached_file_name(fs, path)
+    draft = LockedDraft.take(target)
+    assert draft is not None
+    try:
+        reload_record(fs)
+        if (file := _opened_copy(fs, path, size_bytes)) is not None:  # another process has made it
+            draft.discard()
+            return file
+        _download(fs, path, draft.name)
+        file = open(draft.name, "rb")  # noqa: SIM115 (the caller closes it)
+        if not isinstance(fs, SimpleCacheFileSystem):
+            # Before the file has its name: who waits for the draft looks at the record next.
+            with suppress(FileNotFoundError):
+                os.unlink(target)
+            _record(fs, path)
+        draft.finish()
+    except BaseException:
+        draft.discard()
+        raise
     note_new_file(fs)
+    return file
 
 
-def _check_room(fs: Any, path: str) -> None:
-    """Refuse a cache of blocks that might fill up: it writes through a mapping, where a full disk raises a signal."""
+def _record(fs: Any, path: str) -> None:
+    try:
+        with locked_folder(fs.storage[-1]):  # so that no other process's record is lost
+            record_whole_file(fs, path)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        _warn_once(fs, error)
+
+
+def _opened_copy(fs: Any, path: str, size_bytes: int | None) -> Any:
+    """Open the copy that a cache has; None where it has none of the size that the file has now."""
+    name = cached_copy(fs, path)
+    if name is None:
+        return None
+    try:
+        file = open(name, "rb")  # noqa: SIM115 (the caller closes it)
+    except FileNotFoundError:  # removed meanwhile
+        return None
+    if size_bytes not in (None, os.fstat(file.fileno()).st_size):
+        file.close()
+        return None
+    return file
+
+
+def _download(fs: Any, path: str, name: str) -> None:
+    """Download one version of a file."""
+    before = fresh_info(fs, path)
+    if fs.compression or isinstance(fs.fs, CachingFileSystem):
+        source = fs.fs.open(path, "rb", compression=fs.compression) if fs.compression else open_for_reading(fs.fs, path)
+        with source, open(name, "wb") as target:
+            shutil.copyfileobj(source, target, COPIED_BYTES)
+    else:
+        fs.fs.get_file(path, name)
+    after, got = fresh_info(fs, path), os.stat(name).st_size
+    if version_of(before) != version_of(after):
+        raise ChangedError("The file was replaced while it was brought into the cache", hint="Load again")
+    if not fs.compression and size_of(after) not in (None, got):
+        raise TruncatedError(f"The file ended after {got} of its {size_of(after)} bytes", object_size=size_of(after))
+
+
+def _file_of_blocks(fs: Any, path: str) -> Any:
+    """Open a file whose blocks are downloaded when they are read; the cache keeps it when all of them were.
+
+    What fsspec itself keeps of blocks is not used: of two processes, one may empty the file that the other fills.
+    """
     make_cache_folder(fs)
-    size_bytes = fs.fs.info(path).get("size") or 0
-    if shutil.disk_usage(fs.storage[-1]).free < size_bytes:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    info = fresh_info(fs, path)
+    size_bytes = size_of(info)
+    if size_bytes is None or fs.compression:
+        return fs.fs.open(path, "rb", compression=fs.compression)
+    name = whole_file_name(fs, path)
+    try:
+        file = open(name, "rb")  # noqa: SIM115 (the caller closes it)
+    except FileNotFoundError:
+        file = None
+    if file is not None:
+        status = os.fstat(file.fileno())
+        if status.st_size == size_bytes and not (fs.expiry and time.time() - status.st_mtime > fs.expiry):
+            return file
+        file.close()
 
+    def is_unchanged() -> bool:
+        return version_of(fresh_info(fs, path)) == version_of(info)
 
-def _forget(fs: Any, path: str) -> None:
-    """Remove the remains of a failed download, which a later process would take for the file."""
-    forget_cached_file(fs, path)
-    with suppress(OSError):
-        os.unlink(cached_file_name(fs, path))
+    blocks = Blocks(size_bytes, lambda begin, end: fs.fs.cat_file(path, start=begin, end=end), is_unchanged)
+    return BlockFile(blocks, LockedDraft.take(name, waits=False), lambda error: _warn_once(fs, error))
 
 
 def _warn_once(fs: Any, error: OSError) -> None:

@@ -12,13 +12,14 @@ from datetime import datetime
 from typing import Any
 
 from fsspec import AbstractFileSystem
+from fsspec.implementations.cached import CachingFileSystem
 
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["VersionCheck", "fresh_info", "size_of", "version_of"]
+__all__ = ["VersionCheck", "fresh_info", "origin_of", "size_of", "version_of"]
 
 # Names under which file systems give the version of a file, the most precise first.
 VERSION_KEYS = (
@@ -87,10 +88,21 @@ class VersionCheck:
 
 
 def fresh_info(fs: AbstractFileSystem, path: str) -> Mapping[str, Any]:
-    """Return the current metadata of a file; exceptions of `fs` pass through."""
+    """Return the current metadata of a file, those of its storage for a cache; exceptions of `fs` pass through."""
+    fs = origin_of(fs)
     fs.invalidate_cache(parent_of(fs, path))
     metadata: Mapping[str, Any] = fs.info(path)
     return metadata
+
+
+def origin_of(fs: AbstractFileSystem) -> AbstractFileSystem:
+    """Return the file system behind caches.
+
+    What a cache itself says of a file, it takes from a listing of the folder, which need not exist.
+    """
+    while isinstance(fs, CachingFileSystem):
+        fs = fs.fs
+    return fs
 
 
 def size_of(metadata: Mapping[str, Any]) -> int | None:

@@ -8,6 +8,7 @@ lock that all files of the file system share.
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import weakref
@@ -20,7 +21,7 @@ from streamer.backends.fsspec.caches import open_for_reading
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.backends.fsspec.info import VersionCheck
 from streamer.backends.private_names.fsspec import vars_of
-from streamer.core.errors import RangeResponseError, StreamerError, TruncatedError
+from streamer.core.errors import ChangedError, RangeResponseError, StreamerError, TruncatedError
 from streamer.core.store.sources import ObjectInfo, PythonSource
 
 __all__ = ["source_of"]
@@ -95,6 +96,7 @@ class _FileReader:
         self._version = version
         self._lock = _lock_of(fs)
         self._file: Any = None
+        self._state: tuple[int, int] | None = None
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         wanted = buffer.nbytes
@@ -102,7 +104,8 @@ class _FileReader:
             with self._lock:
                 self._version.note()
                 got = _fill(self._opened(), buffer.cast("B"), offset)
-        except StreamerError:
+        except StreamerError as error:
+            error.uri = error.uri or self._info.uri
             raise
         except Exception as error:
             byte_range = (offset, offset + wanted)
@@ -113,12 +116,27 @@ class _FileReader:
     def confirm(self) -> None:
         with self._lock:
             self._version.confirm()
+            if self._file is not None and _state_of(self._file) != self._state:
+                raise ChangedError(
+                    "Another program wrote to the copy of this file in the cache while it was read",
+                    uri=self._info.uri,
+                    hint="Load again, and do not share the folder of the cache with programs that use fsspec alone",
+                )
 
     def _opened(self) -> Any:
         if self._file is None:
             self._file = open_for_reading(self._fs, self._path)
+            self._state = _state_of(self._file)
             weakref.finalize(self, self._file.close)
         return self._file
+
+
+def _state_of(file: Any) -> tuple[int, int] | None:
+    """Return the size and modification time of a file of a cache on disk; None of any other."""
+    if type(file) is not io.BufferedReader:  # others, as of archives, have no descriptor
+        return None
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def _lock_of(fs: AbstractFileSystem) -> threading.Lock:

@@ -15,7 +15,7 @@ import fsspec
 from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
 
-from streamer.backends.fsspec.caches import local_size_bytes
+from streamer.backends.fsspec.caches import is_decompressing, local_size_bytes, with_whole_records
 from streamer.backends.fsspec.chains import reason_for_missing, with_guarded_links
 from streamer.backends.fsspec.errors import raise_opening_error, raise_storage_error
 from streamer.backends.fsspec.info import fresh_info, size_of, version_of
@@ -24,7 +24,7 @@ from streamer.backends.fsspec.login_options import check_instance
 from streamer.backends.fsspec.reads import source_of
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.discovery.entry_points import refuse_accidental
-from streamer.core.errors import ObjectNotFoundError, OptionError, UsageError
+from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError, UsageError
 from streamer.core.secrets.options import SecretOptions, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
@@ -49,7 +49,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     options: Mapping[str, Any] = SecretOptions()
     try:
         options = with_guarded_links(uri, storage_options)
-        fs, path = fsspec.url_to_fs(str(uri), **plain(options))
+        fs, path = with_whole_records(lambda: fsspec.url_to_fs(str(uri), **plain(options)), options)
     except OptionError:  # one of ours, which says more than fsspec's
         raise
     except Exception as error:
@@ -126,7 +126,7 @@ class FsspecStore:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
         if is_folder:
             raise ObjectNotFoundError("This is a folder, not a file", uri=uri, hint="Name a file in it")
-        if size_bytes is None:
+        if size_bytes is None or is_decompressing(self._fs):
             size_bytes = self._size_in_cache(own_path, uri)
         return ObjectInfo(path, uri, size_bytes=size_bytes, version=version)
 
@@ -170,6 +170,9 @@ class FsspecStore:
     def _size_in_cache(self, own_path: str, uri: str) -> int | None:
         try:
             return local_size_bytes(self._fs, str(own_path))
+        except StreamerError as error:
+            error.uri = error.uri or uri
+            raise
         except Exception as error:
             raise_storage_error(error, uri, hides_cause=self._hides_causes)
 

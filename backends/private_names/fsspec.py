@@ -5,24 +5,30 @@ Tried with fsspec 2024.6.0 to 2026.9.0.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from fsspec import AbstractFileSystem
 
 __all__ = [
+    "cached_copy",
     "cached_file_name",
-    "forget_cached_file",
+    "forget_cut_record",
     "forget_instance",
-    "is_cached",
     "kept_instances",
     "make_cache_folder",
     "note_new_file",
     "parent_of",
     "path_of",
+    "record_whole_file",
+    "reload_record",
     "vars_of",
+    "whole_file_name",
 ]
 
 
@@ -59,9 +65,57 @@ def vars_of(fs: AbstractFileSystem) -> dict[str, Any]:
     return attributes
 
 
-def is_cached(fs: Any, path: str) -> bool:
-    """Tell whether a cache of whole files holds a file."""
-    return bool(fs._check_file(path))
+def cached_copy(fs: Any, path: str) -> str | None:
+    """Return where a cache of whole files has a file; None where it has none, or a record of its files that was cut."""
+    try:
+        found = fs._check_file(path)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        for folder in fs.storage:
+            forget_cut_record(folder)
+        return None
+    if not isinstance(found, tuple):  # a cache without records
+        return found or None
+    detail, name = found
+    return str(name) if detail["blocks"] is True else None
+
+
+def reload_record(fs: Any) -> None:
+    """Have a cache read its record again, as another process may have added a file."""
+    for folder in fs.storage:
+        forget_cut_record(folder)
+    fs.load_cache()
+
+
+def record_whole_file(fs: Any, path: str) -> None:
+    """Note in a cache's record that it has a whole file."""
+    detail = {"original": path, "fn": fs._mapper(path), "blocks": True, "time": time.time(), "uid": fs.fs.ukey(path)}
+    forget_cut_record(fs.storage[-1])
+    fs._metadata.update_file(path, detail)
+    fs.save_cache()
+
+
+def forget_cut_record(folder: str) -> bool:
+    """Remove the record of the files of a cache, if it is none; return whether it was removed."""
+    name = os.path.join(folder, "cache")
+    try:
+        entries = json.loads(Path(name).read_bytes())
+        if all({"fn", "blocks", "time", "uid"} <= entry.keys() for entry in entries.values()):
+            return False
+    except OSError:
+        return False
+    except (AttributeError, TypeError, ValueError):
+        pass
+    try:
+        os.unlink(name)
+    except OSError:
+        return False
+    return True
+
+
+def whole_file_name(fs: Any, path: str) -> str:
+    """Return where a cache of blocks has a file of which it has all blocks: beside fsspec's own, which has holes."""
+    uid = hashlib.sha256(fs.fs.ukey(path).encode()).hexdigest()[:16] if fs.check_files else ""
+    return f"{cached_file_name(fs, path)}{uid and '.'}{uid}.whole"
 
 
 def make_cache_folder(fs: Any) -> None:
@@ -77,9 +131,3 @@ def cached_file_name(fs: Any, path: str) -> str:
 def note_new_file(fs: Any) -> None:
     """Have a cache count its size again."""
     fs._cache_size = None
-
-
-def forget_cached_file(fs: Any, path: str) -> None:
-    """Remove a cache's entry of a file, where it has one."""
-    with suppress(Exception):
-        fs._metadata.pop_file(path)

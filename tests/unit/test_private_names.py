@@ -234,15 +234,39 @@ def test_of_fsspec_s_caches(tmp_path: Path) -> None:
         check("fsspec", fs, "_check_file", "_mkcache", "_mapper", "_metadata", "_cache_size")
         assert of_fsspec.vars_of(fs)["fs"] is fs.fs
         of_fsspec.make_cache_folder(fs)
-        assert not of_fsspec.is_cached(fs, path)
-        fs.cat_file(path)
-        assert of_fsspec.is_cached(fs, path)
-        assert Path(of_fsspec.cached_file_name(fs, path)).read_bytes() == b"weights"
+        assert of_fsspec.cached_copy(fs, path) is None
+        fs.cat(path)
+        name = of_fsspec.cached_file_name(fs, path)
+        assert of_fsspec.cached_copy(fs, path) == name
+        assert Path(name).read_bytes() == b"weights"
         of_fsspec.note_new_file(fs)
         assert fs.cache_size() >= len(b"weights")
-        of_fsspec.forget_cached_file(fs, path)
-        Path(of_fsspec.cached_file_name(fs, path)).unlink()
-        assert not of_fsspec.is_cached(fs, path)
+        Path(name).unlink()
+        assert of_fsspec.cached_copy(fs, path) is None
+
+
+def test_of_fsspec_s_record_of_whole_files(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"weights")
+    path, folder = str(tmp_path / "file"), str(tmp_path / "cache")
+    named = {"fs": LocalFileSystem(), "cache_storage": folder, "skip_instance_cache": True}
+    fs = fsspec.filesystem("filecache", **named)
+    Path(of_fsspec.cached_file_name(fs, path)).write_bytes(b"weights")
+    assert of_fsspec.cached_copy(fs, path) is None
+    other = fsspec.filesystem("filecache", **named)
+    of_fsspec.record_whole_file(fs, path)
+    of_fsspec.reload_record(other)
+    assert of_fsspec.cached_copy(other, path) == of_fsspec.cached_file_name(fs, path)
+    assert of_fsspec.cached_copy(fsspec.filesystem("filecache", **named), path) == of_fsspec.cached_file_name(fs, path)
+    assert not of_fsspec.forget_cut_record(folder)
+    for cut in (b"", b"{", b"[]", b'{"a": {}}', b'{"a": 1}'):
+        Path(folder, "cache").write_bytes(cut)
+        assert of_fsspec.forget_cut_record(folder)
+        assert not Path(folder, "cache").exists()
+    assert not of_fsspec.forget_cut_record(folder)
+    blocks = fsspec.filesystem("blockcache", **named)
+    assert of_fsspec.whole_file_name(blocks, path) == f"{of_fsspec.cached_file_name(fs, path)}.whole"
+    checked = fsspec.filesystem("blockcache", **named, check_files=True)
+    assert of_fsspec.whole_file_name(checked, path) != of_fsspec.whole_file_name(blocks, path)
 
 
 def test_of_python() -> None:

@@ -16,13 +16,13 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 
 from streamer._pull.names import STATE
 from streamer._pull.record import PulledFolder, parse_record, render_record
+from streamer.backends.posix.locked_draft import NO_LOCKS
 from streamer.backends.posix.open_folder import OpenFolder
 from streamer.core.checkpoint.half_pulled import INCOMPLETE
 from streamer.core.quoting import printable, size_text
 
 __all__ = ["Folder", "open_folder"]
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
 NOTE = b"python -m streamer pull has not finished here: files may be missing. Run it again with the same URI.\n"
 
 _log = logging.getLogger("streamer")

@@ -11,6 +11,7 @@ import fsspec
 from fsspec import AbstractFileSystem
 
 from streamer._locate import opened_store
+from streamer.backends.fsspec.caches import with_whole_records
 from streamer.backends.fsspec.chains import with_guarded_links
 from streamer.backends.fsspec.errors import raise_storage_error
 from streamer.core.checkpoint.shards import source_object
@@ -108,4 +109,4 @@ class Inner:
         if self._protocol not in fsspec.available_protocols() and self._has_backend:
             return StoreFileSystem(self._protocol, self._options, self._settings)
         options = with_guarded_links(f"{self._protocol}://", self._options)
-        return fsspec.filesystem(self._protocol, **plain(options))
+        return with_whole_records(lambda: fsspec.filesystem(self._protocol, **plain(options)), options)

@@ -7,6 +7,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
+from streamer.backends.fsspec.info import origin_of
 from streamer.backends.private_names.fsspec import parent_of, path_of
 from streamer.integrations.fsspec.inner import Inner
 from streamer.integrations.fsspec.read_only import ReadOnly
@@ -36,8 +37,9 @@ class ListedInside(ReadOnly, ChainedFileSystem):  # type: ignore[misc]  # fsspec
         """
         path = self._path_of(path)
         with self._inner.asked(path) as fs:
-            fs.invalidate_cache(parent_of(fs, path))
-            description: dict[str, Any] = fs.info(path, **named)
+            origin = origin_of(fs)
+            origin.invalidate_cache(parent_of(origin, path))
+            description: dict[str, Any] = origin.info(path, **named)
             return description
 
     def exists(self, path: str, **named: Any) -> bool:

@@ -1,0 +1,127 @@
+"""A file whose blocks are downloaded when they are first read, and kept when all of them were.
+
+Guarantees: the file gets its name in the cache only with all its blocks, and if it is still of their version. While
+another process fills it, or the cache has no room, blocks are read and not kept.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from streamer.backends.posix.locked_draft import LockedDraft
+from streamer.core.errors import RangeResponseError, TruncatedError
+from streamer.core.no_room import NO_ROOM
+
+__all__ = ["BlockFile", "Blocks"]
+
+BLOCK_BYTES = 4 << 20  # about fsspec's own
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where blocks come from.
+
+    Attributes:
+        size_bytes: Of the file.
+        fetch: Returns the bytes of a half-open range.
+        is_unchanged: Whether the file is still of the version that it had when it was opened.
+    """
+
+    size_bytes: int
+    fetch: Callable[[int, int], bytes]
+    is_unchanged: Callable[[], bool]
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes of a range, and no others.
+
+        Raises:
+            StorageError: there are fewer, or more.
+        """
+        data = self.fetch(begin, end)
+        if len(data) == end - begin:
+            return data
+        cls, what = (TruncatedError, "ends") if len(data) < end - begin else (RangeResponseError, "goes on")
+        message = f"The file {what} after {len(data)} of the {end - begin} bytes asked for"
+        raise cls(message, byte_range=(begin, end), object_size=self.size_bytes)
+
+
+class BlockFile(io.RawIOBase):
+    """Reads a file by blocks; one thread at a time.
+
+    Args:
+        blocks: Where they come from.
+        draft: Where they are kept; None: nowhere.
+        on_no_room: Called with the error of a full disk.
+    """
+
+    def __init__(self, blocks: Blocks, draft: LockedDraft | None, on_no_room: Callable[[OSError], None]) -> None:
+        self._blocks, self._draft, self._on_no_room = blocks, draft, on_no_room
+        self._missing = set(range(-(-blocks.size_bytes // BLOCK_BYTES)))
+        self._descriptor = -1 if draft is None else os.dup(draft.descriptor)
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether it has a position: always."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position, which is read next."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._blocks.size_bytes}[whence]
+        self._position = start + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Read to the end of a block at most, and return the number of bytes; 0 at the end of the file."""
+        view = memoryview(buffer).cast("B")
+        block, begin = self._position // BLOCK_BYTES, self._position
+        end = min(begin + view.nbytes, self._blocks.size_bytes, (block + 1) * BLOCK_BYTES)
+        if end <= begin:
+            return 0
+        if block in self._missing and self._descriptor >= 0:
+            self._keep(block)
+        data = (
+            os.pread(self._descriptor, end - begin, begin) if self._descriptor >= 0 else self._blocks.read(begin, end)
+        )
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file; what was not read as a whole is not kept."""
+        if self._draft is not None:
+            self._draft.discard()
+        self._stop_keeping()
+        super().close()
+
+    def _keep(self, block: int) -> None:
+        begin = block * BLOCK_BYTES
+        data = memoryview(self._blocks.read(begin, min(begin + BLOCK_BYTES, self._blocks.size_bytes)))
+        try:
+            while data.nbytes:
+                written = os.pwrite(self._descriptor, data, begin)
+                begin, data = begin + written, data[written:]
+            self._missing.discard(block)
+            if not self._missing and self._draft is not None and self._blocks.is_unchanged():
+                self._draft.finish()
+                self._draft = None
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._on_no_room(error)
+            if self._draft is not None:
+                self._draft.discard()
+            self._stop_keeping()
+
+    def _stop_keeping(self) -> None:
+        self._draft = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1

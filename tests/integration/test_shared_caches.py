@@ -1,0 +1,270 @@
+"""Caches of files that several processes fill and read at the same time: a tensor is right, or there is an error."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+from fsspec.implementations.local import LocalFileSystem
+from pulls import wait_for
+from safetensors.torch import save_file
+from servers.nginx import NginxServer
+from servers.seaweedfs import SeaweedServer
+from servers.tcp_proxy import TcpProxy, http_requests
+
+import streamer
+from streamer.backends.private_names.fsspec import cached_file_name
+
+CACHES = ["simplecache", "filecache", "blockcache"]
+PROCESSES = 3
+BYTES_PER_S = 12e6  # a second and more for the file, in which all processes have begun
+TENSORS = {f"t{number}": torch.arange(number, 500_000 + number, dtype=torch.float32) for number in range(6)}
+
+CHILD = """
+import hashlib, json, sys, fsspec, streamer
+uri, options, file = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+if "memory://" in uri:
+    fsspec.filesystem("memory").pipe_file("/m/model.safetensors", open(file, "rb").read())
+print("ready", flush=True)
+sys.stdin.readline()
+if uri.startswith("streamer::"):
+    with fsspec.open(uri, **options) as opened:
+        print(hashlib.sha256(opened.read()).hexdigest())
+else:
+    tensors = streamer.load(uri, storage_options=options, framework="np", progress=False)
+    print(hashlib.sha256(b"".join(tensors[name].tobytes() for name in sorted(tensors))).hexdigest())
+"""
+
+
+@dataclass
+class Place:
+    """A file in a storage.
+
+    Attributes:
+        uri: Without a cache.
+        options: By scheme.
+        proxy: Through which it is read; None for memory.
+    """
+
+    uri: str
+    options: dict[str, Any]
+    proxy: TcpProxy | None
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    save_file(TENSORS, path)
+    return path
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, file: Path) -> Iterator[Place]:
+    """A slow server that lists nothing; and, as a control, memory."""
+    name = f"{file.parent.name}/{file.name}"
+    if request.param == "memory":
+        yield Place("memory://m/model.safetensors", {}, None)
+    elif request.param == "http":
+        nginx: NginxServer = request.getfixturevalue("http_server")
+        (nginx.root / file.parent.name).mkdir()
+        (nginx.root / name).write_bytes(file.read_bytes())
+        with TcpProxy(nginx.http_port, http_requests, bytes_per_s=BYTES_PER_S) as proxy:
+            yield Place(f"http://127.0.0.1:{proxy.port}/unlisted/{name}", {}, proxy)
+    else:
+        server: SeaweedServer = request.getfixturevalue("s3_server")
+        server.put("unlisted", name, file.read_bytes())
+        with TcpProxy(server.port, http_requests, bytes_per_s=BYTES_PER_S) as proxy:
+            endpoint = {"endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+            options = {"s3": {**server.storage_options(server.limited), **endpoint}}
+            yield Place(f"s3://unlisted/{name}", options, proxy)
+
+
+def started(prefix: str, place: Place, cache: str, folder: Path, file: Path) -> subprocess.Popen[str]:
+    """Start a process, which waits for a line."""
+    options = {**place.options, cache: {"cache_storage": str(folder)}}
+    command = [sys.executable, "-c", CHILD, f"{prefix}{cache}::{place.uri}", json.dumps(options), str(file)]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, text=True, **pipes)
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "ready\n"
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def digests(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """Start all at the same time, and give what they read."""
+    for process in processes:
+        go(process)
+    told = [process.communicate(timeout=100) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), told
+    return [output.strip() for output, _ in told]
+
+
+def expected(prefix: str, file: Path) -> str:
+    content = b"".join(TENSORS[name].numpy().tobytes() for name in sorted(TENSORS))
+    return hashlib.sha256(file.read_bytes() if prefix else content).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("place", "prefix"),
+    [("http", ""), ("s3", ""), ("memory", ""), ("http", "streamer::")],
+    indirect=["place"],
+)
+@pytest.mark.parametrize("cache", CACHES)
+def test_processes_that_begin_together_and_later_read_the_same_bytes_regression(
+    cache: str, prefix: str, place: Place, file: Path, tmp_path: Path
+) -> None:
+    folder, right = tmp_path / "cache", expected(prefix, file)
+    assert digests([started(prefix, place, cache, folder, file) for _ in range(PROCESSES)]) == [right] * PROCESSES
+    size_bytes = file.stat().st_size
+    if place.proxy is not None and cache != "blockcache":  # which downloads for each process that reads meanwhile
+        assert place.proxy.passed_bytes < 1.5 * size_bytes
+    before = place.proxy.passed_bytes if place.proxy is not None else 0
+    assert digests([started(prefix, place, cache, folder, file)]) == [right]
+    if place.proxy is not None:
+        assert place.proxy.passed_bytes - before < size_bytes / 2
+    assert {each.stat().st_size for each in folder.iterdir() if each.name != "cache"} == {size_bytes}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("place", ["http"], indirect=True)
+def test_a_process_that_is_killed_leaves_nothing_that_others_read(
+    cache: str, place: Place, file: Path, tmp_path: Path
+) -> None:
+    folder, right = tmp_path / "cache", expected("", file)
+    killed, waiting = (started("", place, cache, folder, file) for _ in range(2))
+    go(killed)
+    wait_for(lambda: sum(each.stat().st_blocks * 512 for each in folder.glob(".*-draft")) > 1 << 20)
+    go(waiting)
+    killed.kill()
+    killed.communicate()
+    output, errors = waiting.communicate(timeout=100)
+    assert (waiting.returncode, output.strip()) == (0, right), errors
+    assert digests([started("", place, cache, folder, file)]) == [right]
+    assert {each.stat().st_size for each in folder.iterdir() if each.name != "cache"} == {file.stat().st_size}
+
+
+def load(cache: str, uri: str, folder: Path, **options: Any) -> dict[str, torch.Tensor]:
+    named = {"cache_storage": str(folder), "skip_instance_cache": True, **options}
+    return streamer.load(f"{cache}::{uri}", storage_options={cache: named})
+
+
+def assert_right(tensors: dict[str, torch.Tensor]) -> None:
+    assert all(tensors[name].equal(tensor) for name, tensor in TENSORS.items())
+
+
+@pytest.mark.parametrize("cut", [b"", b'{"x": {"fn": "y"}}'])
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_record_that_was_cut_is_a_miss_regression(
+    cache: str, cut: bytes, file: Path, tmp_path: Path, is_inside: bool
+) -> None:
+    folder = tmp_path / "cache"
+    assert_right(load(cache, f"file://{file}", folder))
+    (folder / "cache").write_bytes(cut)
+    if is_inside:
+        options: dict[str, Any] = {cache: {"cache_storage": str(folder), "skip_instance_cache": True}}
+        with fsspec.open(f"streamer::{cache}::file://{file}", **options) as opened:
+            assert opened.read() == file.read_bytes()
+    assert_right(load(cache, f"file://{file}", folder))
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_copy_of_another_size_than_the_file_has_is_a_miss_regression(cache: str, file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    assert_right(load(cache, f"file://{file}", folder))
+    (copy,) = [each for each in folder.iterdir() if each.name != "cache"]
+    os.truncate(copy, 1000)
+    assert_right(load(cache, f"file://{file}", folder))
+    save_file({"new": torch.ones(3)}, file)
+    assert load(cache, f"file://{file}", folder)["new"].equal(torch.ones(3))
+
+
+def test_what_fsspec_keeps_of_blocks_may_have_holes_regression(file: Path, tmp_path: Path) -> None:
+    """Where a process whose record is from before opens the file, fsspec empties it, and keeps the record of others."""
+    folder = tmp_path / "cache"
+    fs = fsspec.filesystem("blockcache", fs=LocalFileSystem(), cache_storage=str(folder))
+    holes = Path(cached_file_name(fs, str(file)))
+    holes.touch()
+    os.truncate(holes, file.stat().st_size)
+    entry = {"original": str(file), "fn": holes.name, "blocks": True, "time": time.time(), "uid": fs.ukey(str(file))}
+    (folder / "cache").write_text(json.dumps({str(file): entry}))
+    assert_right(load("blockcache", f"file://{file}", folder))
+
+
+def test_a_copy_that_another_program_rewrites_meanwhile_is_an_error(file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    assert_right(load("filecache", f"file://{file}", folder))
+    (copy,) = [each for each in folder.iterdir() if each.name != "cache"]
+    options = {"filecache": {"cache_storage": str(folder)}}
+    small = streamer.Options(memory_limit_bytes=1 << 20, block_bytes=1 << 20)
+    with streamer.stream(f"filecache::file://{file}", storage_options=options, options=small) as tensors:
+        next(iter(tensors))
+        with open(copy, "r+b") as written:
+            written.write(bytes(file.stat().st_size))
+        with pytest.raises(streamer.ChangedError, match="Another program wrote"):
+            dict(tensors)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_file_that_is_replaced_while_it_comes_into_the_cache_is_not_kept(
+    cache: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, name = LocalFileSystem.get_file, "get_file" if cache != "blockcache" else "cat_file"
+
+    def replaced(self: LocalFileSystem, *arguments: Any, **named: Any) -> Any:
+        answer = (real if name == "get_file" else cat)(self, *arguments, **named)
+        save_file({key: tensor + 1 for key, tensor in TENSORS.items()}, file)
+        return answer
+
+    cat = LocalFileSystem.cat_file
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, name, replaced)
+        with pytest.raises(streamer.ChangedError):
+            load(cache, f"file://{file}", tmp_path / "cache")
+    assert load(cache, f"file://{file}", tmp_path / "cache")["t1"].equal(TENSORS["t1"] + 1)
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+def test_a_cache_that_decompresses_tells_the_size_of_its_copy_regression(
+    cache: str, file: Path, tmp_path: Path
+) -> None:
+    with fsspec.open(f"{file}.gz", "wb", compression="gzip") as packed:
+        packed.write(file.read_bytes())
+    (tmp_path / "model.safetensors.gz").rename(tmp_path / "packed.safetensors")
+    assert_right(load(cache, f"file://{tmp_path}/packed.safetensors", tmp_path / "cache", compression="gzip"))
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_copy_that_is_too_old_is_a_miss(cache: str, file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    load(cache, f"file://{file}", folder)
+    save_file({key: tensor + 1 for key, tensor in TENSORS.items()}, file)  # of the same size
+    assert_right(load(cache, f"file://{file}", folder))
+    if cache != "simplecache":  # which has no such rule
+        for each in folder.iterdir():
+            os.utime(each, (0, 0))
+        assert load(cache, f"file://{file}", folder, expiry_time=0.001)["t1"].equal(TENSORS["t1"] + 1)
+
+
+@pytest.mark.parametrize("cache", ["filecache", "blockcache"])
+def test_a_copy_of_another_version_is_a_miss_where_files_are_checked(cache: str, file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    load(cache, f"file://{file}", folder, check_files=True)
+    save_file({key: tensor + 1 for key, tensor in TENSORS.items()}, file)
+    assert load(cache, f"file://{file}", folder, check_files=True)["t1"].equal(TENSORS["t1"] + 1)
