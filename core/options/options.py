@@ -209,7 +209,7 @@ def _bytes(source: str, text: str) -> int:
     size_bytes = parsed_bytes(text)
     if size_bytes is None:
         hint = "Write a number, or one with a unit: 512MiB, 1GB"
-        raise OptionError(f"{source} is no number of bytes: {text[:80]!r}", hint=hint)
+        raise OptionError(f"{source} is not a number of bytes: {text[:80]!r}", hint=hint)
     return size_bytes
 
 

@@ -36,7 +36,7 @@ from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.secrets.urls import hidden_uris
-from streamer.core.store.sources import WritableStore
+from streamer.core.store.sources import Store, WritableStore
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -115,23 +115,25 @@ def write_manifest(
     with secrets.kept_out(), ExitStack() as stack:
         store = plugins.open_store(os.fspath(uri), own_options, fs=fs)
         stack.callback(close_store, store)
-        if not isinstance(store, WritableStore):
-            raise UsageError(
-                "this storage cannot be written",
-                uri=redact(os.fspath(uri)),
-                hint="Write the manifest of a copy on a disk, and upload it beside the shards",
-            )
+        writable = _writable(store, os.fspath(uri))
         checkpoint = open_checkpoint(uri, storage_options, options, fs, "off")
         if checkpoint.kind == "glob":
             raise UsageError("a manifest is of a whole checkpoint, not of a glob", uri=checkpoint.label)
         path = manifest_paths(checkpoint.infos, checkpoint.index_path)[0]
         _check_names([name_in_manifest(info.path, path) for info in checkpoint.infos], checkpoint.label)
         manifest, read_bytes = _digested(checkpoint, path, progress)
-        store.write(path, render_manifest(manifest))
+        writable.write(path, render_manifest(manifest))
         written = store.info(path)
     tensors = sum(len(shard.tensors) for shard in manifest.shards.values())
     seconds = time.perf_counter() - started
     return ManifestReport(written.uri, len(manifest.shards), tensors, read_bytes, seconds)
+
+
+def _writable(store: Store, uri: str) -> WritableStore:
+    if isinstance(store, WritableStore):
+        return store
+    hint = "Write the manifest of a copy on a disk, and upload it beside the shards"
+    raise UsageError("this storage cannot be written", uri=redact(uri), hint=hint)
 
 
 def _check_names(names: list[str], uri: str) -> None:

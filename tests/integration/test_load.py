@@ -401,7 +401,7 @@ def test_a_folder_without_safetensors_says_so(tmp_path):
         ({"device": {"": "cpu"}, "framework": "np"}, streamer.UnknownDeviceError, "numpy"),
         ({"device": {"nix": "cpu"}}, streamer.OptionError, "none for tensor"),
         ({"device": {"": "cuda:99"}}, streamer.UnknownDeviceError, "cuda:99"),
-        ({"dtype": "int8"}, streamer.OptionError, "float64, float32, float16, bfloat16, not 'int8'"),
+        ({"dtype": "int8"}, streamer.OptionError, "float64, float32, float16, bfloat16 or auto, not 'int8'"),
         ({"dtype": "nix"}, streamer.OptionError, "not 'nix'"),
         ({"dtype": "float16", "framework": "np"}, streamer.OptionError, "torch tensors only"),
         ({"framework": "tf"}, streamer.OptionError, "tf"),

@@ -76,7 +76,7 @@ def test_numpy_has_the_cpu_alone(file: Path) -> None:
 def test_a_dtype_by_another_name_is_met_with_torchs(file: Path, dtype: str, meant: str) -> None:
     with pytest.raises(streamer.OptionError, match=f"Did you mean '{meant}'") as caught:
         streamer.load(file, dtype=dtype)
-    assert str(caught.value).startswith("dtype is one of float64, float32, float16, bfloat16, not ")
+    assert str(caught.value).startswith("dtype is one of float64, float32, float16, bfloat16 or auto, not ")
     assert streamer.load(file, dtype=meant)["a"].dtype == getattr(torch, meant)
 
 

@@ -40,11 +40,11 @@ def test_bytes_may_have_a_unit_in_python_and_in_the_environment_regression(monke
 
 @pytest.mark.parametrize("text", ["1Gb", "1gb", "0.1B", "a lot", "-1GB", "", "1 GB of memory"])
 def test_what_is_no_number_of_bytes_is_refused_with_an_example(text, monkeypatch):
-    with pytest.raises(OptionError, match=r"memory_limit_bytes is no number of bytes: .* 512MiB, 1GB"):
+    with pytest.raises(OptionError, match=r"memory_limit_bytes is not a number of bytes: .* 512MiB, 1GB"):
         Options(memory_limit_bytes=text)
     if text:
         monkeypatch.setenv("STREAMER_MEMORY_LIMIT_BYTES", text)
-        with pytest.raises(OptionError, match=r"STREAMER_MEMORY_LIMIT_BYTES is no number of bytes"):
+        with pytest.raises(OptionError, match=r"STREAMER_MEMORY_LIMIT_BYTES is not a number of bytes"):
             resolve(None)
 
 

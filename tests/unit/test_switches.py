@@ -10,11 +10,12 @@ from streamer.core.options.switches import is_on
 
 
 @pytest.mark.parametrize("default", [True, False])
-def test_what_is_not_set_has_its_default(default: bool) -> None:
+def test_what_is_not_set_or_blank_has_its_default(default: bool) -> None:
     assert is_on("STREAMER_ABSENT", {}, default=default) is default
+    assert is_on("STREAMER_ABSENT", {"STREAMER_ABSENT": " "}, default=default) is default
 
 
-@pytest.mark.parametrize(("text", "expected"), [(" TRUE ", True), ("On", True), ("No", False), (" ", False)])
+@pytest.mark.parametrize(("text", "expected"), [(" TRUE ", True), ("On", True), ("No", False)])
 def test_case_and_blanks_do_not_count(text: str, expected: bool) -> None:
     assert is_on("STREAMER_X", {"STREAMER_X": text}, default=not expected) is expected
 
