@@ -6,7 +6,7 @@ No name in a checkpoint can lead out of its folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -67,13 +67,14 @@ class Shards:
     remarks: tuple[str, ...] = ()
 
 
-def shards_in(store: Store, uri: str, settings: Settings) -> Shards:
+def shards_in(store: Store, uri: str, settings: Settings, listed: Sequence[ObjectInfo] | None = None) -> Shards:
     """Find the shards of one checkpoint.
 
     Args:
         store: Opened for the URI.
         uri: A file, a folder, an index or a pattern.
         settings: How to read an index, and whether shards may be missing.
+        listed: What the folder of a file or an index has, if the caller has just listed it.
 
     Raises:
         ObjectNotFoundError: nothing there, or a shard that the index names is missing.
@@ -85,7 +86,7 @@ def shards_in(store: Store, uri: str, settings: Settings) -> Shards:
     root = hidden_part(store.root.rstrip("/") or store.root, uri)
     if is_pattern(root.rpartition("/")[2]):
         return _from_pattern(store, label, root, settings)
-    return _from_name(store, label, root, settings)
+    return _from_name(store, label, root, settings, listed)
 
 
 def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Shards:
@@ -107,13 +108,17 @@ def _from_pattern(store: Store, label: str, root: str, settings: Settings) -> Sh
         raise no_match(store, label, root, listed) from error
 
 
-def _from_name(store: Store, label: str, root: str, settings: Settings) -> Shards:
+def _from_name(
+    store: Store, label: str, root: str, settings: Settings, listed: Sequence[ObjectInfo] | None = None
+) -> Shards:
     folder, _, name = root.rpartition("/")
+    if not name.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
+        return _from_folder(store, label, root, settings)
+    found = [info for info in listed or () if info.path == root and info.size_bytes is not None]
+    info = found[0] if found else info_of(store, label, root)
     if name.endswith(SHARD_SUFFIX):
-        return shards_of(store, label, [info_of(store, label, root)])
-    if name.endswith(INDEX_SUFFIX):
-        return _from_index(store, label, info_of(store, label, root), _list_or_nothing(store, folder), settings)
-    return _from_folder(store, label, root, settings)
+        return shards_of(store, label, [info])
+    return _from_index(store, label, info, _list_or_nothing(store, folder) if listed is None else [*listed], settings)
 
 
 def info_of(store: Store, label: str, root: str) -> ObjectInfo:

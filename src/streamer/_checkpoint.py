@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -23,6 +23,7 @@ from streamer.core.options.options import Options
 from streamer.core.quoting import printable, size_text
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
+from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.tensor_types import TensorT
 
@@ -51,10 +52,10 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # of itself: a comparison of two mappings would read nothing
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, listed: Sequence[ObjectInfo] | None = None) -> None:
         self._opening = opening
         self._framework = opening.library()
-        self._checkpoint = opening.opened()
+        self._checkpoint = opening.opened(listed)
         chosen = select(opening.names, list(self._checkpoint.catalog.tensors), self._checkpoint.label)
         self._shard_tensors = {each.entry.name: each for each in self._checkpoint.catalog.in_file_order(chosen)}
         self._is_closed = False

@@ -25,7 +25,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
-from streamer.core.store.sources import Store
+from streamer.core.store.sources import ObjectInfo, Store
 from streamer.plugins.registry import enabled, folder_of, refuse_accidental_file_systems, scheme_of
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def locate(
     settings: Settings,
     fs: AbstractFileSystem | None,
     strategy: Strategy,
+    *,
+    listed: Sequence[ObjectInfo] | None = None,
 ) -> Shards:
     """Find the shards, and their expected digests where they are verified; waits for a server that is away.
 
@@ -56,6 +58,7 @@ def locate(
         settings: How to read.
         fs: To read from, or None.
         strategy: How the bytes are verified.
+        listed: As for `shards_in`, of one URI.
 
     Raises:
         OptionError: `storage_options` are neither one nor as many as the URIs.
@@ -69,7 +72,7 @@ def locate(
     uris = _as_list(uri)
     options = _options_by_uri(storage_options, uris)
     refuse_accidental_file_systems(uris)
-    lookup = _Lookup(settings, fs, strategy, enabled(uris=uris), Patience(settings.block_deadline_s))
+    lookup = _Lookup(settings, fs, strategy, enabled(uris=uris), Patience(settings.block_deadline_s), listed)
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
 
@@ -83,6 +86,7 @@ class _Lookup:
         strategy: As for `locate`.
         backends: The entry points of all installed backends: reading them takes long.
         patience: With servers that are away.
+        listed: As for `locate`.
     """
 
     settings: Settings
@@ -90,6 +94,7 @@ class _Lookup:
     strategy: Strategy
     backends: list[EntryPoint]
     patience: Patience
+    listed: Sequence[ObjectInfo] | None = None
 
     def find_all(self, wanted: list[_Wanted]) -> list[Shards]:
         """Locate all URIs at the same time, until the load's own deadline."""
@@ -121,7 +126,10 @@ class _Lookup:
         with _opened(self, *group[0], most_entries) as store:
             if len(group) > 1 and not is_named_after(store, uris[0]):
                 return [shards for each in group for shards in self._find([each])]
-            found = shards_of_files(store, uris) if len(group) > 1 else [shards_in(store, uris[0], self.settings)]
+            if len(group) > 1:
+                found = shards_of_files(store, uris)
+            else:
+                found = [shards_in(store, uris[0], self.settings, self.listed)]
             expected = self.strategy.expected_of(store, found, self.settings)
             return [
                 replace(shards, expected=each) if each else shards for shards, each in zip(found, expected, strict=True)

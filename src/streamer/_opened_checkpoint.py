@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
 from streamer.core.path_objects import placed
 from streamer.core.secrets.options import hidden
+from streamer.core.store.sources import ObjectInfo
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -54,8 +55,10 @@ def open_checkpoint(
     options: Options | None,
     fs: AbstractFileSystem | None = None,
     verify: VerifyOption = None,
+    *,
+    listed: Sequence[ObjectInfo] | None = None,
 ) -> OpenedCheckpoint:
-    """Locate the shards and read their headers; raises as `streamer.load` does."""
+    """Locate the shards, with `listed` as for `locate`, and read their headers; raises as `streamer.load` does."""
     check_uris(uri)
     check_storage_options(storage_options)
     uri, storage_options, fs = placed(uri, storage_options, fs)
@@ -65,7 +68,7 @@ def open_checkpoint(
     settings = resolve(options)
     strategy = strategy_of(verify)
     with collector_spared():
-        return _opened(uri, storage_options, settings, fs, strategy)
+        return _opened(uri, storage_options, settings, fs, strategy, listed=listed)
 
 
 def _opened(
@@ -74,9 +77,11 @@ def _opened(
     settings: Settings,
     fs: AbstractFileSystem | None,
     strategy: Strategy,
+    *,
+    listed: Sequence[ObjectInfo] | None,
 ) -> OpenedCheckpoint:
     started = time.perf_counter()
-    shards = locate(uri, storage_options, settings, fs, strategy)
+    shards = locate(uri, storage_options, settings, fs, strategy, listed=listed)
     located = time.perf_counter()
     # Only then do requests ask for checksums of their answers, and are as small as these require.
     objects = shards.objects

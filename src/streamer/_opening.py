@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.errors import UsageError
 from streamer.core.options.options import Options
 from streamer.core.outages.earlier_counters import EarlierCounters
+from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.frameworks import Framework, framework_of
 
 if TYPE_CHECKING:
@@ -67,9 +69,9 @@ class Opening:
                 message = f"this checkpoint cannot be pickled, as its {each.name}= cannot: {error}"
                 raise UsageError(message, hint="Open it in the other process, or pass what can be pickled") from error
 
-    def opened(self) -> OpenedCheckpoint:
-        """Locate the checkpoint and read its headers; raises as `streamer.load` does."""
-        checkpoint = open_checkpoint(self.uri, self.storage_options, self.options, self.fs, self.verify)
+    def opened(self, listed: Sequence[ObjectInfo] | None = None) -> OpenedCheckpoint:
+        """Locate the checkpoint, `listed` as for `locate`, and read its headers; raises as `streamer.load` does."""
+        checkpoint = open_checkpoint(self.uri, self.storage_options, self.options, self.fs, self.verify, listed=listed)
         # Each read has the whole deadline, and a report of its own.
         checkpoint.settings = replace(checkpoint.settings, began=None, earlier=EarlierCounters())
         checkpoint.stages = {}

@@ -25,6 +25,7 @@ from transformers import (
 )
 
 import streamer
+from streamer.backends.s3.store import S3Store
 from streamer.integrations import read_ahead, shard_handles
 from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
@@ -119,6 +120,13 @@ def test_a_model_from_s3_equals_the_original_from_a_disk(url, folder, s3_server,
     assert streams == [len(theirs.state_dict())]  # one read of all tensors
     assert ours.generation_config.max_new_tokens == 7
     assert ours.name_or_path == ours.config.name_or_path == url
+
+
+def test_a_folder_is_listed_once(url, s3_server, monkeypatch):
+    listed, find = [], S3Store.find
+    monkeypatch.setattr(S3Store, "find", lambda store, prefix: listed.append(prefix) or find(store, prefix))
+    streamer.transformers.from_pretrained(AutoModelForCausalLM, url, storage_options=s3_server.storage_options())
+    assert len(listed) == 1
 
 
 @pytest.mark.parametrize(("cached", "options"), [(1.0, streamer.Options()), (0.5, None)], ids=["options", "cold"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import safetensors.torch
 
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.format.index import parse_index
+from streamer.core.store.sources import ObjectInfo
 from streamer.integrations.location import Location
 from streamer.integrations.read_ahead import ReadAhead
 from streamer.integrations.weight_files import write_weight_files
@@ -33,6 +35,7 @@ class FolderWeights:
     Args:
         folder: The absolute path of the private folder.
         location: Of the checkpoint: whatever `streamer.load` reads.
+        listed: As for `shards_in`.
         takes_parts: Rows of tensors will be asked for, and not whole ones.
         goes_to_devices: Most tensors go to accelerators, so that the engine reads files of this machine, too.
 
@@ -47,11 +50,17 @@ class FolderWeights:
     """
 
     def __init__(
-        self, folder: str, location: Location, *, takes_parts: bool = False, goes_to_devices: bool = False
+        self,
+        folder: str,
+        location: Location,
+        *,
+        listed: Sequence[ObjectInfo] | None = None,
+        takes_parts: bool = False,
+        goes_to_devices: bool = False,
     ) -> None:
         self._goes_to_devices = goes_to_devices
         self.path, self._location = folder, location
-        self._checkpoint = location.checkpoint()
+        self._checkpoint = location.checkpoint(listed)
         self.shard_of_tensor = self._checkpoint.shard_of_tensor()
         self.shards = sorted(set(self.shard_of_tensor.values()))
         self.is_read = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from streamer.core.path_objects import placed
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
-from streamer.core.store.sources import Store
+from streamer.core.store.sources import ObjectInfo, Store
 from streamer.integrations.shard_handles import WholeCheckpoint
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ class Location:
         path, mark, query = self.uri.partition("?") if self.uri.lower().startswith("http") else (self.uri, "", "")
         return replace(self, uri=hidden_uri(f"{path.rstrip('/')}/{name}{mark}{query}"))
 
-    def checkpoint(self) -> WholeCheckpoint:
-        """Open the checkpoint there; raises as `streamer.load`."""
+    def checkpoint(self, listed: Sequence[ObjectInfo] | None = None) -> WholeCheckpoint:
+        """Open the checkpoint there, with `listed` as for `shards_in`; raises as `streamer.load`."""
         opening = Opening(
             uri=self.uri, storage_options=self.storage_options, fs=self.fs, options=self.options, progress=False
         )
-        return WholeCheckpoint(opening)
+        return WholeCheckpoint(opening, listed)
 
     @contextmanager
     def store(self, settings: Settings) -> Iterator[Store]:

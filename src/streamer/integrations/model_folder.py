@@ -171,7 +171,7 @@ class ModelFolder:
                 lambda: write_small_files(self.path, store, small, settings, takes_code=takes_code)
             ]
             if chosen is not None:
-                jobs.insert(0, lambda: self._open(chosen.location))
+                jobs.insert(0, lambda: self._open(chosen.location, listed))
             in_parallel(lambda job: job(), jobs, role="model")
         if self._weights is not None and chosen is not None:
             if chosen.index is not None:
@@ -195,9 +195,13 @@ class ModelFolder:
             raise without(self._needs, listed, location, "Save it with save_pretrained, or give config=")
         return needs_weights, is_adapter
 
-    def _open(self, weights: Location) -> None:
+    def _open(self, weights: Location, listed: Mapping[str, ObjectInfo]) -> None:
         self._weights = FolderWeights(
-            self.path, weights, takes_parts=self._takes_parts, goes_to_devices=self._goes_to_devices
+            self.path,
+            weights,
+            listed=[*listed.values()],
+            takes_parts=self._takes_parts,
+            goes_to_devices=self._goes_to_devices,
         )
 
     def _find_base(self, *, takes_code: bool, takes_parts: bool) -> None:
