@@ -1,0 +1,80 @@
+"""A library that passes by a hook that fits gets real files, and is called once more."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+from safetensors import SafetensorError
+
+from streamer.compat import hooks
+from streamer.compat.hooks import Hook
+from streamer.core.errors import ObjectNotFoundError
+from streamer.integrations.routed_call import Route, called
+
+
+class Folder:
+    path = "/tmp/streamer-private"
+
+    def __init__(self) -> None:
+        self.is_read, self.is_written = False, False
+
+    def write_weights(self) -> None:
+        self.is_written = True
+
+
+@pytest.fixture
+def route(monkeypatch):
+    """A folder that nobody has read, and a hook that fits."""
+    host = types.ModuleType("some_host")
+    host.read = len
+    monkeypatch.setitem(sys.modules, "some_host", host)
+    monkeypatch.setattr(hooks, "_REASONS", {})
+    hooks._say.cache_clear()
+    return Route(Folder(), {}, Hook("some_host", "read", otherwise="weights take another way"))
+
+
+def library(route, calls, failure=None, *, reads=False):
+    """A function that loads from the folder, once its files are there."""
+
+    def load():
+        calls.append(1)
+        route.folder.is_read = reads
+        if failure is not None and not route.folder.is_written:
+            raise failure
+        return "model"
+
+    return load
+
+
+def test_one_that_reads_through_the_hook_is_called_once(route, caplog):
+    calls = []
+    assert called(library(route, calls, reads=True), [route]) == "model"
+    assert (len(calls), route.folder.is_written, caplog.messages) == (1, False, [])
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [None, FileNotFoundError(f"no {Folder.path}/model.safetensors"), SafetensorError("the header is too small")],
+    ids=repr,
+)
+def test_one_that_passes_by_is_called_again_with_real_files(route, caplog, failure):
+    calls = []
+    assert called(library(route, calls, failure), [route]) == "model"
+    assert (len(calls), route.folder.is_written) == (2, True)
+    (line,) = caplog.messages
+    assert "weights were not read through it" in line
+    other = Route(Folder(), {}, route.hook)
+    assert called(library(other, calls), [other]) == "model"  # and from then on with real files at once
+    assert (len(calls), other.folder.is_written) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "failure", [TypeError("an unknown argument"), ObjectNotFoundError(f"no {Folder.path}/model.safetensors")], ids=repr
+)
+def test_other_errors_are_the_caller_s(route, failure):
+    calls = []
+    with pytest.raises(type(failure)):
+        called(library(route, calls, failure), [route])
+    assert (len(calls), route.folder.is_written) == (1, False)
