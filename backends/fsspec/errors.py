@@ -30,6 +30,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UnknownSchemeError,
 )
+from streamer.core.private_folders import no_temporary_folder
 from streamer.core.store.certificates import is_untrusted
 
 __all__ = ["raise_opening_error", "raise_storage_error"]
@@ -134,6 +135,10 @@ def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:
 
 def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | None) -> StreamerError:
     error = _reason(error)
+    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):  # Python's, of a cache
+        nowhere = no_temporary_folder(error)
+        nowhere.uri = uri
+        return nowhere
     refused = _refused_option(error, "A file system of this URL", uri)  # s3fs hands them on at the first request
     if refused is not None:
         return refused

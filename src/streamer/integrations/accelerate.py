@@ -8,7 +8,6 @@ are ours for that folder. In a version of accelerate where this does not work, t
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +17,7 @@ from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
+from streamer.core.private_folders import private_folder
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.folder_weights import FolderWeights
@@ -128,7 +128,7 @@ def _with_folder(location: Location, call: Callable[[str], _Result]) -> _Result:
 
 
 def _private_weights(location: Location, stack: ExitStack) -> FolderWeights:
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamer-"))
+    folder = stack.enter_context(private_folder())
     weights = FolderWeights(os.path.abspath(folder), location)
     stack.callback(weights.stop)
     weights.write_index(INDEX)

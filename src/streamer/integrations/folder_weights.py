@@ -19,6 +19,7 @@ import safetensors.torch
 
 from streamer.core.errors import ObjectNotFoundError
 from streamer.core.format.index import parse_index
+from streamer.core.private_folders import room_in
 from streamer.core.store.sources import ObjectInfo
 from streamer.integrations.location import Location
 from streamer.integrations.read_ahead import ReadAhead
@@ -94,19 +95,22 @@ class FolderWeights:
                     uri=self._location.label,
                     hint="Fetch it",
                 )
-        path.write_text(json.dumps({"metadata": metadata, "weight_map": self.shard_of_tensor}))
+        with room_in(self.path):
+            path.write_bytes(json.dumps({"metadata": metadata, "weight_map": self.shard_of_tensor}).encode())
 
     def write_empty_files(self) -> None:
         """Put an empty file in the place of each shard."""
-        for shard in self.shards:
-            path = Path(self.path, shard)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
+        with room_in(self.path):
+            for shard in self.shards:
+                path = Path(self.path, shard)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
 
     def write_weights(self) -> None:
         """Write each shard as a real file, for a library whose reader is not ours; raises as `write_weight_files`."""
         self.stop()
-        write_weight_files(self._checkpoint, self.path, self.shards)
+        with room_in(self.path):
+            write_weight_files(self._checkpoint, self.path, self.shards)
 
     def remove_weights(self) -> None:
         """Remove what `write_weights` or `write_empty_files` wrote; what is mapped of a file stays mapped."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from streamer.compat.hooks import Hook, imported
+from streamer.core.private_folders import private_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.location import Location
 from streamer.integrations.routed_names import RoutedName, routed
@@ -83,7 +83,7 @@ def _offloaded(parts: Sequence[_Part], objects: Sequence[Any]) -> list[_Part]:
 
 def _reads_what_is_offloaded() -> bool:
     """Let accelerate read two tensors as those that were left on a disk."""
-    with small_checkpoint() as (location, expected), tempfile.TemporaryDirectory(prefix="streamer-") as path:
+    with small_checkpoint() as (location, expected), private_folder() as path:
         weights = FolderWeights(path, location)
         index = {
             name: {"safetensors_file": os.path.join(path, shard), "weight_name": name}

@@ -19,6 +19,7 @@ from typing import Any
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.errors import FormatError, UsageError
 from streamer.core.options.settings import resolve
+from streamer.core.private_folders import private_folder
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import ObjectInfo
 from streamer.integrations.folder_weights import FolderWeights
@@ -76,7 +77,7 @@ class ModelFolder:
         self._has_adapter = False
         self._own: tempfile.TemporaryDirectory[str] | None = None
         if path is None:
-            self._own = tempfile.TemporaryDirectory(prefix="streamer-")
+            self._own = private_folder()
             path = self._own.name
         self.path = os.path.abspath(path)
         try:

@@ -8,7 +8,6 @@ and what `ModelFolder` refuses.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Collection
 from typing import Any
 
@@ -16,6 +15,7 @@ from streamer.core.checkpoint.small_files import folder_files, read_files
 from streamer.core.errors import FormatError, ObjectNotFoundError
 from streamer.core.format import strict_json
 from streamer.core.options.settings import resolve
+from streamer.core.private_folders import private_folder
 from streamer.core.quoting import printable
 from streamer.core.store.parallel import in_parallel
 from streamer.integrations.location import Location
@@ -55,7 +55,7 @@ class PipelineFolder:
     ) -> None:
         self._location, self._variant, self._takes_code = location, variant, takes_code
         self._needs_weights = None if needs_weights else False
-        self._folder = tempfile.TemporaryDirectory(prefix="streamer-")
+        self._folder = private_folder()
         self.path = os.path.abspath(self._folder.name)
         self.components: dict[str, ModelFolder] = {}
         try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import Any
 
 from streamer.core.errors import OptionError
+from streamer.core.private_folders import private_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.location import Location
 
@@ -34,7 +34,7 @@ class SingleFile:
             hint = "Convert it, or download it"
             raise OptionError("only .safetensors files are read from a URL", uri=location.label, hint=hint)
         self._location = location
-        self._folder = tempfile.TemporaryDirectory(prefix="streamer-")
+        self._folder = private_folder()
         self.path = os.path.abspath(self._folder.name)
         try:
             self._weights = FolderWeights(self.path, location)

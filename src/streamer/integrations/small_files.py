@@ -17,6 +17,7 @@ from streamer._pull.names import is_safe, is_selected
 from streamer.core.checkpoint.small_files import MOST_BYTES, read_files, sized, without_large
 from streamer.core.errors import AccessDeniedError
 from streamer.core.options.settings import Settings
+from streamer.core.private_folders import room_in
 from streamer.core.quoting import printable
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import FolderStore, ObjectInfo, Store
@@ -97,14 +98,17 @@ def write_small_files(
         takes_code: As of `left_behind`.
 
     Raises:
-        StorageError: files of usual names are too large together; and its kinds, from the storage.
+        StorageError: files of usual names are too large together, or the other folder is full; and its kinds, from
+            the storage.
     """
     patterns = left_behind(takes_code=takes_code)
     wanted = {name: info for name, info in listed.items() if is_selected(name, (), patterns) and is_safe(name)}
-    for name, content in _contents(store, wanted, settings).items():
-        file = Path(path, name)
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(content)
+    contents = _contents(store, wanted, settings)
+    with room_in(path):
+        for name, content in contents.items():
+            file = Path(path, name)
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(content)
 
 
 def _contents(store: Store, wanted: Mapping[str, ObjectInfo], settings: Settings) -> dict[str, bytes]:

@@ -1,0 +1,56 @@
+"""Private folders for temporary files: the one place that makes them, and says what helps where none can be made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streamer.core.errors import StorageError
+from streamer.core.no_room import NO_ROOM
+
+__all__ = ["no_temporary_folder", "private_folder", "room_in"]
+
+_HINT = "Set TMPDIR to a folder that can be written and has room"
+
+
+def private_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder that only this user can read; it is removed with the returned object.
+
+    Raises:
+        StorageError: no folder can be made; the error names TMPDIR.
+    """
+    try:
+        return tempfile.TemporaryDirectory(prefix="streamer-")
+    except OSError as error:
+        raise no_temporary_folder(error) from error
+
+
+@contextmanager
+def room_in(folder: str) -> Iterator[None]:
+    """Write files into a private folder within a block.
+
+    Raises:
+        StorageError: it is full, or cannot be written; the error names TMPDIR.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StorageError) or error.errno not in NO_ROOM:
+            raise
+        raise no_temporary_folder(error, folder) from error
+
+
+def no_temporary_folder(error: OSError, folder: str | None = None) -> StorageError:
+    """Say why temporary files cannot be written, and what helps.
+
+    Args:
+        error: The system's, or Python's where it has found no folder.
+        folder: The folder that was written to, if there is one.
+    """
+    where = f" ({folder})" if folder else ""
+    reason = os.strerror(error.errno) if error.errno not in (None, errno.ENOENT) else "no folder can be written"
+    code = errno.errorcode.get(error.errno or 0)
+    return StorageError(f"There is no usable folder for temporary files{where}: {reason}", hint=_HINT, code=code)
