@@ -18,6 +18,7 @@ import click
 
 import streamer
 from streamer import plugins
+from streamer._check import check
 from streamer._command_line.exit_codes import exit_code_of
 from streamer._command_line.output import tell
 from streamer._pull.command import run_pull, tell_failure
@@ -139,6 +140,25 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
     else:
         size = size_text(report.bytes)
         tell(f"{printable(report.uri)}: {report.tensors} tensors, {size} in {report.seconds:.2f} s")
+
+
+@main.command("check")
+@click.argument("uri")
+@click.option("--storage-options", "storage_options", metavar="JSON", help="As of the command manifest.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a line, also of an error.")
+@click.pass_context
+def check_checkpoint(context: click.Context, /, uri: str, *, storage_options: str | None, as_json: bool) -> None:
+    """Check the checkpoint at URI without reading its weights: headers, index against shards, and the manifest.
+
+    Ends as a load would, before a server starts. Exit codes as of pull.
+
+    Example: python -m streamer check s3://bucket/model
+    """
+    try:
+        report = check(uri, storage_options=_options_of(storage_options))
+    except streamer.StreamerError as error:
+        context.exit(tell_failure(str(error), exit_code_of(error), type(error).__name__, as_json=as_json))
+    tell(json.dumps(report.to_dict()) if as_json else printable(str(report)))
 
 
 @main.command("pull")

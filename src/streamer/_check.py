@@ -1,0 +1,91 @@
+"""Checks a checkpoint without reading its weights: headers, index against shards, and the manifest where there is one.
+
+What this refuses, a load would refuse, with the same error. Bytes of tensors are not read: a manifest's digests are
+compared only by a load with ``verify="manifest"``.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamer._locate import StorageOptions
+from streamer._opened_checkpoint import open_checkpoint
+from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
+from streamer.core.quoting import size_text
+
+__all__ = ["CheckReport", "check"]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of `check`.
+
+    Attributes:
+        uri: The URI of the checkpoint, without secrets.
+        shards: Number of its shards.
+        tensors: Number of its tensors.
+        bytes: Bytes of these tensors.
+        has_index: Whether an index named the shards.
+        manifest: ``"fits"``, ``"none"``, or ``"unreadable"`` where access to it is denied, as by S3 to one that is
+            missing if listing is denied.
+        remarks: What a load would remark.
+        seconds: Duration of the call.
+    """
+
+    uri: str
+    shards: int
+    tensors: int
+    bytes: int
+    has_index: bool
+    manifest: str
+    remarks: tuple[str, ...]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        index = "the index names them" if self.has_index else "no index"
+        manifests = {
+            "fits": "the manifest fits",
+            "none": "no manifest",
+            "unreadable": "a manifest may not be read, or there is none",
+        }
+        found = f"{self.shards} shards, {self.tensors} tensors, {size_text(self.bytes)}"
+        return f"{self.uri}: {found}; headers are right, {index}, {manifests[self.manifest]}"
+
+
+def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
+    """Check a checkpoint; raises as `streamer.open` does, also with ``verify="manifest"`` where there is a manifest.
+
+    Args:
+        uri: As for `streamer.load`.
+        storage_options: As for `streamer.load`.
+    """
+    began = time.monotonic()
+    checkpoint = open_checkpoint(uri, storage_options, None)
+    entries = [each.entry for each in checkpoint.catalog.tensors.values()]
+    return CheckReport(
+        checkpoint.label,
+        len(checkpoint.catalog.shards),
+        len(entries),
+        sum(each.end - each.begin for each in entries),
+        checkpoint.index_path is not None,
+        _manifest(uri, storage_options),
+        tuple(checkpoint.remarks),
+        time.monotonic() - began,
+    )
+
+
+def _manifest(uri: str, storage_options: StorageOptions) -> str:
+    """Compare the manifest with the headers, which are right: what is not found now is the manifest."""
+    try:
+        open_checkpoint(uri, storage_options, None, verify="manifest")
+    except ObjectNotFoundError:
+        return "none"
+    except AccessDeniedError:
+        return "unreadable"
+    return "fits"
