@@ -6,7 +6,7 @@ index that names a tensor its shard does not hold.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,12 +36,15 @@ class Catalog:
         tensors: Name to place, in shard order, then in file order.
         metadata: The ``__metadata__`` of all headers, later shards winning.
         headers: The bytes before the data of each shard, if `read_catalog` keeps them, else empty.
+        overruled: Shards that hold a tensor of a name that the index takes from another shard: who reads such a file
+            by itself gets the wrong one.
     """
 
     shards: Sequence[SourceObject]
     tensors: Mapping[str, ShardTensor]
     metadata: Mapping[str, str]
     headers: Sequence[bytes] = ()
+    overruled: Set[int] = frozenset()
 
     def in_file_order(self, names: set[str] | None = None) -> Iterator[ShardTensor]:
         """Give the wanted tensors, or all, in the order their bytes lie in storage."""
@@ -75,14 +78,17 @@ def read_catalog(
     headers, beginnings, pinned = read_headers(shards, settings)
     tensors: dict[str, ShardTensor] = {}
     metadata: dict[str, str] = {}
+    overruled: set[int] = set()
     with collector_paused():
         for shard, header in enumerate(headers):
             metadata.update(header.metadata or {})
-            _add_entries(tensors, shard, header, pinned, shard_of)
+            taken = _add_entries(tensors, shard, header, pinned, shard_of)
+            overruled.update([shard] if taken < len(header.entries) else [])
     if shard_of is not None:
         check_index(tensors, shard_of, pinned)
     kept = zip(beginnings, headers, strict=True) if keeps_headers else ()
-    return Catalog(pinned, tensors, metadata, [bytes(data[: header.data_begin]) for data, header in kept])
+    begun = [bytes(data[: header.data_begin]) for data, header in kept]
+    return Catalog(pinned, tensors, metadata, begun, overruled)
 
 
 def _add_entries(
@@ -91,13 +97,15 @@ def _add_entries(
     header: Header,
     shards: Sequence[SourceObject],
     shard_of: Mapping[str, int] | None,
-) -> None:
+) -> int:
+    """Add the tensors of a shard, and return how many the index leaves to it."""
     new = {entry.name: ShardTensor(shard, entry) for entry in header.entries}
     if shard_of is not None:  # the index takes some from another shard
         new = {name: tensor for name, tensor in new.items() if shard_of.get(name, shard) == shard}
     for name in (name for name in new if name in tensors):
         raise twin(name, shards[tensors[name].shard].uri, shards[shard].uri)
     tensors.update(new)
+    return len(new)
 
 
 def twin(name: str, first: str, second: str) -> FormatError:

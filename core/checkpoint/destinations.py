@@ -17,6 +17,7 @@ from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.captures import outside_captures
 from streamer.core.tensors.device_tensors import DeviceTensors
 from streamer.core.tensors.frameworks import Framework
+from streamer.core.tensors.inference_mode import normal_tensors
 from streamer.core.tensors.resize_lock import ResizeLock
 
 __all__ = ["Destinations"]
@@ -89,6 +90,10 @@ class Destinations:
 
         One that is copied to a target has the dtype that is stored, as the copy casts it.
         """
+        with normal_tensors():
+            return self._tensors(items, memories)
+
+    def _tensors(self, items: Sequence[int], memories: Sequence[_native.Memory | None]) -> list[Any]:
         entries = [self._wanted[item].entry for item in items]
         if self._targets is not None or self.device_tensors is not None:
             return [self._tensor(*each) for each in zip(items, memories, entries, strict=True)]

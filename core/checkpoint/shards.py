@@ -27,17 +27,8 @@ from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 
-__all__ = [
-    "Shards",
-    "info_of",
-    "infos_of_shards",
-    "joined",
-    "objects_of",
-    "read_index",
-    "shards_in",
-    "shards_of",
-    "source_object",
-]
+__all__ = ["Shards", "info_of", "infos_of_shards", "joined", "objects_of", "read_index"]
+__all__ += ["shards_in", "shards_of", "source_object"]
 
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
 
@@ -115,7 +106,12 @@ def _from_name(
     if not name.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
         return _from_folder(store, label, root, settings)
     found = [info for info in listed or () if info.path == root and info.size_bytes is not None]
-    info = found[0] if found else info_of(store, label, root)
+    try:
+        info = found[0] if found else info_of(store, label, root)
+    except ObjectNotFoundError:
+        if not any(SHARD_SUFFIX in _name(each) for each in _list_or_nothing(store, root)):
+            raise
+        return _from_folder(store, label, root, settings)  # which may be called so, as a repository of the Hub
     if name.endswith(SHARD_SUFFIX):
         return shards_of(store, label, [info])
     return _from_index(store, label, info, _list_or_nothing(store, folder) if listed is None else [*listed], settings)

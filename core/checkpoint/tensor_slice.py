@@ -13,6 +13,7 @@ from streamer.core.format.dtypes import bits_of
 from streamer.core.format.header import TensorEntry
 from streamer.core.quoting import printable, quoted, size_text
 from streamer.core.tensors.frameworks import Framework
+from streamer.core.tensors.inference_mode import normal_tensors
 from streamer.core.tensors.tensor_types import TensorT
 
 __all__ = ["TensorSlice", "narrow"]
@@ -149,7 +150,8 @@ class TensorSlice(Unread, Generic[TensorT]):
         if isinstance(rest, tuple) and all(part is Ellipsis for part in rest[:1]) and len(rest) < 2:
             return tensor
         try:
-            indexed: TensorT = tensor[rest]  # type: ignore[index]  # every framework's can be indexed
+            with normal_tensors():
+                indexed: TensorT = tensor[rest]  # type: ignore[index]  # every framework's can be indexed
             return indexed
         except _NO_INDEX as error:
             raise self._refused(error) from error

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from streamer.core.errors import TargetError
+from streamer.core.tensors.inference_mode import normal_tensors
 from streamer.core.tensors.sharded_tensors import is_sharded, like_sharded
 from streamer.core.tensors.target_kinds import check_kind
 
@@ -65,7 +66,8 @@ class MetaModule:
         for name, tensor in loaded.items():
             old = self._saved[name]
             if id(old) not in made:
-                made[id(old)] = _like(old, tensor)
+                with normal_tensors():
+                    made[id(old)] = _like(old, tensor)
         for place in self._places:
             if id(place.tensor) in made:
                 setattr(place.owner, place.attribute, made[id(place.tensor)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamer import _native
+from streamer.core.tensors.inference_mode import normal_tensors
 
 __all__ = ["TorchCuda", "probe"]
 
@@ -50,7 +51,8 @@ class TorchCuda:
 
     def empty(self, shape: tuple[int, ...], dtype: Any, index: int) -> Any:
         """A tensor with undefined content, in the allocator's memory for the current stream."""
-        return self._torch.empty(shape, dtype=dtype, device=self._torch.device("cuda", index))
+        with normal_tensors():
+            return self._torch.empty(shape, dtype=dtype, device=self._torch.device("cuda", index))
 
     def stream(self, index: int) -> int:
         """The handle of the device's current stream; 0 is the legacy default one."""

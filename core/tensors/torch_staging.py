@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from streamer.core.tensors.inference_mode import normal_tensors
+
 __all__ = ["StagedCopy", "TorchStaging", "can_stage"]
 
 
@@ -49,7 +51,8 @@ class TorchStaging:
         stream = self._streams.get(str(device))
         if stream is None:
             stream = self._streams[str(device)] = module.Stream(device=device)
-        tensor = self._torch.empty(source.shape, dtype=source.dtype, device=device)
+        with normal_tensors():
+            tensor = self._torch.empty(source.shape, dtype=source.dtype, device=device)
         stream.wait_stream(module.current_stream(device))  # its memory may be in use there
         with module.stream(stream):
             tensor.copy_(source, non_blocking=True)

@@ -179,16 +179,19 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         return self._framework if device is None and dtype is None else self._opening.library(device, dtype)
 
     def _read(self, wanted: ShardTensor, library: Framework) -> Any:
-        verification = self._checkpoint.verification([wanted])
         kept = KeptMemory([wanted], library, None)
         if kept.stored_bytes >= LEAST_CHECKED_BYTES and self._checkpoint.settings.check_memory is not False:
             kept.check_fit(self._checkpoint.label)
         try:
-            with Stream(self._checkpoint, [wanted], library, verification, progress=False) as tensors:
+            with self._stream_of(wanted, library) as tensors:
                 kept.unread_share = tensors.unread_share
                 return dict(tensors)[wanted.entry.name]
         finally:
             kept.end()
+
+    def _stream_of(self, wanted: ShardTensor, library: Framework) -> Stream[Any]:
+        verification = self._checkpoint.verification([wanted])
+        return Stream(self._checkpoint, [wanted], library, verification, progress=False)
 
     def _versions(self) -> list[tuple[str, int | None, str | None]]:
         return [(each.uri, each.size_bytes, each.version) for each in self._checkpoint.infos]

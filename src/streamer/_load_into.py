@@ -28,6 +28,7 @@ from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
 from streamer.core.tensors.captures import outside_captures
 from streamer.core.tensors.frameworks import AUTO, DtypesByName, Framework, framework_of
+from streamer.core.tensors.inference_mode import normal_tensors
 from streamer.core.tensors.load_hooks import run_post_hooks, skipped_code
 from streamer.core.tensors.meta_module import MetaModule
 from streamer.core.tensors.named_targets import tensors_of
@@ -215,7 +216,8 @@ def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
         if name in targets.copies:
             _copy(name, tensor if cut is None else tensor[cut], targets.copies[name])
         elif name in targets.tied or name in targets.fresh:
-            loaded[name] = tensor if cut is None else tensor[cut].clone()  # the rest of it is freed
+            with normal_tensors():
+                loaded[name] = tensor if cut is None else tensor[cut].clone()  # the rest of it is freed
     return loaded
 
 

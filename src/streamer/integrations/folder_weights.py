@@ -169,6 +169,11 @@ class FolderWeights:
         for plan in plans:
             plan.stop()
 
+    def cancel(self) -> None:
+        """Read nothing more at all: who still asks gets an error, as a thread may that outlives a failed load."""
+        self.stop()
+        self._checkpoint.cancel()
+
     def _name_of(self, path: str) -> str | None:
         name = os.path.relpath(path, self.path)
         if name not in self.shards:

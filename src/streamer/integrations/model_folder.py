@@ -153,8 +153,10 @@ class ModelFolder:
                 each.stop()
 
     def close(self) -> None:
-        """Remove the folder."""
-        self.stop()
+        """Remove the folder, and end the reads of threads that still ask for weights."""
+        for each in (self._weights, *self._others):
+            if each is not None:
+                each.cancel()
         if self._own is not None:
             self._own.cleanup()
         if self.base is not None:

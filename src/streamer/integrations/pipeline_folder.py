@@ -76,8 +76,9 @@ class PipelineFolder:
             each.stop()
 
     def close(self) -> None:
-        """Remove the folder."""
-        self.stop()
+        """Remove the folder, and end the reads of threads that still ask for weights."""
+        for each in self.components.values():
+            each.close()
         self._folder.cleanup()
 
     def _pull(self) -> list[str]:

@@ -6,15 +6,19 @@ A library that opens shard by shard, asks each for its slices, and indexes those
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from streamer._checkpoint import Checkpoint
+from streamer._opening import Opening
 from streamer._stream import Stream
 from streamer.compat.safetensors._handle import EngineHandle, HandleSlice
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.engine.page_cache import cached_fraction
-from streamer.core.store.sources import FileSource
+from streamer.core.store.sources import FileSource, ObjectInfo
 from streamer.core.tensors.frameworks import Framework
 from streamer.integrations.parts_ahead import PartsAhead
 from streamer.integrations.read_ahead import ReadAhead
@@ -24,8 +28,40 @@ __all__ = ["PlannedSlice", "WholeCheckpoint"]
 MOSTLY = 0.9  # of a file's samples; the rest is read while it is used
 
 
+class _OwnReads:
+    """The reads of single tensors that run; those of all handles of a checkpoint. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._streams: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
+        self._is_cancelled = False
+
+    def add(self, stream: Stream[Any]) -> Stream[Any]:
+        with self._lock:
+            self._streams.add(stream)
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
+            stream.close()
+        return stream
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._is_cancelled = True
+            streams = list(self._streams)
+        for each in streams:
+            each.close()
+
+
 class WholeCheckpoint(Checkpoint[Any]):
     """All shards."""
+
+    def __init__(self, opening: Opening, listed: Sequence[ObjectInfo] | None = None) -> None:
+        super().__init__(opening, listed)
+        self._own_reads = _OwnReads()
+
+    def cancel(self) -> None:
+        """End all reads of single tensors with an error, those that begin later too: nobody waits for them."""
+        self._own_reads.cancel()
 
     @property
     def label(self) -> str:
@@ -107,8 +143,12 @@ class WholeCheckpoint(Checkpoint[Any]):
         return self._local_path(self._shard_names().index(name))
 
     def warm_file(self, name: str) -> str | None:
-        """Give the path of a shard that is a file in this machine's page cache; None for any other, or to verify it."""
-        return self._warm_path(self._shard_names().index(name))
+        """Give the path of a shard that is a file in this machine's page cache, and may be read by itself.
+
+        None for any other, one that is to be verified, and one with tensors that the index takes from another shard.
+        """
+        number = self._shard_names().index(name)
+        return None if number in self._checkpoint.catalog.overruled else self._warm_path(number)
 
     def warm_shards(self) -> dict[str, list[str]] | None:
         """Give the tensors of each file by its path, in file order; None unless all are as `warm_file` asks."""
@@ -118,6 +158,9 @@ class WholeCheckpoint(Checkpoint[Any]):
     def tensors_of(self, shard: int) -> dict[str, ShardTensor]:
         """Give the tensors of one shard, in file order."""
         return {name: each for name, each in self._shard_tensors.items() if each.shard == shard}
+
+    def _stream_of(self, wanted: ShardTensor, library: Framework) -> Stream[Any]:
+        return self._own_reads.add(super()._stream_of(wanted, library))
 
     def _warm_path(self, number: int) -> str | None:
         shard, path = self._checkpoint.catalog.shards[number], self._local_path(number)
@@ -151,6 +194,7 @@ class PlannedSlice(HandleSlice):
 class _ShardHandle(EngineHandle):
     def __init__(self, whole: WholeCheckpoint, number: int, device: Any, plan: ReadAhead | PartsAhead) -> None:
         self.__dict__.update(vars(whole))
+        self._whole = whole
         self._shard_tensors: dict[str, ShardTensor] = whole.tensors_of(number)
         self._device = None if str(device) == "cpu" else device
         self._plan = plan if self._device is None else None
@@ -168,6 +212,9 @@ class _ShardHandle(EngineHandle):
         super().close()
         if self._plan is not None:
             self._plan.forget(self._shard_tensors)
+
+    def _stream_of(self, wanted: ShardTensor, library: Framework) -> Stream[Any]:
+        return self._whole._stream_of(wanted, library)
 
     def _read(self, wanted: ShardTensor, library: Framework) -> Any:
         if self._plan is None or library is not self._framework:
