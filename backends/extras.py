@@ -21,5 +21,10 @@ BUILTIN_SCHEMES = frozenset({"file", *EXTRAS})
 
 
 def install_hint(scheme: str) -> str | None:
-    """Return the command that installs the library of a scheme, or None for a scheme that is not ours."""
-    return f'pip install "streamer[{EXTRAS[scheme]}]"' if scheme in EXTRAS else None
+    """Say what installs the library of a scheme; None for a scheme that is not ours.
+
+    It is no command: the name on the public index belongs to another project, whose code a command would fetch.
+    """
+    if scheme not in EXTRAS:
+        return None
+    return f"Install the extra streamer[{EXTRAS[scheme]}] from the repository or wheel that streamer came from"

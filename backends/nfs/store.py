@@ -158,5 +158,5 @@ def _require_client() -> None:
         raise UnknownSchemeError(
             "This build of streamer has no NFS client",
             hint="Mount the export and give the path; or install libnfs (Debian: apt install libnfs-dev) and build "
-            "from source: pip install --no-binary streamer streamer",
+            "streamer from its repository",
         )

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 
 from streamer.core.errors import ObjectNotFoundError
-from streamer.core.format.shard_names import incomplete_series
+from streamer.core.format.shard_names import incomplete_series, second_copies
 from streamer.core.quoting import printable
 
-__all__ = ["check_whole", "missing_shard", "unfinished"]
+__all__ = ["check_whole", "missing_shard", "unfinished", "without_second_copies"]
 
 _UNFINISHED = re.compile(r"\.safetensors\.(aria2|crdownload|download|incomplete|part|partial|tmp)\Z")
 
@@ -41,6 +41,13 @@ def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -
     for remark in remarks:
         _log.warning("%s: %s, which allow_missing_shards permits", printable(label), printable(remark))
     return remarks
+
+
+def without_second_copies(names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Leave out the shards that hold the same model once more; return the others, and a remark for each."""
+    again = second_copies(names)
+    remarks = tuple(f"{name} holds the same model once more, and was left out: name it to load it" for name in again)
+    return [name for name in names if name not in again], remarks
 
 
 def missing_shard(shard: str, index_uri: str) -> ObjectNotFoundError:

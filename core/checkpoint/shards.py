@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
-from streamer.core.checkpoint.completeness import check_whole, missing_shard, unfinished
+from streamer.core.checkpoint.completeness import check_whole, missing_shard, unfinished, without_second_copies
 from streamer.core.checkpoint.half_pulled import refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import is_pattern, no_match, no_shard, nothing_there
 from streamer.core.checkpoint.verification import Expected
@@ -150,8 +150,9 @@ def _from_folder(store: Store, label: str, root: str, settings: Settings) -> Sha
         return _from_index(store, label, sized, infos, settings)
     shards = [info for info in infos if _name(info).endswith(SHARD_SUFFIX) and _is_meant(info)]
     if shards:
-        names = [_name(info) for info in shards]
-        remarks = check_whole(names, label, is_allowed=bool(settings.allow_missing_shards))
+        names, remarks = without_second_copies([_name(info) for info in shards])
+        shards = [info for info in shards if _name(info) in names]
+        remarks += check_whole(names, label, is_allowed=bool(settings.allow_missing_shards))
         remarks += unfinished([_name(info) for info in infos], label)
         return replace(shards_of(store, label, shards, "folder"), remarks=remarks)
     if infos:

@@ -21,6 +21,7 @@ __all__ = [
     "IncompleteSeries",
     "incomplete_series",
     "is_of_checkpoint",
+    "second_copies",
     "series_of",
 ]
 
@@ -37,6 +38,10 @@ SHOWN_NAMES = 3
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})-of-([0-9]{1,9})\.safetensors")
 _OF_RANK = re.compile(r"shard-[0-9]{5}-model-")  # torch.distributed.checkpoint's: a rank writes those it has parts for
 
+
+# Mistral's own layout of a model, which lies beside the usual one: the same weights, under other names.
+_CONSOLIDATED = re.compile(r"consolidated(?:[.-][0-9]{1,9}(?:-of-[0-9]{1,9})?)?\.safetensors")
+_USUAL = re.compile(r"model(?:-[0-9]{1,9}-of-[0-9]{1,9})?\.safetensors")
 
 _OF_CHECKPOINTS = (SHARD_SUFFIX, SHARD_SUFFIX + INDEX_SUFFIX)
 
@@ -81,6 +86,20 @@ def series_of(name: str) -> tuple[str, str] | None:
     """
     match = _NUMBERED.fullmatch(name)
     return None if match is None or _OF_RANK.match(name) else (match[1], match[3])
+
+
+def second_copies(names: Iterable[str]) -> list[str]:
+    """Find the files that hold a model once more: Mistral's ``consolidated.safetensors`` beside the usual shards.
+
+    Example:
+        >>> second_copies(["consolidated.safetensors", "model-00001-of-00002.safetensors"])
+        ['consolidated.safetensors']
+        >>> second_copies(["consolidated.safetensors"])
+        []
+    """
+    listed = list(names)
+    has_usual = any(_USUAL.fullmatch(name) for name in listed)
+    return [name for name in listed if has_usual and _CONSOLIDATED.fullmatch(name)]
 
 
 def incomplete_series(names: Iterable[str]) -> list[IncompleteSeries]:

@@ -103,13 +103,9 @@ def write_manifest(
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
     if isinstance(uri, list):  # of any iterable
         raise UsageError("a manifest is of one checkpoint: one file, folder or index", hint="Call it once for each")
-    check_uri(uri)
-    check_storage_options(storage_options)
     check_options(options, Options)
-    check_file_system(fs)
-    uri, storage_options, fs = placed(uri, storage_options, fs)
-    storage_options = hidden(storage_options)
     check_progress(progress)
+    uri, storage_options, fs = _checked_place(uri, storage_options, fs)
     own_options = storage_options if storage_options is None or isinstance(storage_options, Mapping) else None
     secrets = SecretTexts(os.fspath(uri), getattr(fs, "storage_options", own_options))
     with secrets.kept_out(), ExitStack() as stack:
@@ -134,6 +130,14 @@ def _writable(store: Store, uri: str) -> WritableStore:
         return store
     hint = "Write the manifest of a copy on a disk, and upload it beside the shards"
     raise UsageError("this storage cannot be written", uri=redact(uri), hint=hint)
+
+
+def _checked_place(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
+    check_uri(uri)
+    check_storage_options(storage_options)
+    check_file_system(fs)
+    uri, storage_options, fs = placed(uri, storage_options, fs)
+    return uri, hidden(storage_options), fs
 
 
 def _check_names(names: list[str], uri: str) -> None:

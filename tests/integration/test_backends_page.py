@@ -37,7 +37,7 @@ from servers.sftp import PASSWORD, SftpServer
 import streamer
 from streamer import _native
 from streamer.backends.client import retry
-from streamer.backends.extras import install_hint
+from streamer.backends.extras import EXTRAS
 from streamer.backends.fsspec.instances import close_idle
 from streamer.backends.hf import client as hf_client
 from streamer.backends.http import access as http_access
@@ -553,7 +553,7 @@ def matches(case: Case, row: Row) -> bool:
 @pytest.mark.parametrize("scheme", [point.name for point in enabled() if is_builtin(point)])
 def test_every_scheme_has_an_example_and_its_install_line(scheme: str) -> None:
     assert f"{scheme}://" in PAGE
-    assert (install_hint(scheme) or "Install: nothing") in PAGE
+    assert (f"Install: the extra `{EXTRAS[scheme]}`" if scheme in EXTRAS else "Install: nothing") in PAGE
 
 
 def test_every_example_is_python() -> None:

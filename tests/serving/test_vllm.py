@@ -94,7 +94,7 @@ def test_the_small_files_are_pulled_once(url, s3_server):
 @pytest.mark.parametrize("has_other", [True, False])
 def test_a_scheme_whose_package_is_missing(url, has_other, monkeypatch, caplog):
     def pull(*_, **__):
-        raise streamer.UsageError("s3fs is missing", hint="pip install streamer[s3]")
+        raise streamer.UsageError("s3fs is missing", hint="install the extra streamer[s3]")
 
     monkeypatch.setattr(configuration, "pull_small_files", pull)
     monkeypatch.setattr(configuration, "find_spec", lambda _: has_other or None)

@@ -150,7 +150,7 @@ def test_a_missing_adlfs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "adlfs", None)
     for name in [name for name in sys.modules if name.startswith("streamer.backends.azure")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(UnknownSchemeError, match=r'needs adlfs.*pip install "streamer\[azure\]"'):
+    with pytest.raises(UnknownSchemeError, match=r"needs adlfs.*the extra streamer\[azure\]"):
         open_store("az://container/name")
 
 

@@ -258,10 +258,10 @@ def test_the_signature_of_a_url_is_in_no_message_repr_or_traceback() -> None:
 @pytest.mark.parametrize(
     ("uri", "hint"),
     [
-        ("gs://bucket/key", 'pip install "streamer[gcs]"'),
-        ("abfs://container/key", 'pip install "streamer[azure]"'),
-        ("hf://owner/repo", 'pip install "streamer[hf]"'),
-        ("nfs://server/export", 'pip install "streamer[nfs]"'),
+        ("gs://bucket/key", "the extra streamer[gcs]"),
+        ("abfs://container/key", "the extra streamer[azure]"),
+        ("hf://owner/repo", "the extra streamer[hf]"),
+        ("nfs://server/export", "the extra streamer[nfs]"),
         ("dropbox://x", "dropbox"),
         ("zzz://x", "Install a package that registers the scheme"),
     ],

@@ -125,7 +125,7 @@ def test_a_missing_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "s3fs", None)
     for name in [name for name in sys.modules if name.startswith("streamer.backends.s3")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(UnknownSchemeError, match=r'needs s3fs.*pip install "streamer\[s3\]"'):
+    with pytest.raises(UnknownSchemeError, match=r"needs s3fs.*the extra streamer\[s3\]"):
         open_store("s3://bucket/key")
 
 

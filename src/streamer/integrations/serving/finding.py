@@ -10,9 +10,10 @@ from typing import Any
 
 from streamer._opening import Opening
 from streamer.core.checkpoint.small_files import folder_files
-from streamer.core.errors import StreamerError
+from streamer.core.errors import StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
+from streamer.core.secrets.redact import redact
 from streamer.integrations.location import Location
 
 __all__ = ["is_url", "weights_of", "without_ignored"]
@@ -34,7 +35,16 @@ def weights_of(name: str, subfolder: str | None, revision: str | None, download_
         subfolder: In it.
         revision: Of a repository.
         download_dir: Where the engine keeps repositories; None: where the Hub's library does.
+
+    Raises:
+        UsageError: a revision of a URL, whose storage would overlook it.
     """
+    if is_url(name) and revision:
+        scheme = name.partition("://")[0].lower()
+        hint = "Write it into the URL: hf://owner/name@revision" if scheme == "hf" else "Leave --revision out"
+        raise UsageError(
+            f"a revision is of a repository of the Hub, and not of {scheme}://", uri=redact(name), hint=hint
+        )
     if is_url(name) or os.path.isdir(name) or name.startswith(("/", "./", "../")):  # names of the Hub do not
         return _inside(name, subfolder)
     downloaded = _downloaded(name, subfolder, revision, download_dir)
