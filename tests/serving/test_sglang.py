@@ -28,7 +28,9 @@ from sglang_engine import assert_equal, load_config, loaded, started
 from tiny_models import save_llama
 
 import streamer
+from streamer.compat import hooks
 from streamer.integrations import sglang as plugin
+from streamer.integrations.sglang import hooks as own_hooks
 
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore")]
 
@@ -184,35 +186,52 @@ def test_the_private_names_are_there():
     assert "_verify_load_format" in vars(LoadConfig)
 
 
-def hooks_of(monkeypatch, caplog, version):
-    """Register in a SGLang of another version; give the targets of hooks, and what was said."""
-    monkeypatch.setattr(metadata, "version", lambda library: version)
-    monkeypatch.setattr("streamer.compat.versions.version", lambda library: version)
+def hooks_of(monkeypatch, caplog):
+    """Register in this SGLang; give the targets of hooks, and what was said."""
+    monkeypatch.setattr(hooks, "_REASONS", {})
+    hooks._say.cache_clear()
     registered = []
-    monkeypatch.setattr(
-        "sglang.srt.plugins.hook_registry.HookRegistry.register", lambda *given: registered.append(given)
-    )
+
+    def register(target, hook, kind):
+        registered.append(target)
+
+    monkeypatch.setattr("sglang.srt.plugins.hook_registry.HookRegistry.register", register)
     with caplog.at_level(logging.INFO, logger="streamer"):
         plugin.register.__wrapped__()
     return registered, [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
 
 
-@pytest.mark.parametrize("version", ["0.5.22", "0.5.22.post1", "0.5.24", "0.6.0rc1", "1.0"])
-def test_another_version_is_refused_with_one_warning(monkeypatch, caplog, version):
-    registered, told = hooks_of(monkeypatch, caplog, version)
-    assert not registered
-    assert len(told) == 1
-    assert version in told[0]
-    assert "STREAMER_DISABLE_PATCHES=1" in told[0]
-
-
-@pytest.mark.parametrize("version", ["0.5.23", "0.5.23.post1"])
-def test_this_version_is_taken(monkeypatch, caplog, version):
-    registered, told = hooks_of(monkeypatch, caplog, version)
+@pytest.mark.parametrize("version", ["0.1", "0.5.23.post1", "99.0"])
+def test_no_version_is_refused(monkeypatch, caplog, version):
+    monkeypatch.setattr(metadata, "version", lambda library: version)
+    registered, told = hooks_of(monkeypatch, caplog)
     assert len(registered) == 5
     assert not told
 
 
+def test_a_name_that_is_gone_is_one_line_that_says_what_to_use_instead(monkeypatch, caplog):
+    monkeypatch.delattr(LoadConfig, "_verify_load_format")
+    registered, (told,) = hooks_of(monkeypatch, caplog)
+    assert not registered
+    assert "LoadConfig._verify_load_format" in told
+    assert "python -m streamer pull URI DIR, then sglang serve --model-path DIR" in told
+    assert "STREAMER_DISABLE_PATCHES=1" in told
+
+
+def test_a_loader_that_has_changed_is_an_error_that_says_what_to_use_instead(monkeypatch):
+    monkeypatch.setattr(hooks, "_REASONS", {})
+    monkeypatch.setattr(DefaultModelLoader, "_get_weights_iterator", lambda self: None)
+    with pytest.raises(streamer.UsageError, match="python -m streamer pull URI DIR"):
+        own_hooks._loader(lambda *_: None, LoadConfig(load_format="streamer"))
+
+
+def test_an_sglang_that_asks_for_no_weights_is_an_error(monkeypatch):
+    monkeypatch.setattr(DefaultModelLoader, "load_model", lambda self, **named: None)
+    loader = own_hooks._loader(lambda *_: None, LoadConfig(load_format="streamer"))
+    with pytest.raises(streamer.UsageError, match="asked for no tensor"):
+        loader.load_model(model_config=None, device_config=None)
+
+
 def test_the_switch(monkeypatch, caplog):
     monkeypatch.setenv("STREAMER_DISABLE_PATCHES", "1")
-    assert hooks_of(monkeypatch, caplog, "0.5.23") == ([], [])
+    assert hooks_of(monkeypatch, caplog) == ([], [])

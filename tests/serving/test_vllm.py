@@ -21,6 +21,7 @@ pytest.importorskip("vllm", reason="vLLM is installed by make test-serving alone
 from tiny_models import save_llama, save_mixtral
 from vllm.config import set_current_vllm_config
 from vllm.config.load import LoadConfig
+from vllm.model_executor import model_loader
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import compute_local_expert_ids
@@ -30,7 +31,9 @@ from vllm.transformers_utils import runai_utils
 from vllm_engine import assert_equal, config_of, created, fill, loaded, save_state
 
 import streamer
+from streamer.compat import hooks
 from streamer.compat.runai import door
+from streamer.integrations import vllm as plugin
 from streamer.integrations.serving import extra_config
 from streamer.integrations.serving.extra_config import for_place
 from streamer.integrations.vllm import configuration
@@ -47,6 +50,56 @@ def test_the_private_names_are_there():
     of_default = DefaultModelLoader(LoadConfig())
     assert {"_encoder_only_lm_prefixes", "_encoder_only_weights_mapper"} <= vars(of_default).keys()
     assert {"_render_default_pattern", "_filter_subtensors"} <= vars(ShardedStateLoader).keys()
+
+
+@pytest.fixture
+def _names_are_tried_again(monkeypatch):
+    """And what was registered before is there afterwards."""
+    monkeypatch.setattr(hooks, "_REASONS", {})
+    monkeypatch.setattr(model_loader, "_LOAD_FORMAT_TO_MODEL_LOADER", dict(model_loader._LOAD_FORMAT_TO_MODEL_LOADER))
+    hooks._say.cache_clear()
+
+
+def registered(caplog):
+    """Register again; give the warnings, which vLLM's log has, too."""
+    with caplog.at_level(logging.WARNING, logger="streamer"):
+        plugin.register.__wrapped__()
+    return {each.getMessage() for each in caplog.records if each.name == "streamer"}
+
+
+@pytest.mark.usefixtures("_names_are_tried_again")
+def test_no_version_is_refused(monkeypatch, caplog):
+    monkeypatch.setattr("vllm.__version__", "99.0")
+    monkeypatch.setattr("importlib.metadata.version", lambda library: "99.0")
+    assert registered(caplog) == set()
+    assert type(get_model_loader(LoadConfig(load_format="streamer"))).__name__ == "StreamerModelLoader"
+
+
+@pytest.mark.usefixtures("_names_are_tried_again")
+def test_a_loader_that_vllm_has_changed_says_what_to_use_instead(monkeypatch, caplog):
+    monkeypatch.setattr(DefaultModelLoader, "load_weights", lambda self, model: None)
+    (told,) = registered(caplog)
+    assert "DefaultModelLoader.load_weights" in told
+    with pytest.raises(streamer.UsageError, match=r"python -m streamer pull URI DIR, then vllm serve DIR"):
+        get_model_loader(LoadConfig(load_format="streamer"))
+    assert type(get_model_loader(LoadConfig(load_format="streamer_sharded"))).__name__ == "StreamerShardedLoader"
+
+
+@pytest.mark.usefixtures("_names_are_tried_again")
+def test_a_configuration_that_vllm_has_changed_leaves_local_folders(monkeypatch, caplog):
+    monkeypatch.delattr(runai_utils, "is_runai_obj_uri")
+    (told,) = registered(caplog)
+    assert "is_runai_obj_uri" in told
+    assert "python -m streamer pull URI DIR" in told
+    assert type(get_model_loader(LoadConfig(load_format="streamer"))).__name__ == "StreamerModelLoader"
+
+
+def test_a_vllm_that_asks_for_no_weights_is_an_error(folder, monkeypatch):
+    config = config_of(folder)
+    model = created(config)
+    monkeypatch.setattr(DefaultModelLoader, "load_weights", lambda self, model, model_config: None)
+    with pytest.raises(streamer.UsageError, match="asked for no tensor"):
+        fill(model, config)
 
 
 def test_a_model_on_s3(url, expected, caplog):

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from functools import cache
 
-from streamer.compat.versions import may_be_patched
+from streamer.integrations.serving.engine_hooks import all_fit
+from streamer.integrations.sglang.names import NAMES
 
-__all__ = ["TRIED", "register"]
-
-TRIED = ("0.5.23", "0.5.24")  # versions of SGLang: the first one tried, and the first one not tried
+__all__ = ["register"]
 
 
 @cache
 def register() -> None:
     """Register the load format ``streamer``, and let SGLang know every URL.
 
-    A version of SGLang that was not tried is left as it is, with one warning.
+    Where a name of SGLang does not fit, whatever its version, a line in the log says which, and what to use instead.
     """
-    if not may_be_patched("sglang", TRIED):
+    if not all_fit(NAMES):
         return
     from streamer.integrations.sglang.hooks import register_hooks  # noqa: PLC0415 (it imports SGLang)
 

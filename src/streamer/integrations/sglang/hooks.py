@@ -16,8 +16,10 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.utils.runai_utils import SUPPORTED_SCHEMES
 
 from streamer.core.secrets.redact import redact
+from streamer.integrations.serving.engine_hooks import first_misfit, refusal
 from streamer.integrations.serving.finding import is_url
 from streamer.integrations.serving.small_files import pull_small_files
+from streamer.integrations.sglang.names import COMMAND, LOADER
 
 __all__ = ["FORMAT", "register_hooks"]
 
@@ -83,6 +85,9 @@ def _verify_format(theirs: Callable[..., None], config: Any) -> None:
 def _loader(theirs: Callable[..., Any], load_config: Any, model_config: Any = None) -> Any:
     if load_config.load_format != FORMAT:
         return theirs(load_config, model_config)
+    reason = first_misfit(LOADER)
+    if reason is not None:
+        raise refusal(reason, COMMAND, FORMAT)
     from streamer.integrations.sglang.loader import StreamerModelLoader  # noqa: PLC0415 (it imports models)
 
     return StreamerModelLoader(load_config)

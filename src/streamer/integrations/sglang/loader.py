@@ -20,9 +20,11 @@ from sglang.srt.utils.model_file_verifier import verify
 from sglang.srt.utils.runai_utils import ObjectStorageModel
 
 from streamer.core.errors import UsageError
+from streamer.integrations.serving.engine_hooks import refusal
 from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.finding import is_url, weights_of
 from streamer.integrations.serving.reading import stream_weights
+from streamer.integrations.sglang.names import COMMAND
 from streamer.integrations.sglang.private_names import is_of_another_draft, named_for_draft
 
 __all__ = ["StreamerModelLoader"]
@@ -53,6 +55,19 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
     def download_model(self, model_config: Any) -> None:
         """Download nothing: the weights are read where they are."""
+
+    def load_model(self, **named: Any) -> Any:
+        """Make and fill a model, as SGLang's own loader does with the tensors that `_get_weights_iterator` gives.
+
+        Raises:
+            UsageError: SGLang did not ask for them: the model holds what it was made with.
+            StreamerError: as for `streamer.load`.
+        """
+        self._began = None
+        model = super().load_model(**named)
+        if self._began is None:
+            raise refusal("DefaultModelLoader.load_model asked for no tensor", COMMAND, "streamer")
+        return model
 
     def _get_weights_iterator(self, source: Any, **_: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """Give the tensors of one place; SGLang calls it for the first load and for each reload."""

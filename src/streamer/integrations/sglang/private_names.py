@@ -1,4 +1,4 @@
-"""The private names of SGLang that the loader needs, of a base class. `TRIED` says of which versions."""
+"""The private names of SGLang that the loader needs, of a base class. `names.py` tries them."""
 
 from __future__ import annotations
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from streamer.compat.versions import may_be_patched
+from streamer.integrations.serving.engine_hooks import all_fit, first_misfit
+from streamer.integrations.vllm import hooks
 
-__all__ = ["TRIED", "register"]
-
-TRIED = ("0.33", "0.34")  # versions of vLLM: the first one tried, and the first one not tried
+__all__ = ["register"]
 
 
 @cache  # vLLM may call it several times
@@ -21,18 +20,38 @@ def register() -> None:
 
     With ``STREAMER_TAKE_OVER_RUNAI=1``, the formats ``runai_streamer`` and ``runai_streamer_sharded`` as well.
 
-    A version of vLLM that was not tried is left as it is, with one warning.
+    Where a name of vLLM does not fit, whatever its version, a line in the log says which, and a load format that needs
+    it raises a `UsageError` that names the commands to use instead.
     """
-    if not may_be_patched("vllm", TRIED):
+    if not all_fit(hooks.REGISTRATION):
         return
-    from vllm.model_executor.model_loader import register_model_loader  # noqa: PLC0415 (takes seconds)
-
-    from streamer.integrations.vllm.configuration import wrap  # noqa: PLC0415 (they import vLLM)
-    from streamer.integrations.vllm.loader import StreamerModelLoader  # noqa: PLC0415
-    from streamer.integrations.vllm.sharded_loader import StreamerShardedLoader  # noqa: PLC0415
-    from streamer.integrations.vllm.takeover import is_taken_over  # noqa: PLC0415
+    from streamer.integrations.vllm.takeover import is_taken_over  # noqa: PLC0415 (with vLLM alone)
 
     for prefix in ("", "runai_") if is_taken_over() else ("",):
-        register_model_loader(f"{prefix}streamer")(StreamerModelLoader)
-        register_model_loader(f"{prefix}streamer_sharded")(StreamerShardedLoader)
-    wrap()
+        for name in hooks.LOADERS:
+            _register(name, prefix)
+    if all_fit(hooks.CONFIGURATION):
+        from streamer.integrations.vllm.configuration import wrap  # noqa: PLC0415 (it imports vLLM)
+
+        wrap()
+
+
+def _register(name: str, prefix: str) -> None:
+    from vllm.model_executor.model_loader import register_model_loader  # noqa: PLC0415 (takes seconds)
+
+    if all_fit(hooks.LOADERS[name]):
+        register_model_loader(prefix + name)(_loader(name))
+    elif not prefix and (reason := first_misfit(hooks.LOADERS[name])) is not None:
+        from streamer.integrations.vllm.refusing_loader import refusing_loader  # noqa: PLC0415 (it imports vLLM)
+
+        register_model_loader(name)(refusing_loader(name, reason))
+
+
+def _loader(name: str) -> type:
+    if name == "streamer_sharded":
+        from streamer.integrations.vllm.sharded_loader import StreamerShardedLoader  # noqa: PLC0415 (it imports vLLM)
+
+        return StreamerShardedLoader
+    from streamer.integrations.vllm.loader import StreamerModelLoader  # noqa: PLC0415 (it imports vLLM)
+
+    return StreamerModelLoader

@@ -57,8 +57,8 @@ def _wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         return
 
     @wraps(theirs)
-    def ours(*arguments: Any) -> Any:
-        return wrapper(theirs, *arguments)
+    def ours(*arguments: Any, **named: Any) -> Any:
+        return wrapper(theirs, *arguments, **named)
 
     ours.is_of_streamer = True  # type: ignore[attr-defined]
     setattr(owner, name, ours)

@@ -17,9 +17,11 @@ from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 from vllm.model_executor.model_loader.weight_utils import enable_tqdm
 
 from streamer import _native
+from streamer.integrations.serving.engine_hooks import refusal
 from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.finding import weights_of
 from streamer.integrations.serving.reading import stream_weights
+from streamer.integrations.vllm.hooks import COMMAND
 from streamer.integrations.vllm.log import forward_log
 from streamer.integrations.vllm.private_names import is_left_out
 from streamer.integrations.vllm.takeover import translated
@@ -49,6 +51,18 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
     def download_model(self, model_config: Any) -> None:
         """Download nothing: the weights are read where they are."""
+
+    def load_weights(self, model: Any, model_config: Any) -> None:
+        """Fill a model, as vLLM's own loader does with the tensors that `get_all_weights` gives.
+
+        Raises:
+            UsageError: vLLM did not ask for them: the model holds what it was made with.
+            StreamerError: as for `streamer.load`.
+        """
+        self._began = None
+        super().load_weights(model, model_config)
+        if self._began is None:
+            raise refusal("DefaultModelLoader.load_weights asked for no tensor", COMMAND, "streamer")
 
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """Give the tensors of a model, and those of its other checkpoints.
@@ -86,7 +100,7 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         left_out, is_unused = is_left_out(self), source.is_unused_weight
 
         def is_needed(name: str) -> bool:
-            if should_skip_weight(name, self.local_expert_ids) or left_out(name):
+            if should_skip_weight(name, getattr(self, "local_expert_ids", None)) or left_out(name):
                 return False
             return is_unused is None or not is_unused(name)
 

@@ -1,4 +1,4 @@
-"""The private names of vLLM that the loaders need: all of its base classes. `TRIED` says of which versions."""
+"""The private names of vLLM that the loaders need: all of its base classes. `hooks.py` tries them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ __all__ = ["files_of_rank", "is_left_out", "own_tensors"]
 
 
 def is_left_out(loader: Any) -> Callable[[str], bool]:
-    """Say which tensors ``--mm-encoder-only`` leaves out, once ``load_weights`` has asked the model."""
-    prefixes, mapper = loader._encoder_only_lm_prefixes, loader._encoder_only_weights_mapper
+    """Say which tensors ``--mm-encoder-only`` leaves out, once ``load_weights`` has asked the model.
+
+    A vLLM without these names has all tensors read; the model takes what it needs.
+    """
+    prefixes: Any = getattr(loader, "_encoder_only_lm_prefixes", None)
+    mapper: Any = getattr(loader, "_encoder_only_weights_mapper", None)
 
     def is_of_language_model(name: str) -> bool:
         own_name = name if mapper is None else mapper.map_name(name)
