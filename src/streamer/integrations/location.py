@@ -18,10 +18,11 @@ from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.integrations.shard_handles import WholeCheckpoint
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+    from streamer.integrations.shard_handles import WholeCheckpoint
 
 __all__ = ["Location"]
 
@@ -69,6 +70,9 @@ class Location:
 
     def checkpoint(self, listed: Sequence[ObjectInfo] | None = None) -> WholeCheckpoint:
         """Open the checkpoint there, with `listed` as for `shards_in`; raises as `streamer.load`."""
+        # It needs safetensors, which only hosts bring.
+        from streamer.integrations.shard_handles import WholeCheckpoint  # noqa: PLC0415
+
         opening = Opening(
             uri=self.uri, storage_options=self.storage_options, fs=self.fs, options=self.options, progress=False
         )
