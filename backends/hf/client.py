@@ -173,6 +173,8 @@ def _token_headers(options: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(options.get("token"), (str, bool, type(None))) or not is_sendable(str(options.get("token"))):
         raise OptionError("token must be text, True for the saved login, or False for none")
     option = options.get("token")
+    if isinstance(option, str):  # of a file or a form: a line end is no part of it, and a blank one is none
+        option = option.strip() or None
     if option is False or (option is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN):
         return {}
     token = option if isinstance(option, str) else saved_token()
