@@ -1,0 +1,37 @@
+"""`make test-versions` finds interpreters, and its table tells what failed and what this machine could not try."""
+
+from __future__ import annotations
+
+import sys
+
+from versions.__main__ import table, tried
+from versions.cells import Cell, cells
+from versions.environments import find_python
+
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def test_each_python_has_its_oldest_and_its_newest_libraries() -> None:
+    names = [cell.name for cell in cells()]
+    assert {f"3.{minor}-{age}" for minor in range(10, 15) for age in ("lowest", "highest")} == set(names)
+
+
+def test_the_running_python_is_found() -> None:
+    assert find_python(HERE) is not None
+
+
+def test_a_python_that_is_not_there_is_told_loudly() -> None:
+    row = {"cell": "3.99-lowest", **tried(Cell("3.99", "lowest"), None, "{}", keep=False)}
+    assert row["result"] == "SKIPPED"
+    assert "THIS MACHINE HAS NO PYTHON 3.99" in table([row])
+    assert table([row]).endswith("0 passed, 0 failed, 1 skipped")
+
+
+def test_a_place_that_failed_is_told_with_its_reason() -> None:
+    rows = [
+        {"cell": "a", "result": "passed", "why": "", "versions": {"torch": "2.4.0"}, "places": {"s3": None}},
+        {"cell": "b", "result": "FAILED", "why": "AttributeError", "places": {"s3": "AttributeError"}},
+    ]
+    drawn = table(rows)
+    assert "AttributeError" in drawn
+    assert drawn.endswith("1 passed, 1 failed, 0 skipped")
