@@ -46,6 +46,7 @@ from streamer.core.errors import (
     UsageError,
 )
 from streamer.core.outages.transient import STATUSES, UNKNOWN_HOST
+from streamer.core.store.certificates import demands_certificate
 
 __all__ = ["LoginFailedError", "Request", "after_answer", "is_transient", "raise_login_error", "raise_storage_error"]
 
@@ -182,7 +183,9 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, HttpResponseError):
         return error.response is not None and error.status_code in STATUSES
     reason = _reason(error)
-    is_final = isinstance(reason, (*_TLS_ERRORS, NotHttpError)) or is_unknown_host(reason)
+    is_final = (
+        isinstance(reason, (*_TLS_ERRORS, NotHttpError)) or is_unknown_host(reason) or bool(demands_certificate(error))
+    )
     return isinstance(error, (ServiceRequestError, ServiceResponseError)) and not is_final
 
 

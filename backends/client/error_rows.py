@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from streamer.backends.client.tls_mismatch import MAY_BE_PLAIN, is_plain_server
 from streamer.core.errors import HttpStatusError, StorageError, StreamerError, TlsError
-from streamer.core.store.certificates import flaw_of
+from streamer.core.store.certificates import demands_certificate, flaw_of
 
 __all__ = ["ErrorRow", "ExceptionTable", "row_for", "row_of_status"]
 
@@ -54,6 +54,8 @@ def row_of_status(status: int, message: str) -> ErrorRow[StorageError]:
     return ErrorRow(HttpStatusError, message, hint if is_busy else "Check the URL, the endpoint and the options")
 
 
+_DEMANDS_CERTIFICATE: ErrorRow[Any] = ErrorRow(TlsError, "No TLS connection", "")
+
 # The first row that matches counts: subclasses stand before their bases.
 ExceptionTable: TypeAlias = Mapping[tuple[type[BaseException], ...], ErrorRow[E]]
 
@@ -65,6 +67,8 @@ def row_for(error: BaseException | None, table: ExceptionTable[E]) -> ErrorRow[E
     would not help.
     """
     row = next((row for classes, row in table.items() if isinstance(error, classes)), None)
+    if error is not None and demands_certificate(error):  # under TLS 1.3 that comes behind the handshake
+        row = _DEMANDS_CERTIFICATE
     if row is None or error is None or row.cls is not TlsError:
         return row
     if is_plain_server(error):

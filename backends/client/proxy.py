@@ -8,6 +8,7 @@ finds in a netrc.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed has the first two
@@ -70,13 +71,22 @@ def _is_of_socks(proxy: str) -> bool:
     return proxy.lower().startswith("socks")
 
 
+@dataclass(frozen=True)
+class _RowOfProxy(ErrorRow[StorageError]):
+    def error(self, uri: str | None, **facts: Any) -> StorageError:
+        """Make the error, which says nothing of the server."""
+        made = super().error(uri, **facts)
+        made.is_of_proxy = True
+        return made
+
+
 def refusal_of_proxy(status: int) -> ErrorRow[StorageError]:
     """Make the row for a proxy's own answer, which is not the server's."""
     if status in (401, 407):
         hint = "Put them into HTTPS_PROXY (http://user:password@host:port), or into the option that names the proxy"
-        return ErrorRow(CredentialsError, "The proxy wants credentials, or others", hint)
+        return _RowOfProxy(CredentialsError, "The proxy wants credentials, or others", hint)
     hint = "Ask who runs the proxy, or name the host in NO_PROXY if it can be reached without"
-    return ErrorRow(HttpStatusError, "The proxy makes no connection to the server", hint)
+    return _RowOfProxy(HttpStatusError, "The proxy makes no connection to the server", hint)
 
 
 def named_proxy(options: Mapping[str, Any]) -> str | None:

@@ -17,6 +17,7 @@ from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
 from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.unreachable import is_unknown_host
 from streamer.core.errors import StreamerError
+from streamer.core.store.certificates import demands_certificate
 
 __all__ = ["Attempts", "is_transient"]
 
@@ -28,7 +29,8 @@ _LASTING = (aiohttp.ClientSSLError, TooSlowError, StreamerError)  # the last are
 
 def is_transient(error: BaseException) -> bool:
     """Say whether a retry may help after an exception of aiohttp."""
-    return isinstance(error, _TRANSIENT) and not isinstance(error, _LASTING) and not is_unknown_host(error)
+    is_final = isinstance(error, _LASTING) or is_unknown_host(error) or demands_certificate(error) is not None
+    return isinstance(error, _TRANSIENT) and not is_final
 
 
 class Attempts:

@@ -41,7 +41,7 @@ from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
-from streamer.core.store.certificates import is_untrusted
+from streamer.core.store.certificates import demands_certificate, is_untrusted
 
 __all__ = ["S3Client"]
 
@@ -123,6 +123,11 @@ class S3Client:
         proxies: Mapping[str, str] = self._fs.s3.meta.config.proxies or {}
         return proxies.get(url.partition(":")[0])
 
+    def client_certificate(self) -> tuple[str | None, str | None]:
+        """Return the files of the certificate that ``config_kwargs`` names, and of its key if that has its own."""
+        named = self._fs.s3.meta.config.client_cert
+        return (named, None) if named is None or isinstance(named, str) else tuple(named)
+
     async def _call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         try:
             answer = await self._bounded_call(method, bucket, parameters)
@@ -203,8 +208,12 @@ def _give_up(response: Any = None, operation: Any = None, caught_exception: Exce
     if demanded_pause_s(_status(answer), headers) > LONGEST_PAUSE_S:
         raise ClientError(answer, operation.name)
     reason = getattr(caught_exception, "kwargs", {}).get("error")
-    if caught_exception is not None and (is_unknown_host(reason) or (reason is not None and is_untrusted(reason))):
+    if caught_exception is not None and (is_unknown_host(reason) or (reason is not None and _is_refused(reason))):
         raise caught_exception
+
+
+def _is_refused(reason: BaseException) -> bool:
+    return is_untrusted(reason) or demands_certificate(reason) is not None
 
 
 def _note_token(request: Any, **_: Any) -> None:

@@ -6,6 +6,7 @@ place. Refuses unverified TLS.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import is_blank
 from streamer.core.secrets.options import SecretOptions
-from streamer.core.store.trust import trust_in
+from streamer.core.store.trust import check_client_certificate, trust_in
 
 __all__ = ["check_trust", "endpoint_of", "fill_times", "filled_options"]
 
@@ -147,6 +148,22 @@ def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -
     return client
 
 
+def _client_certificate(named: Any) -> str | tuple[str, str]:
+    """Return the PEM files of a certificate and its key as botocore takes them; a JSON file has a list for the pair.
+
+    Raises:
+        OptionError: they are no files of a certificate and its key.
+    """
+    pair = (named,) if isinstance(named, (str, os.PathLike)) else named
+    if not isinstance(pair, (list, tuple)) or not 1 <= len(pair) <= 2:
+        pair = (None,)
+    files = [os.fspath(each) for each in pair if isinstance(each, (str, os.PathLike))]
+    if len(files) < len(pair) or not all(files):
+        raise OptionError("client_cert must be the path of a PEM file, or a pair of paths: (certificate, key)")
+    check_client_certificate(*files)
+    return files[0] if len(files) == 1 else (files[0], files[1])
+
+
 def fill_times(options: SecretOptions, limits: Limits) -> AnswerTimes:
     """Set the time-outs of botocore where the user does not, and return those that count."""
     attempt_s = options["config_kwargs"].get("read_timeout")
@@ -165,6 +182,14 @@ def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environ
 
 def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     config = SecretOptions(options.get("config_kwargs"))
+    if config.get("client_cert") is not None:
+        config["client_cert"] = _client_certificate(config["client_cert"])
+    for name in ("proxy_client_cert", "proxy_ca_bundle"):
+        if (config.get("proxies_config") or {}).get(name):
+            raise OptionError(
+                f"proxies_config[{name!r}] cannot be used: only s3fs's own requests would obey it, and no read",
+                hint="Name a proxy over plain HTTP (its tunnel to an https:// server is TLS), or the host in NO_PROXY",
+            )
     config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default
     if "AWS_MAX_ATTEMPTS" not in environment and "AWS_RETRY_MODE" not in environment:
         config.setdefault("retries", dict(RETRIES))

@@ -104,6 +104,10 @@ class QuickClient:
         """Return the proxy that ``config_kwargs`` names for the scheme of this URL."""
         return self._full().proxy(url) if self._plain is None else None
 
+    def client_certificate(self) -> tuple[str | None, str | None]:
+        """Return the files of the certificate that ``config_kwargs`` names, and of its key."""
+        return self._full().client_certificate() if self._plain is None else (None, None)
+
     def _full_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request with s3fs, and all later ones, unless S3 refuses this one to it, too."""
         client = self._full()

@@ -146,6 +146,8 @@ class S3Store:
             refresh=None if anonymous else partial(self._renewed, info, signed_at_s),
             ca_file=self._client.ca_file(),
             proxy=self._client.proxy(url),
+            client_cert=self._client.client_certificate()[0],
+            client_key=self._client.client_certificate()[1],
         )
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:

@@ -34,6 +34,9 @@ _TABLE: dict[str, _Row] = {
     ),
     "redirect": _Row(errors.RedirectError, "Give the final endpoint or the bucket's own region"),
     "http_status": _Row(errors.HttpStatusError, "Check the URL, the endpoint and the proxy before it"),
+    "object_failure": _Row(
+        errors.HttpStatusError, "Look at this object there, and at the server's log; upload it again if it is damaged"
+    ),
     "connect": _Row(errors.ConnectError, "Check the endpoint, the proxy settings and that the server runs"),
     "unknown_host": _Row(errors.ConnectError, "Check the host's name in the URL or endpoint"),
     "tls": _Row(errors.TlsError, "Give the server's CA: SSL_CERT_FILE, AWS_CA_BUNDLE or the store's verify option"),
@@ -94,7 +97,7 @@ def error_from_native(
         hint = _DEVICE_HINTS.get(native.storage_code, _LOST_DEVICE_HINT)
         return errors.DeviceError(native.detail, uri=uri, hint=hint, code=native.storage_code)
     row = _TABLE[native.code]
-    busy = _BUSY_HINT if native.http_status in _BUSY else None
+    busy = _BUSY_HINT if native.http_status in _BUSY and native.code != "object_failure" else None
     number = native.os_error
     flaw = flaw_in(native.detail) if native.code == "tls" else None
     code = native.storage_code or (errno.errorcode.get(number) if number else None)

@@ -145,4 +145,6 @@ def http_target(source: HttpSource) -> _native.HttpTarget:
         expires_at_s=expires_at_s,
         renew_at_s=renew_at_s,
         is_redirect=source.is_redirect,
+        client_cert=source.client_cert or "",
+        client_key=source.client_key or "",
     )

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -69,6 +69,7 @@ class _Server:
     name: str
     changed: threading.Condition = field(default_factory=threading.Condition)
     has_answered: bool = False
+    has_answered_well: bool = False
     outage: _Outage | None = None
 
 
@@ -137,17 +138,18 @@ class Patience:
         """Stop waiting for servers: the load needs no answer any more."""
         self._is_over.set()
 
-    def ask(self, server_name: str, request: Callable[[], Answer]) -> Answer:
+    def ask(self, server_name: str, request: Callable[[], Answer], route: Hashable = None) -> Answer:
         """Send a request until it is answered, also where the server is away for a while.
 
         Args:
             server_name: ``scheme://host:port``, or whatever names it in a message; without secrets.
             request: Called for each attempt; returns the answer.
+            route: What leads to the server, such as a proxy: that it answered by one says nothing of another.
 
         Raises:
             BaseException: what `request` raises, if that is not transient, or lasts longer than the limit.
         """
-        wait = _Wait(_server(server_name))
+        wait = _Wait(_server(server_name, route))
         with self._guard:
             self._open.add(wait)
         try:
@@ -243,7 +245,7 @@ def _note_failure(wait: _Wait, outage: _Outage | None, error: BaseException, sen
 
 def _note_answer(server: _Server) -> None:
     with server.changed:
-        server.has_answered = True
+        server.has_answered = server.has_answered_well = True
         _end(server)
 
 
@@ -257,22 +259,27 @@ def _end(server: _Server) -> None:
 def _with_story(error: BaseException, server: _Server) -> BaseException:
     """Add to an error how long its server has been away."""
     outage = server.outage
-    if outage is not None and isinstance(error, StreamerError):
+    if outage is None or not isinstance(error, StreamerError):
+        return error
+    if server.has_answered_well and not is_away(error):
+        error.message += ", for this request alone: it answers others"
+        error.hint = "Look at this object there, and at the server's log; upload it again if it is damaged"
+    else:
         error.message += f"; {outage.story(server.name)}"
         error.hint = error.hint or "Wait until the server works again, or raise block_deadline_s in Options"
-        if isinstance(error, StorageError):
-            error.attempts, error.elapsed_s = outage.requests, time.monotonic() - outage.began
+    if isinstance(error, StorageError):
+        error.attempts, error.elapsed_s = outage.requests, time.monotonic() - outage.began
     return error
 
 
-_SERVERS: OrderedDict[str, _Server] = OrderedDict()  # the most recently used one is last
+_SERVERS: OrderedDict[tuple[str, Hashable], _Server] = OrderedDict()  # the most recently used one is last
 _servers_guard = threading.Lock()
 
 
-def _server(name: str) -> _Server:
+def _server(name: str, route: Hashable) -> _Server:
     with _servers_guard:
-        server = _SERVERS.setdefault(name, _Server(name))
-        _SERVERS.move_to_end(name)
+        server = _SERVERS.setdefault((name, route), _Server(name))
+        _SERVERS.move_to_end((name, route))
         while len(_SERVERS) > MOST_SERVERS:
             _SERVERS.popitem(last=False)
         return server

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import errno
 
-from streamer.core.errors import ConnectError, HttpStatusError, StreamerError, TlsError, TransferTimeoutError
+from streamer.core.errors import (
+    ConnectError,
+    HttpStatusError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TransferTimeoutError,
+)
 
 __all__ = ["STATUSES", "UNKNOWN_HOST", "is_away", "is_transient", "is_transport_failure"]
 
@@ -57,4 +64,5 @@ def is_away(error: BaseException) -> bool:
 
 def is_transport_failure(error: BaseException) -> bool:
     """Decide whether the server sent no answer at all, not even a refusal."""
-    return isinstance(error, (ConnectError, TlsError, TransferTimeoutError))
+    is_of_proxy = isinstance(error, StorageError) and error.is_of_proxy
+    return is_of_proxy or isinstance(error, (ConnectError, TlsError, TransferTimeoutError))

@@ -1,4 +1,4 @@
-"""What is wrong with a server's certificate, where it is not that its authority is unknown. Pure."""
+"""What is wrong with a certificate, of the server or ours, where it is not that an authority is unknown. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from streamer.core.causes import with_causes
 
-__all__ = ["Flaw", "flaw_in", "flaw_of", "is_untrusted"]
+__all__ = ["Flaw", "demands_certificate", "flaw_in", "flaw_of", "is_untrusted"]
 
 
 class Flaw(NamedTuple):
@@ -26,7 +26,22 @@ class Flaw(NamedTuple):
     text: str
 
 
+_NAME_YOURS = (
+    "Name yours: for s3:// config_kwargs={'client_cert': (certificate, key)}, for https:// an ssl context (option ssl)"
+)
+# One of ours is demanded (RFC 8446, 6.2); under TLS 1.2 the server says no more than that the handshake failed.
+_DEMAND = Flaw("the server demands a client certificate", _NAME_YOURS, (), "alert certificate required")
+_REFUSAL = Flaw(
+    "the server ends the handshake, as one does that demands a client certificate",
+    _NAME_YOURS,
+    (),
+    "alert handshake failure",
+)
+_DEMANDS = {"CERTIFICATE_REQUIRED": _DEMAND, "ALERT_HANDSHAKE_FAILURE": _REFUSAL}  # OpenSSL's names, without prefixes
+
 _FLAWS = (
+    _DEMAND,
+    _REFUSAL,
     Flaw(
         "its certificate is not valid yet",
         "Set this machine's clock, or wait until the certificate is valid",
@@ -53,8 +68,16 @@ def is_untrusted(error: BaseException) -> bool:
     return any(isinstance(each, ssl.SSLCertVerificationError) for each in with_causes(error))
 
 
+def demands_certificate(error: BaseException) -> Flaw | None:
+    """Find whether a connection of Python's failed because the server demands a client certificate: it would again."""
+    reasons = (str(getattr(each, "reason", "")) for each in with_causes(error) if isinstance(each, ssl.SSLError))
+    return next((flaw for reason in reasons for end, flaw in _DEMANDS.items() if reason.endswith(end)), None)
+
+
 def flaw_of(error: BaseException) -> Flaw | None:
     """Find why a TLS handshake of Python's failed; None where an unknown authority, or something else, is to blame."""
+    if (demand := demands_certificate(error)) is not None:
+        return demand
     verifications = (each for each in with_causes(error) if isinstance(each, ssl.SSLCertVerificationError))
     codes = {getattr(each, "verify_code", None) for each in verifications}  # aiohttp's subclass has none
     return next((flaw for flaw in _FLAWS if codes & {*flaw.codes}), None)

@@ -115,6 +115,8 @@ class HttpSource:
             redirect.
         is_redirect: A redirect named the URL, so that `refresh` is called after any answer 403, too.
         ca_file: PEM bundle to trust instead of the system's, or None.
+        client_cert: PEM file of the certificate that is shown to a server which demands one, or None.
+        client_key: PEM file of its key, without a passphrase; None if that is in the same file.
         proxy: Proxy URL for these requests; None obeys ``HTTPS_PROXY`` / ``NO_PROXY``.
         answer_checksum: How the server sends a checksum of each answer, or None; asked for only under
             ``verify="auto"``.
@@ -131,6 +133,8 @@ class HttpSource:
     proxy: str | None = field(default=None, repr=False)
     answer_checksum: AnswerChecksum | None = None
     is_redirect: bool = False
+    client_cert: str | None = None
+    client_key: str | None = None
     holder: object = field(default=None, repr=False, compare=False)
 
 

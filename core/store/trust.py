@@ -10,7 +10,7 @@ from streamer.core.errors import OptionError
 from streamer.core.quoting import printable
 from streamer.core.secrets.environment import variable
 
-__all__ = ["default_ca_file", "trust_in"]
+__all__ = ["check_client_certificate", "default_ca_file", "trust_in"]
 
 # A wheel's libcurl was built elsewhere, so its compiled-in path may not exist here. The first two are what
 # OpenSSL and Python honour; the others are where distributions keep the bundle.
@@ -44,6 +44,26 @@ def trust_in(ca_file: str = "") -> ssl.SSLContext:
         raise OptionError(
             f"The file of the certificates to trust {what}: {printable(path)}",
             hint=f"Let {name} be the CA's certificates, as PEM; without one, the system's are trusted",
+        ) from error
+
+
+def check_client_certificate(certificate: str, key: str | None = None) -> None:
+    """Look at the PEM files of a certificate of one's own and of its key; None is for a key in the same file.
+
+    Raises:
+        OptionError: they cannot be read, hold no certificate with its key, or the key has a passphrase.
+    """
+    try:
+        # Without a password OpenSSL would ask the terminal for one.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        is_read = isinstance(error, ssl.SSLError)
+        what = (
+            "is no certificate with its key, without a passphrase," if is_read else f"cannot be read: {error.strerror}"
+        )
+        raise OptionError(
+            f"The client certificate {what}: {printable(certificate)}",
+            hint="Name PEM files: one with both, or one of the certificate and one of its key",
         ) from error
 
 

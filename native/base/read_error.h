@@ -23,6 +23,7 @@ enum class ErrorCode : std::uint8_t {
   kEndlessHeaders,      // the answer's headers are longer than libcurl takes
   kRedirect,            // a redirect, which signed requests never follow
   kHttpStatus,          // any other HTTP status
+  kObjectFailure,       // the server fails to send this object, and sends others
   kConnect,             // refused, reset, closed early
   kResolve,             // no name server answered for the host's name
   kUnknownHost,         // the host's name does not exist
@@ -45,6 +46,7 @@ struct ReadError {
   int http_status = 0;              // 0 where there was no answer
   int os_error = 0;                 // errno, 0 where there was none
   bool is_at_redirect = false;      // a redirect named the place that was asked; it may be renewed
+  bool is_of_object = false;        // the server answers for other objects
   double retry_after_s = 0;         // the server's Retry-After, 0 where it sent none
   std::string storage_code;         // the storage's own word: NoSuchKey, SlowDown, ...
   std::string request_id;           // the storage's request id

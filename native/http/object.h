@@ -28,6 +28,8 @@ struct HttpTarget {
   double expires_at_s = 0;           // Unix time; 0: never
   double renew_at_s = 0;             // when to ask for a new one; 0: never
   bool is_redirect = false;          // a redirect named the URL
+  std::string client_cert = {};      // PEM file of our own certificate; empty: none is shown
+  std::string client_key = {};       // PEM file of its key; empty: the same file
 
   std::shared_ptr<Endpoint> endpoint = {};  // of the URL; HttpObject sets it
 };
@@ -42,6 +44,8 @@ class HttpObject {
         target_(shared(std::move(target))),
         version_(std::move(version)) {}
 
+  // Its number in this process, from 1.
+  std::uint64_t id() const { return id_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
   // Empty: no header tells the version of this object, and none is compared.
   const std::string& version_header() const { return version_header_; }
@@ -119,6 +123,12 @@ class HttpObject {
     return std::make_shared<const HttpTarget>(std::move(target));
   }
 
+  static std::uint64_t next_id() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
+
+  const std::uint64_t id_ = next_id();
   const std::uint64_t size_bytes_;
   const std::string version_header_;
   const bool can_refresh_;

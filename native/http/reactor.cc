@@ -119,7 +119,7 @@ void HttpReactor::start(Block block, TimePoint now) {
     }
   }
   std::shared_ptr<const HttpTarget> target = object.target();
-  const auto ticket = target->endpoint->try_start(now);
+  const auto ticket = target->endpoint->try_start(now, object.id());
   if (!ticket) {  // another thread was faster
     scheduler_.requeue(Lane::kHttp, std::move(block), after(now, kRoomPollS));
     return;
@@ -182,6 +182,7 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
     endpoint.cancel(flight.ticket);  // it was never sent
   } else if (error) {
     is_of_outage = endpoint.finish_badly(flight.ticket, *error, now);
+    error->is_of_object = endpoint.is_fault_of(flight.ticket.object, *error);
     const bool is_refusal = classify(*error) == FailureKind::kThrottle;
     if (is_of_outage || is_refusal) KeptConnections::of_process().leave(endpoint);
     if (transfer.was_silent()) endpoint.addresses->record_silence(transfer.address(), now);

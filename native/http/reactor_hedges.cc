@@ -27,7 +27,7 @@ void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
   if (idle_.empty() || block.received == block.size()) return;
   std::shared_ptr<const HttpTarget> target = slow.object().target();
   if (target->endpoint->outage()) return;
-  const auto ticket = target->endpoint->try_start(now);
+  const auto ticket = target->endpoint->try_start(now, slow.object().id());
   if (!ticket) return;
   if (!hedge_budget_.try_spend(block.end - block.first_open())) {
     target->endpoint->cancel(*ticket);

@@ -55,6 +55,11 @@ void set_place(CURL* easy, const HttpTarget& target) {
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
   curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
   if (!target.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, target.ca_file.c_str());
+  if (!target.client_cert.empty()) {
+    curl_easy_setopt(easy, CURLOPT_SSLCERT, target.client_cert.c_str());
+    const std::string& key = target.client_key.empty() ? target.client_cert : target.client_key;
+    curl_easy_setopt(easy, CURLOPT_SSLKEY, key.c_str());
+  }
   if (const std::string proxy = proxy_of(target); !proxy.empty()) {
     curl_easy_setopt(easy, CURLOPT_PROXY, proxy.c_str());
   }

@@ -281,6 +281,8 @@ std::optional<ReadError> HttpTransfer::error_of_curl(CURLcode result) const {
   } else if (!is_head_checked_ && means_endless_headers(result, text)) {
     error.code = ErrorCode::kEndlessHeaders;
     error.detail = "the headers of the server's answer do not end";
+  } else if (error.detail.find("alert certificate required") != std::string::npos) {
+    error.code = ErrorCode::kTls;  // ours is demanded, under TLS 1.3 behind the handshake
   } else if (result == CURLE_SSL_CONNECT_ERROR && target_->endpoint->has_answered()) {
     error.code = ErrorCode::kConnect;  // its TLS was right before: the connection was lost
   }

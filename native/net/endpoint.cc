@@ -82,11 +82,11 @@ std::optional<TimePoint> Endpoint::closed_until_locked(TimePoint now) const {
   return outage_.is_open() ? std::max(outage_.probe_at(), soon) : soon;
 }
 
-std::optional<OutageTicket> Endpoint::try_start(TimePoint now) {
+std::optional<OutageTicket> Endpoint::try_start(TimePoint now, std::uint64_t object) {
   const std::lock_guard lock(mutex_);
   if (closed_until_locked(now)) return std::nullopt;
   window_.start();
-  return outage_.start();
+  return outage_.start(object);
 }
 
 void Endpoint::finish_well(const OutageTicket& ticket, double seconds, bool is_full_size,
@@ -131,6 +131,11 @@ void Endpoint::cancel(const OutageTicket& ticket) {
   const std::lock_guard lock(mutex_);
   outage_.cancel(ticket);
   window_.finish_otherwise();
+}
+
+bool Endpoint::is_fault_of(std::uint64_t object, const ReadError& error) {
+  const std::lock_guard lock(mutex_);
+  return may_be_of_one_object(error) && outage_.is_fault_of(object);
 }
 
 std::optional<double> Endpoint::slow_after_s() {

@@ -66,7 +66,8 @@ class Endpoint {
   // Nothing where a request may be sent now; else when to ask again.
   std::optional<TimePoint> closed_until(TimePoint now);
   // Takes room for one request, where there is some. Each must be finished, or cancelled.
-  std::optional<OutageTicket> try_start(TimePoint now);
+  // `object`: HttpObject::id(), where requests for several objects can be told apart.
+  std::optional<OutageTicket> try_start(TimePoint now, std::uint64_t object = 0);
 
   // The request took so long; `is_full_size` if that can be compared with others.
   void finish_well(const OutageTicket& ticket, double seconds, bool is_full_size, TimePoint now);
@@ -75,6 +76,8 @@ class Endpoint {
   // It failed. True when that belongs to an outage, and is no fault of this one request.
   bool finish_badly(const OutageTicket& ticket, const ReadError& error, TimePoint now);
   void cancel(const OutageTicket& ticket);
+  // Whether such a failure is the object's own, as the server answers for others.
+  bool is_fault_of(std::uint64_t object, const ReadError& error);
 
   // How long a request may take before it is slower than 95 in 100; nothing while unknown.
   std::optional<double> slow_after_s();

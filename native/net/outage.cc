@@ -48,18 +48,23 @@ std::string story_of(const std::string& server, const OutageStory& outage, TimeP
   return story;
 }
 
-OutageTicket Outage::start() {
+OutageTicket Outage::start(std::uint64_t object) {
   if (is_open_) {
     is_probing_ = true;
     ++story_.probes;
   }
-  if (!is_open_) return {.epoch = epoch_};
-  return {.epoch = epoch_, .is_probe = true, .first_byte_s = kProbeS * std::pow(2.0, pauses_)};
+  if (!is_open_) return {.epoch = epoch_, .object = object};
+  return {.epoch = epoch_,
+          .object = object,
+          .is_probe = true,
+          .first_byte_s = kProbeS * std::pow(2.0, pauses_)};
 }
 
 void Outage::finish_well(const OutageTicket& ticket, TimePoint now) {
   ++good_;
   failed_in_a_row_ = 0;
+  if (ticket.object != 0 && ticket.object != answered_[0])
+    answered_ = {ticket.object, answered_[0]};
   const bool is_probe =
       is_open_ && ticket.epoch == epoch_;  // what is older tells of the time before
   if (is_probe) close(now);
@@ -67,16 +72,22 @@ void Outage::finish_well(const OutageTicket& ticket, TimePoint now) {
 
 bool Outage::finish_badly(const OutageTicket& ticket, FailureKind kind, const ReadError& error,
                           std::uint32_t in_flight, TimePoint now, double random) {
+  const std::uint64_t object = may_be_of_one_object(error) ? ticket.object : 0;
+  if (is_open_ && story_.only_object != object) story_.only_object = 0;
   if (ticket.epoch != epoch_) {
     story_.failed += is_open_;
     return true;
   }
   if (!is_open_) {
     ++failed_in_a_row_;
-    failures_.push_back({now, good_});
+    failures_.push_back({now, good_, object});
     if (!is_too_much(kind, in_flight, now) && !wants_a_pause(kind, error)) return false;
     open(now);
     story_.first_failure = summary_of(error);
+    const bool are_of_one =
+        std::all_of(failures_.begin(), failures_.end(),
+                    [object](const Failed& one) { return one.object == object; });
+    story_.only_object = are_of_one ? object : 0;
   }
   ++story_.failed;
   story_.last_failure = error;
@@ -86,6 +97,12 @@ bool Outage::finish_badly(const OutageTicket& ticket, FailureKind kind, const Re
 
 void Outage::cancel(const OutageTicket& ticket) {
   if (ticket.is_probe && ticket.epoch == epoch_) is_probing_ = false;
+}
+
+bool Outage::is_fault_of(std::uint64_t object) const {
+  const bool are_others_answered = std::any_of(
+      answered_.begin(), answered_.end(), [object](auto one) { return one != 0 && one != object; });
+  return object != 0 && are_others_answered && (!is_open_ || story_.only_object == object);
 }
 
 OutageTotals Outage::totals(TimePoint now) const {
@@ -101,7 +118,8 @@ void Outage::open(TimePoint now) {
   is_open_ = true;
   ++epoch_;
   pauses_ = 0;
-  story_ = {.since = now, .probes = 0, .failed = 0, .first_failure = {}, .last_failure = {}};
+  story_ = {};
+  story_.since = now;
 }
 
 void Outage::close(TimePoint now) {

@@ -12,6 +12,7 @@
 // Pure: times and random numbers are arguments. Not thread-safe; Endpoint calls it under its lock.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -26,6 +27,7 @@ namespace streamer {
 // When a request was started, as far as outages are concerned; it is finished with this.
 struct OutageTicket {
   std::uint32_t epoch = 0;
+  std::uint64_t object = 0;  // that was asked for, by its number in the process; 0: not told
   bool is_probe = false;
   // A probe whose answer has not begun by then is given up for the next one, on a new connection:
   // behind an address with several servers that may be another.
@@ -46,6 +48,8 @@ struct OutageStory {
   std::uint64_t failed = 0;   // requests, probes among them
   std::string first_failure;  // in one sentence
   ReadError last_failure;
+  std::uint64_t only_object =
+      0;  // all failures are of this one, and may be its fault; 0: of others, too
 };
 
 class Outage {
@@ -56,7 +60,7 @@ class Outage {
   TimePoint probe_at() const { return probe_at_; }
 
   // A request is sent; while there is an outage only where may_probe().
-  OutageTicket start();
+  OutageTicket start(std::uint64_t object = 0);
   // It was answered well, or by a server that works.
   void finish_well(const OutageTicket& ticket, TimePoint now);
   // It failed, as `kind` says, while `in_flight` were under way, itself included. True when that is
@@ -65,6 +69,9 @@ class Outage {
                     std::uint32_t in_flight, TimePoint now, double random);
   // Nobody waits for it any more.
   void cancel(const OutageTicket& ticket);
+
+  // Whether the failures of an object are its own: others are answered, and none of them fails.
+  bool is_fault_of(std::uint64_t object) const;
 
   // Only while there is one.
   const OutageStory& story() const { return story_; }
@@ -85,11 +92,13 @@ class Outage {
   struct Failed {
     TimePoint at;
     std::uint64_t good_before;  // good_ at that time
+    std::uint64_t object;       // whose fault it may be, or 0
   };
   std::uint64_t good_ = 0;               // requests that were answered well
   std::uint64_t good_before_epoch_ = 0;  // of these, up to the end of the last outage
   std::uint64_t failed_in_a_row_ = 0;
-  std::deque<Failed> failures_;  // of the last second, in this epoch
+  std::deque<Failed> failures_;              // of the last second, in this epoch
+  std::array<std::uint64_t, 2> answered_{};  // the last two objects that were answered well, or 0
   OutageStory story_;
   OutageTotals ended_;
 };

@@ -33,6 +33,50 @@ Outage open_outage() {
   return outage;
 }
 
+ReadError failed_with(int status) {
+  ReadError error = error_of(ErrorCode::kHttpStatus, "the server failed");
+  error.http_status = status;
+  return error;
+}
+
+// Fails so often that an outage begins, for each of the objects in turn.
+void fail_for(Outage& outage, const std::vector<std::uint64_t>& objects, int status = 500) {
+  for (int i = 0; i < 6; ++i) {
+    const std::uint64_t object = objects[static_cast<std::size_t>(i) % objects.size()];
+    outage.finish_badly(outage.start(object), FailureKind::kTransient, failed_with(status), 2,
+                        at(0.01 * i), 0);
+  }
+}
+
+TEST_CASE("a failure of one object is its own where others are answered") {
+  Outage outage;
+  CHECK_FALSE(outage.is_fault_of(1));
+  outage.finish_well(outage.start(1), at(0));
+  fail_for(outage, {1});
+  REQUIRE(outage.is_open());
+  CHECK_FALSE(outage.is_fault_of(1));  // it alone was asked for
+
+  Outage with_others;
+  with_others.finish_well(with_others.start(2), at(0));
+  with_others.finish_well(with_others.start(1), at(0));
+  fail_for(with_others, {1});
+  CHECK(with_others.is_fault_of(1));
+  CHECK_FALSE(with_others.is_fault_of(2));
+  CHECK_FALSE(with_others.is_fault_of(0));
+}
+
+TEST_CASE("a failure that others share, or that a whole server has, is no object's own") {
+  for (const auto& [objects, status] : std::vector<std::pair<std::vector<std::uint64_t>, int>>{
+           {{1, 2}, 500}, {{1}, 502}, {{1}, 503}, {{0}, 500}}) {
+    Outage outage;
+    outage.finish_well(outage.start(1), at(0));
+    outage.finish_well(outage.start(2), at(0));
+    fail_for(outage, objects, status);
+    REQUIRE(outage.is_open());
+    CHECK_FALSE(outage.is_fault_of(1));
+  }
+}
+
 TEST_CASE("one failure among many good answers is no outage") {
   Outage outage;
   for (int i = 0; i < 1000; ++i) {

@@ -74,6 +74,12 @@ FailureKind classify(const ReadError& error) {
   }
 }
 
+bool may_be_of_one_object(const ReadError& error) {
+  const bool is_status = error.http_status == 408 || error.http_status == 500;
+  const bool is_document = kind_of_storage_code(error.storage_code) == FailureKind::kTransient;
+  return error.code == ErrorCode::kHttpStatus && (is_status || is_document);
+}
+
 double Pauses::limit_s(int before) const {
   return std::min(first_s * std::pow(2.0, std::max(0, before)), longest_s);
 }

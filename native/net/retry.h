@@ -17,6 +17,9 @@ enum class FailureKind : std::uint8_t {
 
 FailureKind classify(const ReadError& error);
 
+// Whether the server may fail for one object alone, as where its disk is broken: 408, 500.
+bool may_be_of_one_object(const ReadError& error);
+
 // The n-th pause is drawn from 0 to first * 2^n: full jitter, the AWS architecture blog's formula.
 struct Pauses {
   double first_s;

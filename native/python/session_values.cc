@@ -63,6 +63,8 @@ const char* name_of(ErrorCode code) {
       return "unknown_host";
     case ErrorCode::kTls:
       return "tls";
+    case ErrorCode::kObjectFailure:
+      return "object_failure";
     case ErrorCode::kTimeout:
       return "timeout";
     case ErrorCode::kLeavesFolder:
@@ -134,13 +136,15 @@ void register_http_target(py::module_& module) {
       .def("__exit__", [](ForeignRequest& request, const py::args&) { request.under_way.reset(); });
   py::class_<HttpTarget>(module, "HttpTarget", "How to reach an object over HTTP.")
       .def(py::init([](std::string url, Headers headers, std::string ca_file, std::string proxy,
-                       double expires_at_s, double renew_at_s, bool is_redirect) {
-             return HttpTarget{std::move(url),   std::move(headers), std::move(ca_file),
-                               std::move(proxy), expires_at_s,       renew_at_s,
-                               is_redirect};
+                       double expires_at_s, double renew_at_s, bool is_redirect,
+                       std::string client_cert, std::string client_key) {
+             return HttpTarget{std::move(url),   std::move(headers),     std::move(ca_file),
+                               std::move(proxy), expires_at_s,           renew_at_s,
+                               is_redirect,      std::move(client_cert), std::move(client_key)};
            }),
            py::kw_only(), py::arg("url"), py::arg("headers"), py::arg("ca_file"), py::arg("proxy"),
-           py::arg("expires_at_s"), py::arg("renew_at_s"), py::arg("is_redirect") = false);
+           py::arg("expires_at_s"), py::arg("renew_at_s"), py::arg("is_redirect") = false,
+           py::arg("client_cert") = "", py::arg("client_key") = "");
 }
 
 }  // namespace

@@ -9,6 +9,9 @@
 namespace streamer {
 namespace {
 
+// What Python's lookups wait for one that may fail alone (core/outages/patience.py).
+constexpr double kPatienceForObjectS = 10;
+
 double drawn() {
   thread_local std::mt19937_64 random{std::random_device{}()};
   return std::uniform_real_distribution<double>(0, 1)(random);
@@ -48,14 +51,17 @@ bool BlockRetries::try_again(Block block, ReadError error, Endpoint& endpoint,
                                .renewals = block.renewals,
                                .elapsed_s = error.elapsed_s,
                                .has_server_answered = endpoint.has_answered()};
-  if (!is_worth_another_attempt(error, history, options_)) {
+  const bool is_lasting = error.is_of_object && error.elapsed_s >= kPatienceForObjectS;
+  if (is_lasting || !is_worth_another_attempt(error, history, options_)) {
     give_up(block, std::move(error), endpoint);
     return false;
   }
   if (block.first_failure.empty()) block.first_failure = summary_of(error);
-  const bool waits_for_others = is_stale || is_of_outage;
-  const double delay_s =
-      waits_for_others ? 0 : retry_delay_s(error, history.attempts, options_, drawn());
+  // A probe for another object shall show whether the server fails, or this object alone.
+  const bool may_fail_alone = may_be_of_one_object(error);
+  const bool waits_for_others = is_stale || (is_of_outage && !may_fail_alone);
+  const int attempts = may_fail_alone ? block.attempts : history.attempts;
+  const double delay_s = waits_for_others ? 0 : retry_delay_s(error, attempts, options_, drawn());
   block.last_failure = std::make_shared<const ReadError>(std::move(error));
   const TimePoint deadline = after(block.first_started, options_.block_deadline_s);
   const TimePoint due = std::min(after(Clock::now(), delay_s), deadline);
@@ -66,6 +72,12 @@ bool BlockRetries::try_again(Block block, ReadError error, Endpoint& endpoint,
 // In an outage the server's last failure is the cause, and not what this block met when it was last
 // tried, which may be long ago.
 void BlockRetries::give_up(const Block& block, ReadError error, Endpoint& endpoint) const {
+  if (error.is_of_object) {
+    error.code = ErrorCode::kObjectFailure;
+    error.detail += ", for this object alone: it answers for others";
+    scheduler_.fail(std::move(error));
+    return;
+  }
   std::string first = block.first_failure;
   std::string story;
   if (const auto outage = endpoint.outage()) {

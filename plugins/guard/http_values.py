@@ -48,6 +48,9 @@ def checked_http(source: HttpSource) -> HttpSource:
         ca_file=path_in(source.ca_file, "ca_file", may_be_none=True),
         proxy=line_in(source.proxy, "proxy", may_be_none=True),
         answer_checksum=_checksum(source.answer_checksum),
+        is_redirect=bool(source.is_redirect),
+        client_cert=path_in(source.client_cert, "client_cert", may_be_none=True),
+        client_key=path_in(source.client_key, "client_key", may_be_none=True),
     )
 
 

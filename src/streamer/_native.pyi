@@ -15,6 +15,7 @@ ErrorCodeName = Literal[
     "range_response",
     "redirect",
     "http_status",
+    "object_failure",
     "connect",
     "unknown_host",
     "tls",
@@ -126,6 +127,8 @@ class HttpTarget:
         expires_at_s: float,
         renew_at_s: float,
         is_redirect: bool = False,
+        client_cert: str = "",
+        client_key: str = "",
     ) -> None: ...
 
 class SessionOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
@@ -26,6 +27,8 @@ from streamer.plugins.registry import scheme_of
 
 __all__ = ["patient"]
 
+_PROXIES = ("all_proxy", "http_proxy", "https_proxy", "no_proxy")
+
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
@@ -44,6 +47,11 @@ def patient(store: Store, uri: str, patience: Patience, secrets: SecretTexts) ->
     server = store.server if isinstance(store, RemoteStore) else _server_of(uri)
     patient_store = _PATIENT[isinstance(store, DigestingStore), isinstance(store, FolderStore)]
     return patient_store(store, server, patience, secrets)
+
+
+def _route() -> int:
+    """Tell the proxies of the environment apart: a number, as their URLs hold passwords."""
+    return hash(tuple(os.environ.get(name) for each in _PROXIES for name in (each, each.upper())))
 
 
 class _PatientStore:
@@ -76,7 +84,7 @@ class _PatientStore:
 
     def _ask(self, request: Callable[[], Answer]) -> Answer:
         with _native.ForeignRequest(self._name):  # which may wait until the engine closes a connection
-            return self._patience.ask(self.server, _without_secrets(self._secrets, request))
+            return self._patience.ask(self.server, _without_secrets(self._secrets, request), _route())
 
 
 class _PatientDigestingStore(_PatientStore):

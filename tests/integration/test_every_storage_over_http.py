@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from importlib.metadata import version
 from math import ceil
@@ -126,6 +127,53 @@ def test_a_demanded_pause_is_kept_regression(storage: str, concerned: Callable[[
         assert is_whole(loaded(storage, server))
     late = [round(at - refused[0], 1) for at in refused if at - refused[0] > 0.3]  # what was under way is none of it
     assert late == []
+
+
+# --- one object that fails --------------------------------------------------------------------------------------------
+
+OTHER = DATA.replace(b"weight", b"heavy1").replace(b"bias", b"base")  # of the same size
+
+
+def failing_for_one(concerned: Callable[[Request], bool]) -> ScriptedServer:
+    """Make a server that fails for b.safetensors, and sends a.safetensors."""
+
+    def script(request: Request, answer: Answer) -> None:
+        if "b.safetensors" not in request.path:
+            return
+        is_header = request.begin == 0 and is_block(request)
+        if concerned(request) and not is_header:
+            answer.become(500, b"<Error><Code>InternalError</Code></Error>", Content_Type="application/xml")
+        elif answer.body and "Content-Range" in answer.headers:
+            answer.body = OTHER[request.begin : request.end]
+
+    return one_file(script)
+
+
+def error_of_two(storage: str, concerned: Callable[[Request], bool]) -> tuple[streamer.StreamerError, float]:
+    began = time.monotonic()
+    with failing_for_one(concerned) as server:
+        uri, storage_options = place_of(storage, server)
+        both, options = [uri, uri.replace("a.safetensors", "b.safetensors")], Options(block_bytes=64 << 10)
+        with pytest.raises(streamer.StreamerError) as caught:
+            streamer.load(both, framework="np", storage_options=storage_options, options=options)
+    return caught.value, time.monotonic() - began
+
+
+@pytest.mark.parametrize("concerned", [is_lookup, is_block])
+def test_one_object_that_fails_is_no_outage_where_others_are_sent_regression(
+    concerned: Callable[[Request], bool],
+) -> None:
+    """Reads waited for two minutes, told the story of an outage of the server, and advised to wait longer."""
+    with ThreadPoolExecutor(len(FILES)) as pool:  # they mostly wait
+        told = list(pool.map(lambda storage: error_of_two(storage, concerned), FILES))
+    for error, seconds in told:
+        assert isinstance(error, streamer.HttpStatusError)
+        assert (error.status, (error.uri or "").endswith("b.safetensors")) == (500, True), error
+        assert seconds < 30  # ten, and a pause
+        assert "has been failing" not in str(error)
+        assert "alone: it answers" in str(error)
+        assert "block_deadline_s" not in (error.hint or "")
+        assert "Look at this object" in (error.hint or "")
 
 
 # --- encodings --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import socket
 import threading
+import time
 import zlib
 from dataclasses import replace
 
@@ -238,6 +239,27 @@ def test_a_proxy_that_makes_no_tunnel_is_told_as_the_proxy(secure, monkeypatch, 
     assert isinstance(caught.value, errors.CredentialsError) == (status != 403)
     assert "wrong" not in str(caught.value)
     assert server.requests == []
+
+
+@pytest.mark.usefixtures("short_pauses")
+@pytest.mark.parametrize("kind", ["https", "gs", "az"])
+def test_a_proxy_that_refuses_is_not_waited_for_as_the_server_that_answered_directly_regression(
+    secure, monkeypatch, kind
+):
+    """The server had answered in this process, without the proxy: a wrong proxy was waited for two minutes."""
+    server, source = secure()
+    monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)
+    server.answers_head = True
+    uri, options = options_of(kind, server.port, source.ca_file)
+    with pytest.raises(errors.StreamerError):
+        streamer.load(uri, storage_options=options)  # it answers, if only with what is no checkpoint
+    assert server.requests
+    with refusing_proxy(503) as proxy, served(proxy):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.server_port}")
+        began = time.monotonic()
+        with pytest.raises(errors.StorageError, match="proxy"):
+            streamer.load(uri, storage_options=options, options=Options(block_deadline_s=60))
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("kind", ["https", "s3", "gs"])

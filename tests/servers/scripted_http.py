@@ -72,6 +72,7 @@ class ScriptedServer:
         script: Script | None = None,
         *,
         with_tls: bool = False,
+        demands_certificate: bool = False,
         certificate: Callable[[trustme.CA], trustme.LeafCert] | None = None,
         address: tuple[str, int] = ("127.0.0.1", 0),
     ) -> None:
@@ -82,7 +83,8 @@ class ScriptedServer:
         self.answers_head = False  # like a GET, without the body
         self.stopping = threading.Event()  # a script that stalls waits on it, so that no test leaves a thread
         self._lock = threading.Lock()
-        self.authority = trustme.CA() if with_tls else None
+        self.authority = trustme.CA() if with_tls or demands_certificate else None
+        self.demands_certificate = demands_certificate  # of the same authority
         self.before_handshake: Callable[[], bool] = lambda: False  # True resets the connection
         self._server = self._made_server(address, certificate)
         self._served = served(self._server)
@@ -133,6 +135,11 @@ class ScriptedServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         shown = certificate(self.authority) if certificate else self.authority.issue_cert("127.0.0.1")
         shown.configure_cert(context)
+        if self.demands_certificate:
+            self.authority.configure_trust(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+            # Under TLS 1.3 the refusal comes behind the handshake, and may be lost with the connection.
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
         outer = self
 
         class SecureServer(ThreadingHTTPServer):

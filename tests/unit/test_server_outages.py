@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
 from streamer.core.outages import patience as server_outages
 from streamer.core.outages.patience import Patience
@@ -93,6 +94,34 @@ def test_what_may_be_the_fault_of_one_question_is_tried_for_a_shorter_while(serv
         patience.ask(server, told(HttpStatusError("broken", status=status)))
 
 
+@pytest.mark.parametrize("status", [408, 500])
+def test_what_fails_alone_is_told_as_that_and_not_as_an_outage_regression(server, status, monkeypatch):
+    """The error told how long the server had been failing, and advised to wait."""
+    monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
+    patience = Patience(60)
+    patience.ask(server, told("well"))
+    with pytest.raises(HttpStatusError, match="alone: it answers others") as caught:
+        patience.ask(server, told(HttpStatusError("broken", status=status, hint="Wait")))
+    assert "has been failing" not in str(caught.value)
+    assert "Look at this object" in caught.value.hint
+
+
+def test_a_server_that_answered_by_another_route_is_not_waited_for_regression(server):
+    """A wrong proxy was waited for two minutes, where the server had answered directly."""
+    Patience(10).ask(server, told("well"), "directly")
+    question = told(refused())
+    with pytest.raises(ConnectError):
+        Patience(10).ask(server, question, "by a proxy")
+    assert len(question.asked) == 1
+
+
+def test_a_refusal_of_the_proxy_is_no_answer_of_the_server_regression(server):
+    question = told(refusal_of_proxy(503).error(None, status=503))
+    with pytest.raises(HttpStatusError, match="proxy"):
+        Patience(10).ask(server, question)
+    assert len(question.asked) == 1
+
+
 def test_questions_that_wait_at_a_time_count_once(server):
     patience, count = Patience(60), 8
     patience.ask(server, told("first"))
@@ -165,7 +194,7 @@ def test_the_answer_that_there_is_nothing_ends_an_outage(server):
     patience.ask(server, told("first"))
     with pytest.raises(ObjectNotFoundError):
         patience.ask(server, told(refused(), ObjectNotFoundError("absent", status=404)))
-    assert server_outages._SERVERS[server].outage is None
+    assert server_outages._SERVERS[server, None].outage is None
 
 
 def test_exhaustion_tells_first_and_last_failure(server):
@@ -199,7 +228,7 @@ def test_threads_send_one_probe_together(server):
     threads = [threading.Thread(target=lambda: (together.wait(), patience.ask(server, question))) for _ in range(8)]
     for thread in threads:
         thread.start()
-    while server_outages._SERVERS[server].outage.requests < 5:
+    while server_outages._SERVERS[server, None].outage.requests < 5:
         time.sleep(0.001)
     assert most == [1]
     is_back.set()
@@ -248,4 +277,4 @@ def test_few_servers_are_remembered(monkeypatch):
     asked = [next(NAMES) for _ in range(10)]
     for name in asked:
         Patience(1).ask(name, told("answer"))
-    assert list(server_outages._SERVERS) == asked[-3:]  # the last ones
+    assert [name for name, _ in server_outages._SERVERS] == asked[-3:]  # the last ones
