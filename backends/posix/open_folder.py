@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
+from streamer.core.disk_names import disk_name, text_of
+
 __all__ = ["OpenFolder", "are_in_one_another"]
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -20,7 +22,7 @@ MOST_PARENTS = 4096  # a path has 4096 characters at most
 
 
 class OpenFolder:
-    """An open folder; errors name the files as below its path.
+    """An open folder; names in it are text, and errors name the files as below its path.
 
     Args:
         path: Of the folder; links are followed.
@@ -64,10 +66,10 @@ class OpenFolder:
         inner.path, inner.descriptor = os.path.join(self.path, name), -1
         if is_made:
             with self._naming(name), suppress(FileExistsError):
-                os.mkdir(name, dir_fd=self.descriptor)
+                os.mkdir(disk_name(name), dir_fd=self.descriptor)
         try:
             with self._naming(name):
-                inner.descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self.descriptor)
+                inner.descriptor = os.open(disk_name(name), _FOLDER | os.O_NOFOLLOW, dir_fd=self.descriptor)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 raise NotADirectoryError(errno.ENOTDIR, "This is no folder, or a link to one", inner.path) from None
@@ -77,7 +79,7 @@ class OpenFolder:
     def open(self, name: str, flags: int) -> int:
         """Open a file and return its descriptor."""
         with self._naming(name):
-            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self.descriptor)
+            return os.open(disk_name(name), flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self.descriptor)
 
     def read(self, name: str) -> bytes:
         """Read a whole file."""
@@ -102,7 +104,7 @@ class OpenFolder:
             self.move(draft, self, name)
         except BaseException:
             with suppress(OSError):
-                os.unlink(draft, dir_fd=self.descriptor)
+                os.unlink(disk_name(draft), dir_fd=self.descriptor)
             raise
         if is_flushed:
             self.flush()
@@ -110,25 +112,25 @@ class OpenFolder:
     def move(self, name: str, target: OpenFolder, new_name: str) -> None:
         """Give a file another name, or the place of another file, in this folder or another."""
         with target._naming(new_name):
-            os.replace(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor)
+            os.replace(disk_name(name), disk_name(new_name), src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor)
 
     def remove(self, name: str) -> None:
         """Remove a file, or nothing where it is not there."""
         with self._naming(name), suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self.descriptor)
+            os.unlink(disk_name(name), dir_fd=self.descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
         """Describe a file, or the link that lies there; None where there is nothing."""
         try:
             with self._naming(name):
-                return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+                return os.stat(disk_name(name), dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def names(self) -> list[str]:
         """List what is in the folder."""
         with self._naming(""):
-            return os.listdir(self.descriptor)
+            return [text_of(name) for name in os.listdir(self.descriptor)]
 
     def flush(self) -> None:
         """Flush new names to the disk."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from glob import glob
 from pathlib import Path
 from urllib.parse import unquote
@@ -68,8 +69,8 @@ def _is_encoded(path: str) -> bool:
 
 
 def _decoded(path: str) -> str:
-    """Decode percent codes, those of a name that is not UTF-8 as `os.fsdecode` does: `Path.as_uri` writes them so."""
-    return unquote(path, errors="surrogateescape")
+    """Decode percent codes to the bytes of a name on the disk: `Path.as_uri` writes them so."""
+    return unquote(path, encoding=sys.getfilesystemencoding(), errors="surrogateescape")
 
 
 def _is_there(path: str) -> bool:

@@ -18,6 +18,7 @@ from streamer import _native
 from streamer.backends.option_names import check_option_names
 from streamer.backends.posix.links import followed
 from streamer.backends.posix.paths import absolute_path
+from streamer.core.disk_names import disk_name, text_of
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.no_room import NO_ROOM
@@ -90,9 +91,9 @@ class PosixStore:
     def __init__(self, uri: str, symlinks: str = "follow") -> None:
         if symlinks not in ("follow", "inside"):
             raise OptionError(f"symlinks is 'follow' or 'inside', not {symlinks!r}")
-        self.root = absolute_path(uri)
+        self.root = text_of(absolute_path(uri))
         self._uri = uri
-        self._inside = _folder_of(self.root) if symlinks == "inside" else None
+        self._inside = _folder_of(disk_name(self.root)) if symlinks == "inside" else None
         self._file_systems: dict[str, int | None] = {}
 
     def info(self, path: str) -> ObjectInfo:
@@ -104,13 +105,13 @@ class PosixStore:
             StorageError: it is a FIFO, socket or device, or the file system failed.
         """
         try:
-            status = os.stat(path)
+            status = os.stat(disk_name(path))
         except OSError as error:
             failed = _storage_error(error, path)
             if isinstance(failed, ObjectNotFoundError):
                 from streamer.backends.posix.missing_paths import hint_for_missing  # noqa: PLC0415 (takes 1 ms)
 
-                failed.hint = hint_for_missing(path, self._uri if path == self.root else path)
+                failed.hint = hint_for_missing(disk_name(path), self._uri if path == self.root else path)
             raise failed from error
         if not stat.S_ISREG(status.st_mode):
             raise _not_a_file(status, path)
@@ -123,7 +124,7 @@ class PosixStore:
         of a shard or an index: `info` raises an error for these.
         """
         try:
-            with os.scandir(prefix) as entries:
+            with os.scandir(disk_name(prefix)) as entries:
                 infos = [info for entry in entries if (info := _info_of_entry(entry)) is not None]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -135,8 +136,8 @@ class PosixStore:
         """Name the files and folders directly in a folder."""
         from streamer.backends.posix.missing_paths import LOOKED_AT  # noqa: PLC0415 (takes 1 ms)
 
-        with os.scandir(prefix) as entries:
-            return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in islice(entries, LOOKED_AT))
+        with os.scandir(disk_name(prefix)) as entries:
+            return sorted(text_of(entry.name) + "/" * entry.is_dir() for entry in islice(entries, LOOKED_AT))
 
     def folders(self, prefix: str) -> list[str]:
         """Name the sub-folders of a folder, and its links to folders where links are followed.
@@ -145,8 +146,9 @@ class PosixStore:
             StorageError: and its kinds, from the file system.
         """
         try:
-            with os.scandir(prefix) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=self._inside is None))
+            with os.scandir(disk_name(prefix)) as entries:
+                folders = [entry for entry in entries if entry.is_dir(follow_symlinks=self._inside is None)]
+                return sorted(text_of(entry.name) for entry in folders)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -154,9 +156,10 @@ class PosixStore:
 
     def source(self, info: ObjectInfo) -> FileSource:
         """Name the file for the native readers, and say whether it is on another machine."""
-        kind = self._file_system(info.path)
+        path = disk_name(info.path)
+        kind = self._file_system(path)
         return FileSource(
-            info.path,
+            path,
             is_remote=kind in REMOTE_FILE_SYSTEMS,
             inside=self._inside,
             needs_cache=kind in REMOTE_FILE_SYSTEMS or kind in CACHING_FILE_SYSTEMS,
@@ -172,7 +175,7 @@ class PosixStore:
         from streamer.backends.posix.atomic_write import write_atomically  # noqa: PLC0415 (takes 1 ms)
 
         try:
-            write_atomically(path, data)
+            write_atomically(disk_name(path), data)
         except OSError as error:
             raise _storage_error(error, path) from error
 
@@ -207,17 +210,18 @@ def _info_of_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
         is_listed = True
     else:
         if stat.S_ISREG(status.st_mode):
-            return _info(entry.path, status)
+            return _info(text_of(entry.path), status)
         is_listed = is_of_checkpoint(entry.name)
     # Listed without a size, so that a load of the folder fails and does not drop a shard.
-    return ObjectInfo(entry.path, redact(entry.path), size_bytes=None) if is_listed else None
+    path = text_of(entry.path)
+    return ObjectInfo(path, redact(path), size_bytes=None) if is_listed else None
 
 
 def _not_a_file(status: os.stat_result, path: str) -> StorageError:
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something unknown")
     if not stat.S_ISDIR(status.st_mode):
         return StorageError(f"This is {kind}, not a regular file", uri=redact(path), hint="Name a regular file")
-    if not is_of_checkpoint(path) and _is_empty(path):
+    if not is_of_checkpoint(path) and _is_empty(disk_name(path)):
         hint = "Check its name, that its download is complete, and that its disk is mounted"
         return ObjectNotFoundError("The folder is empty", uri=redact(path), hint=hint)
     return ObjectNotFoundError("This is a folder, not a regular file", uri=redact(path), hint="Name a regular file")

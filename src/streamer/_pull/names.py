@@ -6,7 +6,6 @@ a folder at the same time, and those under which a pull keeps its own state.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -45,7 +44,7 @@ def is_safe(name: str) -> bool:
     if segments[0] in (STATE, INCOMPLETE) or "\0" in name:
         return False
     try:
-        lengths = [len(os.fsencode(each)) for each in segments]
+        lengths = [len(each.encode("utf-8", "surrogateescape")) for each in segments]
     except UnicodeEncodeError:  # lone surrogates
         return False
     return max(lengths) <= LONGEST_SEGMENT_BYTES and not {"", ".", ".."}.intersection(segments)

@@ -174,7 +174,7 @@ class Part:
 
 def name_of_part(name: str) -> str:
     """Name the part of a file, whatever the file is called."""
-    return hashlib.sha256(os.fsencode(name)).hexdigest()[:40]
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
 
 def _boot() -> str | None:

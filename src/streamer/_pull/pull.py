@@ -32,6 +32,7 @@ from streamer.backends.posix.open_folder import are_in_one_another
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.checkpoint.small_files import sized, without_large
 from streamer.core.checkpoint.strategies import digests_of
+from streamer.core.disk_names import disk_name
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
@@ -252,5 +253,5 @@ def _check_apart(uri: str, store: Store, path: str) -> None:
     """Refuse to fill a folder that is pulled, lies in it, or holds it: a pull would find its own files."""
     if scheme_of(uri) != "file":
         return
-    if are_in_one_another(store.root, path):
+    if are_in_one_another(disk_name(store.root), path):
         raise UsageError("the folder and what is pulled are in one another", uri=redact(uri), hint="Name another")
