@@ -42,7 +42,7 @@ class HttpReading:
 def choose_http_reading(settings: Settings, wanted_bytes: int, blocks: int, *, sharers: int = 1) -> HttpReading:
     """Choose for a load of so many bytes in about so many blocks; options that the user set count, up to one per block.
 
-    Of `sharers` loads on this machine, each takes its part of the processors and of the requests.
+    Each of `sharers` loads on this machine takes its part of the processors and of the requests.
 
     Example:
         >>> from streamer.core.options.options import Options

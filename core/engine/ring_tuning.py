@@ -25,7 +25,7 @@ MOST_NETWORK_RING_BYTES = 2 * GIB
 def choose_pinned_bytes(
     settings: Settings, *, reads_only_files: bool, file_threads: int, devices: int, sharers: int = 1
 ) -> int:
-    """Choose the bytes for each of so many devices, on a machine that so many loads share; what the user set counts.
+    """Return the bytes for each of `devices`, on a machine that `sharers` loads share; an option of the user counts.
 
     Example:
         >>> from streamer.core.options.settings import resolve

@@ -1,9 +1,9 @@
 """How many loads share this machine: the ranks of a node start together, and each must take its part only.
 
 Eight ranks that each read with all processors and pin a ring of their own take four times as long as eight that share.
-Ranks are counted by what their launcher says, else by torch's process group. Loads that nobody launched together are
-counted by a file in shared memory, of which each running load of this user locks one byte; the kernel unlocks the byte
-of a process that dies. Guarantees: nothing here raises or waits, and a machine that forbids the file counts one load.
+The launcher's variable or torch's process group gives the number of ranks. Independent loads of this user are counted
+in a file in shared memory: each running load locks one byte of it, and the kernel unlocks the byte of a process that
+dies. Guarantees: nothing here raises or waits, and a machine that forbids the file counts one load.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _running_loads() -> int:
 
 
 def _open_file() -> int | None:
-    """Open this user's file; None where it cannot be had or is not this user's own."""
+    """Open this user's file; None if it cannot be opened or belongs to another user."""
     path = SHARED_MEMORY / f"streamer-loads-{os.geteuid()}"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)

@@ -89,7 +89,7 @@ bool PinnedRing::take_free(PinnedSlot& slot) {
   return true;
 }
 
-// Room for so many bytes more, if need be in place of free slots, which are too small.
+// Takes room for so many bytes more. Free slots, which are too small for the user, give way.
 bool PinnedRing::make_room(const RingUser& user, std::size_t bytes,
                            std::vector<PinnedMemory>& evicted) {
   const std::uint64_t limit = user.limit_bytes;
@@ -132,8 +132,8 @@ void PinnedRing::end_preparing(const std::shared_ptr<RingUser>& user) {
   has_need_.notify_all();
 }
 
-// How many slots to pin next: as many as are useful at once, or one; none while none is needed. The
-// room for them is taken.
+// Returns how many slots to pin next, and takes the room for them: as many as are useful at once,
+// or one; 0 while the user needs none.
 std::size_t PinnedRing::room_to_prepare(RingUser& user, std::vector<PinnedMemory>& evicted) {
   const std::uint64_t first = std::min(user.first_bytes, user.limit_bytes);
   const bool is_first = stats_.pinned_bytes + user.slot_bytes <= first;
@@ -146,7 +146,7 @@ std::size_t PinnedRing::room_to_prepare(RingUser& user, std::vector<PinnedMemory
   return make_room(user, user.slot_bytes, evicted) ? 1 : 0;
 }
 
-// Whose room was taken. Where the system does not give as much, one is tried.
+// Pins slots for which room was taken. If the system does not lock that much, it pins one.
 void PinnedRing::pin_slots(RingUser& user, std::size_t count) {
   std::vector<PinnedMemory> slots;
   try {
@@ -177,7 +177,7 @@ void PinnedRing::give_room_back(std::uint64_t bytes) {
   stats_.pinned_bytes -= bytes;
 }
 
-// Whether a slot for the user comes back or is free; no further one is tried then.
+// Whether the user can go on with the slots there are. If so, no further one is tried for it.
 bool PinnedRing::can_do_without(RingUser& user, const DeviceFailure& failure) {
   if (failure.error().storage_code != kOutOfMemoryName) return false;
   const std::lock_guard lock(mutex_);

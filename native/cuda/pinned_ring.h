@@ -84,9 +84,9 @@ class PinnedRing : public std::enable_shared_from_this<PinnedRing> {
   // A slot of at least the user's size; null when there is none for it now.
   std::shared_ptr<PinnedSlot> try_acquire(const std::shared_ptr<RingUser>& user);
 
-  // Pins what the user needs, some slots ahead of its need, from begin_preparing() to
-  // end_preparing(): a thread of the user's own calls prepare(), which returns then. Memory that
-  // the system does not give is done without while the user can have any. Throws DeviceFailure.
+  // A thread of the user's own calls prepare(), which pins slots ahead of the user's need until
+  // end_preparing(). If the system locks no more memory, the user goes on with the slots it has.
+  // Throws DeviceFailure if it has none.
   void begin_preparing(const std::shared_ptr<RingUser>& user);
   void prepare(const std::shared_ptr<RingUser>& user);
   void end_preparing(const std::shared_ptr<RingUser>& user);

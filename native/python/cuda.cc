@@ -32,7 +32,7 @@ std::optional<std::uint64_t> free_bytes(int device) {
   }
 }
 
-// Gives this thread the mode and returns the one it had; nothing where no driver is loaded.
+// Sets this thread's mode and returns the one it had; nothing if no driver is loaded.
 std::optional<int> exchange_capture_mode(int mode) {
   const auto driver = CudaRuntime::instance().driver();
   if (!driver || driver->is_forked()) return std::nullopt;
