@@ -83,6 +83,9 @@ _EXCEPTIONS: ExceptionTable[StorageError] = {
         TransferTimeoutError, "The storage did not answer in time", _CHECK_NETWORK
     ),
     (ConnectionError,): ErrorRow(ConnectError, "No connection to the storage", _CHECK_NETWORK),
+    (UnicodeEncodeError,): ErrorRow(
+        StorageError, "The locale of this process cannot write the path", "Set PYTHONUTF8=1 or LC_ALL=C.UTF-8"
+    ),
 }
 
 

@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from streamer.core.discovery.search_path import split_path
+from streamer.core.disk_names import disk_name, text_of
 from streamer.core.errors import PluginError
 from streamer.core.quoting import quoted
 
@@ -39,7 +40,7 @@ def entry_points_of(group: str, folders: Iterable[str] = ()) -> list[EntryPoint]
         group: Name of the group.
         folders: Of the checkpoints that are being loaded.
     """
-    chosen, accidental = split_path(tuple(folders))
+    chosen, accidental = split_path(_on_disk(folders))
     found = list(_with_entry_points(chosen, group))
     if len(found) == 1 and not accidental:  # its name, which takes half a millisecond to read, decides nothing
         return found[0].points_of(group)
@@ -71,7 +72,7 @@ def refuse_accidental(group: str, library: str, folders: Iterable[str] = ()) -> 
     Raises:
         PluginError: such a distribution exists, and ``STREAMER_PLUGINS`` does not name it.
     """
-    _, accidental = split_path(tuple(folders))
+    _, accidental = split_path(_on_disk(folders))
     for distribution in _with_entry_points(accidental, group):
         if not is_allowed(distribution.name):
             raise PluginError(
@@ -79,6 +80,11 @@ def refuse_accidental(group: str, library: str, folders: Iterable[str] = ()) -> 
                 "working directory or in the checkpoint's folder",
                 hint=f"Start Python in another folder or with -P, or, if it is yours, name it in {ALLOWED}",
             )
+
+
+def _on_disk(folders: Iterable[str]) -> tuple[str, ...]:
+    """Name folders of checkpoints as the entries of ``sys.path`` are named, whatever the locale is."""
+    return tuple(disk_name(text_of(folder)) for folder in folders)
 
 
 def is_allowed(name: str) -> bool:

@@ -51,7 +51,7 @@ def home() -> str:
 def _real(path: str) -> str:
     try:
         return os.path.realpath(path or os.curdir)
-    except OSError:  # the working directory was deleted
+    except (OSError, ValueError):  # the working directory was deleted, or the locale cannot write the path
         return path
 
 

@@ -77,3 +77,28 @@ def test_a_pull_writes_the_names_that_the_source_has_regression(
     (model / SHARDS[0]).unlink()
     assert "removed" in ran(environment, "-m", "streamer", "pull", str(model), str(copy))
     assert [each.name for each in copy.iterdir() if each.is_file()] == [SHARDS[1]]
+
+
+@pytest.mark.parametrize("path", ["{model}/{shard}", "{model}/*-1.safetensors", "./{name}/{shard}"])
+def test_a_path_as_text_that_the_locale_cannot_write_regression(
+    environment: dict[str, str], model: Path, path: str
+) -> None:
+    text = path.format(model=model, name=model.name, shard=SHARDS[0])
+    code = f"import os, sys\nos.chdir(os.fsencode(sys.argv[1]))\nsys.argv[1] = {text!a}\n{LOAD}"
+    assert json.loads(ran(environment, "-c", code, str(model.parent))) == ["t0"]
+
+
+def test_a_cache_of_fsspec_names_the_locale_that_cannot_write_a_path_regression(
+    environment: dict[str, str], model: Path
+) -> None:
+    uri = f"simplecache::file://{model}/{SHARDS[0]}"
+    code = f"""
+import streamer
+try:
+    streamer.load({uri!a}, framework="np", progress=False)
+except streamer.StorageError as error:
+    print(ascii(str(error)))
+"""
+    told = ran(environment, "-c", code)
+    assert "The locale of this process cannot write the path" in told
+    assert "PYTHONUTF8=1" in told
