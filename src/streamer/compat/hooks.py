@@ -208,7 +208,8 @@ def _refusal(found: Any, hook: Hook) -> str | None:
 @cache
 def _say(hook: Hook, reason: str) -> None:
     _log.warning(
-        "%s of %s %s does not fit: %s. So %s. Please report this line as an issue of streamer. %s=1 ends it",
+        "%s of %s %s does not fit: %s. So %s. Please report this line as an issue of streamer. "
+        "%s=1 takes that way without this line",
         hook.label,
         hook.library,
         version_of(hook.module),

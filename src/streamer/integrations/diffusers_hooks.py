@@ -75,7 +75,7 @@ def file_hook(package: str) -> Hook:
 
 
 def _loads_a_small_model(package: str) -> bool:
-    """Load a model of two tensors as any other one, and compare these."""
+    """Load a model of two tensors from a URL and, with the library's own reader, from files; compare the two."""
     host, register = imported(package), imported(f"{package}.configuration_utils").register_to_config
 
     class SmallModel(host.ModelMixin, host.ConfigMixin):  # type: ignore[misc, name-defined]
@@ -86,24 +86,27 @@ def _loads_a_small_model(package: str) -> bool:
             super().__init__()
             self.layer = torch.nn.Linear(3, 2)
 
-    with small_checkpoint("diffusion_pytorch_model") as (location, expected), without_progress_bars(package):
+    with small_checkpoint("diffusion_pytorch_model") as (location, _), without_progress_bars(package):
         SmallModel().save_config(location.uri)
         with (
             closing(ModelFolder(location, naming=DIFFUSERS)) as folder,
             routed(folder.path, dict.fromkeys(_readers(package), folder.loaded)),
         ):
-            return is_equal(SmallModel.from_pretrained(folder.path).state_dict(), expected)
+            ours, theirs = (SmallModel.from_pretrained(path) for path in (folder.path, location.uri))
+            return is_equal(ours.state_dict(), theirs.state_dict())
 
 
 def _loads_a_small_file(package: str) -> bool:
-    """Read the files of two tensors as any other ones, and compare these."""
+    """Read the files of two tensors from a URL and with the library's own reader; compare the two."""
     read = imported(f"{package}.loaders.single_file_utils").load_single_file_checkpoint
-    state: dict[str, Any] = {}
-    with small_checkpoint() as (location, expected):
+    ours: dict[str, Any] = {}
+    theirs: dict[str, Any] = {}
+    with small_checkpoint() as (location, _):
         for shard in (each for each in os.listdir(location.uri) if each.endswith(".safetensors")):
             with (
                 closing(SingleFile(location.inside(shard))) as file,
                 routed(file.path, dict.fromkeys(_readers(package), file.loaded)),
             ):
-                state.update(read(file.file_path))
-    return is_equal(state, expected)
+                ours.update(read(file.file_path))
+                theirs.update(read(os.path.join(location.uri, shard)))
+    return is_equal(ours, theirs)

@@ -42,7 +42,7 @@ def weights_hook(package: str) -> Hook:
 
 
 def _loads_a_small_model(package: str) -> bool:
-    """Load a model of two tensors as any other one, and compare these."""
+    """Load a model of two tensors from a URL and, with the library's own reader, from files; compare the two."""
     host = imported(package)
 
     class SmallConfig(host.PretrainedConfig):  # type: ignore[misc, name-defined]
@@ -56,10 +56,13 @@ def _loads_a_small_model(package: str) -> bool:
             self.layer = torch.nn.Linear(3, 2)
             self.post_init()
 
-    with small_checkpoint() as (location, expected), without_progress_bars(package):
+    with small_checkpoint() as (location, _), without_progress_bars(package):
         SmallConfig().save_pretrained(location.uri)
         with (
             closing(ModelFolder(location)) as folder,
             routed(folder.path, dict.fromkeys(readers(package), folder.opened)),
         ):
-            return is_equal(SmallModel.from_pretrained(folder.path, dtype=torch.float32).state_dict(), expected)
+            ours, theirs = (
+                SmallModel.from_pretrained(path, dtype=torch.float32) for path in (folder.path, location.uri)
+            )
+            return is_equal(ours.state_dict(), theirs.state_dict())

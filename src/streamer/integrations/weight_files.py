@@ -13,8 +13,10 @@ import shutil
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 
+from streamer.compat.hooks import SWITCH
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.errors import UsageError
+from streamer.core.options.switches import is_on
 from streamer.core.quoting import size_text
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations.shard_handles import WholeCheckpoint
@@ -93,11 +95,12 @@ def _write(descriptor: int, data: memoryview, offset: int) -> None:
 
 
 def _no_room(folder: str, how_much: str, needed_bytes: int, label: str) -> UsageError:
+    other = f"unset {SWITCH}" if is_on(SWITCH) else "install a version of the library that the log does not name"
     return UsageError(
         f"the weights must be written to {os.path.dirname(folder)} first, which takes {size_text(needed_bytes)}, "
         f"and {how_much}",
         uri=label,
-        hint="Set TMPDIR to a folder with more room, or install a version of the library that the log does not name",
+        hint=f"Set TMPDIR to a folder with more room, or {other}",
     )
 
 
