@@ -178,7 +178,11 @@ def _download(fs: Any, path: str, name: str) -> None:
     if version_of(before) != version_of(after):
         raise ChangedError("The file was replaced while it was brought into the cache", hint="Load again")
     if not fs.compression and size_of(after) not in (None, got):
-        raise TruncatedError(f"The file ended after {got} of its {size_of(after)} bytes", object_size=size_of(after))
+        raise TruncatedError(
+            f"The file ended after {got} of its {size_of(after)} bytes",
+            object_size=size_of(after),
+            hint="Load again; if it ends there again, the copy on the server is damaged",
+        )
 
 
 def _file_of_blocks(fs: Any, path: str) -> Any:

@@ -71,7 +71,7 @@ class S3Store:
         self._scheme, _, rest = uri.partition("://")
         path, _, self._pinned_version = rest.partition("?versionId=")
         self.root = _with_tenant(path.rstrip("/"))
-        _check_bucket(self.root.partition("/")[0], uri)
+        _check_bucket(self.root, uri)
         self._client = QuickClient(storage_options, limits)
         self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
 
@@ -278,11 +278,15 @@ def _with_tenant(path: str) -> str:
     return bucket.replace("%3A", ":").replace("%3a", ":") + slash + key
 
 
-def _check_bucket(bucket: str, uri: str) -> None:
-    """Refuse names that botocore would refuse later with a message that repeats them, and so a password in them."""
+def _check_bucket(root: str, uri: str) -> None:
+    """Refuse names that botocore would refuse later with a message that repeats them, and so a password in them.
+
+    A secret key may hold a slash: a colon in what looks like the bucket and an ``@`` behind it are credentials.
+    """
+    bucket, _, key = root.partition("/")
     if not bucket:
         raise UsageError("The URL names no bucket", uri=redact(uri), hint="Expected s3://bucket/key")
-    if "@" in bucket:
+    if "@" in bucket or (":" in bucket and "@" in key):
         raise UsageError(
             "An S3 URL holds no credentials",
             uri=redact(uri),

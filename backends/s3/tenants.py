@@ -7,6 +7,7 @@ What holds an ``@`` does not come here: the store refuses it, as it holds creden
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,9 +22,10 @@ _CHECK = "before-parameter-build.s3"
 
 
 def allow_tenants(client: Any) -> None:
-    """Switch Amazon's rules for names of buckets off in a client of another server."""
+    """Apply Amazon's rules for names of buckets to what follows the tenant's, in a client of another server."""
     if not _is_amazon(client):
         client.meta.events.unregister(_CHECK, validate_bucket_name)
+        client.meta.events.register(_CHECK, _validate_name_of_tenants_bucket, unique_id=__name__)
 
 
 def check_tenant(client: Any, bucket: str) -> None:
@@ -37,6 +39,11 @@ def check_tenant(client: Any, bucket: str) -> None:
             "Amazon S3 forbids a colon in the name of a bucket; tenant:bucket is a name of other servers",
             hint="Name that server: storage_options={'endpoint_url': 'https://…'}, or AWS_ENDPOINT_URL",
         )
+
+
+def _validate_name_of_tenants_bucket(params: Mapping[str, Any], **_: Any) -> None:
+    if "Bucket" in params and not params["Bucket"].startswith("arn:"):
+        validate_bucket_name({"Bucket": params["Bucket"].rpartition(":")[2]})
 
 
 def _is_amazon(client: Any) -> bool:

@@ -73,7 +73,8 @@ def pair_names(
 
 def _as_they_are(missing: Sequence[str], tensors: Mapping[str, Any]) -> str:
     """Say what to do about targets that the checkpoint lacks, and that have no other name there."""
-    if any(getattr(tensors[name], "is_meta", False) for name in missing):
+    lacking = set(missing)  # as texts; the target's own names may be of other types
+    if any(str(name) in lacking and getattr(tensor, "is_meta", False) for name, tensor in tensors.items()):
         # accelerate's init_empty_weights makes two parameters of one that a module has under two names.
         return "Tie them first if they are others of the target (its tie_weights()); strict=False leaves them empty"
     return "Pass strict=False to leave them as they are"

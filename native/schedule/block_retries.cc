@@ -74,6 +74,7 @@ bool BlockRetries::try_again(Block block, ReadError error, Endpoint& endpoint,
 void BlockRetries::give_up(const Block& block, ReadError error, Endpoint& endpoint) const {
   if (error.is_of_object) {
     error.code = ErrorCode::kObjectFailure;
+    if (error.detail.ends_with('.')) error.detail.pop_back();  // the server's own sentence
     error.detail += ", for this object alone: it answers for others";
     scheduler_.fail(std::move(error));
     return;

@@ -14,6 +14,6 @@ print(streamer.dcp.StorageReader, streamer.dcp.HuggingFaceStorageReader, streame
 
 
 def test_dcp_needs_no_safetensors_regression() -> None:
-    """torch has DCP itself, and `pip install streamer` brings no safetensors."""
+    """torch has DCP itself, and streamer's own requirements bring no safetensors."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

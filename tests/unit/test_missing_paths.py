@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def test_a_folder_that_may_not_be_listed_hides_only_the_near_names(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(folder: str) -> None:
-        raise PermissionError(folder)
+        raise PermissionError(errno.EACCES, "Permission denied", folder)
 
     monkeypatch.setattr(os, "scandir", refuse)
     assert said(models / "llama-8b" / "modle.safetensors") == "Check the path, and that its disk is mounted"
