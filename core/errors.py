@@ -17,6 +17,7 @@ The tree (each class is also the builtin a caller would expect)::
     │   └── ManifestError                       malformed manifest, or one of another checkpoint
     ├── StorageError (OSError)                  the storage refused, failed or did not answer
     │   ├── ObjectNotFoundError (FileNotFoundError)
+    │   │   └── MissingShardError               an index, or numbers, name a shard that does not exist
     │   ├── AccessDeniedError (PermissionError)
     │   │   └── CredentialsError                missing, wrong or expired credentials
     │   ├── TruncatedError (EOFError)           fewer bytes than the size promised
@@ -57,6 +58,7 @@ __all__ = [
     "HttpStatusError",
     "LoadCancelledError",
     "ManifestError",
+    "MissingShardError",
     "ObjectNotFoundError",
     "OptionError",
     "OutOfMemoryError",
@@ -219,6 +221,10 @@ class StorageError(StreamerError, OSError):
 
 class ObjectNotFoundError(StorageError, FileNotFoundError):
     """The object, bucket or file does not exist."""
+
+
+class MissingShardError(ObjectNotFoundError):
+    """The checkpoint is damaged: its index, or the numbers of its shards, name a shard that does not exist."""
 
 
 class AccessDeniedError(StorageError, PermissionError):

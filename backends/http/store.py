@@ -23,9 +23,7 @@ from streamer.backends.http.listing import list_folder, may_be_shard
 from streamer.backends.http.probe import Probe, expiry_of, probe_object
 from streamer.backends.http.stream import OneStream
 from streamer.core.errors import (
-    AccessDeniedError,
     ChangedError,
-    CredentialsError,
     ObjectNotFoundError,
     RangeResponseError,
     StorageError,
@@ -121,10 +119,6 @@ class HttpStore:
             return self._client.run(self._infos, [f"{folder}/{name}" for name in names])
         except ObjectNotFoundError:
             return []
-        except AccessDeniedError as error:
-            if error.status == 403 and not isinstance(error, CredentialsError):
-                error.hint = "It may not list its folders: name the file, or the index …/model.safetensors.index.json"
-            raise
 
     def glance(self, prefix: str) -> list[str]:
         """Name the files and folders to which the folder's index page links."""

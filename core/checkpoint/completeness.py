@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Sequence
 
-from streamer.core.errors import ObjectNotFoundError
+from streamer.core.errors import MissingShardError
 from streamer.core.format.shard_names import incomplete_series, second_copies
 from streamer.core.quoting import printable
 
@@ -29,11 +29,11 @@ def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -
         A remark for each series that is not whole.
 
     Raises:
-        ObjectNotFoundError: a shard is missing.
+        MissingShardError: a shard is missing.
     """
     remarks = tuple(f"the folder holds {each}" for each in incomplete_series(names))
     if remarks and not is_allowed:
-        raise ObjectNotFoundError(
+        raise MissingShardError(
             f"{remarks[0]}, and no index",
             uri=label,
             hint="Fetch what is missing, or take the rest with Options(allow_missing_shards=True)",
@@ -50,9 +50,9 @@ def without_second_copies(names: Sequence[str]) -> tuple[list[str], tuple[str, .
     return [name for name in names if name not in again], remarks
 
 
-def missing_shard(shard: str, index_uri: str) -> ObjectNotFoundError:
+def missing_shard(shard: str, index_uri: str) -> MissingShardError:
     """Say that a shard which an index names is not there."""
-    return ObjectNotFoundError(
+    return MissingShardError(
         f"the index names shard {shard[:80]!r}, which does not exist",
         uri=index_uri,
         hint="Fetch it; a pattern (folder/*.safetensors) loads those that are there",

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from streamer import _native
+from streamer.core.errors import AccessDeniedError, CredentialsError
 from streamer.core.outages.patience import Patience
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
@@ -27,6 +28,7 @@ from streamer.plugins.registry import scheme_of
 
 __all__ = ["patient"]
 
+UNLISTED = "Listing was refused: without that permission, name a file or an index"
 _PROXIES = ("all_proxy", "http_proxy", "https_proxy", "no_proxy")
 
 Arguments = ParamSpec("Arguments")
@@ -66,7 +68,7 @@ class _PatientStore:
         return info
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        listed: list[ObjectInfo] = self._ask(lambda: self._store.find(prefix))
+        listed: list[ObjectInfo] = self._ask_to_list(lambda: self._store.find(prefix))
         return listed
 
     def glance(self, prefix: str) -> list[str]:
@@ -86,6 +88,16 @@ class _PatientStore:
         with _native.ForeignRequest(self._name):  # which may wait until the engine closes a connection
             return self._patience.ask(self.server, _without_secrets(self._secrets, request), _route())
 
+    def _ask_to_list(self, request: Callable[[], Answer]) -> Answer:
+        """Ask; an error says that listing was refused, and what works without it."""
+        try:
+            return self._ask(request)
+        except CredentialsError:  # which no request would accept
+            raise
+        except AccessDeniedError as error:
+            error.hint = f"{UNLISTED}. {error.hint}" if error.hint else UNLISTED
+            raise
+
 
 class _PatientDigestingStore(_PatientStore):
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
@@ -95,7 +107,7 @@ class _PatientDigestingStore(_PatientStore):
 
 class _PatientFolderStore(_PatientStore):
     def folders(self, prefix: str) -> list[str]:
-        names: list[str] = self._ask(lambda: self._store.folders(prefix))
+        names: list[str] = self._ask_to_list(lambda: self._store.folders(prefix))
         return names
 
 

@@ -389,8 +389,8 @@ HTTP = [
     for rest in (
         ("There is no such file", "http_server", http("/open/nix.safetensors")),
         ("wants other credentials", "http_server", http("/private/model/model.safetensors")),
-        ("Check the credentials", "http_server", http("/forbidden/model.safetensors")),
-        ("may not list its folders", "http_server", http("/forbidden/model")),
+        ("/forbidden/model.safetensors: The server", "http_server", http("/forbidden/model.safetensors")),
+        ("Listing was refused", "http_server", http("/forbidden/model")),
         ("token has expired", "tmp_path", expired_signature),
         ("web page instead", "http_server", http("/login/model.safetensors")),
         ("from TLS to plain", "https_server", https("/down/model.safetensors")),

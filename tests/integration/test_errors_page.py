@@ -125,6 +125,11 @@ class Provoked:
     def object_not_found_error(self) -> None:
         streamer.load(self.folder / "missing.safetensors")
 
+    def missing_shard_error(self) -> None:
+        index = {"weight_map": {"weight": "gone.safetensors"}}
+        (self.folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        streamer.load(self.folder)
+
     def access_denied_error(self) -> None:
         with ScriptedServer(b"x" * 100, lambda request, answer: answer.become(403)) as server:
             streamer.load(f"{server.url}.safetensors")

@@ -50,7 +50,7 @@ def test_a_shard_that_the_index_names_and_nobody_has_is_told_regression(
     (model / SHARDS[1]).unlink()
     uri, options = uploaded(request, storage, model)
     told = pull(uri, tmp_path / "copy", options=options)
-    refused(told, tmp_path / "copy", "ObjectNotFoundError", 66, f"the index names shard '{SHARDS[1]}'")
+    refused(told, tmp_path / "copy", "MissingShardError", 65, f"the index names shard '{SHARDS[1]}'")
     with pytest.raises(streamer.ObjectNotFoundError, match="the index names shard"):
         streamer.load(uri, storage_options=options)
 
@@ -108,7 +108,7 @@ def test_a_gap_in_numbered_shards_is_told_before_a_byte_is_read_regression(model
     (model / INDEX).unlink()
     (model / SHARDS[0]).rename(model / "model-00001-of-00003.safetensors")
     told = pull(model, tmp_path / "copy")
-    assert (told["error"], told["exit_code"]) == ("ObjectNotFoundError", 66), told
+    assert (told["error"], told["exit_code"]) == ("MissingShardError", 65), told
     assert "1 of the 3 shards model-*-of-00003.safetensors" in told["message"]
     assert pull(model, tmp_path / "copy", "--exclude", "model-*")["exit_code"] == 0
 
@@ -155,7 +155,7 @@ def test_without_listing_a_missing_shard_is_told_regression(
     (model / SHARDS[1]).unlink()
     uri, options = uploaded_unlisted(request, storage, model)
     told = pull(uri, tmp_path / "copy", options=options)
-    assert told["exit_code"] in (66, 77), told  # S3 calls a missing object forbidden where nobody may list
+    assert told["exit_code"] in (65, 77), told  # S3 calls a missing object forbidden where nobody may list
     assert SHARDS[1] in told["message"]
     assert not (tmp_path / "copy").exists()
 

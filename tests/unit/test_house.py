@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = """
     AccessDeniedError AsyncStream ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError
     EngineError FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
-    ObjectNotFoundError OptionError Options OutOfMemoryError PluginError
+    MissingShardError ObjectNotFoundError OptionError Options OutOfMemoryError PluginError
     RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TensorIndexError
     TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
     UnsupportedDtypeError UsageError accelerate aload astream dcp diffusers fsspec hookimpl load load_file load_into
