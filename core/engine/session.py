@@ -162,6 +162,11 @@ class ReadSession:
         return memories
 
     @of_one_process
+    def set_memory_limit(self, limit_bytes: int) -> None:
+        """Read so far ahead from here on, at most `memory_limit_bytes` of the settings; what is held already stays."""
+        self._engine.set_memory_limit(limit_bytes)
+
+    @of_one_process
     def digest_pieces(self, item: int) -> list[tuple[int, int, int]]:
         """Give first byte, bytes and checksum of the consecutive pieces of a finished item; none where it is empty."""
         return self._engine.digest_pieces(item)

@@ -42,6 +42,7 @@ class Settings(Options):
         python_block_bytes: For sources in Python.
         limits: The most to take of a server's answers while a checkpoint is located.
         max_bytes_per_second: 0: no limit.
+        first_memory_limit_bytes: Until `ReadSession.set_memory_limit` is called; 0: `memory_limit_bytes`.
         began: Monotonic time from which `deadline_s` counts; None: from the beginning of each read.
         earlier: Counts what happens before the tensors are read.
     """
@@ -54,6 +55,7 @@ class Settings(Options):
     nfs_block_bytes: int
     python_block_bytes: int
     limits: Limits
+    first_memory_limit_bytes: int = 0
     began: float | None = None
     earlier: EarlierCounters = field(default_factory=EarlierCounters, compare=False)
 

@@ -200,6 +200,7 @@ void register_session(py::module_& module) {
       .def("is_forked", &Session::is_forked)
       .def("wait", &wait_interruptibly, py::arg("timeout_s"), py::arg("enough_bytes") = 0)
       .def("take", &take, py::arg("items"))
+      .def("set_memory_limit", &Session::set_memory_limit, py::arg("limit_bytes"), released())
       .def("renew", &Session::renew, py::arg("source"), py::arg("target"))
       .def(
           "version",

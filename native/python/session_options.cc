@@ -49,6 +49,8 @@ void register_session_options(py::module_& module) {
   add_block_bytes(knobs, "nfs_block_bytes", Lane::kNfs);
   add(knobs, "memory_limit_bytes", &SessionOptions::scheduler,
       &SchedulerOptions::memory_limit_bytes);
+  add(knobs, "first_memory_limit_bytes", &SessionOptions::scheduler,
+      &SchedulerOptions::first_memory_limit_bytes);
   add(knobs, "max_bytes_per_second", &SessionOptions::scheduler,
       &SchedulerOptions::max_bytes_per_second);
   add(knobs, "in_item_order", &SessionOptions::scheduler, &SchedulerOptions::in_item_order);

@@ -27,6 +27,8 @@ class ItemMemory {
   ItemMemory(const ItemMemory&) = delete;
   ItemMemory& operator=(const ItemMemory&) = delete;
 
+  void set_limit_bytes(std::uint64_t limit_bytes) { budget_.set_limit_bytes(limit_bytes); }
+
   // Makes sure that the item has memory; false where there is none for it now. Throws
   // std::bad_alloc where none will come.
   bool reserve(std::uint32_t item);

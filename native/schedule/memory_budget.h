@@ -18,6 +18,8 @@ class MemoryBudget {
   explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   std::uint64_t limit_bytes() const { return limit_bytes_; }
+  // What is held already stays, even if it is more.
+  void set_limit_bytes(std::uint64_t limit_bytes) { limit_bytes_ = limit_bytes; }
   std::uint64_t held_bytes() const { return held_bytes_; }
   std::uint64_t peak_held_bytes() const { return peak_held_bytes_; }
 

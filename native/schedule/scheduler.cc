@@ -29,6 +29,7 @@ Scheduler::Scheduler(Plan plan, const std::vector<Lane>& lane_of_source,
     lanes_[lane].cutters.emplace_back(plan_.items, std::move(own), block_bytes_of(lane));
   }
   const std::lock_guard lock(mutex_);
+  if (options.first_memory_limit_bytes > 0) limit_memory(options.first_memory_limit_bytes);
   for (std::uint32_t i = 0; i < plan_.items.size(); ++i) {
     missing_bytes_[i] = plan_.items[i].size();
     if (missing_bytes_[i] == 0) complete(i);

@@ -57,6 +57,8 @@ struct SchedulerOptions {
   // most `block_bytes`. Called under the scheduler's lock.
   BlockCutter::BlockBytes http_block_bytes = {};
   std::uint64_t memory_limit_bytes = 0;
+  // Until set_memory_limit() is called; 0: `memory_limit_bytes`.
+  std::uint64_t first_memory_limit_bytes = 0;
   std::uint64_t max_bytes_per_second = 0;  // of all lanes together; 0: no limit
   bool in_item_order = false;              // deliver in item order instead of completion order
   // By source: objects of one server have the same number, so that one server's outage keeps no
@@ -142,6 +144,8 @@ class Scheduler {
   // Waits for finished items, of `enough_bytes` together where the consumer is in no hurry; for
   // less, once readers lack memory or nothing more will come, and after the time-out.
   Delivery wait(double timeout_s, std::uint64_t enough_bytes = 0);
+  // From here on, at most `memory_limit_bytes` of the options; what is held already stays.
+  void set_memory_limit(std::uint64_t limit_bytes);
   // What wait() would give as `to_allocate`; nothing after an error.
   std::vector<std::uint32_t> next_to_allocate();
   // The memory of items of `to_allocate`, each on its device; it stays until its item is taken or
@@ -221,6 +225,7 @@ class Scheduler {
   bool try_give_slot(Block& block, Search& search);
   void count_landed(Lane which, const Block& block);
   void ask_for_memory();
+  void limit_memory(std::uint64_t limit_bytes);
   void settle(Lane lane, std::uint32_t item);
   void read_again(Lane lane, std::uint32_t item);
   void complete(std::uint32_t item);

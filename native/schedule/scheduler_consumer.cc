@@ -51,6 +51,17 @@ void Scheduler::ask_for_memory() {
   if (memory_.has_asked()) is_consumer_to_be_woken_ = true;
 }
 
+void Scheduler::limit_memory(std::uint64_t limit_bytes) {
+  memory_.set_limit_bytes(std::min(limit_bytes, options_.memory_limit_bytes));
+}
+
+void Scheduler::set_memory_limit(std::uint64_t limit_bytes) {
+  const Locked lock(*this);
+  limit_memory(limit_bytes);
+  ask_for_memory();
+  wake_starved_locked();
+}
+
 std::vector<std::uint32_t> Scheduler::next_to_allocate() {
   const std::lock_guard lock(mutex_);
   return is_stopped_ ? std::vector<std::uint32_t>() : memory_.take_asked();

@@ -322,6 +322,26 @@ TEST_CASE("readers that block for memory have a consumer in no hurry take what i
   CHECK(taken == 500);
 }
 
+TEST_CASE("a memory limit that is raised wakes readers, and is never above that of the options") {
+  SchedulerOptions options = options_of(4 * 64, true);
+  options.first_memory_limit_bytes = 64;
+  Scheduler scheduler(plan_of(6, 64), {Lane::kFile}, options);
+  const auto blocks_now = [&scheduler] {
+    int count = 0;
+    while (scheduler.try_take(Lane::kFile, Clock::now()).block) ++count;
+    return count;
+  };
+  CHECK(blocks_now() == 1);
+  int woken = 0;
+  scheduler.add_waker(Lane::kFile, [&woken] { ++woken; });
+  scheduler.set_memory_limit(2 * 64);
+  CHECK(woken > 0);
+  CHECK(blocks_now() == 1);
+  scheduler.set_memory_limit(1 << 20);
+  CHECK(blocks_now() == 2);
+  CHECK(scheduler.stats().peak_held_bytes == 4 * 64);
+}
+
 TEST_CASE("a server that asks for new credentials wakes the consumer") {
   Scheduler scheduler(plan_of(1, 100), {Lane::kHttp}, options_of(1000));
   auto delivery = std::async(std::launch::async, [&scheduler] { return scheduler.wait(30); });

@@ -180,6 +180,10 @@ std::vector<Memory> Session::take(const std::vector<std::uint32_t>& items) {
   return state().scheduler->take_items(items);
 }
 
+void Session::set_memory_limit(std::uint64_t limit_bytes) {
+  state().scheduler->set_memory_limit(limit_bytes);
+}
+
 std::vector<Piece> Session::digest_pieces(std::uint32_t item) {
   return state().scheduler->digest_pieces(item);
 }

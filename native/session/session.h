@@ -82,6 +82,8 @@ class Session {
   Delivery wait(double timeout_s, std::uint64_t enough_bytes = 0);
   // Memory of delivered items; empty where the caller gave the target.
   std::vector<Memory> take(const std::vector<std::uint32_t>& items);
+  // From here on, at most that of the options; what is held already stays.
+  void set_memory_limit(std::uint64_t limit_bytes);
   std::vector<Piece> digest_pieces(std::uint32_t item);
   void renew(std::uint32_t source, HttpTarget target);
   // What wait() would give as Delivery::to_allocate; never waits.

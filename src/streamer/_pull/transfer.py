@@ -6,12 +6,15 @@ storage's digest where there is one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from streamer._pull.ahead import Ahead
 from streamer._pull.digesting import FileDigests
 from streamer._pull.part import Part
+from streamer._pull.pieces import cut
 from streamer._pull.writers import Writers
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession, SourceObject
@@ -22,7 +25,6 @@ from streamer.core.store.sources import FileSource, NfsSource, ObjectInfo, Store
 
 __all__ = ["Incoming", "transfer"]
 
-PIECE_BYTES = 8 << 20  # the largest block, so that a piece is complete with one answer
 AHEAD_BYTES = 256 << 20  # read and not yet written; the pieces that wait for a thread come on top: 64 MiB
 
 
@@ -77,14 +79,11 @@ def transfer(
         StorageError: and its kinds, from the storage.
         OSError: a file cannot be written.
     """
-    owners, items = [], []
-    for number, each in enumerate(files):
-        size_bytes = each.source_object.size_bytes
-        for begin in range(each.part.offset, size_bytes, PIECE_BYTES):
-            owners.append(number)
-            items.append(Item(number, begin, min(begin + PIECE_BYTES, size_bytes)))
+    items = cut([(each.part.offset, each.source_object.size_bytes) for each in files])
     objects = [each.source_object for each in files]
-    own = replace(settings, memory_limit_bytes=min(settings.memory_limit_bytes, AHEAD_BYTES))
+    most_bytes = min(settings.memory_limit_bytes, AHEAD_BYTES)
+    ahead = Ahead(most_bytes, time.monotonic())
+    own = replace(settings, memory_limit_bytes=most_bytes, first_memory_limit_bytes=ahead.bytes)
     with Writers(files) as writers:
         for number, each in enumerate(files):
             if each.part.offset == each.source_object.size_bytes:  # empty, or only its end was not seen
@@ -95,21 +94,21 @@ def transfer(
                 objects, plan, own, in_item_order=True, on_progress=on_progress, on_wait=on_wait, items="pieces"
             )
             with closing(session):
-                _write(session, writers, files, owners, items)
+                _write(session, writers, files, items, ahead)
         writers.finish()
     _check_unchanged(files, store)
 
 
-def _write(
-    session: ReadSession, writers: Writers, files: Sequence[Incoming], owners: list[int], items: list[Item]
-) -> None:
+def _write(session: ReadSession, writers: Writers, files: Sequence[Incoming], items: list[Item], ahead: Ahead) -> None:
     while arrived := session.next_items():
         for item in arrived:
-            number = owners[item]
+            number, _, end, *_ = items[item]
             memory = session.take(item)
             assert memory is not None
+            if ahead.count(len(memoryview(memory)), time.monotonic()):
+                session.set_memory_limit(ahead.bytes)
             writers.put(number, memoryview(memory))
-            if items[item].end == files[number].source_object.size_bytes:
+            if end == files[number].source_object.size_bytes:
                 writers.put(number, None)
 
 

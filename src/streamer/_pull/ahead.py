@@ -1,0 +1,47 @@
+"""How far a pull reads ahead: about what arrives in a second, so that a pull that is stopped loses little more. Pure.
+
+A pull begins with little under way. What arrives sooner than in a second lets more be under way, eight times as much at
+once; a fast line has all that it can use after three or four answers.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FIRST_BYTES", "Ahead"]
+
+FIRST_BYTES = 256 << 10  # a line of 64 kB/s, stopped every five seconds, still brings as much
+GROWTH = 8  # not more: the first bytes may come from a buffer, faster than the line
+AHEAD_S = 1.0
+
+
+class Ahead:
+    """Measures how fast bytes arrive.
+
+    Args:
+        most_bytes: The most to have under way.
+        now: Time in seconds at which reading begins.
+
+    Attributes:
+        bytes: To have under way now.
+    """
+
+    def __init__(self, most_bytes: int, now: float) -> None:
+        self._most_bytes = most_bytes
+        self._least_bytes = self.bytes = min(FIRST_BYTES, most_bytes)
+        self._arrived_bytes, self._since = 0, now
+
+    def count(self, size_bytes: int, now: float) -> bool:
+        """Count bytes that arrived; True when `bytes` is another number from here on.
+
+        Example:
+            >>> ahead = Ahead(1 << 30, 0.0)
+            >>> ahead.count(FIRST_BYTES, 0.25), ahead.bytes == 4 * FIRST_BYTES
+            (True, True)
+        """
+        self._arrived_bytes += size_bytes
+        if self._arrived_bytes < self.bytes:  # what was under way is not all there
+            return False
+        in_a_second = self._arrived_bytes * AHEAD_S / max(now - self._since, 1e-6)
+        before, most_bytes = self.bytes, min(self.bytes * GROWTH, self._most_bytes)
+        self.bytes = int(max(self._least_bytes, min(in_a_second, most_bytes)))
+        self._arrived_bytes, self._since = 0, now
+        return self.bytes != before
