@@ -65,7 +65,7 @@ def test_a_shard_that_is_missing_or_cut_is_told_as_by_a_load(
 def test_a_shard_of_the_index_that_is_missing_is_told(model: Path) -> None:
     (model / SHARDS[1]).unlink()
     code, told = checked(model, None, "--json")
-    assert (code, json.loads(told)["error"]) == (66, "ObjectNotFoundError")
+    assert (code, json.loads(told)["error"]) == (65, "MissingShardError")
 
 
 def test_a_manifest_is_compared_with_the_headers(model: Path) -> None:

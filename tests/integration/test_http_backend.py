@@ -93,7 +93,7 @@ def test_a_folder_that_is_not_shown_and_has_no_usual_names_is_refused(http_serve
     folder = http_server.root / "unusual"
     folder.mkdir(exist_ok=True)
     shutil.copy(next(checkpoint.glob("*.safetensors")), folder / "weights.safetensors")
-    with pytest.raises(streamer.AccessDeniedError, match="name the file, or the index"):
+    with pytest.raises(streamer.AccessDeniedError, match="name a file or an index"):
         streamer.load(f"{http_server.http_url}/unlisted/unusual")
 
 

@@ -144,14 +144,13 @@ def _reads_small_files() -> bool:
     read = imported("accelerate.utils.modeling").load_state_dict
     for device_map in ({"": "cpu"}, None):
         with ExitStack() as stack:
-            location, _ = stack.enter_context(small_checkpoint())
+            location, expected = stack.enter_context(small_checkpoint())
             weights = _private_weights(location, stack)
             stack.enter_context(routed(weights.path, _readers(weights)))
-            for shard in weights.shards:
-                ours, theirs = (
-                    read(os.path.join(folder, shard), device_map) for folder in (weights.path, location.uri)
-                )
-                if not is_equal(ours, theirs):
+            for folder in (weights.path, location.uri):
+                paths = [os.path.join(folder, shard) for shard in weights.shards]
+                state = {name: tensor for path in paths for name, tensor in read(path, device_map).items()}
+                if not is_equal(state, expected):
                     return False
     return True
 

@@ -86,14 +86,14 @@ def _loads_a_small_model(package: str) -> bool:
             super().__init__()
             self.layer = torch.nn.Linear(3, 2)
 
-    with small_checkpoint("diffusion_pytorch_model") as (location, _), without_progress_bars(package):
+    with small_checkpoint("diffusion_pytorch_model") as (location, expected), without_progress_bars(package):
         SmallModel().save_config(location.uri)
         with (
             closing(ModelFolder(location, naming=DIFFUSERS)) as folder,
             routed(folder.path, dict.fromkeys(_readers(package), folder.loaded)),
         ):
             ours, theirs = (SmallModel.from_pretrained(path) for path in (folder.path, location.uri))
-            return is_equal(ours.state_dict(), theirs.state_dict())
+            return is_equal(ours.state_dict(), expected) and is_equal(theirs.state_dict(), expected)
 
 
 def _loads_a_small_file(package: str) -> bool:
@@ -101,7 +101,7 @@ def _loads_a_small_file(package: str) -> bool:
     read = imported(f"{package}.loaders.single_file_utils").load_single_file_checkpoint
     ours: dict[str, Any] = {}
     theirs: dict[str, Any] = {}
-    with small_checkpoint() as (location, _):
+    with small_checkpoint() as (location, expected):
         for shard in (each for each in os.listdir(location.uri) if each.endswith(".safetensors")):
             with (
                 closing(SingleFile(location.inside(shard))) as file,
@@ -109,4 +109,4 @@ def _loads_a_small_file(package: str) -> bool:
             ):
                 ours.update(read(file.file_path))
                 theirs.update(read(os.path.join(location.uri, shard)))
-    return is_equal(ours, theirs)
+    return is_equal(ours, expected) and is_equal(theirs, expected)

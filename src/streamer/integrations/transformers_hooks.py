@@ -56,7 +56,7 @@ def _loads_a_small_model(package: str) -> bool:
             self.layer = torch.nn.Linear(3, 2)
             self.post_init()
 
-    with small_checkpoint() as (location, _), without_progress_bars(package):
+    with small_checkpoint() as (location, expected), without_progress_bars(package):
         SmallConfig().save_pretrained(location.uri)
         with (
             closing(ModelFolder(location)) as folder,
@@ -65,4 +65,4 @@ def _loads_a_small_model(package: str) -> bool:
             ours, theirs = (
                 SmallModel.from_pretrained(path, dtype=torch.float32) for path in (folder.path, location.uri)
             )
-            return is_equal(ours.state_dict(), theirs.state_dict())
+            return is_equal(ours.state_dict(), expected) and is_equal(theirs.state_dict(), expected)
