@@ -17,7 +17,7 @@ from streamer.backends.azure import client as azure_client
 pytestmark = pytest.mark.server
 
 TIGHT = streamer.Options(block_bytes=64 << 10, memory_limit_bytes=1 << 20, http_reactors=1, http_in_flight=1)
-SHORT_S = 2
+SHORT_S = 4  # of a busy machine, a request may take two
 
 
 @pytest.fixture(autouse=True)
