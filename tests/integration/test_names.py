@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 import zlib
 
 import numpy
@@ -117,10 +118,13 @@ def read_twice(tmp_path, server, **options):
 
 
 def test_the_requests_of_one_loop_are_spread_over_the_addresses_of_a_name(tmp_path):
+    def answer_slowly(request, answer):  # otherwise one connection may take all before the next one is open
+        time.sleep(0.05)
+
     with (
         NameServer({}),
-        ScriptedServer(DATA) as first,
-        ScriptedServer(DATA, address=("127.0.0.2", first.port)) as second,
+        ScriptedServer(DATA, answer_slowly) as first,
+        ScriptedServer(DATA, answer_slowly, address=("127.0.0.2", first.port)) as second,
     ):
         read_twice(tmp_path, first)
         assert min(len(first.requests), len(second.requests)) >= 5
