@@ -138,6 +138,8 @@ TEST_CASE("the connections of a load are those of the next from that server, unt
   add_object(plan, 0, data[0].size());
   const auto load = [&] {
     SessionOptions options = options_with();
+    options.http_reactors =
+        1;  // of two, one may find nothing to do in a load, and connect in the next
     options.http_in_flight = 3;
     Session session(options);
     session.add_http(target_of(server), data[0].size(), "", "ETag", false);
@@ -145,7 +147,7 @@ TEST_CASE("the connections of a load are those of the next from that server, unt
   };
   load();
   const int connections = server.connections();
-  CHECK(connections > 0);
+  CHECK(connections == 3);
   load();
   load();
   CHECK(server.connections() == connections);
