@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from streamer import _native
+from streamer.core.outages.received import note_bytes
 from streamer.core.store.sources import HttpSource
 from streamer.core.store.trust import default_ca_file
 
@@ -25,7 +26,13 @@ class Answer(NamedTuple):
 
 
 def ask(
-    source: HttpSource, *, is_head: bool, most_bytes: int, connect_timeout_s: float, timeout_s: float
+    source: HttpSource,
+    *,
+    is_head: bool = False,
+    most_bytes: int,
+    may_be_cut: bool = False,
+    connect_timeout_s: float,
+    timeout_s: float,
 ) -> Answer | None:
     """Send one request, once, and follow no redirect.
 
@@ -33,6 +40,7 @@ def ask(
         source: URL, headers, certificates and proxy.
         is_head: Whether to send a HEAD, whose answer has no body, or a GET.
         most_bytes: Largest body.
+        may_be_cut: Whether a longer body is cut there; otherwise there is no answer.
         connect_timeout_s: For the connection, with the handshake of TLS.
         timeout_s: For all of it.
 
@@ -48,10 +56,16 @@ def ask(
         renew_at_s=0.0,
     )
     answer = _native.ask(
-        target, is_head=is_head, most_bytes=most_bytes, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s
+        target,
+        is_head=is_head,
+        most_bytes=most_bytes,
+        may_be_cut=may_be_cut,
+        connect_timeout_s=connect_timeout_s,
+        timeout_s=timeout_s,
     )
     if answer is None:
         return None
     status, lines, body = answer
+    note_bytes(len(body))
     fields = (line.partition(":") for line in lines)
     return Answer(status, {name.strip().lower(): value.strip() for name, colon, value in fields if colon}, body)

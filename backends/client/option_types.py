@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank
+
+if TYPE_CHECKING:
+    import aiohttp
 
 __all__ = [
     "ANY_NAME",
@@ -94,7 +95,11 @@ def timeout_of(value: Any, name: str) -> aiohttp.ClientTimeout | None:
     Raises:
         OptionError: it is neither.
     """
-    if value is None or isinstance(value, aiohttp.ClientTimeout):
+    if value is None:
+        return None
+    import aiohttp  # noqa: PLC0415  its import takes longer than a small load, and few set a time-out
+
+    if isinstance(value, aiohttp.ClientTimeout):
         return value
     try:
         return aiohttp.ClientTimeout(total=float(value))

@@ -21,7 +21,7 @@ from streamer.backends.metadata_servers import is_metadata_host
 from streamer.core.errors import RedirectError
 from streamer.core.secrets.urls import hidden_uri
 
-__all__ = ["MAX_REDIRECTS", "REDIRECTS", "Hop", "next_hop", "origin_of", "quoted"]
+__all__ = ["MAX_REDIRECTS", "REDIRECTS", "Hop", "next_hop", "origin_of", "quoted", "too_many_redirects"]
 
 MAX_REDIRECTS = 5  # a load balancer, a login, a mirror and a CDN need four
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -77,6 +77,15 @@ def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = F
     if not may_be_local:
         _refuse_local(before[1], after[1], uri)
     return Hop(_without_user(url), hop.headers if before == after else _of_any_server(hop.headers))
+
+
+def too_many_redirects(uri: str) -> RedirectError:
+    """Return the error for one redirect more than `MAX_REDIRECTS`."""
+    return RedirectError(
+        f"The server redirects more than {MAX_REDIRECTS} times",
+        uri=uri,
+        hint="It may be a login without cookies: send a token (headers), or name the object's own URL",
+    )
 
 
 def _of_any_server(headers: Mapping[str, str]) -> dict[str, str]:

@@ -122,7 +122,7 @@ def _may_hold_secrets(url: str, options: Mapping[str, Any]) -> bool:
 async def _check_redirect(
     rules: GuardedSessions, _session: Any, _context: Any, redirect: aiohttp.TraceRequestRedirectParams
 ) -> None:
-    before, location = hidden_uri(str(redirect.url)), hidden_uri(redirect.response.headers.get("Location"))
+    before, location = hidden_uri(str(redirect.url)), hidden_uri(redirect.response.headers.get("Location", ""))
     del redirect  # its text shows the headers, and a traceback shows the local names of its frames
     after = next_hop(Hop(before), location, redact(before), may_be_local=rules.may_be_local)
     if not rules.may_leave and origin_of(before) != origin_of(after.url):

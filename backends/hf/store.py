@@ -171,7 +171,7 @@ class HfStore:
             raise ChangedError(f"The Hub sends a file of {sizes}", uri=info.uri, hint="Load again")
         return source_of_probe(
             probe,
-            self._hub.client,
+            lambda: self._hub.client,
             self._hub.start(self._commit(), self._inner(info.path)),
             info,
             partial(self._refreshed, info),

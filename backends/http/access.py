@@ -1,8 +1,6 @@
 """Turns the options of fsspec's HTTP file system into plain headers, CA file and proxy for the engine.
 
-Guarantees: the user's options are copied, never changed; an option that the engine does not support is reported, so
-that the objects are read through fsspec instead. Refuses unverified TLS, headers that would break reading by ranges,
-and line ends in headers.
+Refuses headers that would break reading by ranges, and line ends in headers.
 """
 
 from __future__ import annotations
@@ -11,33 +9,24 @@ import netrc
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
-
-import aiohttp
-from fsspec.implementations.http import HTTPFileSystem
 
 from streamer.backends.client.logins import basic_authorization, login_of
 from streamer.backends.client.option_types import timeout_of
 from streamer.backends.client.proxy import named_proxy
-from streamer.backends.client.tls_options import check_tls_is_verified
-from streamer.backends.fsspec.options import configured_options
 from streamer.backends.http.header_faults import fault_of
-from streamer.backends.http.option_kinds import check_options
-from streamer.backends.option_names import OF_FSSPEC
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank, variable
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.trust import trust_in
 
-__all__ = ["Access", "access_of", "fsspec_option", "merged_options"]
+if TYPE_CHECKING:
+    import aiohttp
 
-# They matter only to fsspec's own reading, caching and listing.
-_IRRELEVANT = OF_FSSPEC | {"block_size", "cache_options", "cache_type", "same_scheme", "simple_links", "size_policy"}
-_OF_REQUESTS = frozenset({"auth", "cookies", "headers", "proxy", "proxy_auth", "ssl", "timeout"})
-_OWN = _OF_REQUESTS | {"client_kwargs", "encoded", "local_redirects", "verify"}
-_OF_CLIENT = _OF_REQUESTS - {"ssl"} | {"raise_for_status", "trust_env"}
+__all__ = ["Access", "access_of"]
+
 _CONDITIONS = frozenset({"if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"})
 _FORBIDDEN = _CONDITIONS | {"host", "range"}
 
@@ -61,28 +50,6 @@ class Access:
     timeout: aiohttp.ClientTimeout | None = None
     is_encoded: bool = False
     may_redirect_to_local: bool = False
-
-
-def merged_options(storage_options: Mapping[str, Any]) -> SecretOptions:
-    """Merge fsspec's configuration into the arguments of `HTTPFileSystem`.
-
-    Raises:
-        OptionError: an unknown option, a value of the wrong type, TLS that would not be verified, or an
-            ``asynchronous`` instance.
-    """
-    options = configured_options(HTTPFileSystem, storage_options)
-    check_options(options, _OWN, _IRRELEVANT)
-    check_tls_is_verified(options)
-    return options
-
-
-def fsspec_option(options: Mapping[str, Any]) -> str | None:
-    """Return the name of an option that only fsspec's own client supports, or None."""
-    for name, value in options.items():
-        if name not in _OWN | _IRRELEVANT or (name == "ssl" and value not in (None, True)):
-            return name
-    client = options.get("client_kwargs") or {}
-    return next((f"client_kwargs[{name!r}]" for name in client if name not in _OF_CLIENT and client[name]), None)
 
 
 def access_of(url: str, options: Mapping[str, Any]) -> Access:

@@ -22,11 +22,11 @@ from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pa
 from streamer.backends.client.ending_sockets import options_of_connector
 from streamer.backends.client.error_requests import remove_request
 from streamer.backends.client.proxy import environment_proxy
-from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
+from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop, too_many_redirects
 from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.http.access import Access
 from streamer.backends.http.errors import raise_connection_error, refusal
-from streamer.core.errors import RedirectError, StorageError, StreamerError
+from streamer.core.errors import StorageError, StreamerError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.urls import hidden_uri
@@ -157,15 +157,11 @@ class HttpClient:
             response = await self._send(hop, extra, timeout)
             if response.status not in REDIRECTS:
                 return OpenResponse(response, hop)
-            location = hidden_uri(response.headers.get("Location"))
+            location = hidden_uri(response.headers.get("Location", ""))
             await _finish(response)
             del response  # its text shows the URL, and a traceback shows the values of local names
             hop = next_hop(hop, location, uri, may_be_local=self._access.may_redirect_to_local)
-        raise RedirectError(
-            f"The server redirects more than {MAX_REDIRECTS} times",
-            uri=uri,
-            hint="It may be a login without cookies: send a token (headers), or name the object's own URL",
-        )
+        raise too_many_redirects(uri)
 
     async def _send(self, hop: Hop, extra: Mapping[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         session: aiohttp.ClientSession = await self._fs.set_session()

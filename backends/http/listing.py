@@ -8,45 +8,20 @@ HTML to Python's parser.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from urllib.parse import unquote, urljoin, urlsplit
 
-import aiohttp
-
-from streamer.backends.client.bounded_answers import body_of
-from streamer.backends.client.redirects import Hop, origin_of, quoted
-from streamer.backends.http.client import HttpClient
-from streamer.backends.http.errors import raise_connection_error
+from streamer.backends.client.redirects import origin_of, quoted
 from streamer.core.errors import StorageError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.limits import Limits, ListingCount
 
-__all__ = ["list_folder", "may_be_shard", "names_in"]
+__all__ = ["MAX_PAGE_BYTES", "NAME_THE_INDEX", "PAGES", "is_whole", "may_be_shard", "names_in"]
 
 MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
-_NAME_THE_INDEX = "Name the file, or the index …/model.safetensors.index.json"
-_PAGES = ("text/html", "application/xhtml+xml", "")  # some servers send no type
-
-
-def list_folder(client: HttpClient, folder: Hop, uri: str, limits: Limits, *, has_folders: bool = False) -> list[str]:
-    """Return the quoted names of the files in a folder, from its index page; empty where the answer is no page.
-
-    Args:
-        client: Sends the request.
-        folder: URL of the folder with a slash at the end, and the headers for its host.
-        uri: The URL for messages, without secrets.
-        limits: Bounds of the listing.
-        has_folders: As for `names_in`.
-
-    Raises:
-        StorageError: the server or the network failed, or the page is too large.
-    """
-    page, url = client.run(_page, client, folder, uri)  # parsed on this thread: all requests share the loop
-    try:
-        return names_in(page.decode(errors="replace"), url, limits, has_folders=has_folders)
-    except StorageError as error:
-        error.uri = uri
-        raise
+NAME_THE_INDEX = "Name the file, or the index …/model.safetensors.index.json"
+PAGES = ("text/html", "application/xhtml+xml", "")  # some servers send no type
 
 
 def names_in(page: str, url: str, limits: Limits, *, has_folders: bool = False) -> list[str]:
@@ -87,33 +62,15 @@ def may_be_shard(name: str) -> bool:
     return is_of_checkpoint(unquote(name))
 
 
-async def _page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
-    answer = await client.open(folder, uri, {})
-    content_type = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    try:
-        page = await body_of(answer.response, MAX_PAGE_BYTES) if content_type in _PAGES else b""
-    except StorageError:
-        if not content_type:  # not a page
-            return b"", answer.hop.url
-        raise StorageError("The index page of the folder has no end", uri=uri, hint=_NAME_THE_INDEX) from None
-    except Exception as error:
-        raise_connection_error(error, uri)
-    finally:
-        answer.response.close()
-    if not content_type and page.lstrip()[:1] != b"<":
-        return b"", answer.hop.url
-    if _may_be_cut(answer.response, page):
-        what = "The index page of the folder may be cut: neither a length nor </html> tells where it ends"
-        raise StorageError(what, uri=uri, hint=_NAME_THE_INDEX)
-    return page, answer.hop.url
+def is_whole(headers: Mapping[str, str], page: bytes) -> bool:
+    """Say whether a page has its end: one that ended with its connection may have been cut, unless it says ``</html>``.
 
-
-def _may_be_cut(response: aiohttp.ClientResponse, page: bytes) -> bool:
-    """Say whether a page ended with its connection, which may have broken off, and not with its own end."""
-    is_framed = (
-        response.content_length is not None or "chunked" in response.headers.get("Transfer-Encoding", "").lower()
-    )
-    return bool(page) and not is_framed and b"</html>" not in page.lower()
+    Args:
+        headers: Those of its answer, by names in lower case or in a mapping that does not tell cases apart.
+        page: The page, as much of it as has come.
+    """
+    is_framed = "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
+    return is_framed or not page or b"</html>" in page.lower()
 
 
 class _Links(HTMLParser):

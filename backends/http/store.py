@@ -7,21 +7,21 @@ read in one stream, and with options that only fsspec supports through fsspec; t
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from streamer.backends.client.redirects import Hop, origin_of, quoted
-from streamer.backends.http.access import access_of, fsspec_option, merged_options
+from streamer.backends.fsspec_settings import are_configured
+from streamer.backends.http.access import access_of
 from streamer.backends.http.azure import is_for_azure, open_azure
-from streamer.backends.http.client import HttpClient
-from streamer.backends.http.fallback import open_through_fsspec
-from streamer.backends.http.listing import list_folder, may_be_shard
-from streamer.backends.http.probe import Probe, expiry_of, probe_object
-from streamer.backends.http.stream import OneStream
+from streamer.backends.http.listing import may_be_shard, names_in
+from streamer.backends.http.probe import Probe, expiry_of
+from streamer.backends.http.quick_lookups import QuickLookups
 from streamer.core.errors import (
     ChangedError,
     ObjectNotFoundError,
@@ -31,15 +31,24 @@ from streamer.core.errors import (
 )
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import is_transient
+from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.store.glances import folders_among
+from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
 
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
 
+if TYPE_CHECKING:
+    from streamer.backends.http.client import HttpClient
+    from streamer.backends.http.lookups import Lookups
+
 DEFAULT_LIMITS = Limits()
 PROBES_AT_A_TIME = 16  # as many as sources are requested at once
 _IN_PATHS = "!$%&'()*+,/:;=@[]~"  # a `?` or `#` in the name of a shard is quoted
+
+if find_spec("aiohttp") is None:  # to be found out now, rather than at the first request that needs it
+    raise ModuleNotFoundError("No module named 'aiohttp'", name="aiohttp")
 
 
 @hookimpl
@@ -55,9 +64,22 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     _split(uri)  # refuses what is no URL
     if is_for_azure(uri, storage_options):
         return open_azure(uri, storage_options, limits)
+    if _needs_only_headers(storage_options):
+        return HttpStore(uri, SecretOptions(storage_options), limits)
+    from streamer.backends.http.options import fsspec_option, merged_options  # noqa: PLC0415  they import aiohttp
+
     options = merged_options(storage_options)
     reason = fsspec_option(options)
-    return HttpStore(uri, options, limits) if reason is None else open_through_fsspec(uri, options, reason)
+    if reason is None:
+        return HttpStore(uri, options, limits)
+    from streamer.backends.http.fallback import open_through_fsspec  # noqa: PLC0415
+
+    return open_through_fsspec(uri, options, reason)
+
+
+def _needs_only_headers(storage_options: Mapping[str, Any]) -> bool:
+    """Say whether there is nothing to check, and nothing that only aiohttp or fsspec know."""
+    return set(storage_options) <= {"headers"} and not are_configured("http", "https")
 
 
 @hookimpl
@@ -88,7 +110,8 @@ class HttpStore:
         self.server = self._host = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2]}"
         self._access = access_of(uri, options)
         self._query = parts.query
-        self._client = HttpClient(self._access, limits=limits)
+        self._quick = None if self._access.timeout else QuickLookups(self._access, limits)
+        self._made: Lookups | None = None  # by the first that needs it, under the guard
         self._probes: dict[str, Probe] = {}
         self._guard = threading.Lock()
         self.root = (self._host + parts.path).rstrip("/")
@@ -102,7 +125,7 @@ class HttpStore:
             RedirectError: it redirects to where credentials or privacy would be lost.
             StorageError: any other error of the server, the network or TLS.
         """
-        return self._info_of(path, self._client.run(probe_object, self._client, self._start(path), self._uri(path)))
+        return self._info_of(path, self._probe(path))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the files that the folder's index page links to, and probe those that may be shards.
@@ -115,23 +138,22 @@ class HttpStore:
         """
         folder = prefix.rstrip("/")
         try:
-            names = list_folder(self._client, self._start(f"{folder}/"), self._uri(folder), self._limits)
-            return self._client.run(self._infos, [f"{folder}/{name}" for name in names])
+            paths = [f"{folder}/{name}" for name in self._names(folder)]
         except ObjectNotFoundError:
             return []
+        others = [ObjectInfo(path, self._uri(path), size_bytes=None) for path in paths if not may_be_shard(path)]
+        shards = [path for path in paths if may_be_shard(path)]
+        found = in_parallel(self._listed, shards, role="info", most=PROBES_AT_A_TIME)
+        return sorted([*others, *chain.from_iterable(found)], key=lambda info: info.path)
 
     def glance(self, prefix: str) -> list[str]:
         """Name the files and folders to which the folder's index page links."""
-        folder = prefix.rstrip("/")
-        names = list_folder(self._client, self._start(f"{folder}/"), self._uri(folder), self._limits, has_folders=True)
-        return [unquote(name) for name in names]
+        return [unquote(name) for name in self._names(prefix.rstrip("/"), has_folders=True)]
 
     def folders(self, prefix: str) -> list[str]:
         """Name the sub-folders to which the folder's index page links, quoted as there; raises as `find`."""
-        folder = prefix.rstrip("/")
-        url, uri = self._start(f"{folder}/"), self._uri(folder)
         try:
-            return folders_among(list_folder(self._client, url, uri, self._limits, has_folders=True))
+            return folders_among(self._names(prefix.rstrip("/"), has_folders=True))
         except ObjectNotFoundError:
             return []
 
@@ -148,33 +170,46 @@ class HttpStore:
             probe = self._probe_again(info)
         refresh = partial(self._refreshed, info)
         ca_file, proxy = self._access.ca_file, self._access.proxy
-        return source_of_probe(probe, self._client, self._start(info.path), info, refresh, ca_file=ca_file, proxy=proxy)
+        start = self._start(info.path)
+        return source_of_probe(probe, lambda: self._full().client, start, info, refresh, ca_file=ca_file, proxy=proxy)
 
     def close(self) -> None:
         """Do nothing: the session is shared, and the sources still need it."""
 
-    async def _infos(self, paths: list[str]) -> list[ObjectInfo]:
-        rest, infos = iter(paths), []
+    def _probe(self, path: str) -> Probe:
+        start, uri = self._start(path), self._uri(path)
+        probe = None if self._quick is None else self._quick.probe(start, uri)
+        return probe or self._full().probe(start, uri)
 
-        async def probe_in_turn() -> None:
-            for path in rest:  # tasks share it, so that a page of many links does not make a task for each
-                try:
-                    if not may_be_shard(path):
-                        infos.append(ObjectInfo(path, self._uri(path), size_bytes=None))
-                        continue
-                    probe = await probe_object(self._client, self._start(path), self._uri(path))
-                    infos.append(self._info_of(path, probe))
-                except ObjectNotFoundError:
-                    pass  # a link to a sub-folder without its slash, or to what is gone
-                except StorageError as error:
-                    if is_transient(error):
-                        for _ in rest:  # the other answers are not needed
-                            pass
-                        raise  # the caller retries: the file exists, but its size is not known
-                    infos.append(ObjectInfo(path, self._uri(path), size_bytes=None))
+    def _names(self, folder: str, *, has_folders: bool = False) -> list[str]:
+        """Return the quoted names to which a folder's index page links."""
+        start, uri = self._start(f"{folder}/"), self._uri(folder)
+        found = None if self._quick is None else self._quick.page(start, uri)
+        page, url = found or self._full().page(start, uri)
+        try:
+            return names_in(page.decode(errors="replace"), url, self._limits, has_folders=has_folders)
+        except StorageError as error:
+            error.uri = uri
+            raise
 
-        await asyncio.gather(*(probe_in_turn() for _ in range(PROBES_AT_A_TIME)))
-        return sorted(infos, key=lambda info: info.path)
+    def _listed(self, path: str) -> list[ObjectInfo]:
+        """Describe a file that is linked; nothing if it is gone, or a sub-folder that is linked without its slash."""
+        try:
+            return [self.info(path)]
+        except ObjectNotFoundError:
+            return []
+        except StorageError as error:
+            if is_transient(error):
+                raise  # the caller retries: the file exists, but its size is not known
+            return [ObjectInfo(path, self._uri(path), size_bytes=None)]
+
+    def _full(self) -> Lookups:
+        from streamer.backends.http.lookups import Lookups  # noqa: PLC0415  it imports aiohttp
+
+        with self._guard:
+            if self._made is None:
+                self._made = Lookups(self._access, self._limits)
+            return self._made
 
     def _info_of(self, path: str, probe: Probe) -> ObjectInfo:
         with self._guard:
@@ -182,7 +217,7 @@ class HttpStore:
         return ObjectInfo(path, self._uri(path), probe.size_bytes, probe.version)
 
     def _probe_again(self, info: ObjectInfo) -> Probe:
-        probe = self._client.run(probe_object, self._client, self._start(info.path), info.uri)
+        probe = self._probe(info.path)
         if not _is_same(probe, info):
             raise ChangedError("The file was replaced since it was found", uri=info.uri, hint="Load again")
         return probe
@@ -207,7 +242,7 @@ class HttpStore:
 
 def source_of_probe(
     probe: Probe,
-    client: HttpClient,
+    client: Callable[[], HttpClient],
     start: Hop,
     info: ObjectInfo,
     refresh: Any,
@@ -220,7 +255,7 @@ def source_of_probe(
 
     Args:
         probe: The probe.
-        client: Reads an object without ranges.
+        client: Returns what reads an object without ranges.
         start: The object's URL before redirects, and the headers for its host.
         info: The object.
         refresh: As for `HttpSource`.
@@ -231,7 +266,9 @@ def source_of_probe(
     if not probe.has_ranges:
         scheme, host, port = origin_of(probe.hop.url)
         remark = f"{scheme}://{host}:{port} does not honour byte ranges: read in one stream"
-        return PythonSource(OneStream(client, start, info, probe).read_into, remark=remark)
+        from streamer.backends.http.stream import OneStream  # noqa: PLC0415  it imports aiohttp
+
+        return PythonSource(OneStream(client(), start, info, probe).read_into, remark=remark)
     is_redirected = probe.hop.url != start.url
     return HttpSource(
         url=probe.hop.url,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from configparser import Error, RawConfigParser
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.s3.ca_files import ca_file_of
 
 __all__ = ["PlainLogin", "StaticKeys", "plain_login"]
@@ -159,11 +159,7 @@ def _is_configured_otherwise(environment: Mapping[str, str]) -> bool:
         # Whether a proxy counts is not the same for libcurl and for Python: HTTP_PROXY, networks in NO_PROXY.
         if name.lower() in _PROXIES:
             return True
-    if "fsspec" not in sys.modules and not os.path.isdir(os.path.expanduser("~/.config/fsspec")):
-        return False
-    from fsspec.config import conf  # noqa: PLC0415 (takes 6 ms)
-
-    return bool(conf.get("s3") or conf.get("s3a"))
+    return are_configured("s3", "s3a", variables=environment)
 
 
 def _sections_of_profile(environment: Mapping[str, str]) -> list[Mapping[str, str]] | None:

@@ -2,6 +2,7 @@
 
 #include <curl/curl.h>
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string_view>
@@ -22,6 +23,7 @@ constexpr std::size_t kMostHeaders = 200;  // libcurl bounds their bytes
 struct Receiver {
   ControlAnswer answer;
   std::size_t most_bytes = 0;
+  bool is_full = false;
 };
 
 // libcurl is C: nothing may be thrown through it. Anything but all bytes makes it give up.
@@ -40,11 +42,12 @@ std::size_t on_header(char* data, std::size_t size, std::size_t count, void* sel
 }
 
 std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self) noexcept {
-  auto& [answer, most_bytes] = *static_cast<Receiver*>(self);
-  if (size * count > most_bytes - answer.body.size()) return 0;
+  auto& [answer, most_bytes, is_full] = *static_cast<Receiver*>(self);
+  const std::size_t room = most_bytes - answer.body.size();
+  is_full = size * count > room;
   try {
-    answer.body.append(data, size * count);
-    return size * count;
+    answer.body.append(data, std::min(size * count, room));
+    return is_full ? 0 : size * count;
   } catch (...) {
     return 0;
   }
@@ -87,17 +90,17 @@ std::optional<ControlAnswer> ask(const ControlRequest& request,
   if (!easy) throw std::runtime_error("libcurl gives no handle");
   const CurlList headers = headers_of(RangeRequest{}, target, "");
   const CurlList addresses = addresses_of(target, Clock::now(), false);
-  Receiver receiver{{}, request.most_bytes};
+  Receiver receiver{{}, request.most_bytes, false};
   set_request(easy.get(), target, headers.get(), addresses.get(), request.connect_timeout_s, false);
   set_answer(easy.get(), request, receiver);
   if (curl_multi_add_handle(multi.get(), easy.get()) != CURLM_OK) return std::nullopt;
   const bool is_whole = run(multi.get(), is_interrupted);
   curl_multi_remove_handle(multi.get(), easy.get());
-  if (!is_whole) return std::nullopt;
+  if (!is_whole && !(request.may_be_cut && receiver.is_full)) return std::nullopt;
   long status = 0;
   curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
   receiver.answer.status = static_cast<int>(status);
-  KeptConnections::of_process().keep(std::move(multi), target.endpoint);
+  if (is_whole) KeptConnections::of_process().keep(std::move(multi), target.endpoint);
   return std::move(receiver.answer);
 }
 

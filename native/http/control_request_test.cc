@@ -60,6 +60,23 @@ TEST_CASE("an answer with more bytes than allowed is none") {
   CHECK_FALSE(ask(request, never));
 }
 
+TEST_CASE("a body that may be cut is, and its connection is not kept") {
+  const LoopbackServer server(kData);
+  ControlRequest request = request_to(server);
+  request.may_be_cut = true;
+  request.most_bytes = 1000;
+  for (int i = 0; i < 2; ++i) {
+    const auto answer = ask(request, never);
+    REQUIRE(answer);
+    CHECK(answer->status == 200);
+    CHECK(answer->body == kData.substr(0, 1000));
+  }
+  CHECK(server.connections() == 2);
+  request.most_bytes = kData.size();
+  REQUIRE(ask(request, never));
+  CHECK(KeptConnections::of_process().release() == 1);
+}
+
 TEST_CASE("an answer with an error status is an answer; a connection that is closed gives none") {
   const LoopbackServer server(kData, [](int number) {
     return number == 0 ? LoopbackFault::kUnavailable : LoopbackFault::kCutAtOnce;

@@ -9,7 +9,6 @@
 
 #include "http/demanded_pause.h"
 #include "http/request.h"
-#include "python/foreign_text.h"
 #include "python/interruptible.h"
 #include "python/registers.h"
 
@@ -18,16 +17,25 @@ namespace py = pybind11;
 namespace streamer {
 namespace {
 
+// As aiohttp reads one, so that a value which is not ASCII stays that.
+py::str header_of(const std::string& line) {
+  PyObject* text =
+      PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "surrogateescape");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
 py::object ask_for_python(const HttpTarget& target, bool is_head, std::size_t most_bytes,
-                          double connect_timeout_s, double timeout_s) {
+                          bool may_be_cut, double connect_timeout_s, double timeout_s) {
   start_libcurl();
-  const ControlRequest request{target, is_head, most_bytes, connect_timeout_s, timeout_s};
+  const ControlRequest request{target,     is_head,           most_bytes,
+                               may_be_cut, connect_timeout_s, timeout_s};
   const auto answer = call_interruptibly([&request](const std::function<bool()>& is_interrupted) {
     return ask(request, is_interrupted);
   });
   if (!answer) return py::none();
   py::list headers;
-  for (const std::string& line : answer->headers) headers.append(text_of(line));
+  for (const std::string& line : answer->headers) headers.append(header_of(line));
   return py::make_tuple(answer->status, headers, py::bytes(answer->body));
 }
 
@@ -35,7 +43,8 @@ py::object ask_for_python(const HttpTarget& target, bool is_head, std::size_t mo
 
 void register_control_request(py::module_& module) {
   module.def("ask", &ask_for_python, py::arg("target"), py::kw_only(), py::arg("is_head"),
-             py::arg("most_bytes"), py::arg("connect_timeout_s"), py::arg("timeout_s"),
+             py::arg("most_bytes"), py::arg("may_be_cut"), py::arg("connect_timeout_s"),
+             py::arg("timeout_s"),
              "Status, header lines and body of one answer, or None; see http/control_request.h.");
   module.def(
       "demanded_pause_s",

@@ -254,5 +254,11 @@ class ForeignRequest:
 
 def demanded_pause_s(status: int, *, retry_after: str, rate_limit: str, date: str, unix_now_s: float) -> float: ...
 def ask(
-    target: HttpTarget, *, is_head: bool, most_bytes: int, connect_timeout_s: float, timeout_s: float
+    target: HttpTarget,
+    *,
+    is_head: bool,
+    most_bytes: int,
+    may_be_cut: bool,
+    connect_timeout_s: float,
+    timeout_s: float,
 ) -> tuple[int, list[str], bytes] | None: ...

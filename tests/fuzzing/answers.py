@@ -26,7 +26,7 @@ from streamer.backends.hf.answers import commit_in, entries_in, files_in
 from streamer.backends.hf.next_page import next_page
 from streamer.backends.http import errors as http_errors
 from streamer.backends.http.listing import may_be_shard, names_in
-from streamer.backends.http.probe import _check_kind, _size, expiry_of, version_in
+from streamer.backends.http.probe import check_kind, expiry_of, size_of, version_in
 from streamer.backends.s3.answers import count_of_entries, objects_in
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.digests import digest_in_head
@@ -100,13 +100,13 @@ def s3_listing(data: bytes) -> None:
 def probe_header(data: bytes) -> None:
     """The header of a probe is refused, or tells a size that a file can have; a redirect stays with HTTP."""
     headers, _ = _parts(data)
-    told = {name.title(): value for name, value in headers.items()}
+    told = {name.lower(): value for name, value in headers.items()}
     for status in (200, 206):
-        _refuse_or_answer(lambda status=status: _check_size(_size(status, told, "https://x")[0]))
-    _refuse_or_answer(lambda: _check_kind(told, "/a.safetensors", "https://x"))
+        _refuse_or_answer(lambda status=status: _check_size(size_of(status, told, "https://x")[0]))
+    _refuse_or_answer(lambda: check_kind(told, "/a.safetensors", "https://x"))
     version, _ = version_in(told)
     assert version is None or version.isascii()
-    location = told.get("Location", "")
+    location = told.get("location", "")
     _refuse_or_answer(lambda: _check_hop(next_hop(Hop(FOLDER, {"secret": "x"}), location, "https://x")))
     expiry_of(f"https://x/?{location}")
     clock_offset_s(told.get("Date"), 0.0)

@@ -40,7 +40,7 @@ from streamer.backends.client import retry
 from streamer.backends.extras import EXTRAS
 from streamer.backends.fsspec.instances import close_idle
 from streamer.backends.hf import client as hf_client
-from streamer.backends.http import access as http_access
+from streamer.backends.http import options as http_options
 from streamer.backends.nfs.url import BOUNDS
 from streamer.plugins.loading import is_builtin
 from streamer.plugins.registry import enabled
@@ -573,7 +573,7 @@ OPTIONS = {
         "proxies",
         "retry_total",
     },
-    "HTTP": set(http_access._OWN),
+    "HTTP": set(http_options._OWN),
     "Hugging Face Hub": {"token", "endpoint", *hf_client._OF_HTTP},
 }
 

@@ -27,9 +27,9 @@ def test_a_signed_url_says_until_when_it_is_good(query, expected):
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
-        ({"ETag": '"a"', "Last-Modified": "then"}, ('"a"', "ETag")),
-        ({"ETag": 'W/"a"'}, ('W/"a"', "ETag")),
-        ({"ETag": "", "Last-Modified": "then"}, ("then", "Last-Modified")),
+        ({"etag": '"a"', "last-modified": "then"}, ('"a"', "ETag")),
+        ({"etag": 'W/"a"'}, ('W/"a"', "ETag")),
+        ({"etag": "", "last-modified": "then"}, ("then", "Last-Modified")),
         ({}, (None, "ETag")),
     ],
 )
