@@ -61,6 +61,7 @@ TEST_CASE("an answer with more bytes than allowed is none") {
 }
 
 TEST_CASE("a body that may be cut is, and its connection is not kept") {
+  KeptConnections::of_process().release();
   const LoopbackServer server(kData);
   ControlRequest request = request_to(server);
   request.may_be_cut = true;
