@@ -1,10 +1,11 @@
-"""Load one checkpoint from cold files with several processes at the same time, as the ranks of one machine do.
+"""Load one checkpoint with several processes at the same time, as the ranks of one machine do.
 
-    python benchmarks/bench_ranks.py [--ranks 4] [--rounds 3] [--bytes N] [--json FILE]
+    python benchmarks/bench_ranks.py [--places cold,warm,http] [--ranks 4] [--rounds 3] [--bytes N] [--json FILE]
 
-Guarantees: every rank keeps all tensors and checks them; files are dropped from the page cache before each round; the
-clock runs from the moment when all ranks have imported what they need, and touched memory, to the end of the last one.
-`disk` is what all of them together made the kernel read from the device.
+From files that are dropped from the page cache before each round, from the page cache, and over HTTP; there beside what
+a user may set by hand. Guarantees: every rank keeps all tensors and checks them; the clock runs from the moment when
+all ranks have imported what they need, and touched memory, to the end of the last one. `disk` is what all of them
+together made the kernel read from the device, `peak` the sum of their peaks over their tensors.
 """
 
 from __future__ import annotations
@@ -16,22 +17,39 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from bench_load import targets
 from checkpoint import expected_tensors, make_or_reuse
 from contestants import CONTESTANTS, Target, environment_for
-from measure import drop_from_page_cache, touch_and_free
+from measure import bring_into_page_cache, drop_from_page_cache, touch_and_free
+from nginx_origin import NginxOrigin
 from run_one import run
 
 HERE = Path(__file__).resolve().parent
-ROWS: dict[str, tuple[str, dict[str, str]]] = {  # name: the contestant, and what else its environment has
-    "streamer": ("streamer load", {}),
-    "streamer, direct_io=True": ("streamer load", {"STREAMER_DIRECT_IO": "1"}),
-    "streamer, direct_io=False": ("streamer load", {"STREAMER_DIRECT_IO": "0"}),
-    "Run:ai": ("runai default", {}),
-    "Run:ai sync_buffered": ("runai sync_buffered", {}),
-    "safetensors clone": ("safetensors clone", {}),
+Rows: TypeAlias = dict[str, tuple[str, dict[str, str]]]  # name: the contestant, and what else its environment has
+ROWS: dict[str, Rows] = {
+    "cold": {
+        "streamer": ("streamer load", {}),
+        "streamer, direct_io=True": ("streamer load", {"STREAMER_DIRECT_IO": "1"}),
+        "streamer, direct_io=False": ("streamer load", {"STREAMER_DIRECT_IO": "0"}),
+        "Run:ai": ("runai default", {}),
+        "Run:ai sync_buffered": ("runai sync_buffered", {}),
+        "safetensors clone": ("safetensors clone", {}),
+    },
+    "warm": {
+        "streamer": ("streamer load", {}),
+        "streamer, 1 file thread": ("streamer load", {"STREAMER_FILE_THREADS": "1"}),
+        "streamer, 2 file threads": ("streamer load", {"STREAMER_FILE_THREADS": "2"}),
+        "Run:ai sync_buffered": ("runai sync_buffered", {}),
+    },
+    "http": {
+        "streamer": ("streamer load", {}),
+        "streamer, 1 loop of 2": ("streamer load", {"STREAMER_HTTP_REACTORS": "1", "STREAMER_HTTP_IN_FLIGHT": "2"}),
+        "streamer, 1 loop of 4": ("streamer load", {"STREAMER_HTTP_REACTORS": "1", "STREAMER_HTTP_IN_FLIGHT": "4"}),
+    },
 }
 
 
@@ -43,21 +61,20 @@ def rank() -> None:
     touch_and_free(request["touch_bytes"], huge_pages=contestant.huge_pages)
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(run(contestant, Target(request["paths"]), 0)), flush=True)
+    print(json.dumps(run(contestant, Target(**request["target"]), 0)), flush=True)
 
 
-def measure(name: str, shards: list[Path], ranks: int) -> dict[str, Any]:
-    """Run one round: seconds until the last rank is done, and bytes from the disk."""
-    drop_from_page_cache(shards)
-    row, extra = ROWS[name]
-    target = Target([str(path) for path in shards])
+def measure(place: str, name: str, target: Target, shards: list[Path], ranks: int) -> dict[str, Any]:
+    """Run one round: seconds until the last rank is done, bytes from the disk, and memory beside the tensors."""
+    (drop_from_page_cache if place == "cold" else bring_into_page_cache)(shards)
+    row, extra = ROWS[place][name]
     environment = environment_for(CONTESTANTS[row], target) | extra
     command = [sys.executable, __file__, "--rank"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(ranks)]
     for process in processes:
         size_bytes = sum(path.stat().st_size for path in shards)
-        process.stdin.write(json.dumps({"row": row, "paths": target.paths, "touch_bytes": size_bytes}) + "\n")
+        process.stdin.write(json.dumps({"row": row, "target": vars(target), "touch_bytes": size_bytes}) + "\n")
         process.stdin.flush()
     assert {process.stdout.readline() for process in processes} == {"ready\n"}
     began = time.perf_counter()
@@ -70,11 +87,40 @@ def measure(name: str, shards: list[Path], ranks: int) -> dict[str, Any]:
     for process, answer in zip(processes, answers, strict=True):
         process.communicate()
         assert {key: answer[key] for key in expected} == expected, name
-    return {"seconds": seconds, "disk_bytes": sum(answer["disk_bytes"] for answer in answers)}
+    disk_bytes = sum(answer["disk_bytes"] for answer in answers)
+    peak_bytes = sum(answer["peak_rss_bytes"] - answer["bytes"] for answer in answers)
+    return {"seconds": seconds, "disk_bytes": disk_bytes, "peak_bytes": peak_bytes}
+
+
+def compare(
+    place: str, target: Target, shards: list[Path], arguments: argparse.Namespace
+) -> dict[str, list[dict[str, Any]]]:
+    """Run the rows of a place in turn, so many rounds."""
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in ROWS[place]}
+    for number in range(arguments.rounds):
+        for name in list(results)[:: -1 if number % 2 else 1]:
+            results[name].append(measure(place, name, target, shards, arguments.ranks))
+    return results
+
+
+def report(place: str, results: dict[str, list[dict[str, Any]]], shards: list[Path], ranks: int) -> None:
+    """Print the table of a place."""
+    size_gb = sum(path.stat().st_size for path in shards) / 1e9
+    print(f"{place}: {ranks} ranks, {size_gb:.2f} GB, {os.cpu_count()} cores")
+    print(f"{'':28}{'median s':>10}{'best':>8}{'max':>8}{'disk GB':>10}{'peak MB':>10}")
+    for name, rounds in results.items():
+        seconds = [each["seconds"] for each in rounds]
+        disk_gb, peak_mb = (
+            statistics.median(each[key] for each in rounds) / unit
+            for key, unit in (("disk_bytes", 1e9), ("peak_bytes", 1e6))
+        )
+        times = f"{statistics.median(seconds):10.2f}{min(seconds):8.2f}{max(seconds):8.2f}"
+        print(f"{name:28}{times}{disk_gb:10.2f}{peak_mb:10.0f}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--places", default=",".join(ROWS), help="comma-separated, of: " + ", ".join(ROWS))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bytes", type=int, default=2 << 30, help="size of the checkpoint (default 2 GiB)")
@@ -86,17 +132,11 @@ def main() -> None:
         return
     folder = HERE.parent / ".bench" / f"model-{arguments.bytes}"
     shards = make_or_reuse(folder.resolve(), arguments.bytes, 4)
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in ROWS}
-    for number in range(arguments.rounds):
-        for name in list(ROWS)[:: -1 if number % 2 else 1]:
-            results[name].append(measure(name, shards, arguments.ranks))
-    size_gb = sum(path.stat().st_size for path in shards) / 1e9
-    print(f"{arguments.ranks} ranks, {size_gb:.2f} GB, {os.cpu_count()} cores")
-    print(f"{'':28}{'median s':>10}{'best':>8}{'max':>8}{'disk GB':>10}")
-    for name, rounds in results.items():
-        seconds = [each["seconds"] for each in rounds]
-        disk = statistics.median(each["disk_bytes"] for each in rounds) / 1e9
-        print(f"{name:28}{statistics.median(seconds):10.2f}{min(seconds):8.2f}{max(seconds):8.2f}{disk:10.2f}")
+    results = {}
+    for place in arguments.places.split(","):
+        with NginxOrigin(folder.parent) if place == "http" else nullcontext() as origin:
+            results[place] = compare(place, targets(place, shards, origin), shards, arguments)
+        report(place, results[place], shards, arguments.ranks)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 
