@@ -1,7 +1,7 @@
 """What huggingface_hub reads from the environment, with blank variables as unset; it takes a blank one at its word.
 
 Guarantees: a blank ``HF_HOME`` or ``XDG_CACHE_HOME`` never turns the working directory into the user's cache, nor a
-file ``token`` there into the user's login. Where no variable is blank, huggingface_hub's own answers count.
+file ``token`` there into the user's login. If no variable is blank, huggingface_hub's own answers count.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 A server that starts makes one load, so the first one counts; the second shows what the first paid for memory, pinning
 and connections. Rows alternate, each run is a fresh process that has imported what it needs and opened the device, and
 every tensor of its last load is compared, after the clock, with what numpy finds in the files. `--fake LIBRARY` runs
-all of it against the fake driver of tests/gpu, where there is no GPU: it shows that the script works, and no speed.
+all of it against the fake driver of tests/gpu, if there is no GPU: it shows that the script works, and no speed.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def placed(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
     """
     if is_path_object(uri):
         own = _own_options(uri, storage_options, fs)
-        if own and "::" in text_of(uri):  # these options are of a form that fsspec takes from nobody else
+        if own and "::" in text_of(uri):  # a chain takes its options in another form, so its own file system is used
             return str(uri.path), None, uri.fs
         return text_of(uri), own or storage_options, fs
     if isinstance(uri, (str, bytes, os.PathLike)) or not isinstance(uri, Iterable):
@@ -113,7 +113,7 @@ def _hides_options(uri: Any) -> bool:
 
 
 def _own_options(uri: Any, storage_options: Any, fs: Any) -> Any:
-    """Return the options of a path object; None where it has none, or what is given beside it counts."""
+    """Return the options of a path object; None if it has none, or what is given beside it counts."""
     is_given = bool(storage_options) or fs is not None
     if not _has_options(uri):
         if is_given:

@@ -1,4 +1,4 @@
-"""Private folders for temporary files: the one place that makes them, and says what helps where none can be made."""
+"""Private folders for temporary files: the one place that makes them, and says what helps if none can be made."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def no_temporary_folder(error: OSError, folder: str | None = None) -> StorageErr
     """Say why temporary files cannot be written, and what helps.
 
     Args:
-        error: The system's, or Python's where it has found no folder.
+        error: The system's, or Python's if it has found no folder.
         folder: The folder that was written to, if there is one.
     """
     where = f" ({folder})" if folder else ""

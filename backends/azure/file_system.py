@@ -16,7 +16,7 @@ __all__ = ["AzureFileSystem"]
 
 
 class _Setting:
-    """An attribute that is None where it is set to a blank text."""
+    """An attribute that is None if it is set to a blank text."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

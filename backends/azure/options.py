@@ -65,7 +65,7 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
     named = {name: options.get(name) for name in ("account_name", "account_host")}
     _fill_account(options, url)
     if not _has_credentials(options, environment):
-        options["anon"] = url.is_https  # said also where it is False: older adlfs then asks without a login
+        options["anon"] = url.is_https  # passed also if it is False: older adlfs then asks without a login
     _fill_blanks(options)
     connection = _connection_string(options, url, environment)
     if connection is not None:

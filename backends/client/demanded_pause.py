@@ -20,7 +20,7 @@ def demanded_pause_s(status: int, headers: Mapping[str, str]) -> float:
 
     Args:
         status: Its status.
-        headers: Its headers, in any case, where a name may occur repeatedly.
+        headers: Its headers, in any case; a name may occur repeatedly.
 
     Example:
         >>> demanded_pause_s(429, {"Retry-After": "7"}), demanded_pause_s(429, {"ratelimit": '"api";r=0;t=6'})

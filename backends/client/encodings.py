@@ -17,7 +17,7 @@ def is_plain(headers: Mapping[str, str]) -> bool:
     """Say whether the body of an answer is sent without compression.
 
     Args:
-        headers: Those of the answer, in any case, where a name may occur repeatedly.
+        headers: Those of the answer, in any case; a name may occur repeatedly.
 
     Example:
         >>> [is_plain({"Content-Encoding": value}) for value in ("AWS-Chunked", "identity, aws-chunked", "gzip")]

@@ -2,8 +2,8 @@
 
 Guarantees, whatever other processes do: a file gets its name in a cache only when it is complete, of the size that its
 storage has now, and on disk. Of several processes that need it, one downloads, and the others wait for it. Size and
-version are those of the storage. Where the cache has no room, the file is read from its storage instead, with one
-warning per cache; but not where the cache would have decompressed it.
+version are those of the storage. If the cache has no room, the file is read from its storage instead, with one
+warning per cache; but not if the cache would have decompressed it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _cache_folders(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _whole_file(fs: Any, path: str) -> Any:
-    """Open the copy of a file, and make it where there is none."""
+    """Open the copy of a file, and make it if there is none."""
     make_cache_folder(fs)
     size_bytes = None if fs.compression else size_of(fresh_info(fs, path))
     if (file := _opened_copy(fs, path, size_bytes)) is not None:
@@ -151,7 +151,7 @@ def _record(fs: Any, path: str) -> None:
 
 
 def _opened_copy(fs: Any, path: str, size_bytes: int | None) -> Any:
-    """Open the copy that a cache has; None where it has none of the size that the file has now."""
+    """Open the copy that a cache has; None if it has none of the size that the file has now."""
     name = cached_copy(fs, path)
     if name is None:
         return None

@@ -1,7 +1,7 @@
 """The page that follows a page of the Hub's listing, by the ``Link`` of its answer (RFC 8288). Pure.
 
 Guarantees: the next page is asked from the endpoint that the user named. A mirror may pass on the original's link,
-which names another host: where it leads to the same listing there, only its query is taken. Refuses any other link to
+which names another host: if it leads to the same listing there, only its query is taken. Refuses any other link to
 another server, naming both; and a ``Link`` that cannot be parsed, which is never taken for the one of a last page.
 """
 

@@ -1,7 +1,7 @@
 """Looks objects and folders of a web server up with aiohttp: whatever `quick_lookups` cannot answer.
 
 Guarantees: one GET of one byte, because the answer of servers to a HEAD may differ; a second one, whose body is not
-read, where the first leaves the size open.
+read, if the first leaves the size open.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
 
 
 async def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
-    """Request the index page of a folder; return it, or nothing where the answer is no page, and its URL.
+    """Request the index page of a folder; return it, or nothing if the answer is no page, and its URL.
 
     Args:
         client: Sends the request.

@@ -85,7 +85,7 @@ class LockedDraft:
 
 @contextmanager
 def locked_folder(path: str) -> Iterator[None]:
-    """Keep other processes out of a block, that lock the same folder; without effect where there are no locks.
+    """Keep other processes out of a block, that lock the same folder; without effect if there are no locks.
 
     Raises:
         OSError: there is no such folder.

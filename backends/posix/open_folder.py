@@ -56,7 +56,7 @@ class OpenFolder:
 
         Args:
             name: Of the folder, without slashes.
-            is_made: Whether it is made where it is missing.
+            is_made: Whether it is made if it is missing.
 
         Raises:
             NotADirectoryError: it is a link, which may lead anywhere, or a file.
@@ -115,12 +115,12 @@ class OpenFolder:
             os.replace(disk_name(name), disk_name(new_name), src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file, or nothing where it is not there."""
+        """Remove a file, or nothing if it is not there."""
         with self._naming(name), suppress(FileNotFoundError):
             os.unlink(disk_name(name), dir_fd=self.descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """Describe a file, or the link that lies there; None where there is nothing."""
+        """Describe a file, or the link that lies there; None if there is nothing."""
         try:
             with self._naming(name):
                 return os.stat(disk_name(name), dir_fd=self.descriptor, follow_symlinks=False)

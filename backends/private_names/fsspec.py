@@ -66,7 +66,7 @@ def vars_of(fs: AbstractFileSystem) -> dict[str, Any]:
 
 
 def cached_copy(fs: Any, path: str) -> str | None:
-    """Return where a cache of whole files has a file; None where it has none, or a record of its files that was cut."""
+    """Return where a cache of whole files has a file; None if it has none, or a record of its files that was cut."""
     try:
         found = fs._check_file(path)
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -28,7 +28,7 @@ def is_connected(fs: S3FileSystem) -> bool:
 
 
 def verifies_tls(fs: S3FileSystem) -> bool:
-    """Tell whether the client of a file system compares certificates, where it speaks TLS; True before it is made."""
+    """Tell whether the client of a file system compares certificates, if it speaks TLS; True before it is made."""
     if fs._s3 is None or not str(fs._s3.meta.endpoint_url).lower().startswith("https:"):
         return True
     return bool(getattr(fs._s3._endpoint.http_session, "_verify", True))

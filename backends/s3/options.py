@@ -91,7 +91,7 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
 
 
 def _fill_proxy(options: SecretOptions, endpoint: str) -> None:
-    """Name the proxy of the environment where botocore would overlook it; refuse one that cannot be used."""
+    """Name the proxy of the environment if botocore would overlook it; refuse one that cannot be used."""
     proxy = environment_proxy(endpoint)
     if proxy and hides_proxies():
         options["config_kwargs"]["proxies"] = {endpoint.partition(":")[0]: proxy}

@@ -18,7 +18,7 @@ _log = logging.getLogger("streamer")
 
 
 def check_whole(names: Sequence[str], label: str, *, is_allowed: bool = False) -> tuple[str, ...]:
-    """Check that no shard is missing where no index names them: only their numbers say so.
+    """Check that no shard is missing if no index names them: only their numbers say so.
 
     Args:
         names: Of the shards.

@@ -25,7 +25,7 @@ __all__ = [
     "without_large",
 ]
 
-# Names to ask for where listing is forbidden.
+# Names to ask for if listing is forbidden.
 OF_TOKENIZERS = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "preprocessor_config.json"),

@@ -1,6 +1,6 @@
 """The secrets that the environment holds for clients of storages, and how its variables are read.
 
-A blank variable counts as unset: build tools, charts and ``.env`` files leave ``AWS_CA_BUNDLE=`` where they have no
+A blank variable counts as unset: build tools, charts and ``.env`` files leave ``AWS_CA_BUNDLE=`` if they have no
 value. No frame of this package keeps ``os.environ`` in a local variable: a traceback with locals would show all of it.
 """
 
@@ -36,7 +36,7 @@ def is_blank(value: object) -> bool:
 
 
 def variable(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Read one variable, of this process or of `environment`; None where it is unset or blank.
+    """Read one variable, of this process or of `environment`; None if it is unset or blank.
 
     Example:
         >>> variable("HOME", {"HOME": "/root"}), variable("HF_ENDPOINT", {"HF_ENDPOINT": ""})

@@ -1,4 +1,4 @@
-"""What is wrong with a certificate, of the server or ours, where it is not that an authority is unknown. Pure."""
+"""What is wrong with a certificate, of the server or ours, other than an unknown authority. Pure."""
 
 from __future__ import annotations
 

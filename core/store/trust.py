@@ -76,7 +76,7 @@ def _trust_in(path: str, changed_ns: int) -> ssl.SSLContext:
 @lru_cache(maxsize=1)
 def _system_bundle() -> str:
     paths = ssl.get_default_verify_paths()
-    for path in (paths.cafile, paths.openssl_cafile, *_BUNDLES):  # the first is blank where SSL_CERT_FILE is
+    for path in (paths.cafile, paths.openssl_cafile, *_BUNDLES):  # the first is blank if SSL_CERT_FILE is
         if path and os.path.isfile(path):
             return path
     try:

@@ -5,7 +5,7 @@
 //    is anybody's. What is given back stays pinned for the next block, until release_free().
 //  - No user holds more than its limit, and the ring pins nothing more once it has that much.
 //  - try_acquire() never waits and never calls the driver. A thread of the user's own pins slots in
-//    prepare(), many at once; where none does, the thread that wants to fill a slot pins it.
+//    prepare(), many at once; if none does, the thread that wants to fill a slot pins it.
 //  - A user that got nothing is woken when a slot comes back, or was prepared.
 //
 // Thread-safe. Locks nothing while it calls the driver.

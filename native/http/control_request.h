@@ -17,9 +17,9 @@ namespace streamer {
 
 struct ControlRequest {
   HttpTarget target;
-  bool is_head = false;        // without a body in the answer
-  std::size_t most_bytes = 0;  // of the body
-  bool may_be_cut = false;     // a longer body is cut there, where it would be no answer otherwise
+  bool is_head = false;          // without a body in the answer
+  std::size_t most_bytes = 0;    // of the body
+  bool may_be_cut = false;       // a longer body is cut there; otherwise it is no answer
   double connect_timeout_s = 0;  // with the TLS handshake
   double timeout_s = 0;          // until the last byte is there
 };

@@ -31,7 +31,7 @@ std::optional<double> unix_time_in(const std::string& date) {
   return time < 0 ? std::nullopt : std::optional(static_cast<double>(time));
 }
 
-// When the answer was sent, by the server's clock. Its Date is cut to a second: where this
+// When the answer was sent, by the server's clock. Its Date is cut to a second: if this
 // machine's clock agrees with it, that one is more exact.
 double sent_at_s(const std::string& date, double unix_now_s) {
   constexpr double kCutAndTransferS = 2;

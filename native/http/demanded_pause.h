@@ -2,7 +2,7 @@
 //
 // Retry-After has seconds, or a date (RFC 9110 §10.2.3), which is counted from the answer's own
 // Date, as clocks differ. RateLimit has for each quota what is left of it (r) and the seconds until
-// it is full again (t) (draft-ietf-httpapi-ratelimit-headers-08 and later); it counts only where
+// it is full again (t) (draft-ietf-httpapi-ratelimit-headers-08 and later); it counts only if
 // Retry-After demands nothing, and in refusals for too many requests (429, 503). A value that
 // cannot be parsed, or that lies in the past, demands nothing.
 #pragma once
@@ -11,14 +11,14 @@
 
 namespace streamer {
 
-// The values of the headers, empty where an answer has none.
+// The values of the headers, empty if an answer has none.
 struct PauseHeaders {
   std::string retry_after;
   std::string rate_limit;
   std::string date;
 };
 
-// Seconds; 0 where no pause is demanded. `unix_now_s` counts where the answer has no Date.
+// Seconds; 0 if no pause is demanded. `unix_now_s` counts if the answer has no Date.
 double demanded_pause_s(int status, const PauseHeaders& headers, double unix_now_s);
 
 }  // namespace streamer

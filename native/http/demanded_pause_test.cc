@@ -25,7 +25,7 @@ TEST_CASE("without a Date this machine's clock counts") {
   CHECK(pause("Wed, 18 Nov 2026 11:06:43 GMT", "", "") == 3);
 }
 
-TEST_CASE("this machine's clock counts where it agrees with the Date, which is cut to a second") {
+TEST_CASE("this machine's clock counts if it agrees with the Date, which is cut to a second") {
   const auto pause_at = [](double unix_now_s) {
     return demanded_pause_s(
         429, {"Wed, 18 Nov 2026 11:06:50 GMT", "", "Wed, 18 Nov 2026 11:06:40 GMT"}, unix_now_s);
@@ -52,7 +52,7 @@ TEST_CASE("RateLimit has the seconds until a quota that is used up is full again
 }
 
 TEST_CASE(
-    "RateLimit demands nothing where some is left, no time is told, or no quota was the reason") {
+    "RateLimit demands nothing if some is left, no time is told, or no quota was the reason") {
   for (const char* text : {"", "\"api\";r=1;t=6", "\"api\";t=6", "\"api\";r=0", "\"api\";r=0;t=x",
                            "\"api\";r=0;t=-1", "limit=1, remaining=0, reset=6", "\"r=0;t=6"}) {
     CHECK_MESSAGE(pause("", text) == 0, text);
@@ -60,7 +60,7 @@ TEST_CASE(
   CHECK(pause("", "\"api\";r=0;t=6", kDate, 500) == 0);
 }
 
-TEST_CASE("Retry-After counts where both are there") {
+TEST_CASE("Retry-After counts if both are there") {
   CHECK(pause("2", "\"api\";r=0;t=6") == 2);
   CHECK(pause("soon", "\"api\";r=0;t=6") == 6);
 }

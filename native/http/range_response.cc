@@ -61,7 +61,7 @@ bool is_plain(std::string_view content_encoding) {
   });
 }
 
-// Of "bytes 0-99/1234" the total, "1234", where the range is the one that was asked for.
+// Of "bytes 0-99/1234" the total, "1234", if the range is the one that was asked for.
 std::optional<std::string_view> total_of(std::string_view content_range,
                                          const RangeRequest& asked) {
   constexpr std::string_view kUnit = "bytes ";

@@ -48,7 +48,7 @@ TEST_CASE("any other Content-Range is refused") {
   }
 }
 
-TEST_CASE("a total that the server leaves open is accepted where there is a version") {
+TEST_CASE("a total that the server leaves open is accepted if there is a version") {
   ResponseHead open = good_head();
   open.content_range = "bytes 100-199/*";
   CHECK_FALSE(code_of(open));

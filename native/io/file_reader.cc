@@ -126,7 +126,7 @@ std::optional<ReadError> stat_settled(int descriptor, struct stat& status) {
 }
 
 // A FUSE server may answer a direct read with less than was asked for; the kernel then reads the
-// rest for a ring into the wrong place, and calls the read complete. Where the kernel does not say
+// rest for a ring into the wrong place, and calls the read complete. If the kernel does not say
 // what file system it is, there is no ring either.
 bool takes_rings(int descriptor) {
   constexpr auto kFuse = 0x65735546U;  // FUSE_SUPER_MAGIC; virtiofs has the same

@@ -9,7 +9,7 @@
 
 namespace streamer {
 
-// False as well where the folder cannot be opened.
+// False as well if the folder cannot be opened.
 bool lies_inside(int file, const std::string& folder);
 
 }  // namespace streamer

@@ -1,4 +1,4 @@
-"""Checks a checkpoint without reading its weights: headers, index against shards, and the manifest where there is one.
+"""Checks a checkpoint without reading its weights: headers, index against shards, and the manifest if there is one.
 
 What this refuses, a load would refuse, with the same error. Bytes of tensors are not read: a manifest's digests are
 compared only by a load with ``verify="manifest"``.
@@ -28,7 +28,7 @@ class CheckReport:
         tensors: Number of its tensors.
         bytes: Bytes of these tensors.
         has_index: Whether an index named the shards.
-        manifest: ``"fits"``, ``"none"``, or ``"unreadable"`` where access to it is denied, as by S3 to one that is
+        manifest: ``"fits"``, ``"none"``, or ``"unreadable"`` if access to it is denied, as by S3 to one that is
             missing if listing is denied.
         remarks: What a load would remark.
         seconds: Duration of the call.
@@ -59,7 +59,7 @@ class CheckReport:
 
 
 def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
-    """Check a checkpoint; raises as `streamer.open` does, also with ``verify="manifest"`` where there is a manifest.
+    """Check a checkpoint; raises as `streamer.open` does, also with ``verify="manifest"`` if there is a manifest.
 
     Args:
         uri: As for `streamer.load`.

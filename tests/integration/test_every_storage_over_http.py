@@ -200,7 +200,7 @@ def test_an_encoding_is_refused_also_beside_that_name(storage: str, coding: str)
 @pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("storage", FILES)
 def test_a_body_that_really_is_framed_is_refused(storage: str, is_cut: bool) -> None:
-    """By its header, which begins with the length of a frame; by its size, where the lookup told that of the file."""
+    """By its header, which begins with the length of a frame; by its size, if the lookup told that of the file."""
 
     def script(request: Request, answer: Answer) -> None:
         if is_block(request):

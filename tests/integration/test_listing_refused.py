@@ -1,4 +1,4 @@
-"""Where listing is refused, the error says so, and names what works without that permission."""
+"""If listing is refused, the error says so, and names what works without that permission."""
 
 from __future__ import annotations
 

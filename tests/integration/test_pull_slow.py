@@ -95,4 +95,4 @@ def test_a_fast_pull_makes_few_more_requests_than_with_the_largest_pieces(
         assert pull(server.url, tmp_path / "copy")["exit_code"] == 0
         asked = [each for each in server.requests if each.end - each.begin > 1 and "range" in each.headers]
     assert sum(each.end - each.begin for each in asked) == len(data)
-    assert len(asked) < len(data) / (1 << 20) + 30  # blocks of 1 MiB at first; larger ones where the server is slow
+    assert len(asked) < len(data) / (1 << 20) + 30  # blocks of 1 MiB at first; larger ones if the server is slow

@@ -196,7 +196,7 @@ def test_a_copy_of_another_size_than_the_file_has_is_a_miss_regression(cache: st
 
 
 def test_what_fsspec_keeps_of_blocks_may_have_holes_regression(file: Path, tmp_path: Path) -> None:
-    """Where a process whose record is from before opens the file, fsspec empties it, and keeps the record of others."""
+    """If a process whose record is from before opens the file, fsspec empties it, and keeps the record of others."""
     folder = tmp_path / "cache"
     fs = fsspec.filesystem("blockcache", fs=LocalFileSystem(), cache_storage=str(folder))
     holes = Path(cached_file_name(fs, str(file)))

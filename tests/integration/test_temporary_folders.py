@@ -1,4 +1,4 @@
-"""Where no private folder can be made, or it is full, there is one error, which names TMPDIR."""
+"""If no private folder can be made, or it is full, there is one error, which names TMPDIR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bucket of another tenant, ``tenant:bucket``: loaded where the server is not Amazon's, and explained where it is."""
+"""A bucket of another tenant, ``tenant:bucket``: loaded if the server is not Amazon's, and explained if it is."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_an_index_page_without_a_length_is_whole_where_it_has_its_end() -> None:
 
 @pytest.mark.parametrize("truncated", ["", "<IsTruncated>false</IsTruncated>", "<IsTruncated>True</IsTruncated>"])
 def test_a_listing_of_s3_goes_on_where_it_names_a_next_page_regression(truncated: str) -> None:
-    """The first page was taken for the last where a server spells the mark otherwise, or leaves it out."""
+    """The first page was taken for the last if a server spells the mark otherwise, or leaves it out."""
 
     def page(name: str, rest: str) -> bytes:
         entry = f"<Contents><Key>folder/{name}.safetensors</Key><Size>10</Size></Contents>"

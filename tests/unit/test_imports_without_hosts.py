@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import sys
-sys.modules["safetensors"] = None  # as where it is not installed: its import fails
+sys.modules["safetensors"] = None  # as without that package: its import fails
 import streamer
 print(streamer.dcp.StorageReader, streamer.dcp.HuggingFaceStorageReader, streamer.load)
 """

@@ -1,6 +1,6 @@
 """No version number decides what is served: the product asks whether a name is there, and what it does.
 
-A release of another library comes out the day after ours. Where a number in a source line decides, every user meets it
+A release of another library comes out the day after ours. If a number in a source line decides, every user meets it
 first.
 """
 

@@ -107,7 +107,7 @@ def test_what_fails_alone_is_told_as_that_and_not_as_an_outage_regression(server
 
 
 def test_a_server_that_answered_by_another_route_is_not_waited_for_regression(server):
-    """A wrong proxy was waited for two minutes, where the server had answered directly."""
+    """A wrong proxy was waited for two minutes, though the server had answered directly."""
     Patience(10).ask(server, told("well"), "directly")
     question = told(refused())
     with pytest.raises(ConnectError):

@@ -93,7 +93,7 @@ class Folder:
 
         Args:
             name: Of the file, relative to this folder.
-            is_made: Whether folders on the way are made where they are missing.
+            is_made: Whether folders on the way are made if they are missing.
 
         Raises:
             NotADirectoryError: a folder on the way is a link, which may lead anywhere, or a file.
@@ -107,12 +107,12 @@ class Folder:
             yield folder, own_name
 
     def check_way(self, name: str) -> None:
-        """Check that no folder on the way to a file is a link; raises as `folder_of`, but not where one is missing."""
+        """Check that no folder on the way to a file is a link; raises as `folder_of`, but not if one is missing."""
         with suppress(FileNotFoundError), self.folder_of(name):
             pass
 
     def remove(self, name: str) -> None:
-        """Remove a file, or nothing where it is not there; raises as `folder_of`."""
+        """Remove a file, or nothing if it is not there; raises as `folder_of`."""
         with suppress(FileNotFoundError), self.folder_of(name) as (folder, own_name):
             folder.remove(own_name)
 

@@ -1,4 +1,4 @@
-"""Lists all files below a URL, those of sub-folders included; where listing is forbidden, those that can be named."""
+"""Lists all files below a URL, those of sub-folders included; if listing is forbidden, those that can be named."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
     Args:
         store: Opened for the URL.
         uri: The URL.
-        settings: How to read an index, where that names the files.
+        settings: How to read an index, if that names the files.
 
     Raises:
         ObjectNotFoundError: there is nothing, or the folder is half pulled itself; or a shard of the index.

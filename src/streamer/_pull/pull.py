@@ -190,7 +190,7 @@ class _Pull:
         recorded = self._record.files if self._record else {}
         rest = {name: each for name, each in recorded.items() if name not in chosen}
         listed = listing.files
-        if not listing.is_whole:  # nobody knows what is there no more
+        if not listing.is_whole:  # so it does not show which files are gone
             return [], {name: each for name, each in rest.items() if name not in listed}
         others = {name: each for name, each in rest.items() if name in listed and listed[name].version == each.version}
         return sorted(set(rest) - set(others)), others

@@ -66,7 +66,7 @@ def keep(folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any]) -> Non
 
 
 def _offloaded(parts: Sequence[_Part], objects: Sequence[Any]) -> list[_Part]:
-    """Let what was left on a disk be read from the URL, and name the folders of which it is."""
+    """Have the weights that a library left on the disk read from the URL; return the folders that hold such weights."""
     if not any(map(_is_on_disk, objects)):
         for part in parts:
             part.remove_weights()

@@ -1,4 +1,4 @@
-"""Calls a library for private folders, whose weights it reads from the URL where its reader can be replaced.
+"""Calls a library for private folders, whose weights it reads from the URL if its reader can be replaced.
 
 Guarantees: the library finds the weights, whatever its version reads them with. If a hook does not fit, the files are
 written into the private folder before the call. If a library passes by a hook that fits, they are written after it,

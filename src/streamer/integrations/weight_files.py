@@ -1,7 +1,7 @@
 """Writes the shards of a checkpoint at any URL as real files, for a library that reads nothing but files.
 
 Guarantees: every tensor is read and verified as by `streamer.load`, and memory is bounded as there. A file of this
-machine is linked, not copied. Refuses to begin where the disk has too little room.
+machine is linked, not copied. Refuses to begin if the disk has too little room.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ __all__ = ["all_fit", "first_misfit", "refusal", "without_url"]
 
 
 def without_url(engine: str, format_name: str) -> str:
-    """Say what happens where a hook does not fit, and which commands work with any version of an engine.
+    """Say what happens if a hook does not fit, and which commands work with any version of an engine.
 
     Args:
         engine: The beginning of its command: ``"vllm serve"``.

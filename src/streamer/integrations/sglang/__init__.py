@@ -18,7 +18,7 @@ __all__ = ["register"]
 def register() -> None:
     """Register the load format ``streamer``, and let SGLang know every URL.
 
-    Where a name of SGLang does not fit, whatever its version, a line in the log says which, and what to use instead.
+    If a name of SGLang does not fit, whatever its version, a line in the log says which, and what to use instead.
     """
     if not all_fit(NAMES):
         return

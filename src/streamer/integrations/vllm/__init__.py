@@ -20,7 +20,7 @@ def register() -> None:
 
     With ``STREAMER_TAKE_OVER_RUNAI=1``, the formats ``runai_streamer`` and ``runai_streamer_sharded`` as well.
 
-    Where a name of vLLM does not fit, whatever its version, a line in the log says which, and a load format that needs
+    If a name of vLLM does not fit, whatever its version, a line in the log says which, and a load format that needs
     it raises a `UsageError` that names the commands to use instead.
     """
     if not all_fit(hooks.REGISTRATION):
