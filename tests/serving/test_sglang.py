@@ -226,6 +226,7 @@ def test_a_loader_that_has_changed_is_an_error_that_says_what_to_use_instead(mon
 
 
 def test_an_sglang_that_asks_for_no_weights_is_an_error(monkeypatch):
+    monkeypatch.setattr(hooks, "_REASONS", {})
     monkeypatch.setattr(DefaultModelLoader, "load_model", lambda self, **named: None)
     loader = own_hooks._loader(lambda *_: None, LoadConfig(load_format="streamer"))
     with pytest.raises(streamer.UsageError, match="asked for no tensor"):

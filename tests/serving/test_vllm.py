@@ -94,6 +94,7 @@ def test_a_configuration_that_vllm_has_changed_leaves_local_folders(monkeypatch,
     assert type(get_model_loader(LoadConfig(load_format="streamer"))).__name__ == "StreamerModelLoader"
 
 
+@pytest.mark.usefixtures("_names_are_tried_again")
 def test_a_vllm_that_asks_for_no_weights_is_an_error(folder, monkeypatch):
     config = config_of(folder)
     model = created(config)

@@ -44,6 +44,7 @@ class Hook:
         positional: How many arguments are passed by position.
         keywords: Which ones are passed by name.
         dry_run: Passes two small tensors through the hook and tells whether they came out equal; it may raise, too.
+            Its arguments are those of `misfit`.
     """
 
     module: str
@@ -51,7 +52,7 @@ class Hook:
     otherwise: str
     positional: int = 0
     keywords: tuple[str, ...] = ()
-    dry_run: Callable[[], bool] | None = None
+    dry_run: Callable[..., bool] | None = None
 
     @property
     def library(self) -> str:
@@ -72,14 +73,17 @@ class Hook:
         """
         return reduce(getattr, self.name.split("."), imported(self.module))
 
-    def misfit(self) -> str | None:
+    def misfit(self, *arguments: Any) -> str | None:
         """Say why the hook does not fit; None: it does.
+
+        Args:
+            arguments: Of the dry run, for a hook that can be tried with its first use alone.
 
         Raises:
             UsageError: the library is not there, or its import fails.
         """
         if self not in _REASONS:
-            _REASONS[self] = _misfit(self)
+            _REASONS[self] = _misfit(self, arguments)
         return _REASONS[self]
 
     def fits(self) -> bool:
@@ -175,7 +179,7 @@ def _broken(library: str, error: Exception) -> UsageError:
     )
 
 
-def _misfit(hook: Hook) -> str | None:
+def _misfit(hook: Hook, arguments: tuple[Any, ...]) -> str | None:
     try:
         found = hook.found()
     except (AttributeError, ModuleNotFoundError) as error:
@@ -183,7 +187,7 @@ def _misfit(hook: Hook) -> str | None:
     reason = _refusal(found, hook)
     if reason is None and hook.dry_run is not None:
         try:
-            if not hook.dry_run():
+            if not hook.dry_run(*arguments):
                 reason = "two small tensors did not come out of it as they went in"
         except Exception as error:
             reason = f"two small tensors did not go through it: {type(error).__name__}: {error}"

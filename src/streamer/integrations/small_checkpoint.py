@@ -26,13 +26,15 @@ _log = logging.getLogger("streamer")
 def small_checkpoint(stem: str = "model") -> Iterator[tuple[Location, dict[str, torch.Tensor]]]:
     """Give, inside of the block, the folder of the checkpoint, which the engine reads, and its tensors.
 
-    They are the state of a module whose ``layer`` is a ``torch.nn.Linear(3, 2)``. Torch's default device is the CPU.
+    They are the state of a module whose ``layer`` is a ``torch.nn.Linear(3, 2)``. Torch's default device is the CPU,
+    whatever the caller's defaults are; the dtype is float32.
 
     Args:
         stem: With which the names of the files begin.
     """
     with tempfile.TemporaryDirectory(prefix="streamer-") as path, torch.device("cpu"):
-        tensors = {"layer.weight": torch.arange(6.0).reshape(2, 3) + 0.5, "layer.bias": torch.tensor([-1.0, 7.0])}
+        weight = torch.arange(6, dtype=torch.float32).reshape(2, 3) + 0.5
+        tensors = {"layer.weight": weight, "layer.bias": torch.tensor([-1, 7], dtype=torch.float32)}
         shards = {name: f"{stem}-0000{number}-of-00002.safetensors" for number, name in enumerate(tensors, 1)}
         for name, shard in shards.items():
             safetensors.torch.save_file({name: tensors[name]}, Path(path, shard), {"format": "pt"})

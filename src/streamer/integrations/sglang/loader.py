@@ -24,6 +24,7 @@ from streamer.integrations.serving.engine_hooks import refusal
 from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.finding import is_url, weights_of
 from streamer.integrations.serving.reading import stream_weights
+from streamer.integrations.sglang.dry_runs import TENSORS
 from streamer.integrations.sglang.names import COMMAND
 from streamer.integrations.sglang.private_names import is_of_another_draft, named_for_draft
 
@@ -60,9 +61,12 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         """Make and fill a model, as SGLang's own loader does with the tensors that `_get_weights_iterator` gives.
 
         Raises:
-            UsageError: SGLang did not ask for them: the model holds what it was made with.
+            UsageError: SGLang takes tensors in another way, or asked for none, and the model is not filled.
             StreamerError: as for `streamer.load`.
         """
+        reason = TENSORS.misfit(self, named.get("model_config"))
+        if reason is not None:
+            raise refusal(f"{TENSORS.label}: {reason}", COMMAND, "streamer")
         self._began = None
         model = super().load_model(**named)
         if self._began is None:

@@ -1,8 +1,7 @@
 """The names of SGLang that the plug-in stands on; each is tried by itself, whatever the version.
 
-The loader's base class imports models, so its names are tried with the first model, see `LOADER`. Data does not go
-through any of them: SGLang passes the tensors of `_get_weights_iterator` to the model itself. That it asks for them is
-checked by each load.
+The loader's base class imports models, so its names are tried with the first model, see `LOADER`; so are tensors, see
+`dry_runs.py`. That SGLang asks for tensors is checked by each load.
 """
 
 from __future__ import annotations

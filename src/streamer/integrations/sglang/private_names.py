@@ -1,4 +1,4 @@
-"""The private names of SGLang that the loader needs, of a base class. `names.py` tries them."""
+"""The private names of SGLang that the loader needs, of a base class. `names.py` and `dry_runs.py` try them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 
 from sglang.srt.model_loader.loader import DefaultModelLoader
 
-__all__ = ["is_of_another_draft", "named_for_draft"]
+__all__ = ["all_weights", "is_of_another_draft", "named_for_draft"]
+
+
+def all_weights(loader: Any, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:
+    """Give all tensors of a model, as ``load_model`` of a loader asks for them."""
+    yield from loader._get_all_weights(model_config, model)
 
 
 def is_of_another_draft(name: str, draft: int | None) -> bool:

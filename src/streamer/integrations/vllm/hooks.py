@@ -1,7 +1,7 @@
 """The names of vLLM that the plug-in stands on; each is tried by itself, whatever the version.
 
-Data does not go through them: vLLM passes the tensors of `get_all_weights` to the model itself. That it asks for them
-is checked by each load, see `StreamerModelLoader.load_weights`.
+They are tried without tensors, as vLLM registers its plug-ins before it knows a model; the first load makes the dry run
+of `dry_runs.py`. Each load checks that vLLM asks for tensors, see `StreamerModelLoader.load_weights`.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from streamer.integrations.serving.engine_hooks import refusal
 from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.finding import weights_of
 from streamer.integrations.serving.reading import stream_weights
+from streamer.integrations.vllm.dry_runs import TENSORS
 from streamer.integrations.vllm.hooks import COMMAND
 from streamer.integrations.vllm.log import forward_log
 from streamer.integrations.vllm.private_names import is_left_out
@@ -56,9 +57,16 @@ class StreamerModelLoader(DefaultModelLoader):  # type: ignore[misc]
         """Fill a model, as vLLM's own loader does with the tensors that `get_all_weights` gives.
 
         Raises:
-            UsageError: vLLM did not ask for them: the model holds what it was made with.
+            UsageError: vLLM takes tensors in another way, or asked for none, and the model is not filled.
             StreamerError: as for `streamer.load`.
         """
+        reason = TENSORS.misfit(self, model_config)
+        if reason is not None:
+            raise refusal(f"{TENSORS.label}: {reason}", COMMAND, "streamer")
+        self.fill(model, model_config)
+
+    def fill(self, model: Any, model_config: Any) -> None:
+        """Fill a model, without a dry run before it; arguments and errors as for `load_weights`."""
         self._began = None
         super().load_weights(model, model_config)
         if self._began is None:

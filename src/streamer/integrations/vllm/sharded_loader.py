@@ -9,8 +9,11 @@ from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLo
 
 from streamer._stream import stream
 from streamer.core.errors import FormatError
+from streamer.integrations.serving.engine_hooks import refusal
 from streamer.integrations.serving.extra_config import parsed
 from streamer.integrations.serving.finding import weights_of
+from streamer.integrations.vllm.dry_runs import SHARDED_TENSORS
+from streamer.integrations.vllm.hooks import COMMAND
 from streamer.integrations.vllm.log import forward_log
 from streamer.integrations.vllm.private_names import files_of_rank, own_tensors
 from streamer.integrations.vllm.takeover import translated
@@ -46,8 +49,16 @@ class StreamerShardedLoader(ShardedStateLoader):  # type: ignore[misc]
 
         Raises:
             FormatError: the files lack a tensor of the model, or have one that it has not.
+            UsageError: vLLM takes tensors in another way.
             StreamerError: as for `streamer.load`.
         """
+        reason = SHARDED_TENSORS.misfit(self, model_config)
+        if reason is not None:
+            raise refusal(f"{SHARDED_TENSORS.label}: {reason}", COMMAND, "streamer_sharded")
+        self.fill(model, model_config)
+
+    def fill(self, model: Any, model_config: Any) -> None:
+        """Fill a model, without a dry run before it; arguments and errors as for `load_weights`."""
         name = model_config.model_weights or model_config.model
         folder = weights_of(name, None, model_config.revision, self.load_config.download_dir)
         files = f"{folder.rstrip('/')}/{files_of_rank(self.pattern)}"

@@ -1,0 +1,53 @@
+"""A dry run of SGLang's loader that ours derives from. It needs the configuration of a model: the first one's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.model_loader.loader import DefaultModelLoader
+
+from streamer.compat.hooks import Hook
+from streamer.integrations.serving.dry_run import SmallModel, changed, is_filled_alike, without_lines
+from streamer.integrations.serving.engine_hooks import without_url
+from streamer.integrations.sglang.names import COMMAND
+from streamer.integrations.sglang.private_names import all_weights
+from streamer.integrations.small_checkpoint import small_checkpoint
+
+__all__ = ["TENSORS"]
+
+_READ_BY_ENGINE: dict[str, Any] = {"storage_options": {}}  # else files in the page cache are mapped
+
+
+def _is_filled_alike(loader: Any, model_config: Any) -> bool:
+    """Fill a small model with the tensors of our loader, and with those of the one that it derives from.
+
+    Args:
+        loader: Ours, as SGLang made it; it is left as it is.
+        model_config: Of the model that is loaded.
+    """
+    with small_checkpoint() as (location, expected), without_lines(DefaultModelLoader.__module__):
+        small = changed(model_config, model_path=location.uri, model_weights="", revision=None)
+        plain = changed(loader.load_config, draft_model_idx=None, ignore_patterns=[])
+        ours = type(loader)(changed(plain, model_loader_extra_config=_READ_BY_ENGINE))
+        theirs = DefaultModelLoader(changed(plain, load_format="safetensors", model_loader_extra_config={}))
+        return is_filled_alike(_filling(ours, small), _filling(theirs, small), expected)
+
+
+def _filling(loader: Any, model_config: Any) -> Callable[[SmallModel], None]:
+    """Do what ``DefaultModelLoader.load_model`` does with a model that it has made."""
+
+    def fill(model: SmallModel) -> None:
+        loader.load_weights_and_postprocess(model, all_weights(loader, model_config, model), torch.device("cpu"))
+
+    return fill
+
+
+TENSORS = Hook(
+    DefaultModelLoader.__module__,
+    "DefaultModelLoader._get_all_weights",
+    without_url(COMMAND, "streamer"),
+    positional=3,
+    dry_run=_is_filled_alike,
+)

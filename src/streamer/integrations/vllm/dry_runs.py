@@ -1,0 +1,61 @@
+"""Dry runs of vLLM's two loaders that ours derive from. They need the configuration of a model: the first one's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from vllm.model_executor.model_loader import weight_utils
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
+
+from streamer.compat.hooks import Hook
+from streamer.integrations.serving.dry_run import changed, is_filled_alike, without_lines
+from streamer.integrations.serving.engine_hooks import without_url
+from streamer.integrations.small_checkpoint import small_checkpoint
+from streamer.integrations.vllm.hooks import COMMAND
+from streamer.integrations.vllm.private_names import files_of_rank
+
+__all__ = ["SHARDED_TENSORS", "TENSORS"]
+
+_READ_BY_ENGINE: dict[str, Any] = {"storage_options": {}}  # else files in the page cache are mapped
+
+
+def _is_filled_alike(loader: Any, model_config: Any) -> bool:
+    """Fill a small model by our loader, and by the one of vLLM that it derives from.
+
+    Args:
+        loader: Ours, as vLLM made it; it is left as it is.
+        model_config: Of the model that is loaded.
+    """
+    base, theirs_format = DefaultModelLoader, "safetensors"
+    if isinstance(loader, ShardedStateLoader):
+        base, theirs_format = ShardedStateLoader, "sharded_state"
+    with small_checkpoint() as (location, expected), without_lines(base.__module__, weight_utils.__name__):
+        if base is ShardedStateLoader:
+            file = Path(location.uri, files_of_rank(None).replace("*", "0"))
+            safetensors.torch.save_file(expected, file)
+        small = changed(model_config, model=location.uri, model_weights="", revision=None)
+        quiet = changed(loader.load_config, use_tqdm_on_load=False, ignore_patterns=[])
+        ours = type(loader)(changed(quiet, model_loader_extra_config=_READ_BY_ENGINE))
+        theirs = base(changed(quiet, load_format=theirs_format, model_loader_extra_config={}))
+        return is_filled_alike(
+            lambda model: ours.fill(model, small), lambda model: theirs.load_weights(model, small), expected
+        )
+
+
+TENSORS = Hook(
+    DefaultModelLoader.__module__,
+    "DefaultModelLoader.load_weights",
+    without_url(COMMAND, "streamer"),
+    positional=3,
+    dry_run=_is_filled_alike,
+)
+SHARDED_TENSORS = Hook(
+    ShardedStateLoader.__module__,
+    "ShardedStateLoader.load_weights",
+    without_url(COMMAND, "streamer_sharded"),
+    positional=3,
+    dry_run=_is_filled_alike,
+)
