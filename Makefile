@@ -64,7 +64,7 @@ LOWEST_TESTS = tests/contract $(addprefix tests/integration/test_,any_fsspec_url
 test-lowest: $(INSTALL_STAMP) $(LOWEST_STAMP) $(AZURITE_STAMP) test-packages ## run the tests of storages with the oldest libraries that pyproject.toml allows
 	PYTHONPATH=.venv/lowest $(BIN)/pytest -n $(WORKERS) $(SHARING) $(if $(ARGS),$(ARGS),$(LOWEST_TESTS))
 
-test-versions: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## load from every storage with each Python, oldest and newest libraries (many gigabytes, an hour)
+test-versions: $(INSTALL_STAMP) $(AZURITE_STAMP) test-packages ## load from every storage, and by every host, with each Python, oldest and newest libraries (many gigabytes, an hour)
 	$(UV_SETTINGS) env -C tests PYTHONPATH=../examples ../$(BIN)/python -m versions $(ARGS)
 
 test-serving: $(INSTALL_STAMP) $(SERVING_STAMP) $(SGLANG_STAMP) test-packages ## run the tests of --load-format streamer in the real vLLM and SGLang, on the CPU

@@ -13,7 +13,8 @@ HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 def test_each_python_has_its_oldest_and_its_newest_libraries() -> None:
     names = [cell.name for cell in cells()]
-    assert {f"3.{minor}-{age}" for minor in range(10, 15) for age in ("lowest", "highest")} == set(names)
+    ages = [f"{age}-{kind}" for age in ("lowest", "highest") for kind in ("storages", "hosts")]
+    assert {f"3.{minor}-{age}" for minor in range(10, 15) for age in ages} == set(names)
 
 
 def test_the_running_python_is_found() -> None:
@@ -21,7 +22,7 @@ def test_the_running_python_is_found() -> None:
 
 
 def test_a_python_that_is_not_there_is_told_loudly() -> None:
-    row = {"cell": "3.99-lowest", **tried(Cell("3.99", "lowest"), None, "{}", keep=False)}
+    row = {"cell": "3.99-lowest-storages", **tried(Cell("3.99", "lowest"), None, "{}", keep=False)}
     assert row["result"] == "SKIPPED"
     assert "THIS MACHINE HAS NO PYTHON 3.99" in table([row])
     assert table([row]).endswith("0 passed, 0 failed, 1 skipped")
@@ -35,3 +36,16 @@ def test_a_place_that_failed_is_told_with_its_reason() -> None:
     drawn = table(rows)
     assert "AttributeError" in drawn
     assert drawn.endswith("1 passed, 1 failed, 0 skipped")
+
+
+def test_what_a_host_s_load_logged_is_told() -> None:
+    rows = [
+        {"cell": "a", "result": "passed", "why": "", "places": {"transformers http": None}, "lines": ["does not fit"]},
+        {"cell": "b", "result": "passed", "why": "", "places": {"s3": None}},
+    ]
+    drawn = table(rows).splitlines()
+    assert "a logged: does not fit" in drawn
+    assert [line.split() for line in drawn if line.startswith("environment")] == [
+        ["environment", "transformers", "http", "result"],
+        ["environment", "s3", "result"],
+    ]

@@ -22,7 +22,7 @@ import click
 from versions import environments, places
 from versions.cells import Cell, cells
 
-CHILD = Path(__file__).with_name("child.py")
+CHILDREN = {kind: Path(__file__).with_name(f"{name}.py") for kind, name in (("storages", "child"), ("hosts", "hosts"))}
 LONGEST_S = 600
 
 
@@ -36,8 +36,8 @@ def main(only: str, torch: str | None, keep: bool, as_json: bool) -> None:
     if not chosen:
         raise click.UsageError(f"no environment's name holds {only!r}")
     rows = []
-    with tempfile.TemporaryDirectory() as root, places.served(Path(root)) as (found, digests):
-        asked = json.dumps({"places": found, "digests": digests})
+    with tempfile.TemporaryDirectory() as root, places.served(Path(root)) as found:
+        asked = json.dumps(found)
         for cell in chosen:
             rows.append(row := {"cell": cell.name, **tried(cell, torch, asked, keep)})
             click.echo(f"{row['cell']}: {row['result']}", err=True)
@@ -52,7 +52,7 @@ def tried(cell: Cell, torch: str | None, asked: str, keep: bool) -> dict[str, An
         return {"result": "SKIPPED", "why": f"THIS MACHINE HAS NO PYTHON {cell.python}: nothing was tried with it"}
     try:
         inside = environments.made(cell, python, torch)
-        answer = _loaded(inside, asked)
+        answer = _loaded(inside, CHILDREN[cell.kind], asked)
     except (environments.FailedCommandError, subprocess.TimeoutExpired) as failure:
         return {"result": "FAILED", "why": str(failure)}
     finally:
@@ -62,10 +62,10 @@ def tried(cell: Cell, torch: str | None, asked: str, keep: bool) -> dict[str, An
     return {"result": "FAILED" if faults else "passed", "why": "\n".join(faults.values()), **answer}
 
 
-def _loaded(inside: Path, asked: str) -> dict[str, Any]:
+def _loaded(inside: Path, child: Path, asked: str) -> dict[str, Any]:
     clean = {"PATH": os.defpath, "HOME": str(environments.FOLDER), "AWS_EC2_METADATA_DISABLED": "true"}
     done = subprocess.run(
-        [inside, "-I", CHILD],
+        [inside, "-I", child],
         input=asked,
         env=clean,
         capture_output=True,
@@ -74,24 +74,33 @@ def _loaded(inside: Path, asked: str) -> dict[str, Any]:
         check=False,
     )
     if done.returncode:
-        raise environments.FailedCommandError(f"{CHILD.name} ended with {done.returncode}\n{done.stderr[-2000:]}")
+        raise environments.FailedCommandError(f"{child.name} ended with {done.returncode}\n{done.stderr[-2000:]}")
     return dict(json.loads(done.stdout))
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Draw the rows, with what went wrong below."""
+    """Draw the rows, those with other loads apart, with what went wrong below."""
+    kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        kinds.setdefault(tuple(row.get("places", ())), []).append(row)
+    drawn = [line for each in kinds.values() for line in [*_block(each), ""]]
+    drawn += [f"{row['cell']}: {row['result']}\n{row['why']}\n" for row in rows if row["result"] != "passed"]
+    drawn += [f"{row['cell']} logged: {line}\n" for row in rows for line in row.get("lines", ())]
+    counts = {each: sum(row["result"] == each for row in rows) for each in ("passed", "FAILED", "SKIPPED")}
+    return "\n".join([*drawn, ", ".join(f"{count} {name.lower()}" for name, count in counts.items())])
+
+
+def _block(rows: list[dict[str, Any]]) -> list[str]:
+    """Draw rows of the same loads."""
     names = list(dict.fromkeys(name for row in rows for name in row.get("places", ())))
-    libraries = ("torch", "numpy", "fsspec", "s3fs", "gcsfs", "adlfs", "huggingface_hub")
+    libraries = list(dict.fromkeys(name for row in rows for name in row.get("versions", ())))
     lines = [["environment", *libraries, *names, "result"]]
     for row in rows:
         versions, loads = row.get("versions", {}), row.get("places", {})
         marks = ["-" if name not in loads else "no" if loads[name] else "ok" for name in names]
         lines.append([row["cell"], *(versions.get(each, "-") for each in libraries), *marks, row["result"]])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    drawn = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    drawn += [f"\n{row['cell']}: {row['result']}\n{row['why']}" for row in rows if row["result"] != "passed"]
-    counts = {each: sum(row["result"] == each for row in rows) for each in ("passed", "FAILED", "SKIPPED")}
-    return "\n".join([*drawn, "", ", ".join(f"{count} {name.lower()}" for name, count in counts.items())])
+    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ __all__ = ["FOLDER", "FailedCommandError", "find_python", "made"]
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/versions"
 UV = Path(sys.executable).with_name("uv")
-STORAGES = ("s3", "gcs", "azure", "http", "hf")  # extras of pyproject.toml
 LONGEST_S = 1800  # of one command: gigabytes over a slow line
 
 # torch is installed first, on its own; nothing later may replace it by another build.
@@ -69,7 +68,7 @@ def made(cell: Cell, python: str, torch: str | None) -> Path:
     run([*install, *age, torch or next(each for each in needed if each.startswith("torch"))])
     override = FOLDER / "without_torch.txt"
     override.write_text(WITHOUT_TORCH)
-    extras = [argument for name in STORAGES for argument in ("--extra", name)]
+    extras = [argument for name in cell.extras for argument in ("--extra", name)]
     run([*install, *age, "--override", override, "--requirement", ROOT / "pyproject.toml", *extras])
     run([*install, "--no-deps", wheel(cell.python, python)])
     run([UV, "pip", "check", "--quiet", "--python", inside])

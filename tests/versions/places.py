@@ -31,9 +31,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def served(root: Path) -> Iterator[tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, str]]]:
-    """Start the servers; give a URL and storage options of each place by its name, and the digests of the tensors."""
-    folder = root / "model"
+def served(root: Path) -> Iterator[dict[str, Any]]:
+    """Start the servers; give what ``child.py`` and ``hosts.py`` read from their standard input."""
+    folder, room = root / "model", root / "room"
+    room.mkdir()
     make_checkpoint(folder, total_bytes=SIZE_BYTES, shards=2)
     with ExitStack() as stack:
         s3 = stack.enter_context(SeaweedServer())
@@ -45,16 +46,14 @@ def served(root: Path) -> Iterator[tuple[dict[str, tuple[str, dict[str, Any]]], 
         in_s3, options = s3.upload_folder(folder, "private", "model"), s3.storage_options()
         by_s3fs = {**options, "config_kwargs": {"s3": {"addressing_style": "path"}}}  # the plain path refuses it
         gcs_options = {"endpoint_url": gcs.endpoint_url, "token": gcs.service_account()}
-        yield (
-            {
-                "file": (str(folder), {}),
-                "http": (f"{web.http_url}/open/model", {}),
-                "s3": (in_s3, options),
-                "s3 by s3fs": (in_s3, by_s3fs),
-                "chained": (f"simplecache::{in_s3}", {"s3": options, "simplecache": {"cache_storage": "TMP"}}),
-                "gs": (gcs.upload_folder(folder, "private", "model"), gcs_options),
-                "az": (azure.upload_folder(folder, "private", "model"), azure.storage_options()),
-                "hf": ("hf://ada/model", {"endpoint": hub.url, "token": TOKEN}),
-            },
-            digests(folder),
-        )
+        found = {
+            "file": (str(folder), {}),
+            "http": (f"{web.http_url}/open/model", {}),
+            "s3": (in_s3, options),
+            "s3 by s3fs": (in_s3, by_s3fs),
+            "chained": (f"simplecache::{in_s3}", {"s3": options, "simplecache": {"cache_storage": "TMP"}}),
+            "gs": (gcs.upload_folder(folder, "private", "model"), gcs_options),
+            "az": (azure.upload_folder(folder, "private", "model"), azure.storage_options()),
+            "hf": ("hf://ada/model", {"endpoint": hub.url, "token": TOKEN}),
+        }
+        yield {"places": found, "digests": digests(folder), "room": (str(room), f"{web.http_url}/open/room")}
