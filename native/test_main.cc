@@ -1,2 +1,18 @@
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+// The native tests: doctest's options, and before them --page-bytes=65536, to run them as on a
+// kernel with such pages. The real ones may be smaller.
+#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/page_sizes.h"
+
+int main(int count, char** arguments) {
+  constexpr std::string_view kPageBytes = "--page-bytes=";
+  if (count > 1 && std::string_view(arguments[1]).starts_with(kPageBytes)) {
+    const std::size_t page = std::strtoul(arguments[1] + kPageBytes.size(), nullptr, 10);
+    streamer::replace_page_sizes({page, streamer::huge_page_bytes_for(page)});
+  }
+  return doctest::Context(count, arguments).run();
+}

@@ -13,13 +13,12 @@
 #include <utility>
 
 #include "base/engine_thread.h"
+#include "base/page_sizes.h"
 #include "cuda/relaxed_capture.h"
 
 namespace streamer {
 namespace {
 
-constexpr std::size_t kSmallPageBytes = 4096;
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;  // touched by one thread as a whole
 constexpr int kPreferNode = 1;  // MPOL_PREFERRED: elsewhere when that node is full
 
 // Advice: a refusal (a container without the call) only costs speed.
@@ -32,13 +31,15 @@ void prefer_node(void* address, std::size_t bytes, unsigned node) {
 }
 
 void touch(std::byte* begin, const std::byte* end) {
-  for (volatile std::byte* at = begin; at < end; at += kSmallPageBytes) *at = std::byte{0};
+  const std::size_t step = page_bytes();
+  for (volatile std::byte* at = begin; at < end; at += step) *at = std::byte{0};
 }
 
-// This thread touches the first part, and what the system gives no thread for.
+// This thread touches the first part, and what the system gives no thread for. One thread touches a
+// step of 2 MiB as a whole: as a rule, that is a huge page.
 void touch_by(unsigned threads, std::byte* data, std::size_t bytes) {
-  const std::size_t pages = (bytes + kHugePageBytes - 1) / kHugePageBytes;
-  const std::size_t share = (pages + threads - 1) / threads * kHugePageBytes;
+  const std::size_t steps = (bytes + kLargeStepBytes - 1) / kLargeStepBytes;
+  const std::size_t share = (steps + threads - 1) / threads * kLargeStepBytes;
   std::vector<std::thread> others;
   others.reserve(threads);
   std::size_t end = bytes;  // of what is left to this thread
@@ -59,7 +60,7 @@ void touch_by(unsigned threads, std::byte* data, std::size_t bytes) {
 std::byte* map_and_touch(std::size_t bytes, std::optional<unsigned> node, unsigned threads) {
   void* raw = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
-  madvise(raw, bytes, MADV_HUGEPAGE);
+  madvise(raw, bytes, huge_page_advice());
   madvise(raw, bytes, MADV_DONTFORK);  // a child's copy on write would move pages under the device
   if (node) prefer_node(raw, bytes, *node);
   auto* const data = static_cast<std::byte*>(raw);
@@ -106,7 +107,7 @@ bool PinnedMemory::register_mapping(std::size_t bytes, unsigned threads) {
 }
 
 std::size_t PinnedMemory::stride_of(std::size_t part_bytes) {
-  return (part_bytes + kSmallPageBytes - 1) / kSmallPageBytes * kSmallPageBytes;
+  return (part_bytes + kDirectAlignmentBytes - 1) / kDirectAlignmentBytes * kDirectAlignmentBytes;
 }
 
 std::vector<PinnedMemory> PinnedMemory::cut(PinnedMemory whole, std::size_t part_bytes) {

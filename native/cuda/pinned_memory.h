@@ -1,5 +1,5 @@
 // Host memory that a CUDA device copies from by itself: page-locked, near the device where the
-// system tells which node that is, on huge pages where it has them.
+// system tells which node that is, on huge pages where the engine uses them.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +27,9 @@ class PinnedMemory {
   std::byte* data() const { return data_; }
   std::size_t size() const { return bytes_; }
 
-  // Cuts it into parts of `part_bytes`, each of which begins on a page; the last rest is left out.
-  // The memory is unlocked and freed with the last part: to lock it at once costs the driver a
-  // third of what it costs to lock each part.
+  // Cuts it into parts of `part_bytes`, each of which begins where a direct read can; the last rest
+  // is left out. The memory is unlocked and freed with the last part: to lock it at once costs the
+  // driver a third of what it costs to lock each part.
   static std::vector<PinnedMemory> cut(PinnedMemory whole, std::size_t part_bytes);
   // What a part of `part_bytes` takes of the whole.
   static std::size_t stride_of(std::size_t part_bytes);

@@ -163,7 +163,7 @@ bool Arena::add_chunk(std::size_t size, Evicted& evicted) {
 }
 
 std::size_t Arena::chunk_bytes_for(std::size_t size) const {
-  const bool is_large = size >= kHugePageBytes && budget_bytes_ / 8 >= kLargeChunkBytes;
+  const bool is_large = size >= kLargeStepBytes && budget_bytes_ / 8 >= kLargeChunkBytes;
   return is_large ? kLargeChunkBytes : kChunkBytes;
 }
 

@@ -35,22 +35,22 @@ inline constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
 // of each chunk is hardly used, so there are fewer of them.
 inline constexpr std::size_t kLargeChunkBytes = 4 * kChunkBytes;
 // From here on a tensor has a mapping of its own: a chunk of the smaller kind has no room for it.
-inline constexpr std::size_t kOwnMappingBytes = kChunkBytes - kHugePageBytes;
+inline constexpr std::size_t kOwnMappingBytes = kChunkBytes - kLargeStepBytes;
 
-// Whether memory lies at the address of its file offset modulo the page size, so that O_DIRECT can
-// land in place; dtypes need multiples of 8.
+// Whether memory lies at the address of its file offset modulo what direct reads need, so that they
+// can land in place; dtypes need multiples of 8.
 inline bool keeps_residue(std::size_t size, std::uint64_t file_offset) {
-  return size >= kHugePageBytes && file_offset % 8 == 0;
+  return size >= kLargeStepBytes && file_offset % 8 == 0;
 }
 
 // Of the memory, which begins a mapping otherwise.
 inline std::size_t residue_of(std::size_t size, std::uint64_t file_offset) {
-  return keeps_residue(size, file_offset) ? file_offset % kPageBytes : 0;
+  return keeps_residue(size, file_offset) ? file_offset % kDirectAlignmentBytes : 0;
 }
 
 // Of a tensor that has a mapping of its own.
 inline std::size_t mapping_bytes_of(std::size_t size, std::uint64_t file_offset) {
-  return round_up(residue_of(size, file_offset) + size, kHugePageBytes);
+  return round_up(residue_of(size, file_offset) + size, kLargeStepBytes);
 }
 
 struct ArenaStats {
@@ -68,8 +68,8 @@ class Arena {
   void join(std::size_t limit_bytes);
   void leave(std::size_t limit_bytes);
 
-  // `size` bytes whose address equals `file_offset` modulo the page size if keeps_residue(), else
-  // is a multiple of 64. Empty for size 0. Throws std::bad_alloc.
+  // `size` bytes whose address equals `file_offset` modulo kDirectAlignmentBytes if
+  // keeps_residue(), else is a multiple of 64. Empty for size 0. Throws std::bad_alloc.
   Memory allocate(std::size_t size, std::uint64_t file_offset);
 
   // Maps what allocate() will need for this, where nothing that is kept serves: an allocation that
@@ -135,7 +135,7 @@ class Arena {
   void evict_down_to(std::size_t keep_bytes, Evicted& evicted);
   std::size_t cached_bytes() const { return mapped_bytes_ + unused_bytes_; }
   // Small tensors lie in chunks of their own: one that is kept does not keep those of large ones.
-  ArenaChunk*& current_for(std::size_t size) { return current_[size < kHugePageBytes]; }
+  ArenaChunk*& current_for(std::size_t size) { return current_[size < kLargeStepBytes]; }
   bool is_current(const ArenaChunk& chunk) const {
     return &chunk == current_[0] || &chunk == current_[1];
   }

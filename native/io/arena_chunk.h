@@ -15,6 +15,7 @@ namespace streamer {
 
 class ArenaChunk {
  public:
+  // Pages are the system's, which takes no part of one back.
   ArenaChunk(std::byte* base, std::size_t bytes);
 
   std::byte* base() const { return base_; }
@@ -54,6 +55,7 @@ class ArenaChunk {
 
   std::byte* const base_;
   const std::size_t bytes_;
+  const std::size_t page_bytes_;
   std::size_t next_ = 0;     // offset behind the last tensor
   std::size_t touched_ = 0;  // offset behind the last tensor before restart()
   std::size_t dead_bytes_ = 0;
@@ -61,7 +63,7 @@ class ArenaChunk {
   bool is_retired_ = false;
   std::uint32_t live_ = 0;
   std::uint32_t pins_ = 0;
-  std::vector<std::uint8_t> users_;  // by page: tensors with bytes in it, or kGone
+  std::vector<std::uint16_t> users_;  // by page: tensors with bytes in it, or kGone
 };
 
 }  // namespace streamer

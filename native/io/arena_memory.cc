@@ -27,25 +27,26 @@ void Memory::swap(Memory& other) noexcept {
   std::swap(is_held_, other.is_held_);
 }
 
-// One huge page more is mapped, and both ends are cut.
+// As much more is mapped as the alignment may take, and both ends are cut.
 std::byte* map_huge(std::size_t bytes) {
-  const std::size_t reserved = bytes + kHugePageBytes;
+  const std::size_t alignment = mapping_alignment(bytes);
+  const std::size_t reserved = bytes + alignment;
   void* raw = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   auto* start = static_cast<std::byte*>(raw);
   const auto address = reinterpret_cast<std::uintptr_t>(start);
-  const std::size_t head = (kHugePageBytes - address % kHugePageBytes) % kHugePageBytes;
+  const std::size_t head = (alignment - address % alignment) % alignment;
   if (head > 0) munmap(start, head);
-  if (kHugePageBytes - head > 0) munmap(start + head + bytes, kHugePageBytes - head);
-  madvise(start + head, bytes, MADV_HUGEPAGE);  // advice: refusal only costs speed
+  if (alignment - head > 0) munmap(start + head + bytes, alignment - head);
+  madvise(start + head, bytes, huge_page_advice());  // advice: refusal only costs speed
   return start + head;
 }
 
 std::byte* map_chunk(std::size_t bytes, std::size_t size) {
   std::byte* const base = map_huge(bytes);
   // Who reads a small tensor alone, often, does not want 2 MiB set to zero for it.
-  if (base != nullptr && size < kHugePageBytes) madvise(base, kHugePageBytes, MADV_NOHUGEPAGE);
+  if (base != nullptr && size < kLargeStepBytes) madvise(base, kLargeStepBytes, MADV_NOHUGEPAGE);
   return base;
 }
 

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/page_sizes.h"
+
 namespace streamer {
 
-inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-inline constexpr std::size_t kPageBytes = 4096;
 // Of small tensors: a cache line, and the widest vector load.
 inline constexpr std::size_t kTensorAlignment = 64;
 
@@ -50,8 +50,8 @@ class Memory {
   bool is_held_ = false;
 };
 
-// An anonymous mapping that starts on a huge page, and is advised to have them. Null when the
-// system refuses.
+// An anonymous mapping that starts on a huge page, and is advised to have them where the engine
+// uses them. Null when the system refuses.
 std::byte* map_huge(std::size_t bytes);
 // A chunk of so many bytes for tensors of this size.
 std::byte* map_chunk(std::size_t bytes, std::size_t size);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,12 +13,13 @@
 #include <vector>
 
 #include "base/forked_child_fixture.h"
+#include "base/other_pages_fixture.h"
 
 namespace streamer {
 namespace {
 
-constexpr std::size_t kLarge = kOwnMappingBytes + 12345;     // with a mapping of its own
-constexpr std::size_t kMiddle = 3 * kHugePageBytes + 12345;  // one of several in a chunk
+constexpr std::size_t kLarge = kOwnMappingBytes + 12345;      // with a mapping of its own
+constexpr std::size_t kMiddle = 3 * kLargeStepBytes + 12345;  // one of several in a chunk
 
 std::uintptr_t address_of(const Memory& memory) {
   return reinterpret_cast<std::uintptr_t>(memory.data());
@@ -25,7 +27,7 @@ std::uintptr_t address_of(const Memory& memory) {
 
 TEST_CASE("an allocation is writable over its whole length") {
   for (const std::size_t size :
-       {std::size_t{1}, std::size_t{4097}, kHugePageBytes, kMiddle, kLarge}) {
+       {std::size_t{1}, std::size_t{4097}, kLargeStepBytes, kMiddle, kLarge}) {
     const Memory memory = Arena::instance().allocate(size, 0);
     REQUIRE(memory.size() == size);
     std::memset(memory.data(), 0x5a, size);
@@ -33,11 +35,24 @@ TEST_CASE("an allocation is writable over its whole length") {
   }
 }
 
-TEST_CASE("a large allocation keeps the residue of its file offset within a page") {
+TEST_CASE("a large allocation keeps the residue of its file offset for direct reads") {
   for (const std::size_t size : {kMiddle, kLarge}) {
-    CHECK(address_of(Arena::instance().allocate(size, 4096 * 7 + 1608)) % kPageBytes == 1608);
+    CHECK(address_of(Arena::instance().allocate(size, 4096 * 7 + 1608)) % kDirectAlignmentBytes ==
+          1608);
     const Memory odd = Arena::instance().allocate(size, 4096 * 7 + 1601);  // fits no dtype
     CHECK(address_of(odd) % 64 == 0);
+  }
+}
+
+TEST_CASE("a mapping begins where the huge pages of a kernel would") {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  for (const std::size_t page : {std::size_t{4096}, std::size_t{16} << 10, std::size_t{64} << 10}) {
+    const OtherPages pages(page);
+    std::byte* const mapping = map_huge(64 * kMiB);
+    REQUIRE(mapping != nullptr);
+    CHECK(reinterpret_cast<std::uintptr_t>(mapping) % mapping_alignment(64 * kMiB) == 0);
+    mapping[64 * kMiB - 1] = std::byte{1};
+    munmap(mapping, 64 * kMiB);
   }
 }
 
@@ -96,8 +111,8 @@ TEST_CASE("what is kept is given back before an allocation fails") {
 
 TEST_CASE("tensors of a file lie in memory as in the file, and share huge pages") {
   Arena& arena = Arena::instance();
-  const Memory first = arena.allocate(kHugePageBytes + 4096 * 3 + 8, 1608);
-  const Memory second = arena.allocate(kHugePageBytes, 1608 + first.size());
+  const Memory first = arena.allocate(kLargeStepBytes + 4096 * 3 + 8, 1608);
+  const Memory second = arena.allocate(kLargeStepBytes, 1608 + first.size());
   CHECK(second.data() == first.data() + first.size());
 }
 
@@ -107,10 +122,10 @@ TEST_CASE("under a high limit chunks are larger, and a low one keeps them small"
     arena.join(limit);
     std::vector<Memory> all;
     std::size_t begun = 0;  // chunks, but for the first
-    for (std::size_t i = 0; i < kLargeChunkBytes / (kMiddle + kPageBytes); ++i) {
+    for (std::size_t i = 0; i < kLargeChunkBytes / (kMiddle + kDirectAlignmentBytes); ++i) {
       all.push_back(arena.allocate(kMiddle, 0));
       const bool is_behind =
-          i == 0 || address_of(all[i]) - address_of(all[i - 1]) <= kMiddle + kPageBytes;
+          i == 0 || address_of(all[i]) - address_of(all[i - 1]) <= kMiddle + kDirectAlignmentBytes;
       if (!is_behind) ++begun;
     }
     CHECK(begun == (limit == 8 * kLargeChunkBytes ? 0 : 4));
@@ -143,23 +158,33 @@ TEST_CASE("a chunk whose tensors are all gone is filled again while a session ru
   CHECK(arena.stats().cached_bytes == 0);
 }
 
+// In which the system counts, whatever pages the engine is told.
+std::size_t real_page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
 std::size_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
   std::size_t mapped = 0;
   std::size_t resident = 0;
   statm >> mapped >> resident;
-  return resident * kPageBytes;
+  return resident * real_page_bytes();
 }
 
-// Of the pages that lie wholly in these bytes. The resident set of the process would count what a
-// sanitizer keeps beside them.
-std::size_t resident_pages(const std::byte* data, std::size_t size) {
+std::size_t whole_page_bytes(const std::byte* data, std::size_t size) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
-  const std::uintptr_t begin = (address + kPageBytes - 1) / kPageBytes * kPageBytes;
-  std::vector<unsigned char> pages((address + size - begin) / kPageBytes);
-  REQUIRE(mincore(reinterpret_cast<void*>(begin), pages.size() * kPageBytes, pages.data()) == 0);
-  return static_cast<std::size_t>(
-      std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; }));
+  return (address + size) / page_bytes() * page_bytes() - round_up(address, page_bytes());
+}
+
+// How many bytes of the pages that lie wholly in these are in memory. The resident set of the
+// process would count what a sanitizer keeps beside them.
+std::size_t resident_bytes(const std::byte* data, std::size_t size) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t begin = round_up(address, page_bytes());
+  const std::size_t bytes = whole_page_bytes(data, size);
+  std::vector<unsigned char> pages(bytes / real_page_bytes());
+  REQUIRE(mincore(reinterpret_cast<void*>(begin), bytes, pages.data()) == 0);
+  return real_page_bytes() *
+         static_cast<std::size_t>(std::count_if(pages.begin(), pages.end(),
+                                                [](unsigned char page) { return page & 1; }));
 }
 
 TEST_CASE("the pages of a tensor go back when it dies, though its neighbours live") {
@@ -172,12 +197,12 @@ TEST_CASE("the pages of a tensor go back when it dies, though its neighbours liv
     std::memset(places.back(), i, kMiddle);
   }
   for (std::size_t i = 0; i < 32; ++i) {
-    CHECK(resident_pages(places[i], kMiddle) == kMiddle / kPageBytes);
+    CHECK(resident_bytes(places[i], kMiddle) == whole_page_bytes(places[i], kMiddle));
     if (i % 2 != 0) all[i] = Memory();
   }
   for (std::size_t i = 0; i < 32; ++i) {
     if (i % 2 != 0) {
-      CHECK(resident_pages(places[i], kMiddle) == 0);
+      CHECK(resident_bytes(places[i], kMiddle) == 0);
     } else {
       CHECK(all[i].data()[0] == std::byte(i));
       CHECK(all[i].data()[kMiddle - 1] == std::byte(i));
@@ -197,7 +222,7 @@ TEST_CASE("tensors that outlive their session give room to those of later ones")
     kept.back().hand_over();
     arena.leave(kChunkBytes);
   }
-  CHECK(resident_bytes() - before < 20 * kHugePageBytes);  // and not one for each
+  CHECK(resident_bytes() - before < 20 * kLargeStepBytes);  // and not one for each
   for (std::size_t i = 0; i < kept.size(); ++i) CHECK(kept[i].data()[999] == std::byte(i));
 }
 
@@ -217,7 +242,7 @@ TEST_CASE("memory that many threads take and give back is never shared") {
           is_wrong =
               is_wrong || memory.data()[0] != mark || memory.data()[memory.size() - 1] != mark;
         }
-        size = (size * 31 + 17) % (i % 50 == 0 ? kLarge : kHugePageBytes + 999) + 1;
+        size = (size * 31 + 17) % (i % 50 == 0 ? kLarge : kLargeStepBytes + 999) + 1;
         memory = arena.allocate(size, i * 8);
         memory.data()[0] = memory.data()[size - 1] = mark;
         if (i % 3 == 0) memory.hand_over();
@@ -318,20 +343,20 @@ std::size_t mapped_bytes() {
   std::ifstream statm("/proc/self/statm");
   std::size_t pages = 0;
   statm >> pages;
-  return pages * kPageBytes;
+  return pages * real_page_bytes();
 }
 
 TEST_CASE("mappings take no more addresses than they need, and none when they are gone") {
-  constexpr std::size_t kNoise = kHugePageBytes / 4;  // of the heap
-  constexpr std::size_t kCount = 16;                  // each begins elsewhere within a huge page
+  constexpr std::size_t kNoise = kLargeStepBytes / 4;  // of the heap
+  constexpr std::size_t kCount = 16;                   // each begins elsewhere within a huge page
   const std::size_t before = mapped_bytes();
   {
     std::vector<Memory> held;
     for (std::size_t i = 0; i < kCount; ++i) {
-      held.push_back(Arena::instance().allocate(kLarge + i * 32 * kPageBytes, 0));
+      held.push_back(Arena::instance().allocate(kLarge + i * 32 * page_bytes(), 0));
     }
     std::size_t needed = 0;
-    for (const Memory& memory : held) needed += memory.size() + kHugePageBytes;
+    for (const Memory& memory : held) needed += memory.size() + kLargeStepBytes;
     CHECK(mapped_bytes() - before <= needed + kNoise);
   }
   CHECK(mapped_bytes() <= before + kNoise);

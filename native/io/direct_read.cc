@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint64_t kBytesPerDirectCall = std::uint64_t{512} << 10;
 static_assert(kBytesPerDirectCall <= kBytesPerCall);
 constexpr std::size_t kBufferBytes = ReadRing::kMostReads * kBytesPerDirectCall;
-static_assert(kBufferBytes == kHugePageBytes);
+static_assert(kBufferBytes == kLargeStepBytes);
 // Handed to a ring at a time, so that the disk has work while one of them is settled: a usual
 // block.
 constexpr std::size_t kMostCalls = 16;
@@ -26,18 +26,23 @@ constexpr std::size_t kMostCalls = 16;
 constexpr std::uint64_t kLeastInPlace = 64 << 10;
 constexpr std::size_t kMostParts = 16;  // as many as a call holds of the shortest of them
 
-std::uint64_t round_down(std::uint64_t value) { return value / kPageBytes * kPageBytes; }
-std::uint64_t round_up(std::uint64_t value) { return round_down(value + kPageBytes - 1); }
+std::uint64_t round_down(std::uint64_t value) {
+  return value / kDirectAlignmentBytes * kDirectAlignmentBytes;
+}
+std::uint64_t round_up(std::uint64_t value) {
+  return round_down(value + kDirectAlignmentBytes - 1);
+}
 
 bool is_in_step(const std::byte* address, std::uint64_t offset) {
-  return reinterpret_cast<std::uintptr_t>(address) % kPageBytes == offset % kPageBytes;
+  return reinterpret_cast<std::uintptr_t>(address) % kDirectAlignmentBytes ==
+         offset % kDirectAlignmentBytes;
 }
 
 // Whether the bytes from `offset` on, which go to `piece`, can be read into place from the next
 // page on.
 bool fits_in_place(const Segment& piece, std::uint64_t offset) {
   return piece.target != nullptr && is_in_step(piece.target, offset) &&
-         piece.size >= kLeastInPlace + kPageBytes;
+         piece.size >= kLeastInPlace + kDirectAlignmentBytes;
 }
 
 // How many bytes from `offset` on must pass through the buffer; no more than `room`.
@@ -91,7 +96,7 @@ Call plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) 
   std::uint64_t planned = 0;
   while (!cursor.is_at_end() && planned < kBytesPerDirectCall && call.parts.size() < kMostParts) {
     const Segment piece = cursor.piece();
-    const std::uint64_t ahead = position % kPageBytes;
+    const std::uint64_t ahead = position % kDirectAlignmentBytes;
     const std::uint64_t room = kBytesPerDirectCall - planned;
     if (ahead == 0 && fits_in_place(piece, position)) {
       const std::uint64_t bytes = round_down(std::min(piece.size, room));
@@ -107,7 +112,7 @@ Call plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) 
     call.wanted += part.wanted;
     planned += part.bytes;
     position += part.wanted;
-    if (position % kPageBytes != 0) break;  // nothing more of this page is wanted
+    if (position % kDirectAlignmentBytes != 0) break;  // nothing more of this page is wanted
     cursor.skip(part.wanted);
   }
   return call;

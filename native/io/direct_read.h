@@ -1,7 +1,8 @@
 // Reading past the page cache (O_DIRECT), whose offsets, addresses and lengths must be multiples of
-// a page: into place where the bytes lie so, else through a buffer of the thread's own.
+// 4096 (kDirectAlignmentBytes, whatever the size of a page): into place where the bytes lie so,
+// else through a buffer of the thread's own.
 //
-// The arena gives large tensors addresses that equal their offset in the file modulo a page, and a
+// The arena gives large tensors addresses that equal their offset in the file modulo 4096, and a
 // block lies so in its slot of pinned memory: only the ends pass through the buffer.
 #pragma once
 

@@ -34,7 +34,7 @@ struct StrictDisk {
     return [this](int, const iovec* vectors, int count, off_t offset) -> ssize_t {
       ++calls;
       auto at = static_cast<std::uint64_t>(offset);
-      bool is_aligned = count > 0 && at % kPageBytes == 0;
+      bool is_aligned = count > 0 && at % kDirectAlignmentBytes == 0;
       for (int i = 0; i < count; ++i) is_aligned = is_aligned && is_page_wise(vectors[i]);
       if (!is_aligned) {
         ++refused;
@@ -55,7 +55,8 @@ struct StrictDisk {
 
   static bool is_page_wise(const iovec& vector) {
     const auto address = reinterpret_cast<std::uintptr_t>(vector.iov_base);
-    return address % kPageBytes == 0 && vector.iov_len % kPageBytes == 0 && vector.iov_len > 0;
+    return address % kDirectAlignmentBytes == 0 && vector.iov_len % kDirectAlignmentBytes == 0 &&
+           vector.iov_len > 0;
   }
 };
 
@@ -63,10 +64,11 @@ struct StrictDisk {
 class Target {
  public:
   Target(std::uint64_t begin, std::uint64_t size, bool is_in_step)
-      : begin_(begin), size_(size), memory_(size + 2 * kPageBytes, '?') {
+      : begin_(begin), size_(size), memory_(size + 2 * kDirectAlignmentBytes, '?') {
     auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-    const std::size_t to_page = (kPageBytes - address % kPageBytes) % kPageBytes;
-    data_ = memory_.data() + to_page + (begin + (is_in_step ? 0 : 64)) % kPageBytes;
+    const std::size_t to_page =
+        (kDirectAlignmentBytes - address % kDirectAlignmentBytes) % kDirectAlignmentBytes;
+    data_ = memory_.data() + to_page + (begin + (is_in_step ? 0 : 64)) % kDirectAlignmentBytes;
   }
 
   Segment segment() { return {reinterpret_cast<std::byte*>(data_), size_, 0}; }
@@ -202,7 +204,8 @@ TEST_CASE(
 
 TEST_CASE("a read that brings less than was asked for is gone on with") {
   const std::string data = random_data(600'000, 9);
-  for (std::size_t most = kPageBytes; most <= 60 * kPageBytes; most += 7 * kPageBytes) {
+  for (std::size_t most = kDirectAlignmentBytes; most <= 60 * kDirectAlignmentBytes;
+       most += 7 * kDirectAlignmentBytes) {
     CAPTURE(most);
     Target first(100, 5'000, false);
     Target second(5'100, 300'000, true);

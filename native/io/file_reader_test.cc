@@ -224,7 +224,7 @@ std::ptrdiff_t open_files() {
 
 // Whether each read found the first page of its target in memory, for a target that is fresh.
 std::vector<bool> pages_there_before_reads(bool fills_own_memory) {
-  constexpr std::size_t kBytes = 2 * kHugePageBytes;
+  constexpr std::size_t kBytes = 2 * kLargeStepBytes;
   const TemporaryFile file(kBytes);
   std::byte* const target = map_huge(kBytes);
   REQUIRE(target != nullptr);
@@ -233,7 +233,8 @@ std::vector<bool> pages_there_before_reads(bool fills_own_memory) {
   options.read_call = [&found](int descriptor, const iovec* vectors, int count, off_t offset) {
     unsigned char is_there = 0;
     const auto address = reinterpret_cast<std::uintptr_t>(vectors[0].iov_base);
-    CHECK(mincore(reinterpret_cast<void*>(address / kPageBytes * kPageBytes), 1, &is_there) == 0);
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    CHECK(mincore(reinterpret_cast<void*>(address / page * page), 1, &is_there) == 0);
     found.push_back(is_there & 1);
     return preadv2(descriptor, vectors, count, offset, 0);
   };

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/page_sizes.h"
 #include "runai/codes.h"
 #include "runai/interpreter.h"
 #include "runai/streamers.h"
@@ -14,7 +15,6 @@
 namespace streamer::runai {
 namespace {
 
-constexpr size_t kBlockBytes = 4096;                     // what the engine's direct reads need
 constexpr std::chrono::milliseconds kBetweenLooks{200};  // Ctrl-C takes a second at most
 
 uint64_t number_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
@@ -195,7 +195,7 @@ const char* runai_file_streamer_response_str(int code) { return text_of(code); }
 int runai_file_streamer_probe_direct_block_size(void* streamer, const char** paths, unsigned count,
                                                 size_t* block_bytes) {
   if (block_bytes == nullptr) return kInvalidParameter;
-  *block_bytes = kBlockBytes;
+  *block_bytes = streamer::kDirectAlignmentBytes;
   return with_streamer(streamer, [&](const Streamer&) -> int {
     return are_texts(paths, count) ? kSuccess : kInvalidParameter;
   });

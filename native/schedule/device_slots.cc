@@ -1,6 +1,6 @@
 #include "schedule/device_slots.h"
 
-#include "io/arena.h"
+#include "base/page_sizes.h"
 
 namespace streamer {
 
@@ -21,7 +21,7 @@ bool direct_to_slot(Block& block) {
   const bool has_pinned = block.slot->pin();
   // As the bytes lie in their pages of the file, so that a read past the page cache needs no copy.
   // Only the first block of a span begins elsewhere than on a page, and leaves room for that.
-  const std::uint64_t ahead = block.begin % kPageBytes;
+  const std::uint64_t ahead = block.begin % kDirectAlignmentBytes;
   const bool has_room = ahead + block.size() <= block.slot->capacity();
   std::byte* const place = block.slot->data() + (has_room ? ahead : 0);
   // Gaps are read too: one piece is cheaper than to leave them out.

@@ -220,7 +220,7 @@ TEST_CASE("closing in the middle joins every thread") {
 
 TEST_CASE(
     "memory that is freed after closing is not kept, even while the session lives (regression)") {
-  const std::vector<std::string> data = {random_data(2 * kHugePageBytes, 8)};
+  const std::vector<std::string> data = {random_data(2 * kLargeStepBytes, 8)};
   const TemporaryFile file(data[0]);
   Session session(options_with());
   session.add_file(file.path(), data[0].size(), "");
