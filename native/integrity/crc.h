@@ -30,11 +30,19 @@ std::size_t bytes_of(Crc code);
 // As messages show a value: all its hexadecimal digits, the most significant first.
 std::string hexadecimal(Crc code, std::uint64_t value);
 
-// The value of `data`, or of what `before` is the value of with `data` behind it.
-std::uint64_t compute(Crc code, std::span<const std::byte> data, std::uint64_t before = 0);
+// What a processor has for these codes; with none of it they are computed by tables.
+struct CrcInstructions {
+  bool multiplies_polynomials = false;
+  bool computes_crc32 = false;  // and CRC32C
+};
 
-// The same by tables alone, as on processors without carry-less multiplication.
-std::uint64_t compute_by_table(Crc code, std::span<const std::byte> data, std::uint64_t before = 0);
+// Those of this processor, which is asked when the library is loaded.
+const CrcInstructions& crc_instructions();
+
+// The value of `data`, or of what `before` is the value of with `data` behind it. Uses no
+// instructions but those `allowed`, which this processor must have.
+std::uint64_t compute(Crc code, std::span<const std::byte> data, std::uint64_t before = 0,
+                      const CrcInstructions& allowed = crc_instructions());
 
 // The value of two runs of bytes, one behind the other, from the values of each.
 std::uint64_t combine(Crc code, std::uint64_t first, std::uint64_t second,

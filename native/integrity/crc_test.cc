@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <random>
 #include <string>
 #include <string_view>
@@ -21,6 +22,35 @@ std::string random_text(std::size_t size) {
   std::string text(size, '\0');
   for (char& byte : text) byte = static_cast<char>(random());
   return text;
+}
+
+// With each part of what this processor has, down to nothing.
+std::vector<CrcInstructions> every_choice() {
+  const CrcInstructions& all = crc_instructions();
+  return {all, {all.multiplies_polynomials, false}, {false, all.computes_crc32}, {}};
+}
+
+// The features of this processor, as the system lists them; empty under an emulator, which shows
+// those of the machine.
+std::string listed_features() {
+#if defined(__aarch64__)
+  constexpr std::string_view kName = "Features";
+#else
+  constexpr std::string_view kName = "flags";
+#endif
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(kName)) return line + " ";
+  }
+  return "";
+}
+
+TEST_CASE("what the processor has is used" * doctest::skip(listed_features().empty())) {
+  const std::string features = listed_features();
+  const bool multiplies = features.find(" pclmulqdq ") != std::string::npos ||
+                          features.find(" pmull ") != std::string::npos;
+  CHECK(crc_instructions().multiplies_polynomials == multiplies);
+  CHECK(crc_instructions().computes_crc32 == (features.find(" crc32 ") != std::string::npos));
 }
 
 TEST_CASE("the published check values") {
@@ -44,19 +74,23 @@ TEST_CASE("the published check values") {
       {Crc::kCrc64Nvme, std::string(4096, '\xff'), 0xC0DDBA7302ECA3AC},
   };
   for (const Row& row : rows) {
-    CHECK(compute(row.code, bytes_of(row.text)) == row.value);
-    CHECK(compute_by_table(row.code, bytes_of(row.text)) == row.value);
+    for (const CrcInstructions& allowed : every_choice()) {
+      CHECK(compute(row.code, bytes_of(row.text), 0, allowed) == row.value);
+    }
   }
 }
 
-TEST_CASE("multiplication and tables agree at every size and alignment") {
+TEST_CASE("multiplication, instructions and tables agree at every size and alignment") {
   const std::string text = random_text(700);
   for (const Crc code : kAll) {
     for (std::size_t begin = 0; begin < 17; ++begin) {
       for (std::size_t size = 0; begin + size <= text.size(); ++size) {
         const auto data = bytes_of(text).subspan(begin, size);
-        if (compute(code, data, 5) != compute_by_table(code, data, 5)) {
-          FAIL("differs at " << begin << " for " << size << " bytes");
+        const std::uint64_t by_table = compute(code, data, 5, {});
+        for (const CrcInstructions& allowed : every_choice()) {
+          if (compute(code, data, 5, allowed) != by_table) {
+            FAIL("differs at " << begin << " for " << size << " bytes");
+          }
         }
       }
     }
