@@ -43,7 +43,7 @@ def _versions() -> dict[str, str]:
 def _fault(load: Callable[[], dict[str, Any]], digests: dict[str, str]) -> str | None:
     try:
         got = {name: _digest(tensor) for name, tensor in load().items()}
-    except Exception:
+    except BaseException:  # as a CheckpointException of DCP is
         return traceback.format_exc()
     return None if got == digests else "other tensors than the file's"
 

@@ -65,7 +65,7 @@ def made(cell: Cell, python: str, torch: str | None) -> Path:
     install = [UV, "pip", "install", "--quiet", "--python", inside, "--only-binary", ":all:"]
     age = ["--resolution", "lowest-direct" if cell.age == "lowest" else "highest"]
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    run([*install, *age, torch or next(each for each in needed if each.startswith("torch"))])
+    run([*install, *age, *([torch] if torch else [each for each in needed if each.startswith("torch")])])
     override = FOLDER / "without_torch.txt"
     override.write_text(WITHOUT_TORCH)
     extras = [argument for name in cell.extras for argument in ("--extra", name)]
