@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import streamer
 from gpu.fake_devices import FakeGpu, FakeTorchCuda
-from streamer.integrations import read_ahead
+from gpu.fake_moves import counted_moves, noted_streams
 from streamer.integrations.transformers_hooks import weights_hook
 from streamer.integrations.transformers_placement import placement_hook
 
@@ -27,35 +26,15 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The plans that were read."""
     assert weights_hook("transformers").fits()
     assert placement_hook("transformers").fits()
-    made: list[Any] = []
-
-    def noted(*arguments: Any, **named: Any) -> Any:
-        made.append(streamer.Stream(*arguments, **named))
-        return made[-1]
-
-    monkeypatch.setattr(read_ahead, "Stream", noted)
-    return made
+    return noted_streams(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
-def moved(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The bytes of each tensor that torch was to copy to a device: torch of the CPU has none."""
-    moved_bytes: list[int] = []
-    original = torch.Tensor.to
-
-    def to(tensor: torch.Tensor, *arguments: Any, device: Any = None, **named: Any) -> torch.Tensor:
-        if device is None or torch.device(device).type == "cpu":
-            return original(tensor, *arguments, **named)
-        if FakeTorchCuda.placed.get(tensor.data_ptr()) != torch.device(device).index:
-            moved_bytes.append(tensor.nbytes)
-        return original(tensor, *arguments, **named)
-
-    made = FakeTorchCuda.empty
-    monkeypatch.setattr(FakeTorchCuda, "empty", lambda *arguments: fake_gpu.place(made(*arguments), arguments[-1]))
-    monkeypatch.setattr(torch.Tensor, "to", to)
+def moved(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each tensor that torch was to copy to a device."""
     monkeypatch.setattr(transformers.modeling_utils, "caching_allocator_warmup", lambda *_: None)
     monkeypatch.setattr(transformers.modeling_utils, "accelerate_dispatch", lambda *_: None)
-    return moved_bytes
+    return counted_moves(fake_gpu, monkeypatch)
 
 
 def device_map(layers: int) -> dict[str, Any]:

@@ -37,6 +37,7 @@ _Result = TypeVar("_Result")
 INDEX = "model.safetensors.index.json"
 _SAFE_OPEN = RoutedName("accelerate.utils.modeling", "safe_open", ("safetensors", "safe_open"))
 _LOAD_FILE = RoutedName("accelerate.utils.modeling", "safe_load_file", ("safetensors.torch", "load_file"))
+_LOAD_STATE = RoutedName("accelerate.utils.modeling", "load_state_dict")
 
 
 def load_checkpoint_in_model(
@@ -124,7 +125,8 @@ def _with_folder(location: Location, call: Callable[[str], _Result]) -> _Result:
     """Call accelerate with a folder that has the index of a checkpoint."""
     with ExitStack() as stack:
         weights = _private_weights(_chosen(location), stack)
-        return called(lambda: call(weights.path), [Route(weights, _readers(weights), HOOK)])
+        readers = _readers(weights) | _placing_readers(weights)
+        return called(lambda: call(weights.path), [Route(weights, readers, HOOK)])
 
 
 def _private_weights(location: Location, stack: ExitStack) -> FolderWeights:
@@ -137,6 +139,15 @@ def _private_weights(location: Location, stack: ExitStack) -> FolderWeights:
 
 def _readers(weights: FolderWeights) -> dict[RoutedName, Reader]:
     return {_SAFE_OPEN: weights.opened_whole, _LOAD_FILE: weights.loaded}
+
+
+def _placing_readers(weights: FolderWeights) -> dict[RoutedName, Reader]:
+    """Let accelerate's reader of a shard say where tensors go, before it opens the file once for each device."""
+
+    def placed(_path: str, device_map: Mapping[str, Any] | None = None, **_others: Any) -> None:
+        weights.place(device_map or {})
+
+    return {_LOAD_STATE: placed} if PLACEMENT.fits() else {}
 
 
 def _reads_small_files() -> bool:
@@ -160,6 +171,14 @@ HOOK = Hook(
     "safe_open",
     otherwise="weights are written to a private folder on a disk before they are loaded, which is slower",
     dry_run=_reads_small_files,
+)
+
+PLACEMENT = Hook(
+    "accelerate.utils.modeling",
+    "load_state_dict",
+    otherwise="tensors are copied to several devices one after the other from pageable memory, which is slower",
+    positional=1,
+    keywords=("device_map",),
 )
 
 

@@ -18,6 +18,7 @@ from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.integrations.diffusers_hooks import package_of, route_of
+from streamer.integrations.diffusers_placement import is_placed_by, placed_models
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import check_class, library_call
 from streamer.integrations.location import Location
@@ -84,7 +85,7 @@ def from_pretrained(
         location = location.inside(subfolder.strip("/"))
     folder = _folder_for(cls, location, kwargs)
     try:
-        loaded = _loaded(cls, folder, lambda: cls.from_pretrained(folder.path, **kwargs))
+        loaded = _loaded(cls, folder, lambda: cls.from_pretrained(folder.path, **kwargs), kwargs)
     except BaseException:
         folder.close()
         raise
@@ -157,9 +158,15 @@ def _folder_for(cls: Any, location: Location, kwargs: Mapping[str, Any], *, need
             hint="streamer.transformers.from_pretrained loads the classes of transformers",
         )
     takes_code, variant = bool(kwargs.get("trust_remote_code")), kwargs.get("variant")
+    is_placed = is_placed_by(kwargs)
     if needed == PIPELINE:
         return PipelineFolder(
-            location, given=kwargs, variant=variant, needs_weights=needs_weights, takes_code=takes_code
+            location,
+            given=kwargs,
+            variant=variant,
+            needs_weights=needs_weights,
+            takes_code=takes_code,
+            goes_to_devices=is_placed,
         )
     return ModelFolder(
         location,
@@ -168,14 +175,18 @@ def _folder_for(cls: Any, location: Location, kwargs: Mapping[str, Any], *, need
         needs=needed,
         needs_weights=is_model and needs_weights,
         takes_code=takes_code,
+        goes_to_devices=is_placed,
     )
 
 
-def _loaded(cls: Any, folder: _Folder | SingleFile, call: Callable[[], Any]) -> Any:
-    """Call a function of diffusers while the weights of a folder are read from the URL."""
-    package, parts = package_of(cls), [folder] if isinstance(folder, SingleFile) else _models(folder)
+def _loaded(
+    cls: Any, folder: _Folder | SingleFile, call: Callable[[], Any], kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """Call a function of diffusers, with these arguments, while the weights of a folder are read from the URL."""
+    package, models = package_of(cls), [] if isinstance(folder, SingleFile) else _models(folder)
+    parts = [folder] if isinstance(folder, SingleFile) else models
     try:
-        with library_call(folder.labels, loads_model=True):
+        with library_call(folder.labels, loads_model=True), placed_models(models, kwargs or {}):
             return called(call, [route_of(part, package) for part in parts if part.shards])
     finally:
         folder.stop()

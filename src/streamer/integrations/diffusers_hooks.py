@@ -21,7 +21,7 @@ from streamer.integrations.routed_names import RoutedName, routed
 from streamer.integrations.single_file import SingleFile
 from streamer.integrations.small_checkpoint import is_equal, small_checkpoint, without_progress_bars
 
-__all__ = ["file_hook", "package_of", "route_of", "weights_hook"]
+__all__ = ["file_hook", "is_of_transformers", "package_of", "route_of", "weights_hook"]
 
 _OTHERWISE = "weights are written to a private folder on a disk before they are loaded, which is slower"
 _OF_TRANSFORMERS = "model"  # what the names of its files begin with
@@ -38,11 +38,16 @@ def route_of(part: ModelFolder | SingleFile, package: str) -> Route:
     """
     if isinstance(part, SingleFile):
         return Route(part, dict.fromkeys(_readers(package), part.loaded), file_hook(package))
-    if any(name.startswith(_OF_TRANSFORMERS) for name in part.shards):
+    if is_of_transformers(part):
         library = transformers_hooks.LIBRARY
         readers = dict.fromkeys(transformers_hooks.readers(library), part.opened)
         return Route(part, readers, transformers_hooks.weights_hook(library))
     return Route(part, dict.fromkeys(_readers(package), part.loaded), weights_hook(package))
+
+
+def is_of_transformers(part: ModelFolder) -> bool:
+    """Whether transformers loads a component, as a text encoder."""
+    return any(name.startswith(_OF_TRANSFORMERS) for name in part.shards)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from streamer.core.errors import ObjectNotFoundError
 from streamer.core.format.index import parse_index
 from streamer.core.private_folders import room_in
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.tensors.placement import Placement
+from streamer.integrations.device_maps import is_accelerator
 from streamer.integrations.location import Location
 from streamer.integrations.read_ahead import ReadAhead
 from streamer.integrations.weight_files import write_weight_files
@@ -67,6 +69,7 @@ class FolderWeights:
         self.is_read = False
         self._plan = self._checkpoint.read_ahead(takes_parts=takes_parts)
         self._plans_of_shards: dict[str, ReadAhead] = {}  # by device
+        self._devices: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     def write_index(self, name: str, *, without: str | None = None) -> None:
@@ -117,6 +120,18 @@ class FolderWeights:
         for shard in self.shards:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path, shard))
+
+    def place(self, device_map: Mapping[str, Any]) -> None:
+        """Read tensors of shards that are taken as a whole to their devices; to be called before one is taken.
+
+        Args:
+            device_map: By the names of tensors or modules; the longest that matches counts. ``""`` matches all.
+        """
+        placement = Placement({"": "cpu", **device_map})
+        with self._lock:
+            if not self._plans_of_shards:
+                devices = {name: placement.of(name) for name in self.shard_of_tensor}
+                self._devices = {name: device for name, device in devices.items() if is_accelerator(device)}
 
     def opened(self, path: str, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
         """Open a shard as ``safe_open`` does; None for what is none of these.
@@ -182,11 +197,13 @@ class FolderWeights:
         return name
 
     def _warm_file(self, name: str) -> str | None:
-        is_mapped = self._location.options is None and not self._goes_to_devices
+        is_mapped = self._location.options is None and not self._goes_to_devices and not self._devices
         return self._checkpoint.warm_file(name) if is_mapped else None
 
     def _shards_ahead(self, device: Any) -> ReadAhead:
         with self._lock:
             if str(device) not in self._plans_of_shards:
-                self._plans_of_shards[str(device)] = self._checkpoint.read_shards_ahead(device)
+                plan = self._plans_of_shards[str(device)] = self._checkpoint.read_shards_ahead(device)
+                for name, each in self._devices.items() if str(device) == "cpu" else ():
+                    plan.place(name, each)
             return self._plans_of_shards[str(device)]

@@ -119,6 +119,11 @@ class ModelFolder:
         """Load a shard as `FolderWeights.loaded` does."""
         return self._weights.loaded(path, *arguments, **named) if self._weights is not None else None
 
+    def place(self, device_map: Mapping[str, Any]) -> None:
+        """Read the tensors of shards that are taken as a whole to their devices; as `FolderWeights.place`."""
+        if self._weights is not None:
+            self._weights.place(device_map)
+
     @property
     def is_read(self) -> bool:
         """Whether there are no weights, or some were opened through `opened` or `loaded`."""

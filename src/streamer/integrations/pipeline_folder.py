@@ -35,6 +35,7 @@ class PipelineFolder:
         variant: Which weights, for the components that have them.
         needs_weights: Whether models are loaded from it; else it is read for its configurations.
         takes_code: Whether the user trusts the folder's code, which is pulled, too.
+        goes_to_devices: As for `FolderWeights`.
 
     Attributes:
         path: Its absolute path.
@@ -52,7 +53,9 @@ class PipelineFolder:
         variant: str | None = None,
         needs_weights: bool = True,
         takes_code: bool = False,
+        goes_to_devices: bool = False,
     ) -> None:
+        self._goes_to_devices = goes_to_devices
         self._location, self._variant, self._takes_code = location, variant, takes_code
         self._needs_weights = None if needs_weights else False
         self._folder = private_folder()
@@ -107,6 +110,7 @@ class PipelineFolder:
                 needs=None,
                 needs_weights=self._needs_weights,
                 takes_code=self._takes_code,
+                goes_to_devices=self._goes_to_devices,
             )
         except ObjectNotFoundError as error:
             if error.uri != location.label:

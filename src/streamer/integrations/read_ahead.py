@@ -3,7 +3,8 @@
 The library says first which tensors it will want, or takes one shard after the other; the first that it takes starts
 one stream of all of them, in the order in which it is likely to go on. Guarantees: `ReadAhead.take` never waits for a
 tensor that is not on its way: one that is taken twice, out of order, or was let go of is left to a read of its own.
-What arrived and is not taken is bounded by the memory limit of the load, once more. Nothing is kept of what was taken.
+What arrived and is not taken is bounded by the memory limit of the load, once more; if whole shards are taken, what
+arrived of the current one is not counted, as the library collects it. Nothing is kept of what was taken.
 """
 
 from __future__ import annotations
@@ -138,8 +139,11 @@ class ReadAhead:
         self._pulled_bytes = self._pulled_tensors = 0
         self._left = dict.fromkeys(self._arrived, (0, 0))
         position_bytes = 0
+        starts: dict[int, tuple[int, int]] = {}
         for number, each in enumerate(wanted):
-            self._left[each.entry.name] = number, position_bytes
+            place = number, position_bytes
+            # Of a shard that is taken as a whole, tensors may come in any order, as one device's after another's.
+            self._left[each.entry.name] = starts.setdefault(each.shard, place) if self._has_order else place
             position_bytes += _size_bytes(each)
 
     def _is_far(self, name: str) -> bool:
@@ -196,11 +200,16 @@ class ReadAhead:
             return
         self._arrived[name] = tensor
         self._held_bytes += _size_bytes(self._expected[name])
-        for oldest in [each for each in self._arrived if each not in self._awaited]:
+        kept = {each for each in self._arrived if each in self._awaited or self._is_collected(each, name)}
+        for oldest in [each for each in self._arrived if each not in kept]:
             if self._held_bytes <= self._limit_bytes:
                 break
             self._held_bytes -= _size_bytes(self._expected[oldest])
             del self._arrived[oldest], self._left[oldest]
+
+    def _is_collected(self, name: str, arriving: str) -> bool:
+        """Whether a tensor is of the shard that a library collects now, of which the last tensor arrived."""
+        return self._has_order and self._expected[name].shard == self._expected[arriving].shard
 
 
 def in_order_of_names(tensors: Iterable[ShardTensor], window_bytes: int) -> list[ShardTensor]:

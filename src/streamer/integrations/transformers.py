@@ -17,6 +17,7 @@ from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
+from streamer.integrations.device_maps import goes_to_devices
 from streamer.integrations.kept_folders import keep, name_after
 from streamer.integrations.library_calls import check_class, library_call
 from streamer.integrations.location import Location
@@ -24,7 +25,7 @@ from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG
 from streamer.integrations.routed_call import Route, called
 from streamer.integrations.transformers_hooks import package_of, readers, weights_hook
-from streamer.integrations.transformers_placement import goes_to_devices, placed_tensors, placement_hook
+from streamer.integrations.transformers_placement import placed_tensors, placement_hook
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

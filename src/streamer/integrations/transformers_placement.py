@@ -18,12 +18,11 @@ from typing import Any
 import torch
 
 from streamer.compat.hooks import Hook, imported
+from streamer.integrations.device_maps import is_accelerator
 from streamer.integrations.shard_handles import PlannedSlice
 from streamer.integrations.small_checkpoint import is_equal, small_checkpoint
 
-__all__ = ["goes_to_devices", "placed_tensors", "placement_hook"]
-
-_STAYS = ("cpu", "disk", "meta")
+__all__ = ["placed_tensors", "placement_hook"]
 
 
 @cache
@@ -36,17 +35,6 @@ def placement_hook(package: str) -> Hook:
         positional=4,
         dry_run=partial(_reads_a_tensor_later, package),
     )
-
-
-def goes_to_devices(device_map: Any) -> bool:
-    """Whether a ``device_map`` may send tensors to accelerators."""
-    if device_map is None:
-        return torch.empty(0).device.type not in _STAYS  # torch's default device counts
-    if isinstance(device_map, dict):
-        return any(_is_accelerator(device) for device in device_map.values())
-    if isinstance(device_map, str) and device_map.split("_")[0] in ("auto", "balanced", "sequential"):
-        return torch.cuda.is_available()
-    return _is_accelerator(device_map)
 
 
 @contextmanager
@@ -70,13 +58,9 @@ def _spawned(
     is_planned = isinstance(tensor, PlannedSlice) and pool is not None and others.get("sharding_op") is None
     if not is_planned:
         return theirs(pool, tensor, device, dtype, **others)
-    if _is_accelerator(device):
+    if is_accelerator(device):
         tensor.place(device)
     return theirs(None, tensor, device, dtype, **others)
-
-
-def _is_accelerator(device: Any) -> bool:
-    return device is not None and str(device).partition(":")[0] not in _STAYS
 
 
 def _reads_a_tensor_later(package: str) -> bool:
