@@ -43,10 +43,10 @@ SHARING = --dist loadfile --no-loadscope-reorder
 .NOTPARALLEL:  # apt and pip lock; cmake and ninja use every processor by themselves
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-lowest test-versions test-serving coverage sanitize fuzz soak lint bench wheel clean \
-  build-packages test-packages clang-packages wheel-packages bench-packages
+  build-packages test-packages clang-packages wheel-packages bench-packages wheel-aarch64 test-aarch64 aarch64-packages
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
 demo: $(INSTALL_STAMP) ## load 1 GiB from disk and from a real S3 server, prove every tensor equal, show the cost
 	$(BIN)/python examples/demo.py $(ARGS)
@@ -123,6 +123,22 @@ wheel: $(INSTALL_STAMP) wheel-packages ## build the sdist, from it dist/*.whl wi
 	  $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 	$(BIN)/python tests/packaging/check_bundle.py dist/*.whl
 	PYTHON=$(PYTHON) TORCH='$(TORCH)' tests/packaging/check_wheel.sh dist/*.whl
+	@. /etc/os-release; if test "$$(uname -m)" = aarch64; then :; elif test "$$ID" = debian; then $(MAKE) wheel-aarch64; \
+	  else echo "NOT BUILT: the wheel for 64-bit ARM, as its libraries are packages of Debian"; fi
+
+# Compiled for 64-bit ARM on a machine of another kind: only an emulator runs it here.
+AARCH64 = STREAMER_AARCH64="$(CURDIR)/build/aarch64" PATH="$(CURDIR)/$(BIN):$$PATH"
+wheel-aarch64: $(INSTALL_STAMP) aarch64-packages ## build dist/*aarch64.whl with the cross compiler, which `make wheel` does, too
+	rm -rf dist/*aarch64.whl build/aarch64/.libraries
+	$(MAKE) build/aarch64/.libraries
+	$(AARCH64) native/wheel/build_aarch64.sh dist
+	$(BIN)/python tests/packaging/check_bundle.py dist/*aarch64.whl
+
+test-aarch64: build/aarch64/.libraries ## compile the native tests for 64-bit ARM, and run them under an emulator
+	$(AARCH64) $(BIN)/cmake -S native -B build/aarch64/tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+	  -DCMAKE_TOOLCHAIN_FILE="$(CURDIR)/native/wheel/aarch64.cmake" -DSTREAMER_BUILD_TESTS=ON -DSTREAMER_BUILD_PYTHON=OFF
+	$(AARCH64) $(BIN)/cmake --build build/aarch64/tests
+	$(BIN)/ctest --test-dir build/aarch64/tests --output-on-failure
 
 clean: ## remove what was built and cached; .venv and .demo stay, as they cost minutes to make
 	rm -rf build dist wheelhouse .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -199,6 +215,12 @@ $(SGLANG_STAMP): | $(INSTALL_STAMP)
 	  traitlets==5.16.1 uvicorn==0.54.0 uvloop==0.23.0 xgrammar==0.2.8
 	touch $@
 
+# What the engine links, for 64-bit ARM.
+build/aarch64/.libraries: native/wheel/aarch64_root.sh native/wheel/aarch64.cmake native/wheel/build_curl.sh | $(INSTALL_STAMP) aarch64-packages
+	native/wheel/aarch64_root.sh build/aarch64/root
+	$(AARCH64) native/wheel/build_curl.sh build/aarch64/curl native/wheel/aarch64.cmake
+	touch $@
+
 # What bench_load.py compares with, without a search for versions that fit all of s3fs, gcsfs and boto3.
 $(BENCH_STAMP): | $(INSTALL_STAMP)
 	$(UV) --no-deps --target .venv/bench runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 humanize==4.15.0 \
@@ -230,6 +252,9 @@ build-packages:
 
 test-packages:
 	$(call require_packages,doctest-dev nginx-light nfs-ganesha nfs-ganesha-vfs)
+
+aarch64-packages:
+	$(call require_packages,dpkg-dev patch g++-aarch64-linux-gnu gcc-aarch64-linux-gnu qemu-user)
 
 clang-packages:
 	$(call require_packages,clang libclang-rt-dev)

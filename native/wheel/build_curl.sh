@@ -2,12 +2,18 @@
 # Build the libcurl that the wheel brings: HTTP and HTTPS alone, from the newest sources of this distribution, whose
 # security updates it has that way.
 #
-#   build_curl.sh PREFIX
+#   build_curl.sh PREFIX [TOOLCHAIN]
 #
+# A CMake toolchain is for another processor than this machine's: 64-bit ARM (aarch64.cmake).
 # The distribution's own library speaks two dozen protocols, and so brings libraries for LDAP, RTMP, SSH, SASL and
 # Kerberos along. What a wheel brings, its users carry without updates: the less the better.
 set -euo pipefail
 prefix=$(mkdir -p "$1" && cd "$1" && pwd)
+other_processor=()
+if [ $# -gt 1 ]; then
+  other_processor=("-DCMAKE_TOOLCHAIN_FILE=$(realpath "$2")")
+  export DEB_HOST_ARCH=arm64 # for dpkg-buildflags
+fi
 sources=$prefix/sources
 mkdir -p "$sources/lists/partial" "$sources/archives/partial" "$sources/parts"
 
@@ -35,6 +41,7 @@ done
 flags() { DEB_BUILD_MAINT_OPTIONS=hardening=+all dpkg-buildflags --get "$1"; }
 CFLAGS="$(flags CFLAGS) $(flags CPPFLAGS)" LDFLAGS=$(flags LDFLAGS) \
   cmake -G Ninja -S . -B build -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_BUILD_TYPE=Release \
+  "${other_processor[@]}" \
   -DBUILD_SHARED_LIBS=ON -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DENABLE_MANUAL=OFF \
   -DHTTP_ONLY=ON -DCURL_USE_OPENSSL=ON -DENABLE_THREADED_RESOLVER=ON -DENABLE_IPV6=ON \
   -DCURL_DISABLE_{NTLM,COOKIES,ALTSVC,HSTS,NETRC}=ON -DENABLE_UNIX_SOCKETS=OFF -DCURL_DISABLE_CRYPTO_AUTH=OFF \

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Lay out what the engine links, as this distribution has it for 64-bit ARM, and doctest for the native tests.
+#
+#   aarch64_root.sh FOLDER
+#
+# The packages are only unpacked there: apt has lists of its own in FOLDER, so the machine stays as it is, and needs no
+# second architecture. The compiler brings the C and C++ libraries. libraries.cdx.json names what a wheel may bundle.
+set -euo pipefail
+folder=$(mkdir -p "$1" && cd "$1" && pwd)
+rm -rf "$folder/usr" "$folder/archives"
+mkdir -p "$folder/lists/partial" "$folder/archives/partial"
+: >"$folder/status" # nothing is installed: apt names each package that is needed
+apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o "Dir::State::Lists=$folder/lists"
+  -o "Dir::State::status=$folder/status" -o "Dir::Cache=$folder" -o APT::Sandbox::User=root)
+"${apt[@]}" update || echo "some places have nothing for arm64; the distribution's own must be among the others" >&2
+
+wanted='^lib(ssl|nfs|uring)[0-9]'
+read -ra libraries < <("${apt[@]}" install --simulate --no-install-recommends libssl-dev libnfs-dev liburing-dev |
+  awk -v wanted="$wanted" '$1 == "Inst" && $2 ~ wanted { print $2 }' | xargs)
+test "${#libraries[@]}" = 3 || { echo "not three libraries, but: ${libraries[*]}" >&2; exit 1; }
+cd "$folder/archives"
+"${apt[@]}" download "${libraries[@]}" libssl-dev libnfs-dev liburing-dev doctest-dev # verifies signatures
+for package in *.deb; do dpkg-deb --extract "$package" "$folder"; done
+
+# No package that dpkg knows here provides these files, so auditwheel cannot write this bill of materials.
+distribution=$(. /etc/os-release && echo "$ID")
+components=()
+for library in "${libraries[@]}"; do
+  version=$(dpkg-deb --field "$library"_*.deb Version)
+  components+=("{\"type\": \"library\", \"name\": \"$library\", \"version\": \"$version\",
+    \"purl\": \"pkg:deb/$distribution/$library@${version//+/%2B}?arch=arm64\"}")
+done
+printf '{"bomFormat": "CycloneDX", "specVersion": "1.4", "version": 1, "components": [%s]}\n' \
+  "$(IFS=, && echo "${components[*]}")" >"$folder/libraries.cdx.json"
