@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamer.core.checkpoint.header_reads import read_headers
+from streamer.core.checkpoint.shard_choice import NO_INDEX, ShardChoice, twin
 from streamer.core.collector import collector_paused
 from streamer.core.engine.session import SourceObject
-from streamer.core.errors import FormatError, ShardIndexError
+from streamer.core.errors import ShardIndexError
 from streamer.core.format.header import Header, TensorEntry
 from streamer.core.options.settings import Settings
 
-__all__ = ["Catalog", "ShardTensor", "check_index", "not_held", "read_catalog", "twin"]
+__all__ = ["Catalog", "ShardTensor", "check_index", "not_held", "read_catalog"]
 
 
 class ShardTensor(NamedTuple):
@@ -57,7 +58,7 @@ def read_catalog(
     shards: Sequence[SourceObject],
     settings: Settings,
     *,
-    shard_of: Mapping[str, int] | None = None,
+    choice: ShardChoice = NO_INDEX,
     keeps_headers: bool = False,
 ) -> Catalog:
     """Read and check the headers of all shards, and see that they fit together.
@@ -65,7 +66,7 @@ def read_catalog(
     Args:
         shards: In the order their tensors shall have.
         settings: How to read.
-        shard_of: Tensor name to position in `shards`, from the index; None without one.
+        choice: Which shard counts for a tensor that several hold.
         keeps_headers: Fill in `Catalog.headers`, for digests of whole objects.
 
     Raises:
@@ -82,10 +83,9 @@ def read_catalog(
     with collector_paused():
         for shard, header in enumerate(headers):
             metadata.update(header.metadata or {})
-            taken = _add_entries(tensors, shard, header, pinned, shard_of)
+            taken = _add_entries(tensors, shard, header, pinned, choice)
             overruled.update([shard] if taken < len(header.entries) else [])
-    if shard_of is not None:
-        check_index(tensors, shard_of, pinned)
+    check_index(tensors, choice, pinned)
     kept = zip(beginnings, headers, strict=True) if keeps_headers else ()
     begun = [bytes(data[: header.data_begin]) for data, header in kept]
     return Catalog(pinned, tensors, metadata, begun, overruled)
@@ -96,40 +96,30 @@ def _add_entries(
     shard: int,
     header: Header,
     shards: Sequence[SourceObject],
-    shard_of: Mapping[str, int] | None,
+    choice: ShardChoice,
 ) -> int:
     """Add the tensors of a shard, and return how many the index leaves to it."""
     new = {entry.name: ShardTensor(shard, entry) for entry in header.entries}
-    if shard_of is not None:  # the index takes some from another shard
-        new = {name: tensor for name, tensor in new.items() if shard_of.get(name, shard) == shard}
+    if choice.shard_of is not None:
+        new = {name: tensor for name, tensor in new.items() if not choice.overrules(name, shard)}
     for name in (name for name in new if name in tensors):
         raise twin(name, shards[tensors[name].shard].uri, shards[shard].uri)
     tensors.update(new)
     return len(new)
 
 
-def twin(name: str, first: str, second: str) -> FormatError:
-    """Make the error for a tensor that two shards hold, by their URLs."""
-    if first == second:
-        return FormatError("the same shard is named twice", uri=first, hint="Name each file once")
-    return FormatError(
-        f"tensor {name[:80]!r} is in two shards: {first} and {second}",
-        hint="Name one file, or the *.safetensors.index.json that says which shard counts",
-    )
-
-
-def check_index(tensors: Container[str], shard_of: Mapping[str, int], shards: Sequence[SourceObject]) -> None:
+def check_index(tensors: Container[str], choice: ShardChoice, shards: Sequence[SourceObject]) -> None:
     """Check that each tensor of an index is in its shard.
 
     Args:
         tensors: Names of those that were found.
-        shard_of: What the index says: the number of the shard, by name.
+        choice: What the index says.
         shards: All of them.
 
     Raises:
         ShardIndexError: one is not.
     """
-    for name, shard in shard_of.items():
+    for name, shard in (choice.shard_of or {}).items():
         if name not in tensors:
             raise not_held(name, shards[shard].uri)
 

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 from streamer.core.checkpoint.completeness import check_whole, missing_shard, unfinished, without_second_copies
 from streamer.core.checkpoint.half_pulled import refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import is_pattern, no_match, no_shard, nothing_there
+from streamer.core.checkpoint.shard_choice import ShardChoice, twin
 from streamer.core.checkpoint.verification import Expected
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
@@ -41,6 +42,7 @@ class Shards:
         label: What the user asked for, without secrets.
         objects: Its shards in order.
         shard_of: Tensor name to position in `objects`, from the index; None without one.
+        checkpoint_of: For each shard, the number of the URI that names it, if there are several.
         infos: The store's description of each shard.
         index_path: The store's own path of the index; None without one, and for a list of URIs.
         kind: What the user's URI names.
@@ -56,6 +58,12 @@ class Shards:
     kind: Kind = "file"
     expected: list[Expected] = field(default_factory=list)
     remarks: tuple[str, ...] = ()
+    checkpoint_of: Sequence[int] = ()
+
+    @property
+    def choice(self) -> ShardChoice:
+        """Which shard counts for a tensor that several hold."""
+        return ShardChoice(self.shard_of, self.checkpoint_of)
 
 
 def shards_in(store: Store, uri: str, settings: Settings, listed: Sequence[ObjectInfo] | None = None) -> Shards:
@@ -281,16 +289,33 @@ def _name(info: ObjectInfo) -> str:
 
 
 def joined(parts: list[Shards]) -> Shards:
-    """Join several checkpoints to one, in their order."""
+    """Join several checkpoints to one, in their order.
+
+    Raises:
+        FormatError: the indexes of two of them name the same tensor.
+    """
     if len(parts) == 1:
         return parts[0]
     objects: list[SourceObject] = []
     shard_of: dict[str, int] = {}
     for part in parts:
-        shard_of.update({name: len(objects) + shard for name, shard in (part.shard_of or {}).items()})
+        for name, shard in (part.shard_of or {}).items():
+            if name in shard_of:
+                raise twin(name, objects[shard_of[name]].uri, part.objects[shard].uri)
+            shard_of[name] = len(objects) + shard
         objects.extend(part.objects)
     infos = [info for part in parts for info in part.infos]
     expected = [each for part in parts for each in part.expected]
     label = f"{parts[0].label} and {len(parts) - 1} more"
     remarks = tuple(remark for part in parts for remark in part.remarks)
-    return Shards(label, objects, shard_of or None, infos, kind="list", expected=expected, remarks=remarks)
+    numbers = [number for number, part in enumerate(parts) for _ in part.objects]
+    return Shards(
+        label,
+        objects,
+        shard_of or None,
+        infos,
+        kind="list",
+        expected=expected,
+        remarks=remarks,
+        checkpoint_of=numbers,
+    )

@@ -87,7 +87,7 @@ def _opened(
     objects = shards.objects
     if strategy.compares_objects:
         objects = [replace(each, compares_answers=True) for each in objects]
-    catalog = read_catalog(objects, settings, shard_of=shards.shard_of, keeps_headers=strategy.compares_objects)
+    catalog = read_catalog(objects, settings, choice=shards.choice, keeps_headers=strategy.compares_objects)
     strategy.check_headers(catalog, shards.expected)
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
     return OpenedCheckpoint(shards, catalog, settings, stages, strategy)

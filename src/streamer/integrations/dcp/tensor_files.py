@@ -15,9 +15,10 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
-from streamer.core.checkpoint.catalog import check_index, twin
+from streamer.core.checkpoint.catalog import check_index
 from streamer.core.checkpoint.header_reads import read_headers
 from streamer.core.checkpoint.report import LoadReport
+from streamer.core.checkpoint.shard_choice import twin
 from streamer.core.checkpoint.shards import Shards, shards_in
 from streamer.core.engine.session import SourceObject
 from streamer.core.errors import FormatError
@@ -132,13 +133,14 @@ def _chunks(
     shards: Shards, headers: list[Header], objects: list[SourceObject]
 ) -> dict[str, dict[tuple[int, ...], Stored]]:
     library = framework_of("pt")
+    choice = shards.choice
     found: dict[str, dict[tuple[int, ...], Stored]] = {}
     for shard, header in enumerate(headers):
         uri = objects[shard].uri
         offsets = _saved_offsets(header, uri)
         for entry in header.entries:
-            if shards.shard_of is not None and shards.shard_of.get(entry.name, shard) != shard:
-                continue  # the index takes it from another shard
+            if choice.overrules(entry.name, shard):
+                continue
             shape = library.shape(entry)
             begins = (0,) * len(shape) if offsets is None else _offsets_of(entry, len(shape), offsets, uri)
             chunks = found.setdefault(entry.name, {})
@@ -146,8 +148,7 @@ def _chunks(
             if twins:
                 raise twin(entry.name, objects[twins[0].shard].uri, uri)
             chunks[begins] = Stored(shard, entry, shape, library.dtype(entry))
-    if shards.shard_of is not None:
-        check_index(found, shards.shard_of, objects)
+    check_index(found, choice, objects)
     return found
 
 
