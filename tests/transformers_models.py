@@ -12,6 +12,7 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -74,12 +75,23 @@ def compare(kind: str, folder: Path, url: str, storage_options: dict) -> None:
             assert tensor.dtype == expected[name].dtype, (kind, name)
             assert tensor.device == expected[name].device
             assert torch.equal(tensor, expected[name]), (kind, name)
-        words = torch.arange(1, 9)[None]
-        with torch.no_grad():
-            assert torch.equal(ours(words).logits, theirs(words).logits)
+        answer, expected_answer = _answer(ours), _answer(theirs)
+        if isinstance(expected_answer, str):
+            assert answer == expected_answer
+        else:
+            assert torch.equal(answer, expected_answer)
         assert ours.config.name_or_path == url
     is_tied = ours.get_output_embeddings().weight is ours.get_input_embeddings().weight
     assert is_tied == (kind == "tied")
+
+
+def _answer(model: Any) -> torch.Tensor | str:
+    """Give what a model says; or its error, as transformers 5.23 makes a quantised model that fails if it is cast."""
+    try:
+        with torch.no_grad():
+            return model(torch.arange(1, 9)[None]).logits
+    except RuntimeError as error:
+        return str(error)
 
 
 class Lines(logging.Handler):
