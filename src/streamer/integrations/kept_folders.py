@@ -36,7 +36,9 @@ class _Part(Protocol):
     def remove_weights(self) -> None: ...
 
 
-def keep(folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any]) -> None:
+def keep(
+    folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any], late_readers: Iterable[RoutedName] = ()
+) -> None:
     """Close a folder when the last of some objects is gone.
 
     Until then, what a ``device_map`` of theirs left on ``"disk"`` is read from the URL whenever it is used.
@@ -45,15 +47,16 @@ def keep(folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any]) -> Non
         folder: What to close.
         parts: The folders of models in it, or itself.
         objects: That were loaded from it; those of a kind that cannot be watched do not keep it.
+        late_readers: Read more weights of it after the load.
     """
-    offloaded = _offloaded(list(parts), objects)
+    routes = _routes_after_the_load(list(parts), objects, list(late_readers))
     alive = [None]  # until all are watched
 
     def one_is_gone() -> None:
         alive.pop()
         if not alive:
-            for part in offloaded:
-                _READER.discard(part.path)
+            for reader, part in routes:
+                reader.discard(part.path)
             folder.close()
 
     for each in objects:
@@ -65,20 +68,24 @@ def keep(folder: _Folder, parts: Iterable[_Part], objects: Sequence[Any]) -> Non
     one_is_gone()
 
 
-def _offloaded(parts: Sequence[_Part], objects: Sequence[Any]) -> list[_Part]:
-    """Have the weights that a library left on the disk read from the URL; return the folders that hold such weights."""
-    if not any(map(_is_on_disk, objects)):
+def _routes_after_the_load(
+    parts: Sequence[_Part], objects: Sequence[Any], late_readers: Sequence[RoutedName]
+) -> list[tuple[RoutedName, _Part]]:
+    """Have the weights that a library reads after the load read from the URL; return what reads which folder."""
+    is_on_disk = any(map(_is_on_disk, objects))
+    if not is_on_disk and not late_readers:
         for part in parts:
             part.remove_weights()
         return []
-    offloaded = [part for part in parts if not part.is_written]
-    if offloaded and not OFFLOADED.fits():
-        for part in offloaded:
+    empty = [part for part in parts if not part.is_written]
+    if empty and is_on_disk and not OFFLOADED.fits():
+        for part in empty:
             part.write_weights()
         return []
-    for part in offloaded:
-        _READER.add(part.path, part.opened)
-    return offloaded
+    routes = [(reader, part) for reader in [*late_readers, *([_READER] if is_on_disk else [])] for part in empty]
+    for reader, part in routes:
+        reader.add(part.path, part.opened)
+    return routes
 
 
 def _reads_what_is_offloaded() -> bool:

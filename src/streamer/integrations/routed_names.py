@@ -25,10 +25,13 @@ class RoutedName:
         module: Its name; it is imported when a folder is routed first. A version of its library may be without it.
         name: What it calls the reader, if it does.
         origin: Module and name that the reader was imported from, if it is one that `streamer.patch` replaces.
+
+    Attributes:
+        module: As given.
     """
 
     def __init__(self, module: str, name: str = "safe_open", origin: tuple[str, str] | None = None) -> None:
-        self._module, self._name, self._origin = module, name, origin
+        self.module, self._name, self._origin = module, name, origin
         self._lock = threading.Lock()
         self._readers: dict[str, Reader] = {}
         self._theirs: Any = None
@@ -61,9 +64,9 @@ class RoutedName:
 
     def _names(self) -> dict[str, Any]:
         try:
-            return vars(import_module(self._module))
+            return vars(import_module(self.module))
         except ModuleNotFoundError as error:
-            if error.name != self._module:
+            if error.name != self.module:
                 raise
             return {}
 

@@ -24,7 +24,7 @@ from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.naming import CONFIG
 from streamer.integrations.routed_call import Route, called
-from streamer.integrations.transformers_hooks import package_of, readers, weights_hook
+from streamer.integrations.transformers_hooks import late_readers, package_of, readers, weights_hook
 from streamer.integrations.transformers_placement import placed_tensors, placement_hook
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _loaded(cls: Any, location: Location, model_args: tuple[Any, ...], kwargs: d
                 )
             finally:
                 folder.stop()
-        _keep(folder, loaded, location)
+        _keep(folder, loaded, location, package)
     except BaseException:
         folder.close()
         raise
@@ -133,7 +133,10 @@ def _check_format(kwargs: Mapping[str, Any]) -> None:
         raise OptionError("only safetensors are read from a URL", hint="Download the folder for another format")
 
 
-def _keep(folder: ModelFolder, loaded: Any, location: Location) -> None:
+def _keep(folder: ModelFolder, loaded: Any, location: Location, package: str) -> None:
     first = loaded[0] if isinstance(loaded, tuple) and loaded else loaded
     name_after([first], folder.path, location)
-    keep(folder, filter(None, (folder, folder.base)), [first])
+    late = late_readers(package, first)
+    if late:  # they find the checkpoint by this name
+        first.config.name_or_path = folder.path
+    keep(folder, filter(None, (folder, folder.base)), [first], late)

@@ -16,7 +16,7 @@ from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.routed_names import RoutedName, routed
 from streamer.integrations.small_checkpoint import is_equal, small_checkpoint, without_progress_bars
 
-__all__ = ["LIBRARY", "package_of", "readers", "weights_hook"]
+__all__ = ["LIBRARY", "late_readers", "package_of", "readers", "weights_hook"]
 
 LIBRARY = "transformers"
 
@@ -28,6 +28,21 @@ def readers(package: str) -> tuple[RoutedName, ...]:
     """Give the names under which a package of transformers opens files of weights."""
     modules = ("modeling_utils", "integrations.accelerate", "modeling_layers", "quantizers.quantizer_torchao")
     return tuple(RoutedName(f"{package}.{module}", origin=("safetensors", "safe_open")) for module in modules)
+
+
+def late_readers(package: str, model: Any) -> list[RoutedName]:
+    """Give the names that read more weights of a model after its load.
+
+    ``generate(use_mtp=True)`` of transformers 5.24 opens the checkpoint that ``config.name_or_path`` names, and reads
+    the layers that predict several tokens.
+
+    Args:
+        package: Of transformers.
+        model: That was loaded.
+    """
+    text_config: Any = getattr(getattr(model, "config", None), "get_text_config", dict)()
+    has_late_layers = isinstance(model, torch.nn.Module) and getattr(text_config, "num_mtp_layers", None)
+    return [each for each in readers(package) if each.module.endswith(".modeling_layers")] if has_late_layers else []
 
 
 @cache
