@@ -10,6 +10,7 @@
 
 #include "base/broken_pipe.h"
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "http/kept_connections.h"
 #include "http/request.h"
 
@@ -82,6 +83,8 @@ bool run(CURLM* multi, const std::function<bool()>& is_interrupted) {
 
 std::optional<ControlAnswer> ask(const ControlRequest& request,
                                  const std::function<bool()>& is_interrupted) {
+  // Each request needs a handle with descriptors of its own, which the caller's other way shares.
+  if (are_most_descriptors_open()) return std::nullopt;
   const BrokenPipesIgnored by_libcurl;  // on the caller's thread
   HttpTarget target = request.target;
   target.endpoint = Endpoint::of(target.url);
