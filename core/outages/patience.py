@@ -2,84 +2,43 @@
 
 The rules are the engine's (docs/reliability.md, "Outages"; native/net/outage.h): an outage of a server is one event for
 all loads of the process. While it lasts, one request at a time is sent as a probe, after growing pauses; the others
-wait for its answer. A server that never answered in this process is not waited for.
+wait for its answer. A failure is no outage if the server answered another request meanwhile, or just before: then this
+request alone waits, for a moment. A server that never answered in this process is not waited for.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from streamer.core.errors import ConnectError, CredentialsError, StorageError, StreamerError
 from streamer.core.outages.news import BULLETIN
 from streamer.core.outages.received import ReceivedBytes, counting
+from streamer.core.outages.servers import Outage, Server, server_of
 from streamer.core.outages.transient import is_away, is_transient, is_transport_failure
 
 __all__ = ["Patience"]
 
 Answer = TypeVar("Answer")
 
-PAUSE_S = 0.5  # after the first failure; the storage's client has retried by itself before
-LONGEST_PAUSE_S = 5.0
+LONGEST_PAUSE_ALONE_S = 0.5  # while others are answered; as in native/net/retry.cc
+ANSWERED_LATELY_S = 1.0
+MOST_BY_CHANCE = 8  # failures in a row; where half of all requests fail, this many are one in 256
 LIMIT_OF_ONE_REQUEST_S = 10.0  # for a status that may be the fault of one request: 408, 500
 LOOK_S = 0.2  # between two checks whether the caller still wants the answer
-MOST_SERVERS = 1024  # kept in memory; a process talks to a handful
-
-
-@dataclass(eq=False)
-class _Outage:
-    began: float
-    first_failure: str
-    last_failure: str = ""
-    requests: int = 0
-    pause_s: float = field(default_factory=lambda: PAUSE_S)
-    ask_at: float = 0.0
-    asked_for_s: float = 0.0  # Retry-After of the last failure
-    is_probing: bool = False
-
-    def note(self, failure: str, error: BaseException) -> None:
-        """Count a request that failed, and delay the next one."""
-        self.last_failure = failure
-        self.requests += max(1, getattr(error, "attempts", 1))  # those of the storage's library
-        jitter = 0.5 + random.random() / 2  # noqa: S311 (no secret)
-        self.asked_for_s = getattr(error, "retry_after_s", 0.0)
-        self.ask_at = time.monotonic() + max(self.pause_s * jitter, self.asked_for_s)
-        self.pause_s = min(self.pause_s * 2, LONGEST_PAUSE_S)
-
-    def story(self, server: str) -> str:
-        """Describe in a sentence how long it lasts, how many requests failed, and how the first one did."""
-        requests = f"{self.requests} request{'' if self.requests == 1 else 's'}"
-        at_first = "" if self.first_failure == self.last_failure else f"; at first: {self.first_failure}"
-        story = f"{server} has been failing for {time.monotonic() - self.began:.1f} s and {requests}"
-        if self.asked_for_s:
-            story += f"; it wants to be left alone for {int(self.asked_for_s)} s"
-        return story + at_first
-
-
-@dataclass(eq=False)
-class _Server:
-    """The state of one server in this process; guarded by `changed`."""
-
-    name: str
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    has_answered: bool = False
-    has_answered_well: bool = False
-    outage: _Outage | None = None
 
 
 class _Wait:
     """One request, from its first attempt on; `is_waiting` once it has to be sent again."""
 
-    def __init__(self, server: _Server) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self.began_at = time.monotonic()
         self.is_waiting = False
+        self.pause_s = 0.0  # before the next attempt, if the server answers others
         self.received = ReceivedBytes()
 
     def story(self) -> str:
@@ -107,7 +66,7 @@ class Patience:
         self._limit_s = limit_s
         self._is_over = threading.Event()
         self._guard = threading.Lock()
-        self._met: set[_Outage] = set()
+        self._met: set[Outage] = set()
         self._open: set[_Wait] = set()
         self._waiting = 0
         self._waiting_since = 0.0
@@ -149,7 +108,7 @@ class Patience:
         Raises:
             BaseException: what `request` raises, if that is not transient, or lasts longer than the limit.
         """
-        wait = _Wait(_server(server_name, route))
+        wait = _Wait(server_of(server_name, route))
         with self._guard:
             self._open.add(wait)
         try:
@@ -173,11 +132,12 @@ class Patience:
                 if soonest >= wait.began_at + limit_s or self._is_over.is_set():
                     raise _with_story(error, server) from error.__cause__
                 self._begin(wait, sent_at)
+                self._is_over.wait(wait.pause_s)
             else:
                 _note_answer(server)
                 return answer
 
-    def _wait_for_turn(self, wait: _Wait, give_up_at: float) -> _Outage | None:
+    def _wait_for_turn(self, wait: _Wait, give_up_at: float) -> Outage | None:
         """Wait until the request may be sent; return the outage that it probes, or None."""
         server = wait.server
         with server.changed:
@@ -214,7 +174,7 @@ class Patience:
                     self.waited_s += time.monotonic() - self._waiting_since
 
 
-def _note_failure(wait: _Wait, outage: _Outage | None, error: BaseException, sent_at: float) -> bool:
+def _note_failure(wait: _Wait, outage: Outage | None, error: BaseException, sent_at: float) -> bool:
     """Enter a failed request into the server's state; return whether it may be sent again."""
     server = wait.server
     with server.changed:
@@ -235,61 +195,54 @@ def _note_failure(wait: _Wait, outage: _Outage | None, error: BaseException, sen
         failure = error.message if isinstance(error, StreamerError) else str(error)
         status = getattr(error, "status", None)
         failure += f" (HTTP {status})" if status else ""
+        wait.pause_s = _pause_alone_s(server, error, sent_at)
+        if wait.pause_s:
+            return True
         if server.outage is None:
-            server.outage = _Outage(sent_at, failure)
+            server.outage = Outage(sent_at, failure)
             server.outage.note(failure, error)
         elif server.outage is outage:
             outage.note(failure, error)
         return True
 
 
-def _note_answer(server: _Server) -> None:
+def _pause_alone_s(server: Server, error: BaseException, sent_at: float) -> float:
+    """Return how long a failed request waits that is no sign of an outage, or 0."""
+    is_of_outage, demands_pause = server.outage is not None, getattr(error, "retry_after_s", 0.0) > 0
+    if is_of_outage or demands_pause:
+        return 0.0
+    server.failed_since += 1
+    are_others_answered = server.answered_well_at >= min(sent_at, time.monotonic() - ANSWERED_LATELY_S)
+    if not are_others_answered or server.failed_since > MOST_BY_CHANCE:
+        return 0.0
+    return random.uniform(0.1, 1.0) * LONGEST_PAUSE_ALONE_S  # noqa: S311 (no secret)
+
+
+def _note_answer(server: Server) -> None:
     with server.changed:
         server.has_answered = server.has_answered_well = True
+        server.answered_well_at, server.failed_since = time.monotonic(), 0
         _end(server)
 
 
-def _end(server: _Server) -> None:
+def _end(server: Server) -> None:
     if server.outage is not None:
         server.outage = None
         server.changed.notify_all()
         BULLETIN.again(server.name)
 
 
-def _with_story(error: BaseException, server: _Server) -> BaseException:
+def _with_story(error: BaseException, server: Server) -> BaseException:
     """Add to an error how long its server has been away."""
     outage = server.outage
-    if outage is None or not isinstance(error, StreamerError):
+    if not isinstance(error, StreamerError):
         return error
     if server.has_answered_well and not is_away(error):
         error.message += ", for this request alone: it answers others"
         error.hint = "Look at this object there, and at the server's log; upload it again if it is damaged"
-    else:
+    elif outage is not None:
         error.message += f"; {outage.story(server.name)}"
         error.hint = error.hint or "Wait until the server works again, or raise block_deadline_s in Options"
-    if isinstance(error, StorageError):
+    if outage is not None and isinstance(error, StorageError):
         error.attempts, error.elapsed_s = outage.requests, time.monotonic() - outage.began
     return error
-
-
-_SERVERS: OrderedDict[tuple[str, Hashable], _Server] = OrderedDict()  # the most recently used one is last
-_servers_guard = threading.Lock()
-
-
-def _server(name: str, route: Hashable) -> _Server:
-    with _servers_guard:
-        server = _SERVERS.setdefault((name, route), _Server(name))
-        _SERVERS.move_to_end((name, route))
-        while len(_SERVERS) > MOST_SERVERS:
-            _SERVERS.popitem(last=False)
-        return server
-
-
-def _forget_all() -> None:
-    """Start over in a forked child: threads of the parent may hold these locks."""
-    global _servers_guard  # noqa: PLW0603
-    _servers_guard = threading.Lock()
-    _SERVERS.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -85,8 +85,9 @@ std::optional<TimePoint> Endpoint::closed_until_locked(TimePoint now) const {
 std::optional<OutageTicket> Endpoint::try_start(TimePoint now, std::uint64_t object) {
   const std::lock_guard lock(mutex_);
   if (closed_until_locked(now)) return std::nullopt;
-  window_.start();
-  return outage_.start(object);
+  OutageTicket ticket = outage_.start(object);
+  ticket.in_flight = window_.start();
+  return ticket;
 }
 
 void Endpoint::finish_well(const OutageTicket& ticket, double seconds, bool is_full_size,
@@ -95,7 +96,7 @@ void Endpoint::finish_well(const OutageTicket& ticket, double seconds, bool is_f
   note_answer();
   if (is_full_size) latency_.add(seconds);
   outage_.finish_well(ticket, now);
-  window_.finish_well();
+  window_.finish_well(ticket.in_flight);
 }
 
 void Endpoint::record_answer(std::uint64_t bytes, const AnswerTimes& times) {
@@ -118,10 +119,13 @@ bool Endpoint::finish_badly(const OutageTicket& ticket, const ReadError& error, 
   } else if (has_answered_) {          // else the address is wrong, or nobody is there
     const bool was_open = outage_.is_open();
     const double drawn = std::uniform_real_distribution<double>(0, 1)(random_);
-    is_of_outage = outage_.finish_badly(ticket, kind, error, window_.in_flight(), now, drawn);
-    const bool is_lone_refusal = kind == FailureKind::kThrottle && !is_of_outage;
+    is_of_outage = outage_.finish_badly(ticket, kind, error, window_.in_flight(), now, drawn,
+                                        window_.is_least());
     if (outage_.is_open() && !was_open) window_.halve();
-    if (is_lone_refusal) window_.shrink();
+    // What was under way at the beginning of an outage failed with it, not by the pressure.
+    const bool is_by_pressure = !is_of_outage || !was_open || ticket.is_probe;
+    if (is_by_pressure) window_.record_failure(ticket.in_flight);
+    if (!is_of_outage) window_.shrink(ticket.in_flight);
   }
   window_.finish_otherwise();
   return is_of_outage;
@@ -148,6 +152,11 @@ RequestAdvice Endpoint::advice() {
   return {.bytes = size_.bytes(),
           .is_distant = size_.is_distant(),
           .first_byte_s = size_.least_wait_s()};
+}
+
+double Endpoint::row_factor() {
+  const std::lock_guard lock(mutex_);
+  return outage_.row_factor();
 }
 
 bool Endpoint::has_answered() {

@@ -85,6 +85,8 @@ class Endpoint {
   RequestAdvice advice();
 
   bool has_answered();
+  // How many times more failures of one request than usual are chance, as many of all fail.
+  double row_factor();
   // Nothing where the server works, as far as is known.
   std::optional<OutageStory> outage();
   OutageTotals totals(TimePoint now);

@@ -26,12 +26,17 @@ TEST_CASE("an endpoint is scheme, host and port, and nothing else of the URL") {
   CHECK(endpoint_key("host/path") == "host");
 }
 
+// As often as makes an outage.
+void throttle(Endpoint& endpoint) {
+  for (int i = 0; i < 3; ++i) endpoint.finish_badly(*endpoint.try_start(kNow), throttled(), kNow);
+}
+
 TEST_CASE("loads of one server share it, and only that it answered outlasts the last of them") {
   auto one = Endpoint::of("http://shared/a");
   CHECK(Endpoint::of("http://shared/b?c") == one);
   CHECK(Endpoint::of("http://shared:81/a") != one);
   CHECK_FALSE(one->has_answered());
-  one->finish_badly(*one->try_start(kNow), throttled(), kNow);
+  throttle(*one);
   CHECK(one->outage());
   one.reset();
   CHECK(Endpoint::of("http://shared/a")->has_answered());
@@ -65,7 +70,7 @@ TEST_CASE("an outage closes the endpoint to all but a probe, and halves what it 
 
 TEST_CASE("an answer that is wrong for one request is no outage, and ends one") {
   Endpoint endpoint("http://server", true);
-  endpoint.finish_badly(*endpoint.try_start(kNow), throttled(), kNow);
+  throttle(endpoint);
   const TimePoint later = after(kNow, 1);
   ReadError missing = error_of(ErrorCode::kNotFound, "gone");
   missing.http_status = 404;
@@ -86,7 +91,7 @@ TEST_CASE("one refusal among many good answers takes little of the window (regre
 
 TEST_CASE("a probe that is cancelled makes room for the next") {
   Endpoint endpoint("http://server", true);
-  endpoint.finish_badly(*endpoint.try_start(kNow), throttled(), kNow);
+  throttle(endpoint);
   const TimePoint later = after(kNow, 1);
   endpoint.cancel(*endpoint.try_start(later));
   CHECK(endpoint.try_start(later));
@@ -102,7 +107,7 @@ TEST_CASE("only requests of full size tell what is slow") {
 
 TEST_CASE("a forked child has none of its parent's requests in flight (regression)") {
   const auto endpoint = Endpoint::of("http://forked/a");
-  endpoint->finish_badly(*endpoint->try_start(kNow), throttled(), kNow);
+  throttle(*endpoint);
   REQUIRE_FALSE(endpoint->try_start(kNow));
   const pid_t child = fork();
   if (child == 0) _exit(Endpoint::of("http://forked/a")->try_start(kNow) ? 0 : 1);

@@ -8,12 +8,15 @@
 namespace streamer {
 namespace {
 
-constexpr std::uint64_t kInARow = 3;  // one or two are bad luck
+constexpr double kInARow = 3;  // one or two are bad luck
 constexpr std::uint64_t kShare = 4;
 constexpr double kTogetherS = 1;
-// Refusals are too much where there are three for each good answer. One of four servers behind an
-// address that refuses everything is a matter of the window, and no reason to leave all alone.
-constexpr std::uint64_t kRefusalsOfGood = 3;
+// The least shares of the requests within that time. One of four servers behind an address that
+// refuses everything is a matter of the window, and no reason to leave all alone.
+constexpr double kShareOfFailures = 0.25;
+constexpr double kShareOfRefusals = 0.75;
+// A server that refuses a larger share of all requests refuses the first one after an outage, too.
+constexpr double kRareShare = 0.125;
 // The last outage is not over where the first answer after its probe is a refusal again. To ask for
 // more good answers made more outages, as each begins anew: with two, three times as many where a
 // quarter is refused.
@@ -62,6 +65,7 @@ OutageTicket Outage::start(std::uint64_t object) {
 
 void Outage::finish_well(const OutageTicket& ticket, TimePoint now) {
   ++good_;
+  if (!is_open_) record_share();
   failed_in_a_row_ = 0;
   if (ticket.object != 0 && ticket.object != answered_[0])
     answered_ = {ticket.object, answered_[0]};
@@ -71,7 +75,7 @@ void Outage::finish_well(const OutageTicket& ticket, TimePoint now) {
 }
 
 bool Outage::finish_badly(const OutageTicket& ticket, FailureKind kind, const ReadError& error,
-                          std::uint32_t in_flight, TimePoint now, double random) {
+                          std::uint32_t in_flight, TimePoint now, double random, bool is_least) {
   const std::uint64_t object = may_be_of_one_object(error) ? ticket.object : 0;
   if (is_open_ && story_.only_object != object) story_.only_object = 0;
   if (ticket.epoch != epoch_) {
@@ -81,7 +85,8 @@ bool Outage::finish_badly(const OutageTicket& ticket, FailureKind kind, const Re
   if (!is_open_) {
     ++failed_in_a_row_;
     failures_.push_back({now, good_, object});
-    if (!is_too_much(kind, in_flight, now) && !wants_a_pause(kind, error)) return false;
+    const bool is_too_much_now = is_too_much(kind, in_flight, now);
+    if (!is_too_much_now && !wants_a_pause(kind, error) && !is_least) return false;
     open(now);
     story_.first_failure = summary_of(error);
     const bool are_of_one =
@@ -139,24 +144,34 @@ void Outage::pause(FailureKind kind, double retry_after_s, TimePoint now, double
   probe_at_ = after(now, std::max(random * longest_s, asked_s));
 }
 
+// A row of failures that ends with a good answer was chance, and not the beginning of an outage.
+void Outage::record_share() {
+  for (std::uint64_t i = 0; i < failed_in_a_row_; ++i) share_.record(true);
+  share_.record(false);
+}
+
 // Three in a row of many in flight are no bad luck where connections break. Where a server refuses
 // a few of many they are: of one in ten, once in a thousand answers.
 bool Outage::is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint now) {
   while (seconds_between(failures_.front().at, now) > kTogetherS) failures_.pop_front();
   const std::uint64_t failed = failures_.size();
   const std::uint64_t good = good_ - failures_.front().good_before;
-  const std::uint64_t many = std::max(kInARow, in_flight / kShare);
   const bool is_refusal = kind == FailureKind::kThrottle;
-  const std::uint64_t in_a_row = is_refusal ? many : kInARow;
-  const std::uint64_t most_good = is_refusal ? failed / kRefusalsOfGood : failed * (kShare - 1);
-  return failed_in_a_row_ >= in_a_row || (failed >= many && good <= most_good);
+  const auto in_a_row = static_cast<std::uint64_t>(std::ceil(kInARow * share_.row_factor()));
+  const std::uint64_t many = std::max<std::uint64_t>(in_a_row, in_flight / kShare);
+  const double least_share =
+      std::max(is_refusal ? kShareOfRefusals : kShareOfFailures, std::sqrt(share_.value()));
+  const double share = static_cast<double>(failed) / static_cast<double>(failed + good);
+  return failed_in_a_row_ >= (is_refusal ? many : in_a_row) ||
+         (failed >= many && share >= least_share);
 }
 
 // A server that refuses one request of many wants fewer at a time, and no pause.
 bool Outage::wants_a_pause(FailureKind kind, const ReadError& error) const {
   if (kind != FailureKind::kThrottle) return false;
   const std::uint64_t good = good_ - good_before_epoch_;
-  return error.retry_after_s > 0 || good < kFewGood;
+  const bool is_first_again = good_ > 0 && good < kFewGood && share_.value() < kRareShare;
+  return error.retry_after_s > 0 || is_first_again;
 }
 
 }  // namespace streamer

@@ -2,9 +2,10 @@
 //
 // An outage is one event, however many requests it hits. It begins when three requests in a row
 // fail, or within a second as many as a quarter of those in flight, and no fewer than one in four.
-// A throttle (429, 503) opens it alone where it names a time (Retry-After), or before a good answer
-// since the last outage, and several where they are three in four; else they are refusals among
-// good answers, and a matter of the window (request_window.h).
+// Throttles (429, 503) begin one if they are three in four. A single throttle begins one if it
+// names a time (Retry-After), or if it is the first answer after the last outage. Other failures
+// are a matter of the window (request_window.h). Of a server that fails a large share of all
+// requests anyway, all these numbers grow until chance does not explain them (failure_share.h).
 // While it lasts nothing is sent but one probe at a time, after pauses that grow, with full jitter.
 // The first probe that is answered well ends it. What was under way at its beginning and fails too
 // belongs to it, whenever that comes to light. (docs/reliability.md, "Outages")
@@ -20,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/read_error.h"
+#include "net/failure_share.h"
 #include "net/retry.h"
 
 namespace streamer {
@@ -27,7 +29,8 @@ namespace streamer {
 // When a request was started, as far as outages are concerned; it is finished with this.
 struct OutageTicket {
   std::uint32_t epoch = 0;
-  std::uint64_t object = 0;  // that was asked for, by its number in the process; 0: not told
+  std::uint64_t object = 0;     // that was asked for, by its number in the process; 0: not told
+  std::uint32_t in_flight = 1;  // when it was sent, itself included
   bool is_probe = false;
   // A probe whose answer has not begun by then is given up for the next one, on a new connection:
   // behind an address with several servers that may be another.
@@ -65,13 +68,17 @@ class Outage {
   void finish_well(const OutageTicket& ticket, TimePoint now);
   // It failed, as `kind` says, while `in_flight` were under way, itself included. True when that is
   // no fault of this one request: it belongs to an outage. `random` is uniform in [0, 1).
+  // `is_least`: fewer requests at a time have helped, and there can be no fewer.
   bool finish_badly(const OutageTicket& ticket, FailureKind kind, const ReadError& error,
-                    std::uint32_t in_flight, TimePoint now, double random);
+                    std::uint32_t in_flight, TimePoint now, double random, bool is_least = false);
   // Nobody waits for it any more.
   void cancel(const OutageTicket& ticket);
 
   // Whether the failures of an object are its own: others are answered, and none of them fails.
   bool is_fault_of(std::uint64_t object) const;
+
+  // How many times more failures of one request than usual are chance.
+  double row_factor() const { return share_.row_factor(); }
 
   // Only while there is one.
   const OutageStory& story() const { return story_; }
@@ -80,6 +87,7 @@ class Outage {
  private:
   void open(TimePoint now);
   void close(TimePoint now);
+  void record_share();
   void pause(FailureKind kind, double retry_after_s, TimePoint now, double random);
   bool is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint now);
   bool wants_a_pause(FailureKind kind, const ReadError& error) const;
@@ -97,7 +105,8 @@ class Outage {
   std::uint64_t good_ = 0;               // requests that were answered well
   std::uint64_t good_before_epoch_ = 0;  // of these, up to the end of the last outage
   std::uint64_t failed_in_a_row_ = 0;
-  std::deque<Failed> failures_;              // of the last second, in this epoch
+  FailureShare share_;           // outside of outages; a row of failures counts once it has ended
+  std::deque<Failed> failures_;  // of the last second, in this epoch
   std::array<std::uint64_t, 2> answered_{};  // the last two objects that were answered well, or 0
   OutageStory story_;
   OutageTotals ended_;

@@ -116,6 +116,7 @@ TEST_CASE("the third failure in a row opens it, and is no fault of its request")
 
 TEST_CASE("a quarter of what is in flight, failing within a second, opens it") {
   Outage outage;
+  for (int i = 0; i < 100; ++i) outage.finish_well(outage.start(), at(0));
   std::vector<OutageTicket> started;
   for (int i = 0; i < 64; ++i) started.push_back(outage.start());
   int failed = 0;
@@ -168,14 +169,28 @@ TEST_CASE("a refusal alone is no outage where nothing else is in flight, and thr
   CHECK(refuse(outage, 4, 1));
 }
 
-TEST_CASE("a refusal opens it where there was no good answer before, or since the last outage") {
+TEST_CASE("a refusal opens it where there was no good answer since the last outage") {
   Outage outage;
-  CHECK(refuse(outage, 0, 64));
+  answer(outage, 0, 100);
+  CHECK(refuse(outage, 0, 64, 1));
   answer(outage, 1, 1);  // ends it
   CHECK(refuse(outage, 1, 64));
   answer(outage, 2, 1);
   answer(outage, 2, 1);
   CHECK_FALSE(refuse(outage, 2, 64));
+}
+
+TEST_CASE("one refusal is no outage where a server refuses half of all requests (regression)") {
+  Outage outage;
+  for (int i = 0; i < 100; ++i) {
+    CHECK_FALSE(refuse(outage, i * 0.01, 4));
+    answer(outage, i * 0.01, 1);
+  }
+  for (int i = 0; i < 8; ++i) CHECK_FALSE(refuse(outage, 2, 4));
+  for (int i = 0; i < 8; ++i) refuse(outage, 2, 4);
+  CHECK(outage.is_open());  // a dozen and more in a row are no chance
+  answer(outage, 60, 1);
+  CHECK_FALSE(refuse(outage, 60, 4));
 }
 
 TEST_CASE("refusals open it where three in four are refused within a second") {
@@ -244,7 +259,9 @@ TEST_CASE("there is one probe at a time, after pauses that double up to five sec
 
 TEST_CASE("a server that throttles is asked more slowly, and Retry-After is obeyed") {
   Outage outage;
-  outage.finish_badly(outage.start(), FailureKind::kThrottle, failure(), kFew, kStart, kLongest);
+  for (int i = 0; i < 3; ++i) {
+    outage.finish_badly(outage.start(), FailureKind::kThrottle, failure(), kFew, kStart, kLongest);
+  }
   CHECK(seconds_between(kStart, outage.probe_at()) == doctest::Approx(0.25).epsilon(0.01));
   outage.finish_badly(outage.start(), FailureKind::kThrottle, failure(7), kFew, kStart, kLongest);
   CHECK(seconds_between(kStart, outage.probe_at()) == doctest::Approx(7));

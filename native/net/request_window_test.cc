@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdint>
+
 namespace streamer {
 namespace {
 
@@ -43,32 +46,66 @@ TEST_CASE("an outage that met a single request leaves the window as it was") {
 TEST_CASE("a round that went well adds one") {
   RequestWindow window = window_with(20);
   window.halve();
-  for (int i = 0; i < 10; ++i) window.finish_well();
+  for (int i = 0; i < 10; ++i) window.finish_well(10);
   CHECK(window.limit() == doctest::Approx(11).epsilon(0.01));
 }
 
-TEST_CASE("a refusal takes a quarter of a request, and four a whole one") {
+TEST_CASE("a failure takes a quarter of a request, and four a whole one") {
   RequestWindow window = window_with(100);
-  window.shrink();
+  window.shrink(8);
   CHECK(window.limit() == 99.75);
-  for (int i = 0; i < 3; ++i) window.shrink();
+  for (int i = 0; i < 3; ++i) window.shrink(8);
   CHECK(window.limit() == 99);
 }
 
-TEST_CASE("the first refusal of a load that has just begun leaves it room to grow") {
+TEST_CASE("the first failure of a load that has just begun leaves it room to grow") {
   RequestWindow window = window_with(4);
-  window.shrink();
+  window.shrink(8);
   CHECK(window.limit() == 63.75);
 }
 
-TEST_CASE("refusals alone leave four requests, and raise no window that is smaller") {
+TEST_CASE("failures alone leave one request") {
   RequestWindow window = window_with(8);
-  for (int i = 0; i < 1000; ++i) window.shrink();
-  CHECK(window.limit() == 4);
-  window.halve();
-  window.halve();
-  window.shrink();
+  for (int i = 0; i < 1000; ++i) window.shrink(8);
   CHECK(window.limit() == 1);
+}
+
+// A hundred requests, `good` of them answered well, of which each was sent as one of `in_flight`.
+void record(RequestWindow& window, std::uint32_t in_flight, int good) {
+  for (int i = 0; i < 100; ++i) {
+    window.start();
+    if (i < good) {
+      window.finish_well(in_flight);
+    } else {
+      window.record_failure(in_flight);
+      window.finish_otherwise();
+    }
+  }
+}
+
+TEST_CASE("a failure gives the window back what it took if fewer requests fail as often") {
+  RequestWindow window = window_with(8);
+  window.shrink(8);
+  record(window, 64, 50);
+  record(window, 16, 50);
+  const double before = window.limit();
+  window.shrink(16);
+  CHECK(window.limit() == before + 0.25);
+}
+
+TEST_CASE("a small window shrinks faster, down to pauses, if fewer requests fail less") {
+  RequestWindow window = window_with(8);
+  record(window, 8, 10);
+  record(window, 2, 40);
+  for (int i = 0; i < 250; ++i) window.shrink(8);
+  const double before = window.limit();
+  REQUIRE(before < 8);
+  CHECK_FALSE(window.is_least());
+  window.shrink(2);
+  CHECK(window.limit() == doctest::Approx(std::max(1.0, before - 4 / before)));
+  record(window, 1, 90);
+  for (int i = 0; i < 300; ++i) window.shrink(2);
+  CHECK(window.is_least());
 }
 
 TEST_CASE("what is in flight counts against the limit") {

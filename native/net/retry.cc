@@ -9,6 +9,7 @@
 namespace streamer {
 namespace {
 
+constexpr double kLongestAloneS = 0.5;       // of the pauses of a block, drawn from 0 to this
 constexpr double kLongestRetryAfterS = 120;  // in front of the block's deadline
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
@@ -89,10 +90,13 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
   const int most = history.has_server_answered
                        ? options.max_attempts
                        : std::min(options.max_attempts, options.max_attempts_unanswered);
-  if (history.attempts >= most) return false;
+  const FailureKind kind = classify(error);
+  const bool may_be_chance = kind == FailureKind::kTransient || kind == FailureKind::kThrottle;
+  const double factor = may_be_chance ? history.row_factor : 1;
+  if (history.attempts - 1 >= (most - 1) * factor) return false;
   // A server that wants to be left alone beyond the deadline is not waited for until then.
   if (history.elapsed_s + error.retry_after_s >= options.block_deadline_s) return false;
-  switch (classify(error)) {
+  switch (kind) {
     case FailureKind::kTransient:
     case FailureKind::kThrottle:
       return true;
@@ -112,7 +116,9 @@ double retry_delay_s(const ReadError& error, int attempts, const RetryOptions& o
                      double random) {
   const bool is_throttled = classify(error) == FailureKind::kThrottle;
   const Pauses& pauses = is_throttled ? options.after_throttle : options.after_failure;
-  const double jittered = random * pauses.limit_s(attempts - 1);
+  double longest_s = pauses.limit_s(attempts - 1);
+  if (!may_be_of_one_object(error)) longest_s = std::min(longest_s, kLongestAloneS);
+  const double jittered = random * longest_s;
   return std::clamp(std::max(jittered, error.retry_after_s), 0.0, kLongestRetryAfterS);
 }
 

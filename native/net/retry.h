@@ -33,7 +33,7 @@ inline constexpr Pauses kAfterFailure{0.05, 5};
 inline constexpr Pauses kAfterThrottle{0.25, 10};
 
 struct RetryOptions {
-  int max_attempts = 8;
+  int max_attempts = 8;  // the retries among them many times more where most of all requests fail
   double block_deadline_s = 120;  // from the first attempt: no further one begins after it
   Pauses after_failure = kAfterFailure;
   Pauses after_throttle = kAfterThrottle;
@@ -45,8 +45,9 @@ struct RetryOptions {
 struct AttemptHistory {
   int attempts = 0;  // those that fell into an outage of the server not counted
   int wrong_answers = 0;
-  int renewals = 0;      // attempts after which new credentials or a new URL were asked for
-  double elapsed_s = 0;  // since the first attempt
+  int renewals = 0;       // attempts after which new credentials or a new URL were asked for
+  double elapsed_s = 0;   // since the first attempt
+  double row_factor = 1;  // Endpoint::row_factor()
   bool has_server_answered = true;  // ever, in this process
 };
 
@@ -54,7 +55,9 @@ struct AttemptHistory {
 bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& history,
                               const RetryOptions& options);
 
-// Seconds to wait before the next attempt; `random` is uniform in [0, 1).
+// Seconds to wait before the next attempt at a block whose failure is no outage of the server;
+// `random` is uniform in [0, 1). Others are answered meanwhile, so a long pause spares the server
+// nothing, as how many are in flight is the window's matter; it only makes this block the last.
 double retry_delay_s(const ReadError& error, int attempts, const RetryOptions& options,
                      double random);
 

@@ -73,6 +73,16 @@ TEST_CASE("attempts and time are bounded, whatever the failure") {
   CHECK_FALSE(is_tried_again(lost, {.attempts = 1, .elapsed_s = 120}));
 }
 
+TEST_CASE("of a server that fails many of all requests, a block may fail more often by chance") {
+  const ReadError refused = error_of(ErrorCode::kHttpStatus, 503);
+  CHECK(is_tried_again(refused, {.attempts = 28, .row_factor = 4}));
+  CHECK_FALSE(is_tried_again(refused, {.attempts = 29, .row_factor = 4}));
+  const ReadError wrong = error_of(ErrorCode::kRangeResponse, 206);
+  CHECK_FALSE(is_tried_again(wrong, {.attempts = 8, .row_factor = 4}));
+  CHECK_FALSE(is_worth_another_attempt(refused, {.attempts = 1, .row_factor = 16},
+                                       RetryOptions{.max_attempts = 1}));
+}
+
 TEST_CASE("a server that wants a longer pause than there is time is not waited for") {
   ReadError refused = error_of(ErrorCode::kHttpStatus, 429);
   refused.retry_after_s = 100;
@@ -113,21 +123,26 @@ TEST_CASE(
                        {.attempts = 3, .renewals = 3}));
 }
 
-TEST_CASE("delays double up to the cap, with full jitter") {
+TEST_CASE("delays double up to half a second, with full jitter") {
   const RetryOptions options;
   const ReadError lost = error_of(ErrorCode::kConnect);
   CHECK(retry_delay_s(lost, 1, options, 0.999) == doctest::Approx(0.05).epsilon(0.01));
   CHECK(retry_delay_s(lost, 4, options, 0.5) == doctest::Approx(0.2));
-  CHECK(retry_delay_s(lost, 30, options, 0.999) <= options.after_failure.longest_s);
+  CHECK(retry_delay_s(lost, 30, options, 0.999) == doctest::Approx(0.5).epsilon(0.01));
   CHECK(retry_delay_s(lost, 3, options, 0.0) == 0.0);
 }
 
-TEST_CASE("a block that was refused waits as long as a server that throttles is left alone") {
+TEST_CASE("a failure that may be one object's own has pauses of up to five seconds") {
+  const ReadError failed = error_of(ErrorCode::kHttpStatus, 500);
+  CHECK(retry_delay_s(failed, 30, RetryOptions{}, 0.999) == doctest::Approx(5).epsilon(0.01));
+}
+
+TEST_CASE("a block that was refused alone waits half a second at most") {
   const RetryOptions options;
   const ReadError refused = error_of(ErrorCode::kHttpStatus, 503);
   CHECK(retry_delay_s(refused, 1, options, 0.999) == doctest::Approx(0.25).epsilon(0.01));
-  CHECK(retry_delay_s(refused, 3, options, 0.5) == doctest::Approx(0.5));
-  CHECK(retry_delay_s(refused, 30, options, 0.999) == doctest::Approx(10).epsilon(0.01));
+  CHECK(retry_delay_s(refused, 3, options, 0.5) == doctest::Approx(0.25));
+  CHECK(retry_delay_s(refused, 30, options, 0.999) == doctest::Approx(0.5).epsilon(0.01));
 }
 
 TEST_CASE("Retry-After is obeyed, within reason") {

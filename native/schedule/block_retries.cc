@@ -50,6 +50,7 @@ bool BlockRetries::try_again(Block block, ReadError error, Endpoint& endpoint,
                                .wrong_answers = block.wrong_answers,
                                .renewals = block.renewals,
                                .elapsed_s = error.elapsed_s,
+                               .row_factor = endpoint.row_factor(),
                                .has_server_answered = endpoint.has_answered()};
   const bool is_lasting = error.is_of_object && error.elapsed_s >= kPatienceForObjectS;
   if (is_lasting || !is_worth_another_attempt(error, history, options_)) {

@@ -48,14 +48,14 @@ def place_of(storage: str, server: ScriptedServer) -> tuple[str, dict[str, Any]]
     return FILES[storage](server.url.removesuffix("/object"))
 
 
-def one_file(change: Script | None = None, **how: Any) -> ScriptedServer:
+def one_file(change: Script | None = None, data: bytes = DATA, **how: Any) -> ScriptedServer:
     """Make the server, as `ScriptedServer` is made; `change` is called with each request and its right answer."""
 
     def script(request: Request, answer: Answer) -> None:
         if "/storage/v1/b/" in request.path and "/download/" not in request.path:
             document = {
                 "name": request.path.partition("?")[0].rpartition("/")[2],
-                "size": str(len(DATA)),
+                "size": str(len(data)),
                 "generation": "7",
             }
             answer.become(200, json.dumps(document).encode(), Content_Type="application/json")
@@ -66,7 +66,7 @@ def one_file(change: Script | None = None, **how: Any) -> ScriptedServer:
         if change is not None:
             change(request, answer)
 
-    server = ScriptedServer(DATA, script, **how)
+    server = ScriptedServer(data, script, **how)
     server.answers_head = True
     return server
 

@@ -12,6 +12,7 @@ import pytest
 from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
 from streamer.core.outages import patience as server_outages
+from streamer.core.outages import servers
 from streamer.core.outages.patience import Patience
 from streamer.core.outages.received import note_bytes
 
@@ -22,7 +23,8 @@ NAMES = (f"http://host{number}" for number in itertools.count())
 def server(monkeypatch):
     """The name of a server that nobody has heard of, whose outages are short."""
     monkeypatch.setattr(server_outages, "LOOK_S", 0.005)
-    monkeypatch.setattr(server_outages, "PAUSE_S", 0.01)
+    monkeypatch.setattr(server_outages, "ANSWERED_LATELY_S", 0)  # an outage begins with the first failure
+    monkeypatch.setattr(servers, "PAUSE_S", 0.01)
     return next(NAMES)
 
 
@@ -53,6 +55,45 @@ def test_a_server_that_answered_is_asked_again(server):
     assert patience.ask(server, question) == "second"
     assert len(question.asked) == 3
     assert (patience.outages, patience.probes) == (1, 2)
+
+
+def test_a_failure_while_others_are_answered_is_no_outage_regression(server):
+    """A server that refused half of all lookups at random was left alone by all of them, again and again."""
+    patience = Patience(10)
+
+    def question():
+        if len(asked) < 3:
+            asked.append(patience.ask(server, told("another")))
+            raise HttpStatusError("busy", status=503)
+        return "at last"
+
+    asked = []
+    patience.ask(server, told("first"))
+    assert patience.ask(server, question) == "at last"
+    assert len(asked) == 3
+    assert (patience.outages, patience.probes) == (0, 0)
+
+
+def test_eight_failures_since_the_last_answer_are_chance_and_more_are_an_outage(server, monkeypatch):
+    monkeypatch.setattr(server_outages, "ANSWERED_LATELY_S", 60)
+    monkeypatch.setattr(server_outages, "LONGEST_PAUSE_ALONE_S", 0.001)
+    patience = Patience(10)
+    patience.ask(server, told("first"))
+    assert patience.ask(server, told(*[refused()] * 8, "second")) == "second"
+    assert patience.outages == 0
+    assert patience.ask(server, told(*[refused()] * 9, "third")) == "third"
+    assert patience.outages == 1
+
+
+def test_a_failure_while_others_are_answered_is_waited_for_no_longer_than_any_other(server):
+    def question():
+        patience.ask(server, told("another"))
+        raise HttpStatusError("busy", status=503)
+
+    patience = Patience(0.5)
+    with pytest.raises(HttpStatusError):
+        patience.ask(server, question)
+    assert patience.outages == 0
 
 
 def test_one_that_never_did_is_not(server):
@@ -194,7 +235,7 @@ def test_the_answer_that_there_is_nothing_ends_an_outage(server):
     patience.ask(server, told("first"))
     with pytest.raises(ObjectNotFoundError):
         patience.ask(server, told(refused(), ObjectNotFoundError("absent", status=404)))
-    assert server_outages._SERVERS[server, None].outage is None
+    assert servers.SERVERS[server, None].outage is None
 
 
 def test_exhaustion_tells_first_and_last_failure(server):
@@ -228,7 +269,7 @@ def test_threads_send_one_probe_together(server):
     threads = [threading.Thread(target=lambda: (together.wait(), patience.ask(server, question))) for _ in range(8)]
     for thread in threads:
         thread.start()
-    while server_outages._SERVERS[server, None].outage.requests < 5:
+    while servers.SERVERS[server, None].outage.requests < 5:
         time.sleep(0.001)
     assert most == [1]
     is_back.set()
@@ -264,17 +305,17 @@ def test_an_interrupted_probe_leaves_the_turn_to_others(server):
 
 def test_a_child_knows_nothing_of_its_parents_outages(server):
     Patience(1).ask(server, told("first"))
-    guard = server_outages._servers_guard
+    guard = servers._servers_guard
     with guard:  # by a thread that the child does not have
         child = os.fork()
         if child == 0:
-            os._exit(0 if not server_outages._SERVERS and not server_outages._servers_guard.locked() else 1)
+            os._exit(0 if not servers.SERVERS and not servers._servers_guard.locked() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_few_servers_are_remembered(monkeypatch):
-    monkeypatch.setattr(server_outages, "MOST_SERVERS", 3)
+    monkeypatch.setattr(servers, "MOST_SERVERS", 3)
     asked = [next(NAMES) for _ in range(10)]
     for name in asked:
         Patience(1).ask(name, told("answer"))
-    assert [name for name, _ in server_outages._SERVERS] == asked[-3:]  # the last ones
+    assert [name for name, _ in servers.SERVERS] == asked[-3:]  # the last ones

@@ -1,0 +1,62 @@
+// Whether a server fails less when fewer requests are in flight.
+//
+// A server that takes so many requests a second answers the same number well, however many it is
+// sent: with half as many in flight, it answers twice the share. A server that fails at random
+// answers the same share; fewer requests at a time then help nobody, and slow the load down.
+//
+// Pure. Not thread-safe; RequestWindow keeps it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace streamer {
+
+// What fewer requests at a time would bring.
+enum class Remedy : std::uint8_t { kUnknown, kNone, kFewer };
+
+class PressureRecord {
+ public:
+  // `in_flight`: how many requests were under way when this one was sent, itself included.
+  void record(std::uint32_t in_flight, bool is_failure) {
+    Level& level = levels_[level_of(in_flight)];
+    if (level.all >= kRemembered) level = {.good = level.good / 2, .all = level.all / 2};
+    level.good += is_failure ? 0 : 1;
+    level.all += 1;
+  }
+
+  // Compares so many requests in flight with twice as many and more.
+  Remedy remedy_at(std::uint32_t in_flight) const {
+    const std::size_t index = level_of(in_flight);
+    const Level& here = levels_[index];
+    Level above;
+    for (std::size_t higher = index + 1; higher < levels_.size(); ++higher) {
+      above.good += levels_[higher].good;
+      above.all += levels_[higher].all;
+    }
+    if (here.all < kEnough || above.all < kEnough) return Remedy::kUnknown;
+    const bool is_better = here.good * above.all >= kGain * above.good * here.all;
+    return is_better ? Remedy::kFewer : Remedy::kNone;
+  }
+
+ private:
+  struct Level {
+    double good = 0;
+    double all = 0;
+  };
+  static constexpr std::size_t kLevels = 12;  // powers of two: up to 2048 in flight, and more
+  static constexpr double kRemembered = 256;  // of each level; a server changes
+  static constexpr double kEnough = 32;       // a share of fewer says little
+  static constexpr double kGain = 1.2;        // half the pressure should double it; less is chance
+
+  static std::size_t level_of(std::uint32_t in_flight) {
+    return std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(in_flight)), kLevels - 1);
+  }
+
+  std::array<Level, kLevels> levels_{};
+};
+
+}  // namespace streamer
