@@ -116,10 +116,11 @@ def _from_name(
     found = [info for info in listed or () if info.path == root and info.size_bytes is not None]
     try:
         info = found[0] if found else info_of(store, label, root)
-    except ObjectNotFoundError:
-        if not any(SHARD_SUFFIX in _name(each) for each in _list_or_nothing(store, root)):
-            raise
-        return _from_folder(store, label, root, settings)  # which may be called so, as a repository of the Hub
+    except ObjectNotFoundError as error:
+        with suppress(ObjectNotFoundError):  # the first one has the name as the user wrote it
+            if any(SHARD_SUFFIX in _name(each) for each in _list_or_nothing(store, root)):
+                return _from_folder(store, label, root, settings)  # a folder called so, as a repository of the Hub
+        raise error
     if name.endswith(SHARD_SUFFIX):
         return shards_of(store, label, [info])
     return _from_index(store, label, info, _list_or_nothing(store, folder) if listed is None else [*listed], settings)

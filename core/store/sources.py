@@ -1,7 +1,7 @@
 """The values of a backend: stores, objects, and the sources that say where the bytes of an object live.
 
-A backend implements `Store`; it never reads weight bytes itself when a native reader exists. A source is a frozen
-value: the engine reads it, and calls `HttpSource.refresh` for a new one before the old one expires.
+A backend implements `Store`. A source is a frozen value: the engine reads it, without Python where it can, and calls
+`HttpSource.refresh` for a new one before the old one expires.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import pluggy
 
 from streamer.core.options.limits import Limits
+from streamer.core.quoting import quoted
 from streamer.core.store.digests import NoDigest, ObjectDigest
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
 
 PROJECT_NAME = "streamer"
 MAX_SIZE_BYTES = (1 << 63) - 1  # off_t of every system; the engine counts so, too
-
 hookspec = pluggy.HookspecMarker(PROJECT_NAME)
 hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
 
@@ -104,7 +104,7 @@ class HttpSource:
 
     Attributes:
         url: Complete URL; its query may hold a signature and is never shown.
-        headers: Sent with every request, beside the engine's own ``Range``.
+        headers: Sent with every request, beside the engine's own ``Range``. One with a line end is a ValueError.
         version: The value of `version_header` in every answer; None pins the value in the first answer.
         version_header: Response header with the version. With ``ETag`` and ``Last-Modified`` each request
             also carries the matching precondition (``If-Match``, ``If-Unmodified-Since``); for another header the
@@ -136,6 +136,12 @@ class HttpSource:
     client_cert: str | None = None
     client_key: str | None = None
     holder: object = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a header that would begin another one; its value is not shown, as it may be secret."""
+        for name, value in self.headers.items() if isinstance(self.headers, Mapping) else ():
+            if any(isinstance(part, str) and {*part} & {*"\r\n\0"} for part in (name, value)):
+                raise ValueError(f"the header {quoted(name)} holds a CR, LF or NUL, which would end it there")
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ WRONG = [
     ("HangingFind", "absent_folder_gives_nothing", "An absent folder", "find of .* did not return within 0.2 s"),
     ("StrangeExceptions", "missing_object_is_not_found", "raises `ObjectNotFoundError`", "raised StrangeError in info"),
     ("FolderIsObject", "folder_is_not_an_object", "`info` of a folder raises", "DID NOT RAISE"),
-    ("LineEndInHeader", "ranges_at_edges", "A range gives exactly its bytes", "'Authorization' with a CR, LF or NUL"),
+    ("LineEndInHeader", "ranges_at_edges", "A range gives exactly its bytes", "'Authorization' holds a CR, LF or NUL"),
     ("KeepsBuffer", "ranges_at_edges", "A range gives exactly its bytes", "keeps a reference to the buffer"),
     ("ReturnsNothing", "ranges_at_edges", "A range gives exactly its bytes", "gave None as its result"),
     ("SharedPosition", "large_object_is_read_in_parallel", "in its place", r"byte \d+ is another"),

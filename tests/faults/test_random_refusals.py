@@ -66,8 +66,7 @@ def half_failing(failure: str) -> tuple[ScriptedServer, Half]:
 
 @pytest.mark.parametrize("failure", ["503", "429", "reset"])
 @pytest.mark.parametrize("storage", FILES)
-def test_half_of_all_requests_that_fail_cost_one_more_each_regression(storage: str, failure: str) -> None:
-    """Three refusals in a row, common here, were an outage: all requests waited, again and again."""
+def test_half_of_all_requests_that_fail_cost_one_more_each(storage: str, failure: str) -> None:
     server, script = half_failing(failure)
     with server:
         place, options = FILES[storage](server.url.removesuffix("/object"))
@@ -78,4 +77,5 @@ def test_half_of_all_requests_that_fail_cost_one_more_each_regression(storage: s
     assert all((loaded[f"weight {number:03}"] == number).all() for number in range(SHARDS))
     assert script.served >= 3 * SHARDS
     assert script.failed <= 2 * script.served  # half of all on average
-    assert stream.report.outages <= 14  # before much is known of the server; there were dozens
+    assert script.served <= 7 * SHARDS  # a lookup, the header and four blocks each; once more for a redirect
+    assert stream.report.outages <= SHARDS  # before much is known of the server

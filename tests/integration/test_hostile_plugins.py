@@ -459,13 +459,29 @@ URL = "http://127.0.0.1:1/model"
 CHECKSUM = plugins.AnswerChecksum(("x-want", "true"), "x-crc", "crc64nvme", "little", 1 << 20)
 
 
+def unchecked(headers: dict[str, str]) -> HttpSource:
+    """Make a source whose headers are set behind its own check."""
+    source = HttpSource(URL)
+    object.__setattr__(source, "headers", headers)
+    return source
+
+
+@pytest.mark.parametrize("letter", ["\r", "\n", "\r\n", "\0"])
+def test_a_line_end_in_a_header_is_refused_when_the_source_is_made_regression(letter: str) -> None:
+    with pytest.raises(ValueError, match="the header 'Authorization' holds a CR, LF or NUL") as caught:
+        HttpSource(URL, {"X": "a", "Authorization": f"Bearer S3CR3T{letter}X-Evil: 1"})
+    assert "S3CR3T" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"the header .* holds a CR, LF or NUL"):
+        HttpSource(URL, {f"X{letter}Evil": "a"})
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (HttpSource(URL, {"X-Token": "a\r\nX-Evil: 1"}), "'X-Token' with a CR, LF or NUL at position 1"),
-        (HttpSource(URL, {"X-Token": "a\nb"}), "CR, LF or NUL"),
-        (HttpSource(URL, {"X-Token": "a\0b"}), "CR, LF or NUL"),
-        (HttpSource(URL, {"X-Evil: 1\r\nX": "a"}), "the name of a header that is no token"),
+        (unchecked({"X-Token": "a\r\nX-Evil: 1"}), "'X-Token' with a CR, LF or NUL at position 1"),
+        (unchecked({"X-Token": "a\nb"}), "CR, LF or NUL"),
+        (unchecked({"X-Token": "a\0b"}), "CR, LF or NUL"),
+        (unchecked({"X-Evil: 1\r\nX": "a"}), "the name of a header that is no token"),
         (HttpSource(URL, {"": "a"}), "the name of a header that is no token"),
         (HttpSource(URL, {"X Y": "a"}), "no token"),
         (HttpSource(URL, {"X-Token": "\ud800"}), "half a character"),
@@ -509,7 +525,7 @@ def test_nothing_but_lines_of_text_reaches_a_request(shelf: Shelf, source: HttpS
 
 def test_what_is_refreshed_is_checked_too(shelf: Shelf) -> None:
     first = HttpSource(URL, {"X-Token": "right"}, '"1"', answer_checksum=CHECKSUM, ca_file=Path("/ca"))  # type: ignore
-    answers: Iterator[Any] = iter([replace(first, headers={"X": "a\r\nb"}), FileSource("/etc/passwd"), first, first])
+    answers: Iterator[Any] = iter([unchecked({"X": "a\r\nb"}), FileSource("/etc/passwd"), first, first])
     first = replace(first, refresh=lambda: next(answers))
     shelf.source = returns(first)  # type: ignore[method-assign]
     store = plugins.open_store("acme://folder", limits=Limits(block_deadline_s=5))
