@@ -113,6 +113,13 @@ def test_a_gap_in_numbered_shards_is_told_before_a_byte_is_read_regression(model
     assert pull(model, tmp_path / "copy", "--exclude", "model-*")["exit_code"] == 0
 
 
+def test_an_index_that_is_left_out_hides_no_gap_in_numbered_shards_regression(model: Path, tmp_path: Path) -> None:
+    """It said "all there", as the storage has an index."""
+    (model / SHARDS[0]).rename(model / "model-00001-of-00003.safetensors")
+    told = pull(model, tmp_path / "copy", "--exclude", INDEX)
+    assert (told["error"], told["exit_code"]) == ("MissingShardError", 65), told
+
+
 @pytest.mark.parametrize(
     "patterns",
     [

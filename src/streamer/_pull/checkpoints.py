@@ -41,7 +41,7 @@ class Copied:
 
 
 def check_series(listed: Collection[str], chosen: Collection[str], label: str) -> None:
-    """Check that no numbered shard is missing in the storage, in folders without an index.
+    """Check that no numbered shard is missing in the storage, in folders of which no index is pulled.
 
     Args:
         listed: Names of all files, relative to the folder that is pulled.
@@ -51,7 +51,7 @@ def check_series(listed: Collection[str], chosen: Collection[str], label: str) -
     Raises:
         ObjectNotFoundError: a shard is missing.
     """
-    indexed = {_folder_of(name) for name in listed if _is_of(name, WEIGHTS_INDEX_SUFFIX)}
+    indexed = {_folder_of(name) for name in chosen if _is_of(name, WEIGHTS_INDEX_SUFFIX)}
     for folder in sorted({_folder_of(name) for name in chosen} - indexed):
         names = {name: name[len(folder) :] for name in listed if _folder_of(name) == folder}
         wanted = {series_of(names[name]) for name in chosen if name in names} - {None}
