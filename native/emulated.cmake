@@ -14,6 +14,7 @@ set(STREAMER_NOT_EMULATED
   "a file must lie in its folder when that is asked for*"
   # It has no preadv2() with RWF_NOWAIT, and a plain read takes longer than from memory.
   "a byte that was just written is in memory*"
+  "a file past the page cache is opened once more*"
   "looking at the ends of a range again and again*"
 )
 list(JOIN STREAMER_NOT_EMULATED "," STREAMER_NOT_EMULATED)
