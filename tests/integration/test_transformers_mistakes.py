@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 import streamer
 from streamer.integrations import model_folder, small_files
+from streamer.integrations.model_folder import ModelFolder
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,21 @@ def test_a_url_where_the_class_belongs(library):
         streamer.UsageError, match=r"of the type str, has no method from_pretrained\. Give the class first"
     ):
         library.from_pretrained("s3://bucket/model", AutoModelForCausalLM)
+
+
+def test_a_configuration_without_a_type_writes_no_weights_and_blames_no_hook_regression(folder, monkeypatch, caplog):
+    """Its weights were written to the disk, and so were those of each later model of the process."""
+    written = []
+    monkeypatch.setattr(ModelFolder, "write_weights", lambda folder: written.append(folder.path))
+    config = json.loads((folder / "config.json").read_text())
+    named = {name: value for name, value in config.items() if name != "model_type"}
+    (folder / "config.json").write_text(json.dumps(named))
+    with pytest.raises(ValueError, match="model_type"):
+        load(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    load(folder)
+    assert not written
+    assert "does not fit" not in caplog.text
 
 
 def test_an_error_of_transformers_names_the_url(folder):

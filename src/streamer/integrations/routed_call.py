@@ -22,6 +22,8 @@ __all__ = ["Route", "Routed", "called"]
 
 _Result = TypeVar("_Result")
 
+CONFIGURATION = "config.json"  # an error that names it is not about weights
+
 
 class Routed(Protocol):
     """A private folder, or one of its components."""
@@ -78,11 +80,12 @@ def called(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result:
         passed_by = [route for route in fitting if not route.folder.is_read and _is_of(error, route.folder)]
         if not passed_by:
             raise
-    for route in passed_by:
-        route.hook.reject("weights were not read through it")
     for route in fitting:  # a tensor is read ahead once
         route.folder.write_weights()
-    return call()
+    result = call()  # if it fails again, the weights were not the reason
+    for route in passed_by:
+        route.hook.reject("weights were not read through it")
+    return result
 
 
 def _routed_call(call: Callable[[], _Result], routes: Sequence[Route]) -> _Result:
@@ -95,7 +98,7 @@ def _routed_call(call: Callable[[], _Result], routes: Sequence[Route]) -> _Resul
 def _is_of(error: BaseException, folder: Routed) -> bool:
     """Whether a library failed because a file of weights is not in the folder, or is empty there."""
     chain = list(_chain(error))
-    if any(isinstance(each, StreamerError) for each in chain):
+    if any(isinstance(each, StreamerError) or CONFIGURATION in str(each) for each in chain):
         return False
     return any(isinstance(each, SafetensorError) or folder.path in str(each) for each in chain)
 
