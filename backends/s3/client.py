@@ -30,7 +30,7 @@ from streamer.backends.private_names.s3fs import client_creator, give_session
 from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3.errors import MalformedAnswerError
 from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_foreign_listings
-from streamer.backends.s3.options import check_trust, endpoint_of, fill_times, filled_options
+from streamer.backends.s3.options import endpoint_of, fill_times, filled_options
 from streamer.backends.s3.presigning import hold_to_region, presigned_get, template_of
 from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.tenants import allow_tenants, check_tenant
@@ -42,6 +42,7 @@ from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.certificates import demands_certificate, is_untrusted
+from streamer.core.store.trust import trust_in
 
 __all__ = ["S3Client"]
 
@@ -66,7 +67,6 @@ class S3Client:
         self._limits = limits
         environment = set_variables()
         options = filled_options(storage_options, environment)
-        check_trust(options, environment)
         self._times = fill_times(options, limits)
         try:
             self._fs = shared(self, S3FileSystem, options, _close)
@@ -170,6 +170,8 @@ class S3Client:
         with collector_paused() if is_first else nullcontext():  # it reads thousands of objects from JSON files
             if is_first:  # and the options hold no session
                 give_session(self._fs, EnvironmentSession(SecretOptions(self._fs.kwargs)))
+            if not self._prepared and (ca_file := self.ca_file()):
+                trust_in(ca_file)  # says what is wrong with it; botocore reads it for http://, too, and cannot connect
             await self._fs.set_session()
             check_tenant(self._fs.s3, bucket)
             client = await self._fs.get_s3(bucket)

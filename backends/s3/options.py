@@ -7,7 +7,7 @@ place. Refuses unverified TLS.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiobotocore.config import AioConfig
@@ -26,9 +26,9 @@ from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import is_blank
 from streamer.core.secrets.options import SecretOptions
-from streamer.core.store.trust import check_client_certificate, trust_in
+from streamer.core.store.trust import check_client_certificate
 
-__all__ = ["check_trust", "endpoint_of", "fill_times", "filled_options"]
+__all__ = ["endpoint_of", "fill_times", "filled_options"]
 
 # The first attempt, one for a connection that was closed while idle, one for a server that restarts.
 RETRIES = {"mode": "standard", "total_max_attempts": 3}
@@ -74,14 +74,11 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     check_option_names("config_kwargs", options.get("config_kwargs") or {}, _NAMES_OF_CONFIG)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options, environment)
-    for name in _unstripped_keys(options, environment):  # S3 would only say that keys do not fit
+    for name in _unstripped(options, environment):  # S3 would only say that keys do not fit, or is not reached
         raise OptionError(f"{name} has a space or a line end around it", hint="Strip it where it is read from a file")
-    for place in (options, options["client_kwargs"]):
-        if place.get("endpoint_url") and not place["endpoint_url"].lower().startswith(("http://", "https://")):
-            raise OptionError("endpoint_url must begin with http:// or https://", hint="As https://host:port")
-    # They get no name: a traceback with locals would show the password.
-    if set("@?#") & set((options.get("endpoint_url") or "") + (options["client_kwargs"].get("endpoint_url") or "")):
-        raise OptionError("endpoint_url cannot hold a user, password or query: botocore would show it in its messages")
+    _check_endpoints(options, environment)
+    if _lacks_region(options, environment) and environment.get("AWS_REGION"):
+        options["client_kwargs"]["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
     proxies = options["config_kwargs"].get("proxies")
     for proxy in (proxies or {}).values():
         check_proxy(str(proxy))
@@ -99,33 +96,63 @@ def _fill_proxy(options: SecretOptions, endpoint: str) -> None:
 
 def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
     """Return the endpoint that botocore will use, unless its configuration files name another."""
-    of_options = options.get("endpoint_url") or options["client_kwargs"].get("endpoint_url")
-    endpoint = of_options or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    named = (endpoint for _, endpoint in _endpoints(options, environment) if endpoint)
+    endpoint = next(named, None)
     return str(endpoint).rstrip("/") if endpoint else None
 
 
-def check_trust(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """Look at the certificates to trust, where botocore would say that there is no connection.
+def _check_endpoints(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Refuse endpoints that are no URL, or that hold secrets.
 
-    Args:
-        options: As `filled_options` gives them.
-        environment: Of this process.
-
-    Raises:
-        OptionError: the file that is named cannot be read, or has none.
+    Values get no name here: a traceback with locals would show a password.
     """
-    named = ca_file_of(options["client_kwargs"].get("verify"), environment)
-    uses_tls = not (endpoint_of(options, environment) or "").lower().startswith("http://")
-    if uses_tls and named:
-        trust_in(named)
+    endpoints = SecretOptions(dict(_endpoints(options, environment)))
+    for name in filter(endpoints.get, endpoints):
+        if not endpoints[name].lower().startswith(("http://", "https://")):
+            raise OptionError(f"{name} must begin with http:// or https://", hint="As https://host:port")
+        if set("@?#") & set(endpoints[name]):
+            raise OptionError(f"{name} cannot hold a user, password or query: botocore would show it in its messages")
 
 
-def _unstripped_keys(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
-    """Name the keys with a line end or a space around them, as of a file that was read."""
-    named = [(name, options.get(name)) for name in ("key", "secret", "token", "username", "password")]
-    named += [(f"client_kwargs[{name!r}]", options["client_kwargs"].get(name)) for name in _KEYS_OF_CLIENT]
-    if not options.get("anon") and not any(value for _, value in named):
-        named += [(name.upper(), environment.get(name.upper())) for name in _KEYS_OF_CLIENT]
+def _endpoints(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[tuple[str, Any]]:
+    """Name the places of an endpoint, the first that has one first; variables only if no option has one."""
+    return _with_variables(
+        [
+            ("endpoint_url", options.get("endpoint_url")),
+            ("client_kwargs['endpoint_url']", options["client_kwargs"].get("endpoint_url")),
+        ],
+        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        environment,
+    )
+
+
+def _regions(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[tuple[str, Any]]:
+    """Name the places of a region, as `_endpoints` does."""
+    of_options = [
+        (f"{place}['region_name']", options[place].get("region_name")) for place in ("client_kwargs", "config_kwargs")
+    ]
+    return _with_variables(of_options, ("AWS_DEFAULT_REGION", "AWS_REGION"), environment)
+
+
+def _keys(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[tuple[str, Any]]:
+    """Name the places of keys, as `_endpoints` does."""
+    of_options = [(name, options.get(name)) for name in ("key", "secret", "token", "username", "password")]
+    of_options += [(f"client_kwargs[{name!r}]", options["client_kwargs"].get(name)) for name in _KEYS_OF_CLIENT]
+    variables = () if options.get("anon") else map(str.upper, _KEYS_OF_CLIENT)
+    return _with_variables(of_options, variables, environment)
+
+
+def _with_variables(
+    of_options: list[tuple[str, Any]], names: Iterable[str], environment: Mapping[str, str]
+) -> list[tuple[str, Any]]:
+    if any(value for _, value in of_options):
+        return of_options
+    return of_options + [(name, environment.get(name)) for name in names]
+
+
+def _unstripped(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
+    """Name the keys, endpoints and regions with a line end or a space around them, as of a file that was read."""
+    named = [*_keys(options, environment), *_endpoints(options, environment), *_regions(options, environment)]
     return [name for name, value in named if isinstance(value, str) and value != value.strip()]
 
 
@@ -143,8 +170,6 @@ def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -
         configured = session.get_config_variable("ca_bundle")
         named = configured if isinstance(configured, str) and not is_blank(configured) else None
         client["verify"] = ca_file_of(None, environment, named) or True
-    if _lacks_region(options, client, environment) and environment.get("AWS_REGION"):
-        client["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
     return client
 
 
@@ -173,11 +198,10 @@ def fill_times(options: SecretOptions, limits: Limits) -> AnswerTimes:
     return times
 
 
-def _lacks_region(options: Mapping[str, Any], client: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+def _lacks_region(options: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
     """Say whether no region is named; `cache_regions` counts as one, as s3fs ignores it beside a region."""
-    named = client.get("region_name") or environment.get("AWS_DEFAULT_REGION")
-    configured = (options.get("config_kwargs") or {}).get("region_name")
-    return not (named or configured or options.get("cache_regions"))
+    named = (region for name, region in _regions(options, environment) if name != "AWS_REGION")
+    return not (any(named) or options.get("cache_regions"))
 
 
 def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from servers.seaweedfs import Identity
 
 import streamer
+from streamer._check import check
 
 pytestmark = pytest.mark.server
 
@@ -215,3 +216,25 @@ def test_an_authority_that_the_environment_names_is_trusted(s3_tls_server, tmp_p
     given = {**s3_tls_server.storage_options(), "client_kwargs": {}, **more}
     loaded = streamer.load(url, framework="np", storage_options=given)
     assert loaded["a"].tolist() == list(range(1000))
+
+
+@pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "a profile's ca_bundle"])
+@pytest.mark.parametrize("content", [None, "no certificate"])
+@pytest.mark.parametrize("call", [streamer.load, check])
+def test_a_ca_file_that_cannot_be_used_is_told_at_once_also_over_http_regression(
+    s3_checkpoint, options, tmp_path, monkeypatch, variable, content, call
+):
+    ca_file = tmp_path / "mistaken.pem"
+    if content is not None:
+        ca_file.write_text(content)
+    for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    if variable.isupper():
+        monkeypatch.setenv(variable, str(ca_file))
+    else:
+        (tmp_path / "config").write_text(f"[default]\nca_bundle = {ca_file}\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    began = time.monotonic()
+    with pytest.raises(streamer.OptionError, match=r"certificates to trust .*mistaken\.pem"):
+        call(s3_checkpoint, storage_options=options)
+    assert time.monotonic() - began < 10

@@ -464,7 +464,7 @@ def test_options_s3fs_cannot_use_are_the_callers_mistake(changes: dict[str, Any]
 @pytest.mark.parametrize("place", ["", "client_kwargs"])
 def test_an_endpoint_without_a_scheme_is_refused(place: str) -> None:
     endpoint = {"endpoint_url": "127.0.0.1:9000"}
-    with pytest.raises(OptionError, match="endpoint_url must begin with http:// or https://"):
+    with pytest.raises(OptionError, match=r"endpoint_url('\])? must begin with http:// or https://"):
         S3Store("s3://bucket/key", {place: endpoint} if place else endpoint)
 
 

@@ -151,3 +151,35 @@ def test_a_key_of_the_environment_with_a_line_end_is_told() -> None:
     assert plain_login({}, environment) is None
     filled_options({"anon": True}, environment)
     filled_options({"key": "KEY", "secret": "SECRET"}, environment)
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION"])
+@pytest.mark.parametrize("around", ["{} ", "{}\n", "\t{}"])
+def test_an_endpoint_or_region_with_a_space_around_it_is_told_regression(name: str, around: str) -> None:
+    value = around.format("http://127.0.0.1:9000/" if "URL" in name else "us-east-1")
+    options = {"key": "KEY", "secret": "SECRET"}
+    with pytest.raises(OptionError, match=f"{name} has a space or a line end around it"):
+        filled_options(options, {name: value})
+    assert plain_login(options, {name: value}) is None
+    of_options = {"endpoint_url": "http://127.0.0.1:1", "client_kwargs": {"region_name": "us-east-1"}}
+    filled_options({**options, **of_options}, {name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"endpoint_url": "http://127.0.0.1:9000 "}, "endpoint_url has a space"),
+        ({"client_kwargs": {"region_name": "us-east-1\n"}}, r"client_kwargs\['region_name'\] has a space"),
+        ({"config_kwargs": {"region_name": "us-east-1\n"}}, r"config_kwargs\['region_name'\] has a space"),
+    ],
+)
+def test_an_option_with_a_space_around_it_is_told_regression(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        filled_options(options, {})
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "https://user:CANARY@host"])
+def test_a_variable_that_is_no_endpoint_is_named_regression(endpoint: str) -> None:
+    with pytest.raises(OptionError, match=r"AWS_ENDPOINT_URL (must begin with|cannot hold)") as caught:
+        filled_options({}, {"AWS_ENDPOINT_URL": endpoint})
+    assert "CANARY" not in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from urllib.parse import parse_qsl, urlsplit
 
 import fsspec.config
@@ -14,6 +15,7 @@ from streamer.backends.s3.plain_login import plain_login
 from streamer.backends.s3.plain_requests import PlainRequests
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
+from streamer.core.store.trust import default_ca_file
 
 OWN = "http://127.0.0.1:9000"
 KEYS = {"key": "AKIDOPTION", "secret": "of the options"}
@@ -194,7 +196,7 @@ def test_what_is_not_plain_is_left_to_botocore(prepared, case):
 )
 def test_certificates_are_those_that_the_other_client_trusts(prepared, tmp_path, monkeypatch, options, variables):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "ca.pem").touch()
+    shutil.copy(default_ca_file(), tmp_path / "ca.pem")
     options = prepared({**KEYS, "endpoint_url": OWN, **options}, variables, False)
     login, client = plain_login(options, os.environ), S3Client(options)
     client.signed_get("bucket", 60, Key="key")
