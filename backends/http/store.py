@@ -22,14 +22,9 @@ from streamer.backends.http.azure import is_for_azure, open_azure
 from streamer.backends.http.listing import may_be_shard, names_in
 from streamer.backends.http.probe import Probe, expiry_of
 from streamer.backends.http.quick_lookups import QuickLookups
-from streamer.core.errors import (
-    ChangedError,
-    ObjectNotFoundError,
-    RangeResponseError,
-    StorageError,
-    UsageError,
-)
+from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeResponseError, StorageError, UsageError
 from streamer.core.options.limits import Limits
+from streamer.core.outages.answered import answered_so_far
 from streamer.core.outages.transient import is_transient
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
@@ -136,14 +131,14 @@ class HttpStore:
             AccessDeniedError: the server does not show its folders.
             StorageError: as for `info`.
         """
-        folder = prefix.rstrip("/")
+        folder, answered = prefix.rstrip("/"), answered_so_far()
         try:
-            paths = [f"{folder}/{name}" for name in self._names(folder)]
+            paths = [f"{folder}/{name}" for name in answered.once(self._names, folder)]
         except ObjectNotFoundError:
             return []
         others = [ObjectInfo(path, self._uri(path), size_bytes=None) for path in paths if not may_be_shard(path)]
         shards = [path for path in paths if may_be_shard(path)]
-        found = in_parallel(self._listed, shards, role="info", most=PROBES_AT_A_TIME)
+        found = in_parallel(partial(answered.once, self._listed), shards, role="info", most=PROBES_AT_A_TIME)
         return sorted([*others, *chain.from_iterable(found)], key=lambda info: info.path)
 
     def glance(self, prefix: str) -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from streamer.core.errors import ConnectError, CredentialsError, StorageError, StreamerError
+from streamer.core.outages.answered import one_question
 from streamer.core.outages.news import BULLETIN
 from streamer.core.outages.received import ReceivedBytes, counting
 from streamer.core.outages.servers import Outage, Server, server_of
@@ -102,7 +103,7 @@ class Patience:
 
         Args:
             server_name: ``scheme://host:port``, or whatever names it in a message; without secrets.
-            request: Called for each attempt; returns the answer.
+            request: Called for each attempt; returns the answer. `answered_so_far` is the same in all of them.
             route: What leads to the server, such as a proxy: that it answered by one says nothing of another.
 
         Raises:
@@ -112,7 +113,8 @@ class Patience:
         with self._guard:
             self._open.add(wait)
         try:
-            return self._ask(wait, request)
+            with one_question():
+                return self._ask(wait, request)
         finally:
             self._finish(wait)
 

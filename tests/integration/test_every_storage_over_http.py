@@ -129,6 +129,34 @@ def test_a_demanded_pause_is_kept_regression(storage: str, concerned: Callable[[
     assert late == []
 
 
+def test_a_folder_is_listed_although_each_third_request_is_refused_regression() -> None:
+    """Each refusal began the page and the requests for all shards anew, until the patience was over."""
+    names = [f"{number}.safetensors" for number in range(3)]
+    page = "".join(f'<a href="{name}">shard</a>' for name in names) + "</html>"
+    lookups: list[str] = []
+
+    def script(request: Request, answer: Answer) -> None:
+        number = request.path.removeprefix("/m/").removesuffix(".safetensors").encode()
+        if is_lookup(request):
+            lookups.append(request.path)
+        if is_lookup(request) and len(lookups) % 3 == 0:
+            answer.become(503, Retry_After="2")
+        elif request.path == "/m/":
+            answer.become(200, page.encode(), Content_Type="text/html")
+        elif number.isdigit():
+            shard = DATA.replace(b"weight", b"heavy" + number).replace(b"bias", b"bia" + number)
+            answer.body = shard[request.begin : request.end]
+        else:
+            answer.become(404)
+
+    with one_file(script) as server:
+        url = f"{server.url.removesuffix('/object')}/m"
+        loaded = streamer.load(url, framework="np", options=Options(deadline_s=20))
+    assert len(loaded) == 6
+    assert np.array_equal(loaded["heavy2"], TENSORS["weight"])
+    assert lookups.count("/m/") == 1
+
+
 # --- one object that fails --------------------------------------------------------------------------------------------
 
 OTHER = DATA.replace(b"weight", b"heavy1").replace(b"bias", b"base")  # of the same size

@@ -1,0 +1,48 @@
+"""What has been answered of a question of several requests, while another of them is sent again.
+
+A folder of a web server is an index page and a request for each shard. If the whole of it began anew whenever one of
+these is refused, a server that refuses each third request would never answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+__all__ = ["Answered", "answered_so_far", "one_question"]
+
+Answer = TypeVar("Answer")
+
+
+class Answered:
+    """The answers to parts of one question. Thread-safe, where no part is asked twice at a time."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, Any] = {}
+
+    def once(self, request: Callable[[str], Answer], part: str) -> Answer:
+        """Return the answer of a function about a part; call it only if it has not answered yet."""
+        if (request, part) not in self._answers:
+            self._answers[request, part] = request(part)
+        answer: Answer = self._answers[request, part]
+        return answer
+
+
+_of_question: ContextVar[Answered | None] = ContextVar("answered", default=None)
+
+
+@contextmanager
+def one_question() -> Iterator[None]:
+    """Keep what is answered inside the block."""
+    token = _of_question.set(Answered())
+    try:
+        yield
+    finally:
+        _of_question.reset(token)
+
+
+def answered_so_far() -> Answered:
+    """Return the answers of the question under way; empty ones where there is none."""
+    return _of_question.get() or Answered()
