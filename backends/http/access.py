@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from streamer.backends.client.header_faults import fault_of
 from streamer.backends.client.logins import basic_authorization, login_of
 from streamer.backends.client.option_types import timeout_of
 from streamer.backends.client.proxy import named_proxy
-from streamer.backends.http.header_faults import fault_of
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank, variable
 from streamer.core.secrets.options import SecretOptions

@@ -35,6 +35,7 @@ from streamer.backends.s3.presigning import hold_to_region, presigned_get, templ
 from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.tenants import allow_tenants, check_tenant
 from streamer.backends.s3.url_template import UrlTemplate
+from streamer.backends.s3.user_agent import user_agent_of
 from streamer.core.collector import collector_paused
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
@@ -127,6 +128,13 @@ class S3Client:
         """Return the files of the certificate that ``config_kwargs`` names, and of its key if that has its own."""
         named = self._fs.s3.meta.config.client_cert
         return (named, None) if named is None or isinstance(named, str) else tuple(named)
+
+    def user_agent(self) -> str | None:
+        """Return the ``User-Agent`` that the configuration asks for, or None for the engine's own."""
+        config = self._fs.s3.meta.config  # its `user_agent` is always there, and what botocore makes of all three
+        default = getattr(self._fs.session.get_default_client_config(), "user_agent", None)
+        named = self._fs.config_kwargs.get("user_agent") or default
+        return user_agent_of(named, config.user_agent_appid, config.user_agent_extra)
 
     async def _call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         try:

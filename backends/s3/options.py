@@ -22,6 +22,7 @@ from streamer.backends.client.proxy import check_proxy, environment_proxy, hides
 from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
 from streamer.backends.s3.ca_files import ca_file_of
+from streamer.backends.s3.user_agent import NAMING_OPTIONS, check_user_agent
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import is_blank
@@ -46,7 +47,7 @@ _KINDS: Kinds = {
     "config_kwargs": {
         **dict.fromkeys(("proxies", "retries", "s3"), MAPPING),
         **dict.fromkeys(("connect_timeout", "max_pool_connections", "read_timeout"), NUMBER),
-        "region_name": TEXT,
+        **dict.fromkeys(("region_name", *NAMING_OPTIONS), TEXT),
     },
     "s3_additional_kwargs": MAPPING,
 }
@@ -206,6 +207,7 @@ def _lacks_region(options: Mapping[str, Any], environment: Mapping[str, str]) ->
 
 def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     config = SecretOptions(options.get("config_kwargs"))
+    check_user_agent(config)
     if config.get("client_cert") is not None:
         config["client_cert"] = _client_certificate(config["client_cert"])
     for name in ("proxy_client_cert", "proxy_ca_bundle"):

@@ -108,6 +108,10 @@ class QuickClient:
         """Return the files of the certificate that ``config_kwargs`` names, and of its key."""
         return self._full().client_certificate() if self._plain is None else (None, None)
 
+    def user_agent(self) -> str | None:
+        """Return the ``User-Agent`` that ``config_kwargs`` asks for, or None for the engine's own."""
+        return self._full().user_agent() if self._plain is None else None
+
     def _full_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request with s3fs, and all later ones, unless S3 refuses this one to it, too."""
         client = self._full()

@@ -139,8 +139,7 @@ class S3Store:
         anonymous = self._client.is_anonymous
         return HttpSource(
             url=url,
-            # The signature covers it, so it must be sent.
-            headers={"x-amz-request-payer": "requester"} if self._client.requester_pays else {},
+            headers=self._headers(),
             version=info.version,
             expires_at_s=None if anonymous else signed_at_s + SIGNATURE_LIFETIME_S,
             refresh=None if anonymous else partial(self._renewed, info, signed_at_s),
@@ -190,6 +189,12 @@ class S3Store:
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
+
+    def _headers(self) -> dict[str, str]:
+        name = self._client.user_agent()
+        # The signature covers the payer, so it must be sent.
+        payer = {"x-amz-request-payer": "requester"} if self._client.requester_pays else {}
+        return payer | ({"User-Agent": name} if name else {})
 
     def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
         """Sign again. A signature that is refused early may have a wrong time, which any answer corrects."""

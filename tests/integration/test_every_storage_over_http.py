@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import s3fs
 from servers.one_file import DATA, FILES, TENSORS, is_block, is_lookup, one_file, place_of
 from servers.scripted_http import Answer, Request, ScriptedServer
 
@@ -62,6 +63,49 @@ def test_the_users_own_name_wins_over_redirects_to_other_hosts_too_regression() 
     assert {request.headers.get("user-agent") for request in [*named.requests, *cdn.requests]} == {"mine/1"}
     assert not any("authorization" in request.headers for request in cdn.requests)
     assert any(is_block(request) for request in cdn.requests)
+
+
+@pytest.mark.parametrize(
+    ("config", "of_lookups", "of_blocks"),
+    [
+        ({"user_agent": "mine/1"}, "mine/1", "mine/1"),
+        ({"user_agent": "mine/1", "user_agent_extra": "team/a"}, "mine/1 ", "mine/1 team/a"),
+        ({"user_agent_extra": "team/a"}, "", f"{OURS} team/a"),
+        ({"user_agent_extra": "team/a", "user_agent_appid": "shop"}, "", f"{OURS} app/shop team/a"),
+    ],
+)
+@pytest.mark.parametrize("way", ["options", "file system"])
+def test_s3s_configuration_of_the_name_counts_on_both_planes_regression(
+    config: dict[str, str], of_lookups: str, of_blocks: str, way: str
+) -> None:
+    """Lookups had the user's name, and the engine's reads its own."""
+    with one_file() as server:
+        if way == "options":
+            assert is_whole(loaded("s3", server, config_kwargs=config))
+        else:
+            uri, options = place_of("s3", server)
+            fs = s3fs.S3FileSystem(**options, config_kwargs=config)
+            assert is_whole(streamer.load(uri, framework="np", fs=fs, options=QUICK))
+    lookups = [each.headers["user-agent"] for each in server.requests if is_lookup(each)]
+    assert lookups
+    assert all(name.startswith(of_lookups) and name.endswith(config.get("user_agent_extra", "")) for name in lookups)
+    assert {each.headers["user-agent"] for each in server.requests if is_block(each)} == {of_blocks}
+
+
+def test_the_application_in_the_environment_is_named_in_reads_too_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SDK_UA_APP_ID", "shop")
+    with one_file() as server:
+        assert is_whole(loaded("s3", server))
+    assert all("app/shop" in each.headers["user-agent"] for each in server.requests)
+
+
+@pytest.mark.parametrize("name", ["user_agent", "user_agent_appid", "user_agent_extra"])
+def test_a_name_that_cannot_be_sent_is_refused_before_the_first_request(name: str) -> None:
+    with one_file() as server:
+        for value, fault in (("mine/1\n", "line feed"), (5, "must be text")):
+            with pytest.raises(streamer.OptionError, match=fault):
+                loaded("s3", server, config_kwargs={name: value})
+    assert server.requests == []
 
 
 # --- demanded pauses --------------------------------------------------------------------------------------------------
