@@ -16,9 +16,9 @@ from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment  #
 from streamer.backends.client.error_rows import ErrorRow
 from streamer.backends.client.logins import login_of
 from streamer.core.errors import CredentialsError, HttpStatusError, OptionError, StorageError
-from streamer.core.secrets.environment import blank_variables, variable
+from streamer.core.secrets.environment import blank_variables, is_blank, variable
 
-__all__ = ["check_proxy", "environment_proxy", "hides_proxies", "named_proxy", "refusal_of_proxy"]
+__all__ = ["check_proxy", "environment_proxy", "misreads_proxies", "named_proxy", "refusal_of_proxy"]
 
 
 def environment_proxy(url: str) -> str | None:
@@ -29,7 +29,7 @@ def environment_proxy(url: str) -> str | None:
     """
     place = urlsplit(url)
     hidden = _hidden_by_blanks()
-    proxies = {**getproxies(), **hidden}
+    proxies = {scheme: proxy for scheme, proxy in {**getproxies(), **hidden}.items() if not is_blank(proxy)}
     host = place.hostname or ""
     if proxy_bypass_environment(host, proxies) if "no" in hidden else proxy_bypass(host):
         return None
@@ -41,9 +41,9 @@ def environment_proxy(url: str) -> str | None:
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
-def hides_proxies() -> bool:
-    """Whether Python overlooks a proxy of the environment because of a blank variable."""
-    return bool(_hidden_by_blanks())
+def misreads_proxies() -> bool:
+    """Whether a blank variable misleads Python: it hides a proxy, or is one of white space."""
+    return bool(_hidden_by_blanks()) or any(map(is_blank, getproxies().values()))
 
 
 def _hidden_by_blanks() -> dict[str, str]:

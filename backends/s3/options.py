@@ -18,7 +18,7 @@ from s3fs import S3FileSystem
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
-from streamer.backends.client.proxy import check_proxy, environment_proxy, hides_proxies
+from streamer.backends.client.proxy import check_proxy, environment_proxy, misreads_proxies
 from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
 from streamer.backends.s3.ca_files import ca_file_of
@@ -89,10 +89,10 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
 
 
 def _fill_proxy(options: SecretOptions, endpoint: str) -> None:
-    """Name the proxy of the environment if botocore would overlook it; refuse one that cannot be used."""
+    """Name the proxy of the environment, or none, if botocore would misread it; refuse one that cannot be used."""
     proxy = environment_proxy(endpoint)
-    if proxy and hides_proxies():
-        options["config_kwargs"]["proxies"] = {endpoint.partition(":")[0]: proxy}
+    if misreads_proxies():
+        options["config_kwargs"]["proxies"] = {endpoint.partition(":")[0]: proxy} if proxy else {}
 
 
 def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:

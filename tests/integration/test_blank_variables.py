@@ -17,6 +17,7 @@ import pytest
 import torch
 from google.auth.exceptions import DefaultCredentialsError
 from servers.hub import HubServer
+from servers.one_file import FILES, TENSORS, one_file, place_of
 from servers.scripted_http import ScriptedServer
 
 import streamer
@@ -264,6 +265,27 @@ def test_a_blank_http_proxy_hides_none_from_the_engine_regression(checkpoint, re
         got = streamer.load("http://storage.test/m.safetensors", options=QUICK)
         assert got
         same(got, {name: reference[name] for name in got})
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t\n"])
+@pytest.mark.parametrize("storage", FILES)
+def test_a_proxy_of_spaces_is_none_regression(monkeypatch, storage, value):
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.setenv(name, value)
+    with one_file() as server:
+        uri, options = place_of(storage, server)
+        assert streamer.load(uri, storage_options=options, options=QUICK).keys() == TENSORS.keys()
+        if storage == "s3":
+            more = {**options, **UNKNOWN_TO_PLAIN}
+            assert streamer.load(uri, storage_options=more, options=QUICK).keys() == TENSORS.keys()
+
+
+def test_a_proxy_behind_one_of_spaces_counts_regression(checkpoint, reference, monkeypatch):
+    path = next(iter(sorted(checkpoint.glob("*-00001-*"))))
+    with ScriptedServer(path.read_bytes()) as proxy:
+        monkeypatch.setenv("http_proxy", " ")
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        assert streamer.load("http://storage.test/m.safetensors", options=QUICK)
 
 
 @pytest.mark.parametrize("value", ["", " ", "\t\n"])
