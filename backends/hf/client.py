@@ -132,7 +132,13 @@ class HubClient:
 
     def _answer_to(self, url: str, uri: str) -> tuple[bytes, list[str]]:
         """Return the body of the answer of the API, and its ``Link`` headers."""
-        return self.client.run(self._body, url, uri)
+        try:
+            return self.client.run(self._body, url, uri)
+        except ObjectNotFoundError as error:
+            if error.status == 404 and error.code is None:  # the Hub says what is missing
+                error.message = "The answer is not one of the Hub's"
+                error.hint = "Check the endpoint, and the names: hf://owner/name@revision/path"
+            raise
 
     async def _body(self, url: str, uri: str) -> tuple[bytes, list[str]]:
         answer = await self.client.open(Hop(url, self.access.headers), uri, {})

@@ -446,9 +446,14 @@ HUB = [
         ("no saved login", "tmp_path", lambda _: load("hf://page/open", {"token": True})),
         ("No connection", "tmp_path", lambda _: load("hf://page/open", {"endpoint": "http://127.0.0.1:9"})),
         (
-            "not one of the Hub's",
+            "one of the Hub's. Check",
             "http_server",
             lambda web: load("hf://page/open", {"endpoint": f"{web.http_url}/login"}),
+        ),
+        (
+            "Hub's (HTTP 404)",
+            "http_server",
+            lambda web: load("hf://page/open", {"endpoint": f"{web.http_url}/no-hub"}),
         ),
         ("not in the cache", "monkeypatch", offline),
         ("TLS handshake", "https_server", lambda web: load("hf://page/open", {"endpoint": web.https_url})),

@@ -404,3 +404,12 @@ def test_a_python_source_is_what_a_host_without_ranges_gets(hub, name):
 def test_a_mistyped_option_is_refused(hub_server):
     with pytest.raises(streamer.OptionError, match="hf:// has no storage option 'tokn'"):
         streamer.load("hf://owner/name", storage_options={"tokn": "x", "endpoint": hub_server.url})
+
+
+def test_a_web_server_that_is_no_hub_is_told_regression(tmp_path, monkeypatch):
+    """It was told as a missing file, with advice about index pages."""
+    with ScriptedServer(b"", lambda _, answer: answer.become(404, b"<html>", Content_Type="text/html")) as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.port}")
+        for revision in ("", "@" + "a" * 40):
+            with pytest.raises(streamer.ObjectNotFoundError, match=r"not one of the Hub's \(HTTP 404\)\. Check the endp"):
+                streamer.load(f"hf://ada/model{revision}")
