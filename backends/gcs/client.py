@@ -9,52 +9,41 @@ times over a minute, and renew tokens on the event loop that all file systems sh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
 from fsspec.asyn import sync
-from gcsfs.core import GCSFileSystem
 from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.answer_values import parse_document, parse_word
 from streamer.backends.client.bounded_answers import BoundedResponse, allowing, body_of
 from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
-from streamer.backends.client.option_types import TEXT, Kind, Kinds, check_types, timeout_of
+from streamer.backends.client.option_types import timeout_of
+from streamer.backends.client.own_headers import own_headers
 from streamer.backends.client.proxy import environment_proxy, named_proxy
 from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.fsspec.instances import shared, stop_sharing
-from streamer.backends.fsspec.options import configured_options, names_of_arguments
-from streamer.backends.gcs.credentials import EMULATOR, Bearer, GcsFileSystem, bearer_of
+from streamer.backends.gcs.credentials import Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs.errors import Answer, Caller
-from streamer.backends.option_names import check_option_names
-from streamer.backends.private_names.aiohttp import verifies_tls
+from streamer.backends.gcs.options import filled_options
+from streamer.backends.gcs.python_reads import check_range
+from streamer.backends.gcs.session_options import only_of_aiohttp
 from streamer.backends.private_names.gcsfs import open_session, shows_certificate
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.transient import STATUSES
-from streamer.core.secrets.environment import blank_variables, set_variables
-from streamer.core.secrets.options import SecretOptions
+from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.texts import note_credential
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.trust import trust_in
 
-__all__ = ["GcsClient", "filled_options"]
+__all__ = ["GcsClient"]
 
 DEFAULT_LIMITS = Limits()
-
-_KINDS: Kinds = {
-    **dict.fromkeys(("access", "endpoint_url", "key_file", "project"), TEXT),
-    "requester_pays": Kind("True, or the name of a project", (bool, str)),
-    "session_kwargs": {"proxy": Kind("a URL", (str, URL))},
-}
-
-
-# The last one is taken from ``**kwargs`` by the class for buckets with folders.
-_NAMES = names_of_arguments(GCSFileSystem, GcsFileSystem) | {"memmove_max_workers"}
 
 
 class GcsClient:
@@ -92,18 +81,20 @@ class GcsClient:
         Exceptions of aiohttp and google-auth pass through; an answer of any status is returned.
         """
         url = self._url("storage/v1", bucket, key, parameters)
-        bearer = self.bearer()
-        answer = self._answer_to(url, bearer)
-        if answer.status == 401 and bearer.token is not None:
-            other = self._renewed(bearer)
-            if other.token != bearer.token:
-                answer = self._answer_to(url, other)
-        return answer
+        return self._authorized(lambda bearer: self._answer_to(url, bearer))
 
     def put(self, bucket: str, key: str, data: bytes) -> Answer:
         """Upload one small object in one request; exceptions and answers as those of `get`."""
         url = self._url("upload/storage/v1", bucket, None, {"uploadType": "media", "name": key})
         return self._answer_to(url, self.bearer(), data)
+
+    def read(self, url: str, begin: int, end: int) -> Answer:
+        """Request a range of an object, in one attempt; exceptions and answers as those of `get`, or 206 with `data`.
+
+        Raises:
+            RangeResponseError: the answer holds another range.
+        """
+        return self._authorized(lambda bearer: sync(self._fs.loop, self._read, url, begin, end, bearer))
 
     def media_url(self, bucket: str, key: str, **parameters: str | None) -> str:
         """Return the URL of the bytes of an object."""
@@ -119,6 +110,18 @@ class GcsClient:
         """Return the proxy that ``session_kwargs`` names, with its password."""
         return named_proxy(self._session_options)
 
+    def headers(self) -> dict[str, str]:
+        """Return the headers that ``session_kwargs`` names, by names in lower case."""
+        return own_headers(self._session_options)
+
+    def only_python(self) -> str | None:
+        """Name what the engine cannot take over from the session, so that Python reads; None where it can."""
+        if (name := only_of_aiohttp(self._session_options)) is not None:
+            return f"the option session_kwargs[{name!r}]"
+        if shows_certificate(self._fs) and self._location.startswith("https://"):
+            return "the client certificate of google-auth's configuration"
+        return None
+
     def forget_absent_credentials(self) -> None:
         """Let the next client look for credentials again, where this one found none."""
         if self.caller.why_anonymous == "none found":
@@ -129,6 +132,15 @@ class GcsClient:
         named = {**parameters, "userProject": self.caller.user_project}
         query = urlencode({name: value for name, value in named.items() if value is not None}, quote_via=quote)
         return f"{self._location}/{service}/{path}" + (f"?{query}" if query else "")
+
+    def _authorized(self, send: Callable[[Bearer], Answer]) -> Answer:
+        bearer = self.bearer()
+        answer = send(bearer)
+        if answer.status == 401 and bearer.token is not None:
+            other = self._renewed(bearer)
+            if other.token != bearer.token:
+                answer = send(other)
+        return answer
 
     def _renewed(self, bearer: Bearer) -> Bearer:
         try:
@@ -160,21 +172,38 @@ class GcsClient:
             await attempts.pause(pause_s)
 
     async def _send(self, url: str, bearer: Bearer, data: bytes | None) -> Answer:
+        async with await self._request(url, bearer.headers, data) as response:
+            return await self._answer_in(response)
+
+    async def _read(self, url: str, begin: int, end: int, bearer: Bearer) -> Answer:
+        headers = {**bearer.headers, "Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
+        with allowing(self._limits.answer_bytes, self._times):
+            async with await self._request(url, headers) as response:
+                if response.status != 206:
+                    return await self._answer_in(response)
+                check_range(response.headers, begin, end)
+                data = await response.content.readexactly(end - begin)
+                return Answer(206, data=data, generation=parse_word(response.headers.get("x-goog-generation")))
+
+    async def _request(self, url: str, headers: Mapping[str, str], data: bytes | None = None) -> Any:
         session = await open_session(self._fs)
-        async with session.request(
+        return session.request(
             "GET" if data is None else "POST",
             URL(url, encoded=True),
             data=data,
-            headers=bearer.headers,
+            headers=headers,
             timeout=self._timeout,
             allow_redirects=False,
             **self._trust,
             **self._environment_proxy(),
-        ) as response:
-            document = _document(await body_of(response, self._limits.answer_bytes))
-            request_id = parse_word(response.headers.get("X-GUploader-UploadID"))
-            pause_s = demanded_pause_s(response.status, response.headers)
-            return Answer(response.status, document, request_id, retry_after_s=pause_s)
+        )
+
+    async def _answer_in(self, response: aiohttp.ClientResponse) -> Answer:
+        document = _document(await body_of(response, self._limits.answer_bytes))
+        request_id = parse_word(response.headers.get("X-GUploader-UploadID"))
+        return Answer(
+            response.status, document, request_id, retry_after_s=demanded_pause_s(response.status, response.headers)
+        )
 
     def _environment_trust(self) -> dict[str, Any]:
         """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp reads it only when it is imported."""
@@ -197,45 +226,6 @@ async def _close(fs: GcsFileSystem) -> None:
         session.detach()  # the user owns the connector
     else:
         await session.close()
-
-
-def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
-    """Complete the arguments of `GCSFileSystem` from fsspec's configuration and the environment.
-
-    Variables of the environment become arguments, as fsspec would otherwise return the instance of an environment that
-    has changed since. For an emulator no credentials are looked for, as in Google's own library.
-
-    Raises:
-        OptionError: an unknown option, a value of the wrong type, an ``asynchronous`` instance, a key file that does
-            not exist, or TLS that is not verified.
-    """
-    check_option_names("gs://", storage_options, _NAMES)
-    options = configured_options(GcsFileSystem, storage_options)
-    check_types(options, _KINDS)
-    if options.get("project", "") is None:
-        del options["project"]  # gcsfs would warn
-    emulator = environment.get("STORAGE_EMULATOR_HOST", "")
-    if not options.get("endpoint_url") and emulator not in ("", "default"):
-        options["endpoint_url"] = emulator if "://" in emulator else f"http://{emulator}"
-        options["token"] = EMULATOR if options.get("token") is None else options["token"]
-    if not options.get("endpoint_url") and blank_variables(["GOOGLE_CLOUD_UNIVERSE_DOMAIN"]):
-        options["endpoint_url"] = "https://storage.googleapis.com"  # gcsfs takes a blank one at its word
-    if options.get("token") is None and environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        options["key_file"] = environment["GOOGLE_APPLICATION_CREDENTIALS"]
-    if _looks_like_a_path(options.get("token")):
-        try:
-            open(options["token"], "rb").close()
-        except OSError as error:
-            raise OptionError(f"The option token names a file that cannot be read ({type(error).__name__})") from None
-    session = options.get("session_kwargs") or {}
-    if not verifies_tls(session.get("connector")):
-        raise OptionError("A connector with ssl=False is refused: TLS certificates are always verified")
-    return options
-
-
-def _looks_like_a_path(token: Any) -> bool:
-    """Say whether a token names a file: a mistyped name would be sent to the server as a token."""
-    return isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
 
 
 def _check_endpoint(location: str) -> None:

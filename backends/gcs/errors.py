@@ -102,6 +102,8 @@ class Answer:
         attempts: Number of attempts.
         elapsed_s: Seconds that all attempts took.
         retry_after_s: Seconds that it asks to wait before the next request, or 0.
+        data: The bytes of the range that was requested, if the status is 206.
+        generation: Of the object that they are of, where the answer says so.
     """
 
     status: int
@@ -110,6 +112,8 @@ class Answer:
     attempts: int = 1
     elapsed_s: float = 0.0
     retry_after_s: float = 0.0
+    data: bytes = field(default=b"", repr=False)
+    generation: str | None = None
 
     @property
     def reason(self) -> str | None:

@@ -17,12 +17,13 @@ from streamer.backends.gcs.answers import names_in, object_in, page_in
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.credentials import Bearer
 from streamer.backends.gcs.errors import Answer, raise_storage_error, refusal
+from streamer.backends.gcs.python_reads import RangeReader
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 from streamer.core.store.glances import folders_among
-from streamer.core.store.sources import HttpSource, ObjectInfo, Source, Store, hookimpl
+from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Source, Store, hookimpl
 
 __all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
 
@@ -134,13 +135,19 @@ class GcsStore:
         folder = f"{key.rstrip('/')}/" if key else ""
         return folders_among(name for page in self._pages(bucket, folder) for name in names_in(page, folder))
 
-    def source(self, info: ObjectInfo) -> HttpSource:
+    def source(self, info: ObjectInfo) -> HttpSource | PythonSource:
         """Return the object's media URL with the current credentials; `HttpSource.refresh` renews them.
+
+        Where the engine cannot have the options of the session, Python reads with that.
 
         Raises:
             CredentialsError: the access token could not be fetched or renewed.
         """
-        return self._source(info, refused=None)
+        only = self._client.only_python()
+        if only is None:
+            return self._source(info, refused=None)
+        reader = RangeReader(partial(self._client.read, self._media_url(info)), self._client.caller, info)
+        return PythonSource(reader.read_into, remark=f"only gcsfs's session supports {only}: read in Python")
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         """Request the CRC32C of the object's generation, which every object has.
@@ -181,19 +188,22 @@ class GcsStore:
 
     def _source(self, info: ObjectInfo, refused: str | None) -> HttpSource:
         bearer = self._bearer(info.uri, refused)
-        bucket, _, key = info.path.partition("/")
-        generation = self._generation_of(info.path)
-        url = self._client.media_url(
-            bucket, key, generation=generation, ifGenerationMatch=None if generation else info.version
-        )
+        of_bearer = {name.lower() for name in bearer.headers}
+        own = {name: value for name, value in self._client.headers().items() if name not in of_bearer}
         return HttpSource(
-            url=url,
-            headers=bearer.headers,
+            url=self._media_url(info),
+            headers={**own, **bearer.headers},
             version_header=VERSION_HEADER,
             expires_at_s=bearer.expires_at_s,
             refresh=None if bearer.token is None else partial(self._source, info, bearer.token),
             proxy=self._client.proxy(),
         )
+
+    def _media_url(self, info: ObjectInfo) -> str:
+        bucket, _, key = info.path.partition("/")
+        generation = self._generation_of(info.path)
+        condition = None if generation else info.version
+        return self._client.media_url(bucket, key, generation=generation, ifGenerationMatch=condition)
 
     def _bearer(self, uri: str, refused: str | None) -> Bearer:
         try:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from streamer.backends.client.header_faults import fault_of
 from streamer.backends.client.logins import basic_authorization, login_of
 from streamer.backends.client.option_types import timeout_of
+from streamer.backends.client.own_headers import check_headers, own_headers
 from streamer.backends.client.proxy import named_proxy
 from streamer.core.errors import OptionError
 from streamer.core.secrets.environment import is_blank, variable
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     import aiohttp
 
 __all__ = ["Access", "access_of"]
-
-_CONDITIONS = frozenset({"if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"})
-_FORBIDDEN = _CONDITIONS | {"host", "range"}
 
 
 @dataclass(frozen=True)
@@ -73,12 +70,11 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
     for source in (client, options):
         headers.update(_login_headers(source, "auth"))
         headers.update(_cookie_headers(source))
-        headers.update(_own_headers(source))
-    headers.pop("accept-encoding", None)  # always ``identity``: ranges of a compressed body would be others
+        headers.update(own_headers(source))
     if logins["netrc"]:
         note_credential(logins["netrc"][1])
         note_credential(headers.get("authorization"))
-    _check_headers(headers)
+    check_headers(headers)
     return Access(
         headers={name: headers[name] for name in sorted(headers)},
         ca_file=_ca_file(options.get("verify")),
@@ -90,23 +86,6 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
 
 
 # These take values from `source` in expressions: a traceback shows the values of local names.
-
-
-def _own_headers(source: Mapping[str, Any]) -> dict[str, str]:
-    try:
-        return {str(name).lower(): str(value) for name, value in dict(source.get("headers") or {}).items()}
-    except (TypeError, ValueError):
-        raise OptionError(
-            "headers must be a mapping of names to values", hint="As {'Authorization': 'Bearer …'}"
-        ) from None
-
-
-def _check_headers(headers: Mapping[str, str]) -> None:
-    for name in headers:
-        if name in _FORBIDDEN:
-            raise OptionError(f"headers cannot hold {name!r}: reading by ranges sets it itself")
-        if (fault := fault_of(name, headers[name])) is not None:
-            raise OptionError(fault, hint="Headers are plain text: strip what a file or a shell has put around them")
 
 
 def _login_headers(source: Mapping[str, Any], name: str) -> dict[str, str]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 import s3fs
+from fsspec.asyn import get_loop, sync
 from servers.one_file import DATA, FILES, TENSORS, is_block, one_file, place_of
 from servers.scripted_http import ScriptedServer
 
@@ -81,6 +86,67 @@ def test_s3_shows_the_one_of_fsspecs_configuration_and_of_a_file_system_regressi
     named = {"config_kwargs": {"client_cert": files.both}, "client_kwargs": {"verify": files.ca}}
     fs = s3fs.S3FileSystem(**options, **named, skip_instance_cache=True)
     assert is_whole(streamer.load("bucket/a.safetensors", framework="np", fs=fs, options=QUICK))
+
+
+@contextmanager
+def gcs_connector(files: Files) -> Iterator[aiohttp.TCPConnector]:
+    """Make a connector on gcsfs's loop, and close it."""
+    context = ssl.create_default_context(cafile=files.ca)
+    context.load_cert_chain(files.certificate, files.key)
+
+    async def make() -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(ssl=context)
+
+    made = sync(get_loop(), make)
+    yield made
+    sync(get_loop(), made.close)
+
+
+def loaded_from_gcs(server: ScriptedServer, **more: Any) -> tuple[dict[str, Any], list[str]]:
+    uri, options = place_of("gs", server)
+    with streamer.stream(uri, framework="np", storage_options={**options, **more}, options=QUICK) as stream:
+        tensors = dict(stream)
+    return tensors, list(stream.report.remarks)
+
+
+def test_gcs_reads_with_the_users_connector_and_says_so_regression(
+    guarded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lookups had its TLS context, and the engine's reads did not."""
+    server, files = guarded
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with gcs_connector(files) as connector:
+        tensors, remarks = loaded_from_gcs(server, session_kwargs={"connector": connector})
+    assert is_whole(tensors)
+    assert any("session_kwargs['connector']" in remark and "read in Python" in remark for remark in remarks)
+    blocks = [request for request in server.requests if is_block(request)]
+    assert blocks
+    assert all("ifGenerationMatch=7" in request.path for request in blocks)
+
+
+@pytest.mark.skipif(
+    tuple(map(int, version("gcsfs").split(".")[:2])) < (2026, 10), reason="older releases of gcsfs show no certificate"
+)
+def test_gcs_reads_with_the_certificate_of_google_auth_regression(
+    guarded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, files = guarded
+    configured = {"cert_configs": {"workload": {"cert_path": files.certificate, "key_path": files.key}}}
+    (tmp_path / "certificates.json").write_text(json.dumps(configured))
+    monkeypatch.setenv("GOOGLE_API_CERTIFICATE_CONFIG", str(tmp_path / "certificates.json"))
+    monkeypatch.setenv("GOOGLE_API_USE_CLIENT_CERTIFICATE", "true")
+    tensors, remarks = loaded_from_gcs(server)
+    assert is_whole(tensors)
+    assert any("google-auth" in remark for remark in remarks)
+
+
+@pytest.mark.parametrize("name", ["ssl", "ssl_context", "cert"])
+def test_gcs_refuses_a_context_that_its_session_could_not_have(guarded: Any, name: str) -> None:
+    server, _ = guarded
+    with pytest.raises(streamer.OptionError, match=f"no '{name}'") as caught:
+        loaded_from_gcs(server, session_kwargs={name: ssl.create_default_context()})
+    assert "TCPConnector" in (caught.value.hint or "")
+    assert server.requests == []
 
 
 def test_a_plug_ins_source_names_one(guarded: Any) -> None:

@@ -92,6 +92,14 @@ def test_s3s_configuration_of_the_name_counts_on_both_planes_regression(
     assert {each.headers["user-agent"] for each in server.requests if is_block(each)} == {of_blocks}
 
 
+def test_the_headers_of_gcs_sessions_are_those_of_reads_too_regression() -> None:
+    with one_file() as server:
+        headers = {"User-Agent": "mine/1", "X-Team": "a", "Accept-Encoding": "br"}
+        assert is_whole(loaded("gs", server, session_kwargs={"headers": headers}))
+    assert {(each.headers["user-agent"], each.headers["x-team"]) for each in server.requests} == {("mine/1", "a")}
+    assert {each.headers["accept-encoding"] for each in server.requests if is_block(each)} == {"identity"}
+
+
 def test_the_application_in_the_environment_is_named_in_reads_too_regression(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SDK_UA_APP_ID", "shop")
     with one_file() as server:

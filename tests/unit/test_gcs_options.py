@@ -14,8 +14,8 @@ import pytest
 from fsspec.config import conf
 from google.auth.exceptions import RefreshError
 
-from streamer.backends.gcs.client import filled_options
 from streamer.backends.gcs.credentials import GcsFileSystem, bearer_of
+from streamer.backends.gcs.options import filled_options
 from streamer.backends.gcs.store import GcsStore, streamer_open_store, streamer_source_kind
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits

@@ -1,0 +1,71 @@
+"""Reads objects of Google Cloud Storage in Python, with the session of gcsfs, where the engine cannot have its options.
+
+Guarantees: a read fills its whole buffer with the range that was asked for, of the generation that was listed, or
+raises. Lookups and these reads take the same way: one session, its certificates and proxy, and no redirect.
+"""
+
+from __future__ import annotations
+
+from asyncio import IncompleteReadError
+from collections.abc import Callable, Mapping
+
+from streamer.backends.client.encodings import is_plain
+from streamer.backends.gcs.errors import Answer, Caller, raise_storage_error, refusal
+from streamer.core.errors import ChangedError, RangeResponseError, StreamerError, TruncatedError
+from streamer.core.store.sources import ObjectInfo
+
+__all__ = ["RangeReader", "check_range"]
+
+
+class RangeReader:
+    """Reads one object; any number of threads at a time.
+
+    Args:
+        read: Requests a range of the object: `GcsClient.read` with its URL.
+        caller: The sender of the requests, for errors.
+        info: The object.
+    """
+
+    def __init__(self, read: Callable[[int, int], Answer], caller: Caller, info: ObjectInfo) -> None:
+        self._read, self._caller, self._info = read, caller, info
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill the buffer from that offset.
+
+        Raises:
+            ChangedError: the object was replaced since it was listed.
+            StorageError: any other error of Google, the network or TLS.
+        """
+        view = buffer.cast("B")
+        if not len(view):
+            return 0
+        try:
+            answer = self._read(offset, offset + len(view))
+        except IncompleteReadError:
+            raise TruncatedError("The answer ends too early", uri=self._info.uri) from None
+        except StreamerError as error:
+            error.uri = error.uri or self._info.uri
+            raise
+        except Exception as error:
+            raise_storage_error(error, self._info.uri)
+        is_other = None not in (answer.generation, self._info.version) and answer.generation != self._info.version
+        if answer.status == 412 or is_other:
+            raise ChangedError("The object was replaced since it was found", uri=self._info.uri, hint="Load again")
+        if answer.status == 200:
+            raise RangeResponseError("The server sends the whole object for a range", uri=self._info.uri)
+        if answer.status != 206:
+            raise refusal(answer, self._caller, self._info.uri)
+        view[:] = answer.data
+        return len(view)
+
+
+def check_range(headers: Mapping[str, str], begin: int, end: int) -> None:
+    """Compare the headers of a partial answer with the range that was requested.
+
+    Raises:
+        RangeResponseError: it is another range, or compressed.
+    """
+    if not headers.get("Content-Range", "").startswith(f"bytes {begin}-{end - 1}/"):
+        raise RangeResponseError("The server sends another range than was asked for", status=206)
+    if not is_plain(headers):
+        raise RangeResponseError("The server has encoded the range", status=206)
