@@ -7,7 +7,7 @@ finds in a netrc.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -15,10 +15,25 @@ from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment  #
 
 from streamer.backends.client.error_rows import ErrorRow
 from streamer.backends.client.logins import login_of
-from streamer.core.errors import CredentialsError, HttpStatusError, OptionError, StorageError
+from streamer.core.errors import (
+    AccessDeniedError,
+    CredentialsError,
+    HttpStatusError,
+    OptionError,
+    StorageError,
+    StreamerError,
+)
+from streamer.core.quoting import printable
 from streamer.core.secrets.environment import blank_variables, is_blank, variable
 
-__all__ = ["check_proxy", "environment_proxy", "misreads_proxies", "named_proxy", "refusal_of_proxy"]
+__all__ = [
+    "blame_proxy",
+    "check_proxy",
+    "environment_proxy",
+    "misreads_proxies",
+    "named_proxy",
+    "refusal_of_proxy",
+]
 
 
 def environment_proxy(url: str) -> str | None:
@@ -87,6 +102,21 @@ def refusal_of_proxy(status: int) -> ErrorRow[StorageError]:
         return _RowOfProxy(CredentialsError, "The proxy wants credentials, or others", hint)
     hint = "Ask who runs the proxy, or name the host in NO_PROXY if it can be reached without"
     return _RowOfProxy(HttpStatusError, "The proxy makes no connection to the server", hint)
+
+
+def blame_proxy(error: StreamerError, url: str, named: Callable[[str], str | None]) -> None:
+    """Say in a refusal's hint that it may be a proxy's: over plain HTTP, one answers in the server's place.
+
+    Args:
+        error: Changed only if the server's refusal has no code of its storage.
+        url: Of the server.
+        named: Gives the proxy that the options name for a URL.
+    """
+    is_clear = not isinstance(error, AccessDeniedError) or error.status != 403 or error.code is not None
+    if is_clear or not url.lower().startswith("http://") or not (proxy := named(url) or environment_proxy(url)):
+        return
+    place = urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")[2]
+    error.hint = f"{error.hint}; or it is a refusal of the proxy {printable(place)} on the way: ask who runs that"
 
 
 def named_proxy(options: Mapping[str, Any]) -> str | None:

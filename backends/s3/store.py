@@ -92,7 +92,7 @@ class S3Store:
             answer = self._client.call("head_object", bucket, **target)
         except Exception as error:
             reason = self._reason(error, bucket, target)
-            raise _storage_error(reason, uri, bucket) from reason
+            raise self._storage_error(reason, uri, bucket) from reason
         size = answer.get("ContentLength")
         return ObjectInfo(path, uri, None if size is None else parse_size(size, uri), answer.get("ETag") or None)
 
@@ -135,7 +135,7 @@ class S3Store:
         try:
             url = self._client.signed_get(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
         except Exception as error:
-            raise _storage_error(error, info.uri, bucket) from error
+            raise self._storage_error(error, info.uri, bucket) from error
         anonymous = self._client.is_anonymous
         return HttpSource(
             url=url,
@@ -161,7 +161,7 @@ class S3Store:
             answer = self._client.call("head_object", bucket, ChecksumMode="ENABLED", **target)
         except Exception as error:
             reason = self._reason(error, bucket, target)
-            raise _storage_error(reason, info.uri, bucket) from reason
+            raise self._storage_error(reason, info.uri, bucket) from reason
         size_bytes = answer.get("ContentLength")
         if size_bytes is None or (answer.get("ETag") or None, size_bytes) != (info.version, info.size_bytes):
             return NoDigest("it was replaced meanwhile")  # and reading it fails
@@ -185,7 +185,7 @@ class S3Store:
         try:
             self._client.call("put_object", bucket, Key=key, Body=data)
         except Exception as error:
-            raise _storage_error(error, self._uri(path), bucket) from error
+            raise self._storage_error(error, self._uri(path), bucket) from error
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
@@ -203,6 +203,13 @@ class S3Store:
                 self.info(info.path)
         self._client.renew()
         return self.source(info)
+
+    def _storage_error(self, error: Exception, uri: str, bucket: str) -> StreamerError:
+        from streamer.backends.s3.errors import storage_error  # noqa: PLC0415 (imports all whose errors it knows)
+
+        translated = storage_error(error, uri, bucket)
+        blame_proxy(translated, self._client.endpoint or "", self._client.proxy)
+        return translated
 
     def _uri(self, path: str) -> str:
         version = "".join(f"?versionId={value}" for value in self._version_of(path).values())
@@ -223,7 +230,7 @@ class S3Store:
             try:
                 page = self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **token)
             except Exception as error:
-                raise _storage_error(error, uri, bucket) from error
+                raise self._storage_error(error, uri, bucket) from error
             count.add(count_of_entries(page))
             yield page
             following = page.get("NextContinuationToken")
@@ -258,12 +265,6 @@ class S3Store:
         except Exception as reason:
             return error if _error_code(reason) in (None, "InvalidRange") else reason
         return error
-
-
-def _storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
-    from streamer.backends.s3.errors import storage_error  # noqa: PLC0415 (imports all whose errors it knows)
-
-    return storage_error(error, uri, bucket)
 
 
 def _error_code(error: Exception) -> str | None:

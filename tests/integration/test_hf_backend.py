@@ -411,5 +411,7 @@ def test_a_web_server_that_is_no_hub_is_told_regression(tmp_path, monkeypatch):
     with ScriptedServer(b"", lambda _, answer: answer.become(404, b"<html>", Content_Type="text/html")) as server:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.port}")
         for revision in ("", "@" + "a" * 40):
-            with pytest.raises(streamer.ObjectNotFoundError, match=r"not one of the Hub's \(HTTP 404\)\. Check the endp"):
+            with pytest.raises(
+                streamer.ObjectNotFoundError, match=r"not one of the Hub's \(HTTP 404\)\. Check the endp"
+            ):
                 streamer.load(f"hf://ada/model{revision}")
