@@ -29,7 +29,6 @@ __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
 # botocore renews temporary credentials 10 minutes before they expire, so that they are valid as long as the signature.
 SIGNATURE_LIFETIME_S = 600
 MAX_PARTS = 10_000  # of a multipart upload, S3's own limit
-
 DEFAULT_LIMITS = Limits()
 
 
@@ -205,6 +204,7 @@ class S3Store:
         return self.source(info)
 
     def _storage_error(self, error: Exception, uri: str, bucket: str) -> StreamerError:
+        from streamer.backends.client.proxy import blame_proxy  # noqa: PLC0415 (as below)
         from streamer.backends.s3.errors import storage_error  # noqa: PLC0415 (imports all whose errors it knows)
 
         translated = storage_error(error, uri, bucket)
