@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["printable", "quoted", "size_text"]
+__all__ = ["counted", "printable", "quoted", "size_text"]
 
 SHOWN_CHARACTERS = 80  # a whole tensor name of any known model, one line of a terminal
 
@@ -56,3 +56,13 @@ def size_text(size_bytes: int) -> str:
 
 def _shown(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things.
+
+    Example:
+        >>> counted(1, "shard"), counted(2, "shard")
+        ('1 shard', '2 shards')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -13,7 +13,7 @@ from typing import Any
 from streamer._locate import StorageOptions
 from streamer._opened_checkpoint import open_checkpoint
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
-from streamer.core.quoting import size_text
+from streamer.core.quoting import counted, size_text
 
 __all__ = ["CheckReport", "check"]
 
@@ -54,7 +54,7 @@ class CheckReport:
             "none": "no manifest",
             "unreadable": "a manifest may not be read, or there is none",
         }
-        found = f"{self.shards} shards, {self.tensors} tensors, {size_text(self.bytes)}"
+        found = f"{counted(self.shards, 'shard')}, {counted(self.tensors, 'tensor')}, {size_text(self.bytes)}"
         return f"{self.uri}: {found}; headers are right, {index}, {manifests[self.manifest]}"
 
 

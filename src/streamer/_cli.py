@@ -21,9 +21,9 @@ from streamer import plugins
 from streamer._check import check
 from streamer._command_line.exit_codes import exit_code_of
 from streamer._command_line.output import tell
-from streamer._pull.command import run_pull, tell_failure
+from streamer._pull.command import INTERRUPTED, run_pull, tell_failure
 from streamer._pull.pull import Wanted
-from streamer.core.quoting import printable, size_text
+from streamer.core.quoting import counted, printable, size_text
 from streamer.core.secrets.redact import redact
 
 __all__ = ["main"]
@@ -62,8 +62,8 @@ class _Commands(click.Group):
         except click.ClickException as error:
             _fail(error, list(named.get("args") or (args[0] if args else None) or sys.argv[1:]))
         except click.Abort:
-            click.echo("Aborted!", err=True)
-            sys.exit(1)
+            words = list(named.get("args") or sys.argv[1:])
+            sys.exit(tell_failure("interrupted", INTERRUPTED, None, as_json="--json" in words and words[:1] != ["run"]))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -139,7 +139,7 @@ def write_manifest(context: click.Context, /, uri: str, *, storage_options: str 
         tell(json.dumps(report.to_dict()))
     else:
         size = size_text(report.bytes)
-        tell(f"{printable(report.uri)}: {report.tensors} tensors, {size} in {report.seconds:.2f} s")
+        tell(f"{printable(report.uri)}: {counted(report.tensors, 'tensor')}, {size} in {report.seconds:.2f} s")
 
 
 @main.command("check")

@@ -84,3 +84,23 @@ def test_a_checkpoint_that_may_not_be_listed_is_checked(
     code, told = checked(uri, options, "--json")
     assert code == 0, told
     assert json.loads(told)["manifest"] in ("none", "unreadable")
+
+
+def test_a_single_shard_is_one_shard_regression(model: Path) -> None:
+    assert ": 1 shard, 1 tensor, 4.00 kB; " in checked(model / SHARDS[0])[1]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_ctrl_c_ends_a_check_with_one_line_regression(
+    model: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    """It printed "Aborted!", and ended with 1."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("streamer._cli.check", interrupted)
+    result = CliRunner().invoke(main, ["check", str(model), *more])
+    assert (result.exit_code, result.stderr.strip()) == (130, "Error: interrupted")
+    assert json.loads(result.stdout or "{}").get("exit_code", 130) == 130
+    assert bool(result.stdout) == bool(more)

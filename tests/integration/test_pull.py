@@ -249,6 +249,7 @@ def test_a_quiet_pull_prints_nothing(model: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["pull", str(model), str(tmp_path / "copy")])
     assert "6 files" in result.output
     assert "all there; 0.00 B read" in result.output
+    assert "compared with a digest of the storage when pulled" in result.output
 
 
 def test_arrays_are_equal_without_torch(model: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_version_is_the_packages() -> None:
 def test_a_manifest_is_written_and_told(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(1000)}, tmp_path / "a.safetensors")
     told = run("manifest", str(tmp_path))
-    assert told.startswith(f"{tmp_path}/a.safetensors.manifest.json: 1 tensors, 4.00 kB in ")
+    assert told.startswith(f"{tmp_path}/a.safetensors.manifest.json: 1 tensor, 4.00 kB in ")
     assert (tmp_path / "a.safetensors.manifest.json").exists()
 
 

@@ -19,9 +19,9 @@ from streamer._command_line.output import tell
 from streamer._progress import ProgressOption
 from streamer._pull.pull import PullReport, Wanted, pull
 from streamer.core.errors import StreamerError
-from streamer.core.quoting import printable, size_text
+from streamer.core.quoting import counted, printable, size_text
 
-__all__ = ["run_pull", "tell_failure"]
+__all__ = ["INTERRUPTED", "run_pull", "tell_failure"]
 
 INTERRUPTED, TERMINATED = 130, 143
 SHOWN_EVERY_S = 10.0  # a line where nobody watches: a container's log
@@ -108,9 +108,9 @@ def _progress(say: Callable[[str], None], *, is_quiet: bool) -> ProgressOption:
 
 def _summary(report: PullReport) -> str:
     lines = [f"removed {each}, which {report.uri} no longer has" for each in report.removed]
-    there = f"{report.files} files, {size_text(report.bytes)}, all there"
+    there = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, all there"
     read = f"{size_text(report.read_bytes)} read in {report.seconds:.1f} s"
-    verified = f"{report.verified_files} files compared with a digest of their storage"
+    verified = f"{counted(report.verified_files, 'file')} compared with a digest of the storage when pulled"
     lines.append(f"{report.folder}: {there}; {read}, {verified}")
     return "\n".join(map(printable, lines))
 
