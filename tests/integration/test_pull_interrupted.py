@@ -20,9 +20,13 @@ from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests
 
 import streamer
+from streamer._pull.digesting import FileDigests
+from streamer._pull.pull import Wanted
+from streamer._pull.pull import pull as pull_folder
 from streamer.backends.posix.open_folder import OpenFolder
 
 PIECE = 8 << 20
+BLOCK = 64 << 10  # of which blocks have a multiple
 DATA = bytes(range(256)) * (5 * PIECE // 256)
 
 
@@ -80,6 +84,43 @@ def test_a_stopped_pull_goes_on_where_it_stopped(gate: Gate, tmp_path: Path, num
         assert sum(end - begin for begin, end in ranges) == 3 * PIECE
         assert ranges[0][0] == 2 * PIECE
         assert (tmp_path / "copy" / "object").read_bytes() == DATA
+
+
+def test_a_part_shows_its_progress_while_it_is_read_again_regression(
+    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bar stood still until all was hashed that earlier runs had left."""
+    with ScriptedServer(DATA, gate) as server:
+        process = started(server.url, tmp_path / "copy")
+        try:
+            wait_for(lambda: arrived(tmp_path / "copy"))
+        finally:
+            process.kill()
+            process.communicate()
+        gate.open()
+        shown: list[tuple[int, int]] = []
+        update = FileDigests.update
+
+        def update_when_shown(self: FileDigests, data: memoryview) -> None:
+            """Read no more of the part before what was read so far is shown, beside the whole blocks that arrived."""
+            read_again = self.position_bytes
+            if 0 < read_again < 2 * PIECE:
+                wait_for(lambda: any(done % BLOCK == read_again % BLOCK for done, _ in shown))
+            update(self, data)
+
+        monkeypatch.setattr(FileDigests, "update", update_when_shown)
+        monkeypatch.setattr("streamer._pull.part.READ_BYTES", PIECE // 4 + 1)
+        pull_folder(
+            server.url,
+            str(tmp_path / "copy"),
+            Wanted(),
+            progress=lambda done, total: shown.append((done, total)),
+            on_wait=lambda line: None,
+        )
+    assert {total for _, total in shown} == {len(DATA)}
+    assert [done for done, _ in shown] == sorted(done for done, _ in shown)
+    assert shown[-1][0] == len(DATA)
+    assert (tmp_path / "copy" / "object").read_bytes() == DATA
 
 
 def test_a_pull_whose_object_changed_meanwhile_begins_again(gate: Gate, tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ class FileDigests:
         """Of the bytes so far."""
         return f"{self._own:08x}"
 
+    @property
+    def position_bytes(self) -> int:
+        """How many bytes were added."""
+        return self._position
+
     def update(self, data: memoryview) -> None:
         """Add the next bytes.
 

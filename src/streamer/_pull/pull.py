@@ -228,7 +228,8 @@ class _Pull:
         """Read what is missing, and return how many bytes that was."""
         incoming = self._incoming(missing, parts, expected)
         read_bytes = sum(each.source_object.size_bytes - each.part.offset for each in incoming)
-        with Progress(progress, read_bytes, f"{self._label} ({len(missing)} files)") as shown:
+        kept_bytes = sum(each.kept_bytes for each in incoming)
+        with Progress(progress, read_bytes + kept_bytes, f"{self._label} ({len(missing)} files)") as shown:
             transfer(incoming, self._store, self._settings, shown.update, shown.note)
         return read_bytes
 
@@ -244,7 +245,7 @@ class _Pull:
         # Only then do requests ask for checksums of their answers, and are as small as these require.
         objects = [replace(each, compares_answers=self._wanted.is_verified) for each in objects]
         return [
-            Incoming(missing[name], each, parts[name], FileDigests(each, expected[name]))
+            Incoming(missing[name], each, parts[name], FileDigests(each, expected[name]), parts[name].offset)
             for name, each in zip(names, objects, strict=True)
         ]
 

@@ -37,12 +37,19 @@ class Incoming:
         source_object: Where its bytes are.
         part: Where they go.
         digests: Of its bytes.
+        kept_bytes: How many an earlier run has left, which are read again for the digests.
     """
 
     info: ObjectInfo
     source_object: SourceObject
     part: Part
     digests: FileDigests
+    kept_bytes: int
+
+    @property
+    def checked_bytes(self) -> int:
+        """How many of the kept bytes have been read again."""
+        return min(self.digests.position_bytes, self.kept_bytes)
 
     def write(self, data: memoryview) -> None:
         """Write the next bytes; raises as `Part.write`."""
@@ -70,7 +77,7 @@ def transfer(
         files: To read.
         store: Of the files.
         settings: How to read.
-        on_progress: As for `ReadSession`.
+        on_progress: As for `ReadSession`; kept bytes count once they are read again.
         on_wait: As for `ReadSession`.
 
     Raises:
@@ -84,19 +91,36 @@ def transfer(
     most_bytes = min(settings.memory_limit_bytes, AHEAD_BYTES)
     ahead = Ahead(most_bytes, time.monotonic())
     own = replace(settings, memory_limit_bytes=most_bytes, first_memory_limit_bytes=ahead.bytes)
-    with Writers(files) as writers:
+    shown = _Shown(files, on_progress)
+    with Writers(files, shown.again) as writers:
         for number, each in enumerate(files):
             if each.part.offset == each.source_object.size_bytes:  # empty, or only its end was not seen
                 writers.put(number, None)
         if items:
             plan = plan_reads(items, 0)
             session = ReadSession(
-                objects, plan, own, in_item_order=True, on_progress=on_progress, on_wait=on_wait, items="pieces"
+                objects, plan, own, in_item_order=True, on_progress=shown.update, on_wait=on_wait, items="pieces"
             )
             with closing(session):
                 _write(session, writers, files, items, ahead)
+            shown.update(lambda: plan.span_bytes)
         writers.finish()
     _check_unchanged(files, store)
+
+
+class _Shown:
+    """Shows what is done while bytes are read, and while nothing is: a part of many gigabytes takes its time."""
+
+    def __init__(self, files: Sequence[Incoming], on_progress: Callable[[Callable[[], int]], None]) -> None:
+        self._files, self._on_progress = files, on_progress
+        self._count_read: Callable[[], int] = lambda: 0
+
+    def update(self, count_read: Callable[[], int]) -> None:
+        self._count_read = count_read
+        self.again()
+
+    def again(self) -> None:
+        self._on_progress(lambda: self._count_read() + sum(each.checked_bytes for each in self._files))
 
 
 def _write(session: ReadSession, writers: Writers, files: Sequence[Incoming], items: list[Item], ahead: Ahead) -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 __all__ = ["Destination", "Writers"]
 
 THREADS = 4  # while one waits for a flush, others write
 WAITING = 2  # pieces of 8 MiB for each
 CLOSE_TIMEOUT_S = 1.0
+TOLD_EVERY_S = 0.2  # as often as a bar can be followed
 
 
 class Destination(Protocol):
@@ -33,16 +34,20 @@ class Destination(Protocol):
         """Nothing more is written now."""
 
 
+_Task: TypeAlias = tuple[Destination, memoryview | None] | None  # None ends the thread
+
+
 class Writers:
     """Writes pieces in the order of `put`, those of one file by one thread.
 
     Args:
         files: All of them; closed at the end, but for those that a hanging thread may still write to.
+        on_wait: Called now and then while `put` or `finish` waits for a thread.
     """
 
-    def __init__(self, files: Sequence[Destination]) -> None:
-        self._files = files
-        self._queues = [queue.Queue[tuple[Destination, memoryview | None] | None](WAITING) for _ in range(THREADS)]
+    def __init__(self, files: Sequence[Destination], on_wait: Callable[[], None]) -> None:
+        self._files, self._on_wait = files, on_wait
+        self._queues = [queue.Queue[_Task](WAITING) for _ in range(THREADS)]
         self._failure: BaseException | None = None
         self._is_stopped = False
         self._threads = [
@@ -70,16 +75,16 @@ class Writers:
             ChecksumError: one has wrong bytes.
         """
         self._check()
-        self._queues[number % THREADS].put(
-            (self._files[number], data)
-        )  # never for long: after a failure all is taken, and dropped
+        self._put(self._queues[number % THREADS], (self._files[number], data))
 
     def finish(self) -> None:
         """Wait until all is written; raises as `put`."""
         for each in self._queues:
-            each.put(None)
+            self._put(each, None)
         for thread in self._threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(TOLD_EVERY_S)
+                self._on_wait()
         self._check()
 
     def close(self) -> None:
@@ -97,11 +102,21 @@ class Writers:
             for file in self._files:
                 file.close()
 
+    def _put(self, tasks: queue.Queue[_Task], task: _Task) -> None:
+        """Wait for room: for long if a thread reads what an earlier run has kept; after a failure, all is dropped."""
+        while True:
+            try:
+                tasks.put(task, timeout=TOLD_EVERY_S)
+            except queue.Full:
+                self._on_wait()
+            else:
+                return
+
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    def _work(self, tasks: queue.Queue[tuple[Destination, memoryview | None] | None]) -> None:
+    def _work(self, tasks: queue.Queue[_Task]) -> None:
         while not self._is_stopped and (task := tasks.get()) is not None:
             if self._failure is not None:
                 continue
