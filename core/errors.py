@@ -164,7 +164,7 @@ class StorageError(StreamerError, OSError):
         attempts: Number of attempts at the range.
         elapsed_s: Seconds from the first attempt to the last.
         retry_after_s: Seconds that the server asks to wait before the next request, or 0.
-        is_of_proxy: The proxy refused, and the server was not asked.
+        is_of_proxy: The proxy refused, or may have: it is no sign that the server was asked.
     """
 
     is_of_proxy = False

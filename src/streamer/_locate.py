@@ -140,7 +140,8 @@ class _Lookup:
 def _opened(
     lookup: _Lookup, uri: str, storage_options: Mapping[str, Any] | None, most_entries: int | None = None
 ) -> Iterator[Store]:
-    secrets = SecretTexts(uri, getattr(lookup.fs, "storage_options", storage_options))
+    options = getattr(lookup.fs, "storage_options", storage_options)
+    secrets = SecretTexts(uri, options)
     limits = replace(lookup.settings.limits, is_wanted=lookup.patience.is_wanted)
     if most_entries is not None:
         limits = replace(limits, listing_entries=min(limits.listing_entries, most_entries))
@@ -148,7 +149,7 @@ def _opened(
         plain_store = plugins.open_store(
             uri, storage_options, fs=lookup.fs, entry_points=lookup.backends, limits=limits
         )
-    store = patient(plain_store, uri, lookup.patience, secrets)
+    store = patient(plain_store, uri, options, lookup.patience, secrets)
     try:
         yield store
     finally:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from streamer import _native
-from streamer.core.errors import AccessDeniedError, CredentialsError
+from streamer._route import Route
+from streamer.core.errors import AccessDeniedError, CredentialsError, HttpStatusError
 from streamer.core.outages.patience import Patience
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
@@ -29,18 +29,20 @@ from streamer.plugins.registry import scheme_of
 __all__ = ["patient"]
 
 UNLISTED = "Listing was refused: without that permission, name a file or an index"
-_PROXIES = ("all_proxy", "http_proxy", "https_proxy", "no_proxy")
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def patient(store: Store, uri: str, patience: Patience, secrets: SecretTexts) -> Store:
+def patient(
+    store: Store, uri: str, options: Mapping[str, Any] | None, patience: Patience, secrets: SecretTexts
+) -> Store:
     """Wrap a store, unless it has no server.
 
     Args:
         store: To wrap.
         uri: The URI for which it was opened.
+        options: With which it was opened; they may name a proxy.
         patience: Of the load.
         secrets: Of the URL and its options.
     """
@@ -48,17 +50,13 @@ def patient(store: Store, uri: str, patience: Patience, secrets: SecretTexts) ->
         return store
     server = store.server if isinstance(store, RemoteStore) else _server_of(uri)
     patient_store = _PATIENT[isinstance(store, DigestingStore), isinstance(store, FolderStore)]
-    return patient_store(store, server, patience, secrets)
-
-
-def _route() -> int:
-    """Tell the proxies of the environment apart: a number, as their URLs hold passwords."""
-    return hash(tuple(os.environ.get(name) for each in _PROXIES for name in (each, each.upper())))
+    return patient_store(store, Route(server, options), server, patience, secrets)
 
 
 class _PatientStore:
-    def __init__(self, store: Any, server: str, patience: Patience, secrets: SecretTexts) -> None:
+    def __init__(self, store: Any, route: Route, server: str, patience: Patience, secrets: SecretTexts) -> None:
         self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
+        self._route = route
         self._name = server.encode("utf-8", "replace")  # a URL may hold what is no text
         self._kept = _native.ForeignRequest(self._name)  # what it refers to would be made anew for each request
         self.root: str = store.root
@@ -86,7 +84,8 @@ class _PatientStore:
 
     def _ask(self, request: Callable[[], Answer]) -> Answer:
         with _native.ForeignRequest(self._name):  # which may wait until the engine closes a connection
-            return self._patience.ask(self.server, _without_secrets(self._secrets, request), _route())
+            guarded = _without_secrets(self._secrets, _noting(self._route, request))
+            return self._patience.ask(self.server, guarded, self._route.number())
 
     def _ask_to_list(self, request: Callable[[], Answer]) -> Answer:
         """Ask; an error says that listing was refused, and what works without it."""
@@ -122,6 +121,17 @@ _PATIENT = {
     (False, True): _PatientFolderStore,
     (True, True): _PatientDigestingFolderStore,
 }
+
+
+def _noting(route: Route, request: Callable[[], Answer]) -> Callable[[], Answer]:
+    def noted() -> Answer:
+        try:
+            return request()
+        except HttpStatusError as error:
+            route.note_failure(error)
+            raise
+
+    return noted
 
 
 def _guarded(source: Source, secrets: SecretTexts) -> Source:

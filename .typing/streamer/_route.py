@@ -1,0 +1,1 @@
+../../src/streamer/_route.py

@@ -1,0 +1,84 @@
+"""The ways to a server are told apart by their proxies."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from streamer._route import Route
+from streamer.core.errors import HttpStatusError
+
+SERVER = "http://server.test"
+PROXY = "http://user:CANARY@proxy.test:3128"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch):
+    for name in [each for each in os.environ if each.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"proxy": PROXY},
+        {"proxies": {"http": PROXY}},
+        {"session_kwargs": {"proxy": PROXY}},
+        {"config_kwargs": {"proxies": {"https": PROXY}}},
+        {"s3": {"config_kwargs": {"proxies": {"https": PROXY}}}},
+    ],
+)
+def test_a_proxy_that_options_name_is_a_way_of_its_own_and_its_password_is_not_kept(options):
+    route = Route(SERVER, options)
+    assert route.number() != Route(SERVER, {"key": "value"}).number()
+    assert route.number() == Route(SERVER, {**options, "key": "value"}).number()
+    assert "CANARY" not in repr(vars(route))
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "ALL_PROXY", "no_proxy"])
+def test_a_variable_changes_the_way(monkeypatch, name):
+    route = Route(SERVER, None)
+    before = route.number()
+    monkeypatch.setenv(name, PROXY)
+    assert route.number() != before
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (HttpStatusError("busy", status=503), True),
+        (HttpStatusError("busy", status=503, code="503"), True),
+        (HttpStatusError("busy", status=503, code="SlowDown"), False),
+        (HttpStatusError("busy", status=503, request_id="1"), False),
+        (HttpStatusError("busy", status=429), False),
+        (HttpStatusError("broken", status=500), False),
+    ],
+)
+def test_what_a_proxy_may_have_sent_is_no_sign_of_the_server(monkeypatch, error, expected):
+    monkeypatch.setenv("http_proxy", PROXY)
+    Route(SERVER, None).note_failure(error)
+    assert error.is_of_proxy == expected
+
+
+@pytest.mark.parametrize(
+    ("server", "variable", "value"),
+    [
+        (SERVER, "https_proxy", PROXY),
+        ("https://server.test", "https_proxy", PROXY),  # through a tunnel, all answers are the server's
+        (SERVER, "http_proxy", "socks5://proxy.test"),
+    ],
+)
+def test_what_passes_no_such_proxy_is_the_servers(monkeypatch, server, variable, value):
+    monkeypatch.setenv(variable, value)
+    error = HttpStatusError("busy", status=503)
+    Route(server, None).note_failure(error)
+    assert not error.is_of_proxy
+
+
+def test_a_host_in_no_proxy_answers_itself(monkeypatch):
+    monkeypatch.setenv("http_proxy", PROXY)
+    monkeypatch.setenv("no_proxy", "server.test")
+    error = HttpStatusError("busy", status=503)
+    Route(SERVER, None).note_failure(error)
+    assert not error.is_of_proxy
