@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from streamer.core.checkpoint.completeness import check_whole, missing_shard, unfinished, without_second_copies
 from streamer.core.checkpoint.half_pulled import refuse_half_pulled
 from streamer.core.checkpoint.nothing_found import is_pattern, no_match, no_shard, nothing_there
-from streamer.core.checkpoint.shard_choice import ShardChoice, twin
+from streamer.core.checkpoint.shard_choice import ShardChoice
 from streamer.core.checkpoint.verification import Expected
 from streamer.core.engine.session import SourceObject
 from streamer.core.engine.small_reads import read_ranges
@@ -28,7 +28,7 @@ from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import MAX_SIZE_BYTES, ObjectInfo, Store
 
-__all__ = ["Shards", "info_of", "infos_of_shards", "joined", "objects_of", "read_index"]
+__all__ = ["Shards", "info_of", "infos_of_shards", "objects_of", "read_index"]
 __all__ += ["shards_in", "shards_of", "source_object"]
 
 Kind: TypeAlias = Literal["file", "folder", "index", "glob", "list"]
@@ -287,36 +287,3 @@ def source_object(store: Store, info: ObjectInfo) -> SourceObject:
 
 def _name(info: ObjectInfo) -> str:
     return info.path.rpartition("/")[2]
-
-
-def joined(parts: list[Shards]) -> Shards:
-    """Join several checkpoints to one, in their order.
-
-    Raises:
-        FormatError: the indexes of two of them name the same tensor.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    objects: list[SourceObject] = []
-    shard_of: dict[str, int] = {}
-    for part in parts:
-        for name, shard in (part.shard_of or {}).items():
-            if name in shard_of:
-                raise twin(name, objects[shard_of[name]].uri, part.objects[shard].uri)
-            shard_of[name] = len(objects) + shard
-        objects.extend(part.objects)
-    infos = [info for part in parts for info in part.infos]
-    expected = [each for part in parts for each in part.expected]
-    label = f"{parts[0].label} and {len(parts) - 1} more"
-    remarks = tuple(remark for part in parts for remark in part.remarks)
-    numbers = [number for number, part in enumerate(parts) for _ in part.objects]
-    return Shards(
-        label,
-        objects,
-        shard_of or None,
-        infos,
-        kind="list",
-        expected=expected,
-        remarks=remarks,
-        checkpoint_of=numbers,
-    )

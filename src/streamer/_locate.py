@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from streamer import plugins
 from streamer._patient_store import patient
 from streamer.core.checkpoint.files_of_folder import LISTED_PER_FILE, are_of_one_folder, is_named_after, shards_of_files
-from streamer.core.checkpoint.shards import Shards, joined, shards_in
+from streamer.core.checkpoint.joining import joined
+from streamer.core.checkpoint.shards import Shards, shards_in
 from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.arguments import check_uris

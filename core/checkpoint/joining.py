@@ -1,0 +1,42 @@
+"""Joins the checkpoints of several URIs to one."""
+
+from __future__ import annotations
+
+from streamer.core.checkpoint.shard_choice import twin
+from streamer.core.checkpoint.shards import Shards
+from streamer.core.engine.session import SourceObject
+
+__all__ = ["joined"]
+
+
+def joined(parts: list[Shards]) -> Shards:
+    """Join several checkpoints to one, in their order.
+
+    Raises:
+        FormatError: the indexes of two of them name the same tensor.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    objects: list[SourceObject] = []
+    shard_of: dict[str, int] = {}
+    for part in parts:
+        for name, shard in (part.shard_of or {}).items():
+            if name in shard_of:
+                raise twin(name, objects[shard_of[name]].uri, part.objects[shard].uri)
+            shard_of[name] = len(objects) + shard
+        objects.extend(part.objects)
+    infos = [info for part in parts for info in part.infos]
+    expected = [each for part in parts for each in part.expected]
+    label = f"{parts[0].label} and {len(parts) - 1} more"
+    remarks = tuple(remark for part in parts for remark in part.remarks)
+    numbers = [number for number, part in enumerate(parts) for _ in part.objects]
+    return Shards(
+        label,
+        objects,
+        shard_of or None,
+        infos,
+        kind="list",
+        expected=expected,
+        remarks=remarks,
+        checkpoint_of=numbers,
+    )
