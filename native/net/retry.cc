@@ -91,7 +91,8 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
                        ? options.max_attempts
                        : std::min(options.max_attempts, options.max_attempts_unanswered);
   const FailureKind kind = classify(error);
-  const bool may_be_chance = kind == FailureKind::kTransient || kind == FailureKind::kThrottle;
+  const bool may_be_chance = (kind == FailureKind::kTransient || kind == FailureKind::kThrottle) &&
+                             !may_be_of_one_object(error);  // which fails as often as it is asked
   const double factor = may_be_chance ? history.row_factor : 1;
   if (history.attempts - 1 >= (most - 1) * factor) return false;
   // A server that wants to be left alone beyond the deadline is not waited for until then.
