@@ -16,6 +16,11 @@ from streamer.core.store.sources import ObjectInfo
 
 __all__ = ["RangeReader", "check_range"]
 
+_LOAD_AGAIN = "Load again; a proxy on the way may have cut the answer"
+_HANDLE_RANGES = (
+    "A proxy on the way may handle ranges wrongly: name the host in NO_PROXY, or leave out the session's options"
+)
+
 
 class RangeReader:
     """Reads one object; any number of threads at a time.
@@ -42,7 +47,7 @@ class RangeReader:
         try:
             answer = self._read(offset, offset + len(view))
         except IncompleteReadError:
-            raise TruncatedError("The answer ends too early", uri=self._info.uri) from None
+            raise TruncatedError("The answer ends too early", uri=self._info.uri, hint=_LOAD_AGAIN) from None
         except StreamerError as error:
             error.uri = error.uri or self._info.uri
             raise
@@ -52,7 +57,8 @@ class RangeReader:
         if answer.status == 412 or is_other:
             raise ChangedError("The object was replaced since it was found", uri=self._info.uri, hint="Load again")
         if answer.status == 200:
-            raise RangeResponseError("The server sends the whole object for a range", uri=self._info.uri)
+            what = "The server sends the whole object for a range"
+            raise RangeResponseError(what, uri=self._info.uri, hint=_HANDLE_RANGES)
         if answer.status != 206:
             raise refusal(answer, self._caller, self._info.uri)
         view[:] = answer.data
@@ -66,6 +72,6 @@ def check_range(headers: Mapping[str, str], begin: int, end: int) -> None:
         RangeResponseError: it is another range, or compressed.
     """
     if not headers.get("Content-Range", "").startswith(f"bytes {begin}-{end - 1}/"):
-        raise RangeResponseError("The server sends another range than was asked for", status=206)
+        raise RangeResponseError("The server sends another range than was asked for", status=206, hint=_HANDLE_RANGES)
     if not is_plain(headers):
-        raise RangeResponseError("The server has encoded the range", status=206)
+        raise RangeResponseError("The server has encoded the range", status=206, hint=_HANDLE_RANGES)
