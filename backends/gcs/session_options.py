@@ -19,7 +19,8 @@ from streamer.core.errors import OptionError
 
 __all__ = ["check_session", "only_of_aiohttp"]
 
-_NAMES = names_of_arguments(aiohttp.ClientSession)
+# Sessions of older versions have no proxy: the engine takes it from here in any case.
+_NAMES = names_of_arguments(aiohttp.ClientSession) | {"proxy", "proxy_auth"}
 _OF_AIOHTTP = ("auth", "connector", "cookie_jar", "cookies", "middlewares")  # they may log in, or hold a TLS context
 
 
