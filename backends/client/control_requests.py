@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from streamer import _native
+from streamer.backends.client.answer_times import AnswerTimes
 from streamer.core.outages.received import note_bytes
 from streamer.core.store.sources import HttpSource
 from streamer.core.store.trust import default_ca_file
 
 __all__ = ["Answer", "ask"]
+
+PATIENCE_S = 1.5  # then the library's own client asks, which may reach another server behind the same address
 
 
 class Answer(NamedTuple):
@@ -31,8 +34,7 @@ def ask(
     is_head: bool = False,
     most_bytes: int,
     may_be_cut: bool = False,
-    connect_timeout_s: float,
-    timeout_s: float,
+    times: AnswerTimes,
 ) -> Answer | None:
     """Send one request, once, and follow no redirect.
 
@@ -41,11 +43,10 @@ def ask(
         is_head: Whether to send a HEAD, whose answer has no body, or a GET.
         most_bytes: Largest body.
         may_be_cut: Whether a longer body is cut there; otherwise there is no answer.
-        connect_timeout_s: For the connection, with the handshake of TLS.
-        timeout_s: For all of it.
+        times: How long an answer may take; here at most `PATIENCE_S`.
 
     Returns:
-        None where there was no such answer, for whatever reason.
+        None if there was no such answer, for whatever reason.
     """
     target = _native.HttpTarget(
         url=source.url,
@@ -60,8 +61,8 @@ def ask(
         is_head=is_head,
         most_bytes=most_bytes,
         may_be_cut=may_be_cut,
-        connect_timeout_s=connect_timeout_s,
-        timeout_s=timeout_s,
+        connect_timeout_s=min(PATIENCE_S, times.connect_s),
+        timeout_s=min(PATIENCE_S, times.connect_s + times.headers_s),
     )
     if answer is None:
         return None

@@ -17,7 +17,7 @@ from streamer.core.errors import StorageError
 from streamer.core.format.shard_names import is_of_checkpoint
 from streamer.core.options.limits import Limits, ListingCount
 
-__all__ = ["MAX_PAGE_BYTES", "NAME_THE_INDEX", "PAGES", "is_whole", "may_be_shard", "names_in"]
+__all__ = ["MAX_PAGE_BYTES", "NAME_THE_INDEX", "PAGES", "is_page", "is_whole", "may_be_shard", "media_type", "names_in"]
 
 MAX_PAGE_BYTES = 16 << 20  # a hundred thousand links
 NAME_THE_INDEX = "Name the file, or the index …/model.safetensors.index.json"
@@ -60,6 +60,30 @@ def names_in(page: str, url: str, limits: Limits, *, has_folders: bool = False) 
 def may_be_shard(name: str) -> bool:
     """Say whether a quoted name may be one of a shard or an index."""
     return is_of_checkpoint(unquote(name))
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """Return the type that an answer states, in lower case and without parameters; empty if it states none.
+
+    Args:
+        headers: Those of the answer, by names in lower case or in a mapping that does not tell cases apart.
+
+    Example:
+        >>> media_type({"content-type": "Text/HTML; charset=utf-8"})
+        'text/html'
+    """
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def is_page(headers: Mapping[str, str], body: bytes) -> bool:
+    """Tell whether an answer is an index page: one without a type is, if its body begins like HTML.
+
+    Args:
+        headers: As for `media_type`.
+        body: The body, or its beginning.
+    """
+    stated = media_type(headers)
+    return stated in PAGES and (bool(stated) or body.lstrip()[:1] == b"<")
 
 
 def is_whole(headers: Mapping[str, str], page: bytes) -> bool:

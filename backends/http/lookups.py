@@ -18,7 +18,7 @@ from streamer.backends.client.redirects import Hop
 from streamer.backends.http.access import Access
 from streamer.backends.http.client import HttpClient
 from streamer.backends.http.errors import raise_connection_error
-from streamer.backends.http.listing import MAX_PAGE_BYTES, NAME_THE_INDEX, PAGES, is_whole
+from streamer.backends.http.listing import MAX_PAGE_BYTES, NAME_THE_INDEX, PAGES, is_page, is_whole, media_type
 from streamer.backends.http.probe import (
     DOWNLOAD_IT,
     FIRST_BYTE,
@@ -103,18 +103,18 @@ async def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, 
         StorageError: the server or the network failed, or the page is too large, or may be cut.
     """
     answer = await client.open(folder, uri, {})
-    content_type = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    stated = media_type(answer.headers)
     try:
-        page = await body_of(answer.response, MAX_PAGE_BYTES) if content_type in PAGES else b""
+        page = await body_of(answer.response, MAX_PAGE_BYTES) if stated in PAGES else b""
     except StorageError:
-        if not content_type:  # not a page
+        if not stated:  # not a page
             return b"", answer.hop.url
         raise StorageError("The index page of the folder has no end", uri=uri, hint=NAME_THE_INDEX) from None
     except Exception as error:
         raise_connection_error(error, uri)
     finally:
         answer.response.close()
-    if not content_type and page.lstrip()[:1] != b"<":
+    if not is_page(answer.headers, page):
         return b"", answer.hop.url
     if not is_whole(answer.headers, page):
         what = "The index page of the folder may be cut: neither a length nor </html> tells where it ends"

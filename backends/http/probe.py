@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from streamer.backends.client.answer_values import parse_size
 from streamer.backends.client.encodings import is_plain
 from streamer.backends.client.redirects import Hop
+from streamer.backends.http.listing import media_type
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, RangeResponseError, StorageError
 
 __all__ = [
@@ -112,7 +113,7 @@ def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
             uri=uri,
             hint="Turn compression off for these files, there or in the proxy before it",
         )
-    is_page = headers.get("content-type", "").partition(";")[0].strip().lower() == "text/html"
+    is_page = media_type(headers) == "text/html"
     if is_page and path.lower().endswith(_WEIGHTS):
         raise CredentialsError(
             "The server answers with a web page instead of the file",

@@ -20,7 +20,7 @@ from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pa
 from streamer.backends.client.encodings import is_plain
 from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop, too_many_redirects
 from streamer.backends.http.access import Access
-from streamer.backends.http.listing import PAGES, is_whole
+from streamer.backends.http.listing import is_page, is_whole
 from streamer.backends.http.probe import FIRST_BYTE, Probe, check_kind, probe_of, size_of
 from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits
@@ -30,7 +30,6 @@ from streamer.core.store.sources import HttpSource
 
 __all__ = ["QuickLookups"]
 
-PATIENCE_S = 1.5  # then aiohttp asks, which may reach another server behind the same address
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes; of a file, its first byte is enough
 PAGE_BYTES = 1 << 20  # 5 000 links; of anything but a page, the rest is not read
 NO_SUCH_RANGE = 416  # of an empty file
@@ -46,9 +45,7 @@ class QuickLookups:
 
     def __init__(self, access: Access, limits: Limits) -> None:
         self._access = access
-        times = answer_times(limits)
-        self._connect_s = min(PATIENCE_S, times.connect_s)
-        self._answer_s = min(PATIENCE_S, times.connect_s + times.headers_s)
+        self._times = answer_times(limits)
 
     def probe(self, start: Hop, uri: str) -> Probe | None:
         """Request the first byte of a file; None if the answer did not tell all of it.
@@ -84,10 +81,9 @@ class QuickLookups:
         if found is None:
             return None
         answer, hop = found
-        content_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if not is_plain(answer.headers):
             return None
-        if content_type not in PAGES or not (content_type or answer.body.lstrip()[:1] == b"<"):
+        if not is_page(answer.headers, answer.body):
             return b"", hop.url
         is_all = len(answer.body) < PAGE_BYTES and is_whole(answer.headers, answer.body)
         return (answer.body, hop.url) if is_all else None
@@ -110,8 +106,7 @@ class QuickLookups:
             HttpSource(hop.url, {**hop.headers, **extra}, ca_file=access.ca_file, proxy=access.proxy),
             most_bytes=most_bytes,
             may_be_cut=True,
-            connect_timeout_s=self._connect_s,
-            timeout_s=self._answer_s,
+            times=self._times,
         )
 
     def _is_success(self, answer: Answer, hop: Hop, uri: str) -> bool:

@@ -30,7 +30,6 @@ from streamer.core.store.sources import HttpSource
 
 __all__ = ["PlainRequests"]
 
-PATIENCE_S = 1.5  # then botocore asks, which may reach another server behind the same address
 _SERVICE = "s3"
 _PARAMETERS = {"head_object": {"Key"}, "list_objects_v2": {"Prefix", "Delimiter", "ContinuationToken"}}
 
@@ -47,8 +46,7 @@ class PlainRequests:
     def __init__(self, login: PlainLogin, most_bytes: int, times: AnswerTimes) -> None:
         self._login = login
         self._most_bytes = most_bytes
-        self._connect_s = min(PATIENCE_S, times.connect_s)
-        self._answer_s = min(PATIENCE_S, times.connect_s + times.headers_s)
+        self._times = times
         self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
         note_credential(login.keys.token if login.keys else None)
 
@@ -90,13 +88,7 @@ class PlainRequests:
 
     def _ask(self, url: str, *, is_head: bool = False) -> Answer | None:
         source = HttpSource(url, self._signed_headers("HEAD" if is_head else "GET", url), ca_file=self._login.ca_file)
-        answer = ask(
-            source,
-            is_head=is_head,
-            most_bytes=self._most_bytes,
-            connect_timeout_s=self._connect_s,
-            timeout_s=self._answer_s,
-        )
+        answer = ask(source, is_head=is_head, most_bytes=self._most_bytes, times=self._times)
         if answer is not None:
             _keep_pause(answer)
         is_expected = answer is not None and answer.status == 200 and is_plain(answer.headers)
