@@ -17,9 +17,11 @@ import torch
 
 from streamer.integrations.small_checkpoint import is_equal
 
-__all__ = ["SmallModel", "changed", "is_filled_alike", "without_lines"]
+__all__ = ["SmallModel", "both_loaders", "changed", "is_filled_alike", "without_lines"]
 
 _log = logging.getLogger("streamer")
+
+_READ_BY_ENGINE: dict[str, Any] = {"storage_options": {}}  # else files in the page cache are mapped
 
 
 class SmallModel(torch.nn.Module):
@@ -58,6 +60,20 @@ def is_filled_alike(
     return is_equal(dict(own.named_parameters()), expected) and is_equal(dict(other.named_parameters()), expected)
 
 
+def both_loaders(loader: Any, base: type, base_format: str, **fields: Any) -> tuple[Any, Any]:
+    """Make a loader of ours that reads, and one of the engine's, for equal configurations.
+
+    Args:
+        loader: Ours, as the engine made it; it is left as it is.
+        base: The engine's class that ours derives from.
+        base_format: Its ``load_format``.
+        fields: Of the configuration, for both.
+    """
+    plain = changed(loader.load_config, ignore_patterns=[], **fields)
+    ours = type(loader)(changed(plain, model_loader_extra_config=_READ_BY_ENGINE))
+    return ours, base(changed(plain, load_format=base_format, model_loader_extra_config={}))
+
+
 def changed(config: Any, **fields: Any) -> Any:
     """Give a copy of an engine's configuration with other values; a field that it does not have is left out."""
     made = copy.copy(config)
@@ -69,7 +85,7 @@ def changed(config: Any, **fields: Any) -> Any:
 
 @contextmanager
 def without_lines(*modules: str) -> Iterator[None]:
-    """Keep modules of an engine from logging inside of the block: nobody has asked for these loads."""
+    """Silence the loggers of an engine's modules inside the block, as the user did not start these loads."""
 
     def is_shown(_: logging.LogRecord) -> bool:
         return False

@@ -9,15 +9,13 @@ import torch
 from sglang.srt.model_loader.loader import DefaultModelLoader
 
 from streamer.compat.hooks import Hook
-from streamer.integrations.serving.dry_run import SmallModel, changed, is_filled_alike, without_lines
+from streamer.integrations.serving.dry_run import SmallModel, both_loaders, changed, is_filled_alike, without_lines
 from streamer.integrations.serving.engine_hooks import without_url
 from streamer.integrations.sglang.names import COMMAND
 from streamer.integrations.sglang.private_names import all_weights
 from streamer.integrations.small_checkpoint import small_checkpoint
 
 __all__ = ["TENSORS"]
-
-_READ_BY_ENGINE: dict[str, Any] = {"storage_options": {}}  # else files in the page cache are mapped
 
 
 def _is_filled_alike(loader: Any, model_config: Any) -> bool:
@@ -29,9 +27,7 @@ def _is_filled_alike(loader: Any, model_config: Any) -> bool:
     """
     with small_checkpoint() as (location, expected), without_lines(DefaultModelLoader.__module__):
         small = changed(model_config, model_path=location.uri, model_weights="", revision=None)
-        plain = changed(loader.load_config, draft_model_idx=None, ignore_patterns=[])
-        ours = type(loader)(changed(plain, model_loader_extra_config=_READ_BY_ENGINE))
-        theirs = DefaultModelLoader(changed(plain, load_format="safetensors", model_loader_extra_config={}))
+        ours, theirs = both_loaders(loader, DefaultModelLoader, "safetensors", draft_model_idx=None)
         return is_filled_alike(_filling(ours, small), _filling(theirs, small), expected)
 
 

@@ -11,15 +11,13 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
 
 from streamer.compat.hooks import Hook
-from streamer.integrations.serving.dry_run import changed, is_filled_alike, without_lines
+from streamer.integrations.serving.dry_run import both_loaders, changed, is_filled_alike, without_lines
 from streamer.integrations.serving.engine_hooks import without_url
 from streamer.integrations.small_checkpoint import small_checkpoint
 from streamer.integrations.vllm.hooks import COMMAND
 from streamer.integrations.vllm.private_names import files_of_rank
 
 __all__ = ["SHARDED_TENSORS", "TENSORS"]
-
-_READ_BY_ENGINE: dict[str, Any] = {"storage_options": {}}  # else files in the page cache are mapped
 
 
 def _is_filled_alike(loader: Any, model_config: Any) -> bool:
@@ -37,9 +35,7 @@ def _is_filled_alike(loader: Any, model_config: Any) -> bool:
             file = Path(location.uri, files_of_rank(None).replace("*", "0"))
             safetensors.torch.save_file(expected, file)
         small = changed(model_config, model=location.uri, model_weights="", revision=None)
-        quiet = changed(loader.load_config, use_tqdm_on_load=False, ignore_patterns=[])
-        ours = type(loader)(changed(quiet, model_loader_extra_config=_READ_BY_ENGINE))
-        theirs = base(changed(quiet, load_format=theirs_format, model_loader_extra_config={}))
+        ours, theirs = both_loaders(loader, base, theirs_format, use_tqdm_on_load=False)
         return is_filled_alike(
             lambda model: ours.fill(model, small), lambda model: theirs.load_weights(model, small), expected
         )
