@@ -82,6 +82,7 @@ class Options:
         header_bytes: Largest first read of a shard, which usually contains the whole header; of a small shard, a
             64th is read, and at least 16 KiB.
         max_attempts: Attempts at one block before the load fails. Attempts during an outage of the server do not count.
+            If the server fails a large share of all requests at random, a block has more; 1 is always one.
         block_deadline_s: Longest time from the first attempt at a block to its last byte. A load waits for a server
             that is down until the first waiting block runs out of time.
         hedge_percent: Most extra bytes, in percent, for duplicates of requests that are slower than 95 in 100, or than

@@ -17,7 +17,7 @@ enum class FailureKind : std::uint8_t {
 
 FailureKind classify(const ReadError& error);
 
-// Whether the server may fail for one object alone, as where its disk is broken: 408, 500.
+// Whether the server may fail for one object alone, for example because a disk is broken: 408, 500.
 bool may_be_of_one_object(const ReadError& error);
 
 // The n-th pause is drawn from 0 to first * 2^n: full jitter, the AWS architecture blog's formula.
@@ -33,7 +33,9 @@ inline constexpr Pauses kAfterFailure{0.05, 5};
 inline constexpr Pauses kAfterThrottle{0.25, 10};
 
 struct RetryOptions {
-  int max_attempts = 8;  // the retries among them many times more where most of all requests fail
+  // Of a block. If a large share of all requests fails, its retries are multiplied by the
+  // row_factor of its history; not those of failures that may be of one object.
+  int max_attempts = 8;
   double block_deadline_s = 120;  // from the first attempt: no further one begins after it
   Pauses after_failure = kAfterFailure;
   Pauses after_throttle = kAfterThrottle;
