@@ -115,7 +115,7 @@ class GcsClient:
         return own_headers(self._session_options)
 
     def only_python(self) -> str | None:
-        """Name what the engine cannot take over from the session, so that Python reads; None where it can."""
+        """Name what the engine cannot take over from the session, so that Python reads; None if it can."""
         if (name := only_of_aiohttp(self._session_options)) is not None:
             return f"the option session_kwargs[{name!r}]"
         if shows_certificate(self._fs) and self._location.startswith("https://"):

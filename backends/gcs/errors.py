@@ -103,7 +103,7 @@ class Answer:
         elapsed_s: Seconds that all attempts took.
         retry_after_s: Seconds that it asks to wait before the next request, or 0.
         data: The bytes of the range that was requested, if the status is 206.
-        generation: Of the object that they are of, where the answer says so.
+        generation: Of the object that they are of, if the answer states it.
     """
 
     status: int

@@ -1,4 +1,4 @@
-"""Completes the arguments of `gcsfs.GCSFileSystem` from the environment where the user gives none.
+"""Completes the arguments of `gcsfs.GCSFileSystem` from the environment if the user gives none.
 
 Guarantees: what the user gives (arguments, fsspec configuration) is never overridden or changed in place. Refuses
 unverified TLS.

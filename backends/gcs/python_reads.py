@@ -1,7 +1,7 @@
-"""Reads objects of Google Cloud Storage in Python, with the session of gcsfs, where the engine cannot have its options.
+"""Reads objects of Google Cloud Storage in Python, if the engine cannot use the options of gcsfs's session.
 
-Guarantees: a read fills its whole buffer with the range that was asked for, of the generation that was listed, or
-raises. Lookups and these reads take the same way: one session, its certificates and proxy, and no redirect.
+Guarantees: a read fills its whole buffer with the requested range of the listed generation, or raises. Lookups and
+these reads use the same session, with its certificates and its proxy, and follow no redirect.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class GcsStore:
     def source(self, info: ObjectInfo) -> HttpSource | PythonSource:
         """Return the object's media URL with the current credentials; `HttpSource.refresh` renews them.
 
-        Where the engine cannot have the options of the session, Python reads with that.
+        If the engine cannot use the options of the session, Python reads with the session.
 
         Raises:
             CredentialsError: the access token could not be fetched or renewed.

@@ -66,7 +66,7 @@ def vars_of(fs: AbstractFileSystem) -> dict[str, Any]:
 
 
 def cached_copy(fs: Any, path: str) -> str | None:
-    """Return where a cache of whole files has a file; None if it has none, or a record of its files that was cut."""
+    """Return the path of a file in a cache of whole files; None if it is not there, or the cache's record was cut."""
     try:
         found = fs._check_file(path)
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -113,7 +113,7 @@ def forget_cut_record(folder: str) -> bool:
 
 
 def whole_file_name(fs: Any, path: str) -> str:
-    """Return where a cache of blocks has a file of which it has all blocks: beside fsspec's own, which has holes."""
+    """Return the path of the complete copy of a file in a cache of blocks, beside fsspec's copy, which has holes."""
     uid = hashlib.sha256(fs.fs.ukey(path).encode()).hexdigest()[:16] if fs.check_files else ""
     return f"{cached_file_name(fs, path)}{uid and '.'}{uid}.whole"
 

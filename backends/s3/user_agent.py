@@ -1,4 +1,4 @@
-"""The ``User-Agent`` of the engine's requests to S3, where botocore's configuration names one; botocore's own has it.
+"""The ``User-Agent`` of the engine's requests to S3, if botocore's configuration names one; botocore sends its own.
 
 Guarantees: a whole name of the user's replaces the engine's, as it replaces botocore's; additions are added to either.
 """

@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 
 class Answered:
-    """The answers to parts of one question. Thread-safe, where no part is asked twice at a time."""
+    """The answers to parts of one question. Thread-safe if no two threads ask for the same part at the same time."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, Any] = {}
@@ -44,5 +44,5 @@ def one_question() -> Iterator[None]:
 
 
 def answered_so_far() -> Answered:
-    """Return the answers of the question under way; empty ones where there is none."""
+    """Return the answers of the question under way; empty ones if there is none."""
     return _of_question.get() or Answered()

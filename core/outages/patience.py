@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 LONGEST_PAUSE_ALONE_S = 0.5  # while others are answered; as in native/net/retry.cc
 ANSWERED_LATELY_S = 1.0
-MOST_BY_CHANCE = 8  # failures in a row; where half of all requests fail, this many are one in 256
+MOST_BY_CHANCE = 8  # failures in a row; if half of all requests fail, this happens once in 256
 LIMIT_OF_ONE_REQUEST_S = 10.0  # for a status that may be the fault of one request: 408, 500
 LOOK_S = 0.2  # between two checks whether the caller still wants the answer
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-TEST_CASE("the page is the system's, or a multiple where a test says so") {
+TEST_CASE("the page size is the system's, or a multiple of it if a test sets one") {
   const auto real = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   CHECK(page_bytes() >= real);
   CHECK(page_bytes() % real == 0);

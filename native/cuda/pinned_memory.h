@@ -27,9 +27,9 @@ class PinnedMemory {
   std::byte* data() const { return data_; }
   std::size_t size() const { return bytes_; }
 
-  // Cuts it into parts of `part_bytes`, each of which begins where a direct read can; the last rest
-  // is left out. The memory is unlocked and freed with the last part: to lock it at once costs the
-  // driver a third of what it costs to lock each part.
+  // Cuts the memory into parts of `part_bytes`. The begin of each part is aligned for direct reads;
+  // a shorter rest at the end is not used. The memory is unlocked and freed with its last part.
+  // Locking the whole at once costs the driver a third of the time of locking each part.
   static std::vector<PinnedMemory> cut(PinnedMemory whole, std::size_t part_bytes);
   // What a part of `part_bytes` takes of the whole.
   static std::size_t stride_of(std::size_t part_bytes);

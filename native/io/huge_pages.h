@@ -23,11 +23,11 @@ struct MemoryRange {
 // (base/page_sizes.h).
 void advise_huge_pages(std::vector<MemoryRange> ranges);
 
-// Has each huge page (each page, where the engine uses no huge ones) of fresh memory filled in by a
-// fault of this program's, and not by one inside a read: the kernel takes the lock of the whole
-// address space for the latter, and so every reader waits while a tensor's memory is mapped or
-// given back (decision 0022). Writes a byte of each: only for memory of the engine's own that is
-// about to be read to.
+// Touches each huge page of fresh memory, or each page if the engine uses no huge ones, before a
+// read fills it. Otherwise the page fault happens inside the read, for which the kernel takes the
+// lock of the whole address space. All readers then wait while the memory of a tensor is mapped or
+// given back (decision 0022). Writes one byte to each page, so the memory must be the engine's own,
+// and about to be filled.
 void touch_huge_pages(const iovec* vectors, std::size_t count);
 
 }  // namespace streamer

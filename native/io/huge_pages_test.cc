@@ -55,7 +55,7 @@ class Mapping {
   void* raw_;
 };
 
-// Nothing is advised where the engine uses no huge pages.
+// Without huge pages the engine gives the kernel no advice.
 std::size_t where_used(std::size_t bytes) { return uses_huge_pages() ? bytes : 0; }
 
 // A kernel without huge pages takes no such advice.

@@ -1,8 +1,8 @@
 // Which share of the latest requests failed, and how many failures in a row that explains.
 //
-// A server may refuse half of all requests at random, for example one address with two servers
-// behind it, of which one is sick. Three failures in a row are common there, and no sign that
-// nobody answers. With a share p, n failures in a row have the probability p to the power of n.
+// A server may refuse half of all requests at random, for example if one of the two servers behind
+// an address is sick. Three failures in a row are common then, and do not mean that the server is
+// away: if a share p of all requests fails, n failures in a row have the probability p^n.
 //
 // Pure. Not thread-safe; Outage keeps it.
 #pragma once

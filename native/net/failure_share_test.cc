@@ -16,7 +16,7 @@ TEST_CASE("a server that nobody knows fails as seldom as usual") {
   CHECK(FailureShare().row_factor() == doctest::Approx(1));
 }
 
-TEST_CASE("a row of failures may be longer where a larger share fails") {
+TEST_CASE("a row of failures may be longer if a larger share fails") {
   CHECK(share_after(500, 2).value() == doctest::Approx(0.5).epsilon(0.02));
   CHECK(share_after(500, 2).row_factor() == doctest::Approx(4.6).epsilon(0.05));
   CHECK(share_after(500, 4).row_factor() == doctest::Approx(2.3).epsilon(0.05));

@@ -169,7 +169,7 @@ TEST_CASE("a refusal alone is no outage where nothing else is in flight, and thr
   CHECK(refuse(outage, 4, 1));
 }
 
-TEST_CASE("a refusal opens it where there was no good answer since the last outage") {
+TEST_CASE("a refusal opens it if there was no good answer since the last outage") {
   Outage outage;
   answer(outage, 0, 100);
   CHECK(refuse(outage, 0, 64, 1));
@@ -180,7 +180,7 @@ TEST_CASE("a refusal opens it where there was no good answer since the last outa
   CHECK_FALSE(refuse(outage, 2, 64));
 }
 
-TEST_CASE("one refusal is no outage where a server refuses half of all requests (regression)") {
+TEST_CASE("one refusal is no outage if a server refuses half of all requests (regression)") {
   Outage outage;
   for (int i = 0; i < 100; ++i) {
     CHECK_FALSE(refuse(outage, i * 0.01, 4));

@@ -7,7 +7,7 @@
 // One failure among many good answers takes a quarter of a request: a round that fails as a whole
 // takes a quarter of the window, one of which little fails takes little (DCTCP's rule, RFC 8257).
 // So the window settles where 4 / window of the requests fail. Half of it for each round with a
-// refusal would leave five of 64 in flight where one in twenty is refused at random, and slows a
+// refusal would leave five of 64 in flight if one in twenty is refused at random, and slows a
 // load that no server asked to be this slow.
 //
 // Whether fewer requests fail less is observed (pressure_record.h). If they do not, as many fail at

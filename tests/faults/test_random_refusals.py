@@ -1,6 +1,6 @@
-"""A server that fails half of all requests at random, as an address with two servers does of which one is sick.
+"""A server fails half of all requests at random, for example because one of the two servers behind its address is sick.
 
-Each request is needed twice on average; nothing else makes the load slower: no pause of all requests, no small window.
+The load then sends each request twice on average, and does not stop all requests for that.
 """
 
 from __future__ import annotations

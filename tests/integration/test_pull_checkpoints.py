@@ -162,7 +162,7 @@ def test_without_listing_a_missing_shard_is_told_regression(
     (model / SHARDS[1]).unlink()
     uri, options = uploaded_unlisted(request, storage, model)
     told = pull(uri, tmp_path / "copy", options=options)
-    assert told["exit_code"] in (65, 77), told  # S3 calls a missing object forbidden if nobody may list
+    assert told["exit_code"] in (65, 77), told  # S3 answers 403 for a missing object if listing is denied
     assert SHARDS[1] in told["message"]
     assert not (tmp_path / "copy").exists()
 

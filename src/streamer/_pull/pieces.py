@@ -1,4 +1,4 @@
-"""Cuts the missing bytes of files into pieces, each of which is written when it is complete. Pure.
+"""Cuts the missing bytes of files into pieces. A piece is written to the disk when all of it has arrived. Pure.
 
 Guarantees: a piece has at most an eighth of the bytes before it, or 64 KiB. So whenever a pull is stopped, the piece
 that is under way is a small part of what this run has read, on a slow line as on a fast one.

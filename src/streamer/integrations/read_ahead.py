@@ -3,8 +3,9 @@
 The library says first which tensors it will want, or takes one shard after the other; the first that it takes starts
 one stream of all of them, in the order in which it is likely to go on. Guarantees: `ReadAhead.take` never waits for a
 tensor that is not on its way: one that is taken twice, out of order, or was let go of is left to a read of its own.
-What arrived and is not taken is bounded by the memory limit of the load, once more; if whole shards are taken, what
-arrived of the current one is not counted, as the library collects it. Nothing is kept of what was taken.
+Tensors that have arrived and are not taken yet may use the memory limit of the load a second time. If the library takes
+whole shards, the tensors of the current shard do not count, as the library keeps them. A tensor that was taken is not
+kept here.
 """
 
 from __future__ import annotations
