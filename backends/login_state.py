@@ -1,6 +1,6 @@
-"""What file systems take their credentials from besides their options: the environment, and files of the user's.
+"""What file systems take from elsewhere than their options: credentials, proxies, and which certificates to trust.
 
-A file system reads them once. One that was made before they changed is not for a load after it: in a notebook, the
+A file system reads the environment and the user's files once. One that was made before they changed is not for a load after it: in a notebook, the
 secret is put right and the load tried again.
 """
 
@@ -14,12 +14,14 @@ from streamer.core.secrets.environment import set_variables, variable
 
 __all__ = ["login_state"]
 
-_PREFIXES = ("AWS_", "AZURE_", "BOTO_", "CLOUDSDK_", "GOOGLE_")
+_PREFIXES = ("AWS_", "AZURE_", "BOTO_", "CLOUDSDK_", "GOOGLE_", "CURL_CA_", "REQUESTS_CA_", "SSL_CERT_")
+_PROXY = "_PROXY"  # how the names of the variables of proxies end, in either case
 # The variable that names a file, and where it is otherwise.
 _FILES = {
     "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
     "AWS_CONFIG_FILE": "~/.aws/config",
     "GOOGLE_APPLICATION_CREDENTIALS": "~/.config/gcloud/application_default_credentials.json",
+    **dict.fromkeys(("AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), ""),
 }
 
 
@@ -28,7 +30,7 @@ def login_state() -> Hashable:
     digest = hashlib.sha256()
     variables = set_variables()
     for name in sorted(variables):
-        if name.startswith(_PREFIXES):
+        if name.startswith(_PREFIXES) or name.upper().endswith(_PROXY):
             digest.update(f"{name}={variables[name]}\0".encode(errors="surrogateescape"))
     return digest.digest(), tuple(_states_of_files())
 

@@ -218,6 +218,17 @@ def test_an_authority_that_the_environment_names_is_trusted(s3_tls_server, tmp_p
     assert loaded["a"].tolist() == list(range(1000))
 
 
+@pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_a_ca_file_counts_from_the_next_load_on_regression(s3_checkpoint, options, tmp_path, monkeypatch, variable):
+    of_botocore = {**options, "config_kwargs": {"connect_timeout": 5}}
+    for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    streamer.load(s3_checkpoint, storage_options=of_botocore)
+    monkeypatch.setenv(variable, str(tmp_path / "missing.pem"))
+    with pytest.raises(streamer.OptionError, match=r"certificates to trust .*missing\.pem"):
+        streamer.load(s3_checkpoint, storage_options=of_botocore)
+
+
 @pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "a profile's ca_bundle"])
 @pytest.mark.parametrize("content", [None, "no certificate"])
 @pytest.mark.parametrize("call", [streamer.load, check])

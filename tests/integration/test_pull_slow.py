@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulls import parts, pull, started, wait_for
+from pulls import parts, pull, started, visible, wait_for
 from servers.scripted_http import Answer, Request, ScriptedServer
 from servers.seaweedfs import SeaweedServer
 from servers.tcp_proxy import TcpProxy, http_requests
@@ -23,7 +23,9 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 def kept_bytes(folder: Path) -> int:
-    return sum(each.stat().st_size for each in parts(folder))
+    """Count what is on its way and what has arrived: a pull may be stopped when its last file has just moved."""
+    arrived = [folder / each for each in visible(folder)]
+    return sum(each.stat().st_size for each in [*parts(folder), *arrived])
 
 
 def is_whole_when_stopped(start: Callable[[], subprocess.Popen[str]], proxy: TcpProxy, number: int) -> bool:
