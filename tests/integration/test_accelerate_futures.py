@@ -20,14 +20,14 @@ from streamer.compat import hooks
 pytestmark = pytest.mark.server
 
 READERS = ("safe_open(", "safe_load_file(")
-OTHERS = (
-    "(lambda *a, **k: {n: t + ('streamer' in safe_load_file.__module__) for n, t in safe_load_file(*a, **k).items()})("
-)
+CHANGED = "(lambda *a, **k: {{n: {} for n, t in safe_load_file(*a, **k).items()}})("
+IS_OURS = "'streamer' in safe_load_file.__module__"
 FUTURES = {
     "no such name": ("file_of(", "file_from("),
     "another signature": ("safe_open(path=", "safe_load_file(path="),
     "another module": ("__import__('safetensors').safe_open(", "__import__('safetensors.torch').torch.load_file("),
-    "other values": ("safe_open(", OTHERS),
+    "other values": ("safe_open(", CHANGED.format(f"t + ({IS_OURS})")),
+    "another dtype": ("safe_open(", CHANGED.format(f"t.double() if {IS_OURS} else t")),
 }
 
 

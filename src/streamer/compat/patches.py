@@ -41,9 +41,9 @@ def _takes_what_theirs_takes(module: str, name: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="streamer-") as folder, torch.device("cpu"):
         expected, path = torch.nn.Linear(3, 2).state_dict(), os.path.join(folder, "small.safetensors")
         imported("safetensors.torch").save_file(expected, path)
-        state = _state(ours, name, path)
+        state = {each: torch.as_tensor(tensor) for each, tensor in _state(ours, name, path).items()}
         return state.keys() == expected.keys() and all(
-            torch.equal(torch.as_tensor(state[each]), expected[each]) for each in expected
+            state[each].dtype == expected[each].dtype and torch.equal(state[each], expected[each]) for each in expected
         )
 
 

@@ -44,8 +44,10 @@ def small_checkpoint(stem: str = "model") -> Iterator[tuple[Location, dict[str, 
 
 
 def is_equal(state: Mapping[str, Any], expected: Mapping[str, torch.Tensor]) -> bool:
-    """Whether two states have the same names and equal tensors."""
-    return state.keys() == expected.keys() and all(torch.equal(state[name], expected[name]) for name in expected)
+    """Whether two states have the same names, and tensors of the same dtypes and values."""
+    return state.keys() == expected.keys() and all(
+        state[name].dtype == expected[name].dtype and torch.equal(state[name], expected[name]) for name in expected
+    )
 
 
 @contextmanager
