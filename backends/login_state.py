@@ -1,7 +1,7 @@
 """What file systems take from elsewhere than their options: credentials, proxies, and which certificates to trust.
 
-A file system reads the environment and the user's files once. One that was made before they changed is not for a load after it: in a notebook, the
-secret is put right and the load tried again.
+A file system reads the environment and the user's files once. One that was made before they changed is not for a load
+after it: in a notebook, the secret is put right and the load tried again.
 """
 
 from __future__ import annotations
