@@ -6,19 +6,24 @@ import json
 import re
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from servers.background import served
 from torch import nn
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import streamer
+from streamer.compat.safetensors import _handle
+from streamer.compat.safetensors.torch import load_file as our_load_file
 from streamer.integrations import shard_handles
 from streamer.integrations.location import Location
 from streamer.integrations.model_folder import ModelFolder
@@ -234,3 +239,67 @@ def test_empty_metadata_are_none(tmp_path: Path, metadata: Any) -> None:
     file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
     assert streamer.load(file)["a"].tolist() == load_file(file)["a"].tolist() == [0]
     assert streamer.open(file).metadata() == {}
+
+
+# safetensors/safetensors#195 and #545: a file system, as mergerfs, that maps no files
+
+
+def test_a_file_that_cannot_be_mapped_is_read_regression(weight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unmapped(*_: Any, **__: Any) -> None:  # stands for a mount that needs more rights than tests have
+        raise OSError("No such device (os error 19)")  # as safetensors tells it, without an errno
+
+    monkeypatch.setattr(_handle, "their_safe_open", unmapped)
+    with streamer.patched():
+        loaded = safetensors.torch.load_file(weight / "model.safetensors")
+    assert torch.equal(loaded["weight"], torch.ones(3, 4))
+
+
+# safetensors/safetensors#762 and bghira/SimpleTuner#2714: tensors are written to the file that they came from
+
+
+def read_alone(file: Path) -> dict[str, Any]:
+    return {"weight": streamer.open(file)["weight"][...]}
+
+
+@pytest.mark.parametrize("load", [streamer.load, our_load_file, read_alone])
+def test_tensors_can_be_saved_in_the_place_of_their_file(weight: Path, load: Callable[[Path], Any]) -> None:
+    file = weight / "model.safetensors"
+    tensors = load(file)
+    save_file(tensors, file)
+    assert torch.equal(tensors["weight"], torch.ones(3, 4))
+    assert torch.equal(load_file(file)["weight"], torch.ones(3, 4))
+
+
+# coreweave/tensorizer#206: a dtype for a model's weights discards the imaginary part of its complex buffers
+
+
+def test_complex_tensors_stay_complex(tmp_path: Path) -> None:
+    tensors = {"frequencies": torch.randn(3, dtype=torch.complex64), "weight": torch.randn(4)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    loaded = streamer.load(tmp_path, dtype="bfloat16")
+    assert torch.equal(loaded["frequencies"], tensors["frequencies"])
+    assert loaded["weight"].dtype == torch.bfloat16
+
+
+# run-ai/runai-model-streamer#43 and #126: many tensors without bytes; scales of F8_E8M0
+
+
+def test_tensors_without_bytes_and_scales_are_loaded(tmp_path: Path) -> None:
+    tensors = {f"empty.{number}": torch.zeros(0, 4) for number in range(300)}
+    tensors["scale"] = torch.arange(120, 128, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    save_file(tensors, tmp_path / "model.safetensors")
+    loaded = streamer.load(tmp_path)
+    assert loaded["scale"].view(torch.uint8).tolist() == list(range(120, 128))
+    assert {loaded[name].shape for name in tensors if name != "scale"} == {(0, 4)}
+
+
+# pytorch/pytorch#192485: checkpoints of torch.distributed.checkpoint with tensors of integers and truth values
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_whole_numbers_of_a_distributed_checkpoint_are_loaded(tmp_path: Path) -> None:
+    tensors = {"quantized": torch.arange(6, dtype=torch.int8), "mask": torch.tensor([True, False]), "f": torch.ones(2)}
+    dcp.save(tensors, storage_writer=HuggingFaceStorageWriter(str(tmp_path)), no_dist=True)
+    found = {name: torch.zeros_like(each) for name, each in tensors.items()}
+    dcp.load(found, storage_reader=streamer.dcp.StorageReader(tmp_path), no_dist=True)
+    assert all(torch.equal(found[name], each) for name, each in tensors.items())

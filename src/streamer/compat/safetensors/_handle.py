@@ -66,7 +66,11 @@ class safe_open:  # noqa: N801  safetensors' name
         filename, storage_options = hidden_uri(filename), hidden(storage_options)
         if _is_for_safetensors(filename, device, storage_options, options):
             how = {} if backend == BACKENDS[0] else {"backend": backend}  # which safetensors has since 0.8
-            return their_safe_open(filename, framework, device, **how)
+            try:
+                return their_safe_open(filename, framework, device, **how)
+            except OSError as error:
+                if type(error) is not OSError:  # there is no such file, or it may not be read
+                    raise  # any other is of a file system that maps no files, which the engine does not need
         return EngineHandle(
             filename, framework, device, backend=backend, storage_options=storage_options, options=options
         )
