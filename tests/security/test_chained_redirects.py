@@ -188,4 +188,4 @@ def test_a_silent_server_behind_a_chain_is_given_up_regression(
         server.stopping.wait(60)
 
     with ScriptedServer(CONTENTS[chain], silent) as server, pytest.raises(streamer.StorageError):
-        load(chain, server, {}, tmp_path)
+        load(chain, server, {"headers": {"X-Own": chain}}, tmp_path)  # else fsspec has a session of another test
