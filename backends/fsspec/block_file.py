@@ -12,13 +12,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fsspec import AbstractFileSystem
+
 from streamer.backends.posix.locked_draft import LockedDraft
 from streamer.core.errors import RangeResponseError, TruncatedError
 from streamer.core.no_room import NO_ROOM
 
-__all__ = ["BlockFile", "Blocks"]
+__all__ = ["BlockFile", "Blocks", "sends_ranges"]
 
 BLOCK_BYTES = 4 << 20  # about fsspec's own
+
+
+def sends_ranges(fs: AbstractFileSystem, path: str, size_bytes: int) -> bool:
+    """Read the last byte of a file, to tell whether its storage sends ranges: some web servers send whole files alone.
+
+    A file opened by fsspec finds that out from the header of the answer; `cat_file` would receive the whole file.
+    """
+    if size_bytes <= 1:
+        return True
+    try:
+        with fs.open(path, "rb") as file:
+            file.seek(size_bytes - 1)
+            return len(file.read(1)) == 1
+    except ValueError:  # of fsspec's HTTP
+        return False
 
 
 @dataclass(frozen=True)

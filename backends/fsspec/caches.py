@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from fsspec import AbstractFileSystem
 from fsspec.implementations.cached import CachingFileSystem, SimpleCacheFileSystem, WholeFileCacheFileSystem
 
-from streamer.backends.fsspec.block_file import BlockFile, Blocks
+from streamer.backends.fsspec.block_file import BlockFile, Blocks, sends_ranges
 from streamer.backends.fsspec.info import fresh_info, size_of, version_of
 from streamer.backends.posix.locked_draft import LockedDraft, locked_folder
 from streamer.backends.private_names.fsspec import (
@@ -70,8 +70,8 @@ def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
 
 
 def local_size_bytes(fs: AbstractFileSystem, path: str) -> int | None:
-    """Download a file into the cache and return its size; None where `fs` is no cache of whole files."""
-    if not isinstance(fs, WholeFileCacheFileSystem):
+    """Download a file into the cache and return its size; None where `fs` keeps no whole file of that size."""
+    if not isinstance(fs, CachingFileSystem) or (fs.compression and not isinstance(fs, WholeFileCacheFileSystem)):
         return None
     with open_for_reading(fs, path) as file:
         try:
@@ -118,20 +118,40 @@ def _whole_file(fs: Any, path: str) -> Any:
     if (file := _opened_copy(fs, path, size_bytes)) is not None:
         return file
     target = cached_file_name(fs, path)
-    draft = LockedDraft.take(target)
-    assert draft is not None
-    try:
+
+    def opened() -> Any:
         reload_record(fs)
-        if (file := _opened_copy(fs, path, size_bytes)) is not None:  # another process has made it
-            draft.discard()
-            return file
-        _download(fs, path, draft.name)
-        file = open(draft.name, "rb")  # noqa: SIM115 (the caller closes it)
+        return _opened_copy(fs, path, size_bytes)
+
+    def record() -> None:
         if not isinstance(fs, SimpleCacheFileSystem):
             # Before the file has its name: who waits for the draft looks at the record next.
             with suppress(FileNotFoundError):
                 os.unlink(target)
             _record(fs, path)
+
+    return _downloaded(fs, path, target, opened, record)
+
+
+def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any], record: Callable[[], None]) -> Any:
+    """Open the copy that another process has made meanwhile, as `opened` returns it, or download a file to `target`.
+
+    Args:
+        fs: The cache.
+        path: Of the file.
+        target: Of the copy.
+        opened: Opens the copy if there is one.
+        record: Called before the copy has its name.
+    """
+    draft = LockedDraft.take(target)
+    assert draft is not None
+    try:
+        if (file := opened()) is not None:
+            draft.discard()
+            return file
+        _download(fs, path, draft.name)
+        file = open(draft.name, "rb")  # noqa: SIM115 (the caller closes it)
+        record()
         draft.finish()
     except BaseException:
         draft.discard()
@@ -188,29 +208,42 @@ def _download(fs: Any, path: str, name: str) -> None:
 def _file_of_blocks(fs: Any, path: str) -> Any:
     """Open a file whose blocks are downloaded when they are read; the cache keeps it when all of them were.
 
-    What fsspec itself keeps of blocks is not used: of two processes, one may empty the file that the other fills.
+    What fsspec itself keeps of blocks is not used: of two processes, one may empty the file that the other fills. Where
+    the storage sends whole files alone, or tells no size, the file is downloaded as for the other caches.
     """
     make_cache_folder(fs)
     info = fresh_info(fs, path)
     size_bytes = size_of(info)
-    if size_bytes is None or fs.compression:
+    if fs.compression:
         return fs.fs.open(path, "rb", compression=fs.compression)
     name = whole_file_name(fs, path)
-    try:
-        file = open(name, "rb")  # noqa: SIM115 (the caller closes it)
-    except FileNotFoundError:
-        file = None
-    if file is not None:
-        status = os.fstat(file.fileno())
-        if status.st_size == size_bytes and not (fs.expiry and time.time() - status.st_mtime > fs.expiry):
-            return file
-        file.close()
+
+    def opened() -> Any:
+        return _opened_whole(fs, name, size_bytes)
+
+    if (file := opened()) is not None:
+        return file
+    if size_bytes is None or not sends_ranges(fs.fs, path, size_bytes):
+        return _downloaded(fs, path, name, opened, lambda: None)
 
     def is_unchanged() -> bool:
         return version_of(fresh_info(fs, path)) == version_of(info)
 
     blocks = Blocks(size_bytes, lambda begin, end: fs.fs.cat_file(path, start=begin, end=end), is_unchanged)
     return BlockFile(blocks, LockedDraft.take(name, waits=False), lambda error: _warn_once(fs, error))
+
+
+def _opened_whole(fs: Any, name: str, size_bytes: int | None) -> Any:
+    """Open the complete copy of a file in a cache of blocks; None if there is none of its size, or it is too old."""
+    try:
+        file = open(name, "rb")  # noqa: SIM115 (the caller closes it)
+    except FileNotFoundError:
+        return None
+    status = os.fstat(file.fileno())
+    if size_bytes in (None, status.st_size) and not (fs.expiry and time.time() - status.st_mtime > fs.expiry):
+        return file
+    file.close()
+    return None
 
 
 def _warn_once(fs: Any, error: OSError) -> None:

@@ -75,12 +75,13 @@ def place(request: pytest.FixtureRequest, file: Path) -> Iterator[Place]:
     name = f"{file.parent.name}/{file.name}"
     if request.param == "memory":
         yield Place("memory://m/model.safetensors", {}, None)
-    elif request.param == "http":
+    elif request.param in ("http", "whole", "chunked"):
         nginx: NginxServer = request.getfixturevalue("http_server")
         (nginx.root / file.parent.name).mkdir()
         (nginx.root / name).write_bytes(file.read_bytes())
         with TcpProxy(nginx.http_port, http_requests, bytes_per_s=BYTES_PER_S) as proxy:
-            yield Place(f"http://127.0.0.1:{proxy.port}/unlisted/{name}", {}, proxy)
+            location = request.param if request.param != "http" else "unlisted"
+            yield Place(f"http://127.0.0.1:{proxy.port}/{location}/{name}", {}, proxy)
     else:
         server: SeaweedServer = request.getfixturevalue("s3_server")
         server.put("unlisted", name, file.read_bytes())
@@ -139,6 +140,17 @@ def test_processes_that_begin_together_and_later_read_the_same_bytes_regression(
     if place.proxy is not None:
         assert place.proxy.passed_bytes - before < size_bytes / 2
     assert {each.stat().st_size for each in folder.iterdir() if each.name != "cache"} == {size_bytes}
+
+
+@pytest.mark.parametrize("place", ["whole", "chunked"], indirect=True)
+def test_of_a_server_that_sends_whole_files_alone_a_cache_of_blocks_downloads_them_once_regression(
+    place: Place, file: Path, tmp_path: Path
+) -> None:
+    """It read a small file in one process, and raised in those that began meanwhile."""
+    folder, right = tmp_path / "cache", expected("", file)
+    assert digests([started("", place, "blockcache", folder, file) for _ in range(PROCESSES)]) == [right] * PROCESSES
+    assert place.proxy is not None
+    assert place.proxy.passed_bytes < 1.5 * file.stat().st_size
 
 
 @pytest.mark.parametrize("cache", CACHES)
