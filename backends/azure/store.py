@@ -19,6 +19,7 @@ from streamer.backends.blob_urls import is_blob_url
 from streamer.backends.client.answer_values import is_directly_in, parse_name
 from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.outages.answered import answered_so_far
 from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
@@ -119,7 +120,7 @@ class AzureStore:
         """Name the blobs and folders of the first page of a folder's listing."""
         container, _, name = prefix.partition("/")
         folder = f"{name.rstrip('/')}/" if name else ""
-        entries, _ = self._client.call(partial(_page, container, folder, None), self._url.uri_of(folder), container)
+        entries, _ = self._page(container, folder, None)
         names = {str(each.name).removeprefix(folder) for each in entries}
         return sorted(name for name in names if name and f"{name}/" not in names)
 
@@ -186,17 +187,20 @@ class AzureStore:
 
     def _pages(self, container: str, folder: str, uri: str) -> Iterator[list[Any]]:
         """Request page after page, each with attempts and a time of its own."""
-        count = ListingCount(self._limits, uri)
+        count, answered = ListingCount(self._limits, uri), answered_so_far()
         seen: set[str | None] = set()
         marker: str | None = None
         while marker not in seen:
             seen.add(marker)
-            entries, marker = self._client.call(partial(_page, container, folder, marker), uri, container)
+            entries, marker = answered.once(self._page, container, folder, marker)
             count.add(len(entries))
             yield entries
             if not marker:
                 return
         raise StorageError("Azure lists the same page again", uri=uri, hint="Check account_host")
+
+    def _page(self, container: str, folder: str, marker: str | None) -> tuple[list[Any], str | None]:
+        return self._client.call(partial(_page, container, folder, marker), self._url.uri_of(folder), container)
 
 
 async def _properties(container: str, name: str, service: Any, options: Mapping[str, Any]) -> BlobProperties:

@@ -20,6 +20,7 @@ from streamer.backends.gcs.errors import Answer, raise_storage_error, refusal
 from streamer.backends.gcs.python_reads import RangeReader
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.outages.answered import answered_so_far
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 from streamer.core.store.glances import folders_among
@@ -225,22 +226,25 @@ class GcsStore:
 
     def _pages(self, bucket: str, folder: str) -> Iterator[Mapping[str, Any]]:
         uri = self._uri(f"{bucket}/{folder}")
-        count = ListingCount(self._limits, uri)
+        count, answered = ListingCount(self._limits, uri), answered_so_far()
         seen: set[str | None] = set()
         token: str | None = None
         while token not in seen:
             seen.add(token)
-            fields = "items(name,size,generation),prefixes,nextPageToken"
-            answer = self._get(uri, bucket, prefix=folder or None, delimiter="/", pageToken=token, fields=fields)
-            if answer.status == 404:
-                raise _missing_bucket(answer, bucket, uri)
-            page = self._document(answer, uri)
+            page = answered.once(self._page, bucket, folder, token)
             entries, token = page_in(page, uri)
             count.add(len(entries) + len(page.get("prefixes", [])))
             yield page
             if not token:
                 return
         raise StorageError("Google Cloud Storage lists the same page again", uri=uri, hint="Check endpoint_url")
+
+    def _page(self, bucket: str, folder: str, token: str | None) -> Mapping[str, Any]:
+        uri, fields = self._uri(f"{bucket}/{folder}"), "items(name,size,generation),prefixes,nextPageToken"
+        answer = self._get(uri, bucket, prefix=folder or None, delimiter="/", pageToken=token, fields=fields)
+        if answer.status == 404:
+            raise _missing_bucket(answer, bucket, uri)
+        return self._document(answer, uri)
 
     def _absence(self, answer: Answer, bucket: str, uri: str, generation: str | None) -> StorageError:
         """Find out what is missing: the answer about an object is 404 for a missing bucket, too."""

@@ -31,6 +31,7 @@ from streamer.backends.hub_variables import hub_endpoint, saved_token
 from streamer.backends.option_names import check_option_names
 from streamer.core.errors import CredentialsError, ObjectNotFoundError, OptionError, StorageError
 from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.outages.answered import answered_so_far
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
 from streamer.core.secrets.urls import hidden_uri
@@ -99,13 +100,13 @@ class HubClient:
         """
         url: str | None = self._tree(commit, folder)
         seen: set[str] = set()
-        count = ListingCount(self._limits, uri)
+        count, answered = ListingCount(self._limits, uri), answered_so_far()
         while url is not None:
             if url in seen:
                 raise StorageError("The Hub lists the same page again", uri=uri, hint="Check the endpoint")
             seen.add(url)
             try:
-                body, links = self._answer_to(url, uri)
+                body, links = answered.once(self._answer_to, url, uri)
             except ObjectNotFoundError as error:
                 if error.code == "EntryNotFound":
                     return

@@ -17,8 +17,10 @@ from streamer.backends.client.answer_values import is_directly_in, parse_size
 from streamer.backends.s3.answers import ListedObject, count_of_entries, names_in, objects_in
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
 from streamer.backends.s3.quick_client import QuickClient
-from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
+from streamer.backends.s3.urls import parse_url
+from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError
 from streamer.core.options.limits import Limits, ListingCount
+from streamer.core.outages.answered import answered_so_far
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.glances import folders_among
@@ -67,10 +69,7 @@ class S3Store:
 
     def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._scheme, _, rest = uri.partition("://")
-        path, _, self._pinned_version = rest.partition("?versionId=")
-        self.root = _with_tenant(path.rstrip("/"))
-        _check_bucket(self.root, uri)
+        self._scheme, self.root, self._pinned_version = parse_url(uri)
         self._client = QuickClient(storage_options, limits)
         self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
 
@@ -223,14 +222,11 @@ class S3Store:
         return ObjectInfo(path, self._uri(path), listed.size_bytes, listed.etag)
 
     def _pages(self, bucket: str, folder: str, uri: str) -> Iterator[dict[str, Any]]:
-        count = ListingCount(self._limits, uri)
+        count, answered = ListingCount(self._limits, uri), answered_so_far()
         seen: set[str] = set()
-        token: dict[str, str] = {}
+        following: str | None = None
         while True:
-            try:
-                page = self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **token)
-            except Exception as error:
-                raise self._storage_error(error, uri, bucket) from error
+            page = answered.once(self._page, bucket, folder, following)
             count.add(count_of_entries(page))
             yield page
             following = page.get("NextContinuationToken")
@@ -239,7 +235,13 @@ class S3Store:
             if not following or following in seen:
                 raise StorageError("S3 broke off its listing", uri=uri, hint="Check endpoint_url")
             seen.add(following)
-            token = {"ContinuationToken": following}
+
+    def _page(self, bucket: str, folder: str, token: str | None) -> dict[str, Any]:
+        named = {"ContinuationToken": token} if token else {}
+        try:
+            return self._client.call("list_objects_v2", bucket, Prefix=folder, Delimiter="/", **named)
+        except Exception as error:
+            raise self._storage_error(error, self._uri(f"{bucket}/{folder}"), bucket) from error
 
     def _parts(self, bucket: str, target: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
         marker = count = 0
@@ -271,30 +273,3 @@ def _error_code(error: Exception) -> str | None:
     from streamer.backends.s3.errors import error_code  # noqa: PLC0415 (as above)
 
     return error_code(error)
-
-
-def _with_tenant(path: str) -> str:
-    """Decode the colon of a bucket that was quoted, as no bucket has a per cent sign in its name.
-
-    Example:
-        >>> _with_tenant("acme%3Amodels/100%3A1"), _with_tenant("models/a%3Ab")
-        ('acme:models/100%3A1', 'models/a%3Ab')
-    """
-    bucket, slash, key = path.partition("/")
-    return bucket.replace("%3A", ":").replace("%3a", ":") + slash + key
-
-
-def _check_bucket(root: str, uri: str) -> None:
-    """Refuse names that botocore would refuse later with a message that repeats them, and so a password in them.
-
-    A secret key may hold a slash: a colon in what looks like the bucket and an ``@`` behind it are credentials.
-    """
-    bucket, _, key = root.partition("/")
-    if not bucket:
-        raise UsageError("The URL names no bucket", uri=redact(uri), hint="Expected s3://bucket/key")
-    if "@" in bucket or (":" in bucket and "@" in key):
-        raise UsageError(
-            "An S3 URL holds no credentials",
-            uri=redact(uri),
-            hint="Give storage_options={'key': …, 'secret': …}, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-        )

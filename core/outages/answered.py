@@ -1,7 +1,7 @@
 """What has been answered of a question of several requests, while another of them is sent again.
 
-A folder of a web server is an index page and a request for each shard. If the whole of it began anew whenever one of
-these is refused, a server that refuses each third request would never answer.
+A folder of a web server is an index page and a request for each shard; one of an object store is several pages. If the
+whole of it began anew whenever one of these is refused, a server that refuses each third request would never answer.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Answered:
     def __init__(self) -> None:
         self._answers: dict[Hashable, Any] = {}
 
-    def once(self, request: Callable[[str], Answer], part: str) -> Answer:
-        """Return the answer of a function about a part; call it only if it has not answered yet."""
+    def once(self, request: Callable[..., Answer], *part: Hashable) -> Answer:
+        """Return the answer of a function about a part, its arguments; call it only if it has not answered yet."""
         if (request, part) not in self._answers:
-            self._answers[request, part] = request(part)
+            self._answers[request, part] = request(*part)
         answer: Answer = self._answers[request, part]
         return answer
 

@@ -1,0 +1,55 @@
+"""URLs of S3: ``s3://bucket/key``, with ``?versionId=…`` to pin the version of one object.
+
+Refuses what looks like credentials.
+"""
+
+from __future__ import annotations
+
+from streamer.core.errors import UsageError
+from streamer.core.secrets.redact import redact
+
+__all__ = ["parse_url"]
+
+
+def parse_url(uri: str) -> tuple[str, str, str]:
+    """Split a URL into its scheme, ``bucket/key`` without slashes at the end, and the version or an empty text.
+
+    Raises:
+        UsageError: the URL names no bucket, or holds credentials.
+
+    Example:
+        >>> parse_url("s3://acme%3Amodels/llama#2/?versionId=7")
+        ('s3', 'acme:models/llama#2', '7')
+    """
+    scheme, _, rest = uri.partition("://")
+    path, _, version = rest.partition("?versionId=")
+    root = _with_tenant(path.rstrip("/"))
+    _check_bucket(root, uri)
+    return scheme, root, version
+
+
+def _with_tenant(path: str) -> str:
+    """Decode the colon of a bucket that was quoted, as no bucket has a per cent sign in its name.
+
+    Example:
+        >>> _with_tenant("acme%3Amodels/100%3A1"), _with_tenant("models/a%3Ab")
+        ('acme:models/100%3A1', 'models/a%3Ab')
+    """
+    bucket, slash, key = path.partition("/")
+    return bucket.replace("%3A", ":").replace("%3a", ":") + slash + key
+
+
+def _check_bucket(root: str, uri: str) -> None:
+    """Refuse names that botocore would refuse later with a message that repeats them, and so a password in them.
+
+    A secret key may hold a slash: a colon in what looks like the bucket and an ``@`` behind it are credentials.
+    """
+    bucket, _, key = root.partition("/")
+    if not bucket:
+        raise UsageError("The URL names no bucket", uri=redact(uri), hint="Expected s3://bucket/key")
+    if "@" in bucket or (":" in bucket and "@" in key):
+        raise UsageError(
+            "An S3 URL holds no credentials",
+            uri=redact(uri),
+            hint="Give storage_options={'key': …, 'secret': …}, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
