@@ -69,7 +69,7 @@ def open_store(
     Raises:
         UnknownSchemeError: no backend and no fsspec file system serves this scheme.
         PluginError: the backend of this scheme is broken, or two distributions claim it.
-        OptionError: `fs` and `storage_options` exclude each other.
+        OptionError: `fs` and `storage_options` exclude each other, or `uri` is of another scheme than `fs`.
         StreamerError: the backend refuses the URL or its options.
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
@@ -215,9 +215,11 @@ def _open_instance(fs: AbstractFileSystem, path: str, candidates: Iterable[Entry
     """Read natively where a built-in backend would make an equal file system from its options."""
     from fsspec import AbstractFileSystem, get_filesystem_class  # noqa: PLC0415 (takes 0.1 s)
 
-    from streamer.backends.fsspec.store import FsspecStore  # noqa: PLC0415 (imports fsspec)
+    from streamer.backends.fsspec.schemes import check_scheme  # noqa: PLC0415 (imports fsspec)
+    from streamer.backends.fsspec.store import FsspecStore  # noqa: PLC0415 (as well)
 
     refuse_accidental("fsspec.specs", "fsspec")
+    check_scheme(fs, path, BUILTIN_SCHEMES)
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     has_urls = scheme == AbstractFileSystem.protocol  # as of HTTP in older fsspec, whose paths are URLs
     scheme = scheme_of(path) if has_urls else scheme

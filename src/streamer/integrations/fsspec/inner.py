@@ -11,9 +11,11 @@ import fsspec
 from fsspec import AbstractFileSystem
 
 from streamer._locate import opened_store
+from streamer.backends.extras import BUILTIN_SCHEMES
 from streamer.backends.fsspec.caches import with_whole_records
 from streamer.backends.fsspec.chains import with_guarded_links
 from streamer.backends.fsspec.errors import raise_storage_error
+from streamer.backends.fsspec.schemes import check_scheme
 from streamer.core.checkpoint.shards import source_object
 from streamer.core.errors import OptionError, StreamerError
 from streamer.core.options.settings import Settings
@@ -89,8 +91,11 @@ class Inner:
         """Ask the file system within a block: its exceptions become errors of this package, without secrets.
 
         Raises:
+            OptionError: the path is a URL of another storage than the caller's file system.
             StorageError: and its kinds.
         """
+        if self._callers is not None:
+            check_scheme(self._callers, path, BUILTIN_SCHEMES)
         uri = hidden_uri(str(self.fs.unstrip_protocol(path)))
         options = self._options if self._callers is None else hidden(self._callers.storage_options)
         with SecretTexts(uri, options).kept_out():
