@@ -251,6 +251,18 @@ def test_the_private_folder_goes_with_the_model(folder, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture
+def _unpatched(monkeypatch):
+    """Give back afterwards what transformers leaves empty, for all later models, if two of its own loads overlap."""
+    for name in ("init_weights", "tie_weights"):
+        monkeypatch.setattr(transformers.PreTrainedModel, name, getattr(transformers.PreTrainedModel, name))
+    for name, function in vars(torch.nn.init).items():
+        if callable(function):
+            monkeypatch.setattr(torch.nn.init, name, function)
+    monkeypatch.setattr(torch, "linspace", torch.linspace)
+
+
+@pytest.mark.usefixtures("_unpatched")
 def test_other_threads_load_from_disks_meanwhile(url, folder, s3_server):
     found = {}
 
