@@ -47,6 +47,8 @@ def is_path_object(uri: Any) -> bool:
 
 def text_of(uri: Any) -> Any:
     """Return the URL of a path object, the text of any other path, and anything else as it is."""
+    if isinstance(uri, str):
+        return uri
     if _has_options(uri):
         return str(uri.path if uri.protocol in _LOCAL else uri)
     if is_path_object(uri):

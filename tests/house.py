@@ -37,6 +37,7 @@ PYTHON_ROOMS = [
     "backends.client",
     "backends",
     "backends.private_names",
+    "core.request",
     "core.checkpoint",
     "core.engine",
     "core.tensors",

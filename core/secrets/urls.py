@@ -87,7 +87,7 @@ def hidden_uri(uri: Any) -> Any:
         return uri
     text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(text, str):
-        return uri if isinstance(uri, os.PathLike) else WrongType(uri)
+        return uri if isinstance(uri, (os.PathLike, WrongType)) else WrongType(uri)
     if isinstance(text, SecretText):
         return text
     shown = "…" if is_mangled(text) else redact(text)

@@ -1,27 +1,42 @@
-"""The keyword arguments of the public functions but for ``framework=``, for type checkers: it decides what is returned.
+"""How public functions take their keyword arguments, which are the fields of a `Request`: by ``**how``.
 
-Their meaning is written at `streamer.load`.
+`LoadArguments` is for type checkers, `takes_request` for ``help``. The meaning of each is written at `streamer.load`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from streamer.core.request.request import Request
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uris
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    from streamer._locate import StorageOptions
-    from streamer._progress import ProgressOption
     from streamer._stream import Order
     from streamer.core.checkpoint.selection import NamesOption
     from streamer.core.checkpoint.strategies import VerifyOption
     from streamer.core.options.options import Options
+    from streamer.core.request.argument_types import ProgressOption, StorageOptions
 
-__all__ = ["LoadArguments", "StreamArguments"]
+__all__ = [
+    "LoadArguments",
+    "RequestArguments",
+    "StreamArguments",
+    "hidden_arguments",
+    "request_of",
+    "takes_request",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class LoadArguments(TypedDict, total=False):
-    """Of `streamer.load` and `streamer.open`."""
+    """Of `streamer.load` and `streamer.open`, but for ``framework=``: it decides what is returned."""
 
     device: Any
     names: NamesOption
@@ -34,6 +49,58 @@ class LoadArguments(TypedDict, total=False):
 
 
 class StreamArguments(LoadArguments, total=False):
-    """Of `streamer.stream`."""
+    """Of `streamer.stream`, but for ``framework=``."""
 
     order: Order
+
+
+class RequestArguments(LoadArguments, total=False):
+    """All fields of a `Request` but for ``uri``."""
+
+    framework: str
+
+
+def takes_request(**defaults: Any) -> Callable[[Function], Function]:
+    """Write the fields of a `Request` into the signature of a function, in place of its ``**how``.
+
+    Args:
+        defaults: The defaults that differ from those of `Request`.
+    """
+
+    def signed(function: Function) -> Function:
+        own = [*inspect.signature(function).parameters.values()][:-1]
+        names = {each.name for each in own}
+        of_request = [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(each.name, each.default),
+                annotation=each.type,
+            )
+            for each in fields(Request)
+            if each.name not in names and each.default is not MISSING
+        ]
+        vars(function)["__signature__"] = inspect.signature(function).replace(parameters=[*own, *of_request])
+        return function
+
+    return signed
+
+
+def hidden_arguments(uri: Any, how: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Wrap what may hold a secret, before anything is raised: a traceback shows the arguments of each function."""
+    return hidden_uris(uri), {**how, "storage_options": hidden(how.get("storage_options"))}
+
+
+def request_of(function: Callable[..., Any], uri: Any, how: Mapping[str, Any]) -> Request:
+    """Make and check the request of a function that `takes_request`, from its hidden arguments.
+
+    Raises:
+        TypeError: there is no argument of this name.
+        UsageError: as `Request`.
+    """
+    parameters = inspect.signature(function).parameters
+    for name in how:
+        if name not in parameters:
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+    own = {each.name: parameters[each.name].default for each in fields(Request) if each.name in parameters}
+    return Request(**{**own, **how, "uri": uri})

@@ -16,14 +16,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._load import collected, whole_read
-from streamer._locate import UriOption
-from streamer._stream import Stream, stream
+from streamer._stream import Order, Stream, begun
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.errors import UsageError
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uris
+from streamer.core.request.argument_types import UriOption
 from streamer.core.tensors.tensor_types import TensorT
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self, Unpack
 
-    from streamer._arguments import LoadArguments, StreamArguments
+    from streamer._arguments import LoadArguments, RequestArguments, StreamArguments
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
 __all__ = ["AsyncStream", "aload", "astream"]
@@ -120,15 +119,17 @@ def astream(
 def astream(uri: UriOption, *, framework: NumpyName, **how: Unpack[StreamArguments]) -> AsyncStream[NDArray[Any]]: ...
 @overload
 def astream(uri: UriOption, *, framework: str, **how: Unpack[StreamArguments]) -> AsyncStream[Any]: ...
-def astream(uri: UriOption, **how: Any) -> AsyncStream[Any]:
+@takes_request()
+def astream(uri: UriOption, *, order: Order = "completion", **how: Unpack[RequestArguments]) -> AsyncStream[Any]:
     """Stream the tensors of a checkpoint, as `streamer.stream` does, without blocking the event loop.
 
     If the task is cancelled, the stream ends within a second. During the search for the checkpoint, the request in
     progress ends in the background, with its own time-out.
 
     Args:
-        uri: As for `streamer.load`.
-        how: The arguments of `streamer.stream`. A progress callable runs in another thread.
+        uri: As for `streamer.stream`, like the keyword arguments that are not described here.
+        order: As for `streamer.stream`.
+        progress: A callable runs in another thread.
 
     Raises:
         StreamerError: as for `streamer.stream`, from the loop.
@@ -138,8 +139,8 @@ def astream(uri: UriOption, **how: Any) -> AsyncStream[Any]:
         ...     async for name, tensor in tensors:
         ...         await consume(name, tensor)
     """
-    uri, how = hidden_uris(uri), _with_hidden_options(how)
-    return AsyncStream(partial(stream, uri, **how))
+    uri, how = hidden_arguments(uri, how)
+    return AsyncStream(lambda: begun(request_of(astream, uri, how), order))
 
 
 @overload
@@ -150,14 +151,15 @@ async def aload(
 async def aload(uri: UriOption, *, framework: NumpyName, **how: Unpack[LoadArguments]) -> dict[str, NDArray[Any]]: ...
 @overload
 async def aload(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments]) -> dict[str, Any]: ...
-async def aload(uri: UriOption, **how: Any) -> dict[str, Any]:
+@takes_request()
+async def aload(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
     """Load a checkpoint, as `streamer.load` does, without blocking the event loop.
 
     If the task is cancelled, the load ends in the same way as `astream`.
 
     Args:
-        uri: As for `streamer.load`.
-        how: The arguments of `streamer.load`. A progress callable runs in another thread.
+        uri: As for `streamer.load`, like the keyword arguments that are not described here.
+        progress: A callable runs in another thread.
 
     Raises:
         StreamerError: as for `streamer.load`.
@@ -165,17 +167,13 @@ async def aload(uri: UriOption, **how: Any) -> dict[str, Any]:
     Example:
         >>> tensors = await streamer.aload("s3://bucket/model")     # doctest: +SKIP
     """
-    uri, how = hidden_uris(uri), _with_hidden_options(how)
-    tensors = await _in_thread(partial(whole_read, uri, **how), discard=WholeRead.close)
+    uri, how = hidden_arguments(uri, how)
+    tensors = await _in_thread(lambda: whole_read(request_of(aload, uri, how)), discard=WholeRead.close)
     try:
         return await _in_thread(partial(collected, tensors))
     except asyncio.CancelledError:
         await asyncio.shield(asyncio.ensure_future(_in_thread(tensors.close)))
         raise
-
-
-def _with_hidden_options(how: dict[str, Any]) -> dict[str, Any]:
-    return {**how, "storage_options": hidden(how.get("storage_options"))}
 
 
 def _step(tensors: Stream[TensorT]) -> list[tuple[str, TensorT]]:

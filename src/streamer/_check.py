@@ -7,13 +7,14 @@ compared only by a load with ``verify="manifest"``.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamer._locate import StorageOptions
 from streamer._opened_checkpoint import open_checkpoint
 from streamer.core.errors import AccessDeniedError, ObjectNotFoundError
 from streamer.core.quoting import counted, size_text
+from streamer.core.request.argument_types import StorageOptions
+from streamer.core.request.request import Request
 
 __all__ = ["CheckReport", "check"]
 
@@ -66,7 +67,8 @@ def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
         storage_options: As for `streamer.load`.
     """
     began = time.monotonic()
-    checkpoint = open_checkpoint(uri, storage_options, None)
+    request = Request(uri=uri, storage_options=storage_options)
+    checkpoint = open_checkpoint(request)
     entries = [each.entry for each in checkpoint.catalog.tensors.values()]
     return CheckReport(
         checkpoint.label,
@@ -74,16 +76,16 @@ def check(uri: str, *, storage_options: StorageOptions = None) -> CheckReport:
         len(entries),
         sum(each.end - each.begin for each in entries),
         checkpoint.index_path is not None,
-        _manifest(uri, storage_options),
+        _manifest(request),
         tuple(checkpoint.remarks),
         time.monotonic() - began,
     )
 
 
-def _manifest(uri: str, storage_options: StorageOptions) -> str:
+def _manifest(request: Request) -> str:
     """Compare the manifest with the headers, which are right: what is not found now is the manifest."""
     try:
-        open_checkpoint(uri, storage_options, None, verify="manifest")
+        open_checkpoint(replace(request, verify="manifest"))
     except ObjectNotFoundError:
         return "none"
     except AccessDeniedError:

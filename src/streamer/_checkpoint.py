@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
+from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._load import collected
-from streamer._locate import StorageOptions, UriOption
-from streamer._opening import Opening
-from streamer._progress import ProgressOption
+from streamer._opened_checkpoint import framework_for, open_checkpoint
 from streamer._stream import Stream
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
-from streamer.core.checkpoint.selection import NamesOption, checked_names, select, unknown_tensor
-from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.checkpoint.selection import NamesOption, select, unknown_tensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ChangedError, UsageError
 from streamer.core.options.arguments import check_name, check_progress
-from streamer.core.options.options import Options
+from streamer.core.outages.earlier_counters import EarlierCounters
 from streamer.core.quoting import printable, size_text
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uris
+from streamer.core.request.argument_types import ProgressOption, UriOption
+from streamer.core.request.request import Request
 from streamer.core.store.sources import ObjectInfo
 from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.tensor_types import TensorT
 
 if TYPE_CHECKING:
     import torch
-    from fsspec import AbstractFileSystem
     from numpy.typing import NDArray
     from typing_extensions import Self, Unpack
 
-    from streamer._arguments import LoadArguments
+    from streamer._arguments import LoadArguments, RequestArguments
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
 __all__ = ["Checkpoint", "open"]
@@ -52,11 +50,14 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # of itself: a comparison of two mappings would read nothing
 
-    def __init__(self, opening: Opening, listed: Sequence[ObjectInfo] | None = None) -> None:
-        self._opening = opening
-        self._framework = opening.library()
-        self._checkpoint = opening.opened(listed)
-        chosen = select(opening.names, list(self._checkpoint.catalog.tensors), self._checkpoint.label)
+    def __init__(self, request: Request, listed: Sequence[ObjectInfo] | None = None) -> None:
+        self._request = request
+        self._framework = framework_for(request)
+        self._checkpoint = open_checkpoint(request, listed)
+        # Each read has the whole deadline, and a report of its own.
+        self._checkpoint.settings = replace(self._checkpoint.settings, began=None, earlier=EarlierCounters())
+        self._checkpoint.stages = {}
+        chosen = select(request.names, list(self._checkpoint.catalog.tensors), self._checkpoint.label)
         self._shard_tensors = {each.entry.name: each for each in self._checkpoint.catalog.in_file_order(chosen)}
         self._is_closed = False
 
@@ -77,8 +78,8 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
 
         Args:
             name: The name of the tensor.
-            device: As for `streamer.load`; None uses the device given to `streamer.open`.
-            dtype: As for `streamer.load`; None uses the dtype given to `streamer.open`.
+            device: None uses the device given to `streamer.open`.
+            dtype: None uses the dtype given to `streamer.open`.
 
         Raises:
             UnknownTensorError: no tensor has this name.
@@ -92,10 +93,10 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         """Read many tensors in parallel, by default all, and return them in file order.
 
         Args:
-            names: As for `streamer.load`.
-            device: As for `streamer.load`; None uses the device given to `streamer.open`.
-            dtype: As for `streamer.load`; None uses the dtype given to `streamer.open`.
-            progress: As for `streamer.load`; None uses the value given to `streamer.open`.
+            names: As for `streamer.load`, like the others.
+            device: None uses the device given to `streamer.open`.
+            dtype: None uses the dtype given to `streamer.open`.
+            progress: None uses the value given to `streamer.open`.
 
         Raises:
             UnknownTensorError: a name or pattern matches nothing.
@@ -105,7 +106,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         check_progress(progress)
         chosen = select(names, list(self._shard_tensors), self._checkpoint.label)
         wanted = [each for name, each in self._shard_tensors.items() if chosen is None or name in chosen]
-        progress = self._opening.progress if progress is None else progress
+        progress = self._request.progress if progress is None else progress
         return collected(WholeRead(self._checkpoint, wanted, self._library(device, dtype), progress=progress))
 
     def get_slice(self, name: str, *, device: Any = None, dtype: Any = None) -> TensorSlice[TensorT]:
@@ -113,8 +114,8 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
 
         Args:
             name: The name of the tensor.
-            device: As for `streamer.load`; None uses the device given to `streamer.open`.
-            dtype: As for `streamer.load`; None uses the dtype given to `streamer.open`.
+            device: None uses the device given to `streamer.open`.
+            dtype: None uses the dtype given to `streamer.open`.
 
         Raises:
             UnknownTensorError: no tensor has this name.
@@ -166,8 +167,8 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         return f"<{type(self).__name__} {printable(self._checkpoint.label)}: {what}{state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._opening.check_pickled()
-        return _reopened, (type(self), self._opening, self._versions(), self._is_closed)
+        self._request.check_pickled()
+        return _reopened, (type(self), self._request, self._versions(), self._is_closed)
 
     def __enter__(self) -> Self:
         return self
@@ -176,7 +177,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         self.close()
 
     def _library(self, device: Any, dtype: Any) -> Framework:
-        return self._framework if device is None and dtype is None else self._opening.library(device, dtype)
+        return self._framework if device is None and dtype is None else framework_for(self._request, device, dtype)
 
     def _read(self, wanted: ShardTensor, library: Framework) -> Any:
         kept = KeptMemory([wanted], library, None)
@@ -202,11 +203,11 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
 
 
 def _reopened(
-    kind: type[Checkpoint[Any]], opening: Opening, versions: list[tuple[str, int | None, str | None]], is_closed: bool
+    kind: type[Checkpoint[Any]], request: Request, versions: list[tuple[str, int | None, str | None]], is_closed: bool
 ) -> Checkpoint[Any]:
     """Open a pickled checkpoint again, in a process of its own."""
     checkpoint = kind.__new__(kind)
-    Checkpoint.__init__(checkpoint, opening)
+    Checkpoint.__init__(checkpoint, request)
     if checkpoint._versions() != versions:
         raise ChangedError(
             "the checkpoint is not the one that was pickled: its files were replaced",
@@ -223,33 +224,16 @@ def open(uri: UriOption, *, framework: TorchName = ..., **how: Unpack[LoadArgume
 def open(uri: UriOption, *, framework: NumpyName, **how: Unpack[LoadArguments]) -> Checkpoint[NDArray[Any]]: ...
 @overload
 def open(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments]) -> Checkpoint[Any]: ...
-def open(
-    uri: UriOption,
-    *,
-    device: Any = "cpu",
-    names: NamesOption = None,
-    framework: str = "pt",
-    storage_options: StorageOptions = None,
-    fs: AbstractFileSystem | None = None,
-    options: Options | None = None,
-    progress: ProgressOption = None,
-    dtype: Any = None,
-    verify: VerifyOption = None,
-) -> Checkpoint[Any]:
+@takes_request()
+def open(uri: UriOption, **how: Unpack[RequestArguments]) -> Checkpoint[Any]:
     """Open a checkpoint for random access: its headers are read now, its tensors on demand.
 
     Args:
-        uri: As for `streamer.load`.
-        device: As for `streamer.load`.
-        names: As for `streamer.load`; the returned object contains only these tensors.
-        framework: ``"pt"``, ``"np"`` or ``"jax"``.
-        storage_options: As for `streamer.load`.
-        fs: As for `streamer.load`.
-        options: How to read; see `streamer.Options`.
-        progress: As for `streamer.load`; the default for calls of `Checkpoint.get_tensors`.
-        dtype: As for `streamer.load`.
-        verify: As for `streamer.load`, for each read. Rows of a tensor have no digest. With ``"auto"``, an object that
-            is read in several calls is not compared, except for responses with their own checksum.
+        uri: As for `streamer.load`, like the keyword arguments that are not described here.
+        names: The returned object contains only these tensors.
+        progress: The default for calls of `Checkpoint.get_tensors`.
+        verify: For each read. Rows of a tensor have no digest. With ``"auto"``, an object that is read in several calls
+            is not compared, except for responses with their own checksum.
 
     Raises:
         StreamerError: as for `streamer.load`.
@@ -258,19 +242,5 @@ def open(
         >>> with streamer.open("s3://bucket/model") as checkpoint:           # doctest: +SKIP
         ...     rows = checkpoint.get_slice("lm_head.weight")[:128]
     """
-    uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    names = checked_names(names)
-    check_progress(progress)
-    opening = Opening(
-        uri=uri,
-        device=device,
-        names=names,
-        framework=framework,
-        storage_options=storage_options,
-        fs=fs,
-        options=options,
-        progress=progress,
-        dtype=dtype,
-        verify=verify,
-    )
-    return Checkpoint(opening)
+    uri, how = hidden_arguments(uri, how)
+    return Checkpoint(request_of(open, uri, how))

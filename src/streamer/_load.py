@@ -6,26 +6,22 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
-from streamer._locate import StorageOptions, UriOption, folders_of
-from streamer._opened_checkpoint import open_checkpoint, wanted_tensors
-from streamer._progress import ProgressOption
+from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._opened_checkpoint import framework_for, open_checkpoint, wanted_tensors
 from streamer._whole_read import WholeRead
-from streamer.core.checkpoint.selection import NamesOption, checked_names
-from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.collector import collector_spared
-from streamer.core.options.arguments import check_progress
 from streamer.core.options.options import Options
+from streamer.core.request.argument_types import UriOption
+from streamer.core.request.request import Request
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
-from streamer.core.tensors.frameworks import framework_of
 
 if TYPE_CHECKING:
     import torch
-    from fsspec import AbstractFileSystem
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from streamer._arguments import LoadArguments
+    from streamer._arguments import LoadArguments, RequestArguments
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
 __all__ = ["collected", "load", "load_file", "whole_read"]
@@ -37,19 +33,8 @@ def load(uri: UriOption, *, framework: TorchName = ..., **how: Unpack[LoadArgume
 def load(uri: UriOption, *, framework: NumpyName, **how: Unpack[LoadArguments]) -> dict[str, NDArray[Any]]: ...
 @overload
 def load(uri: UriOption, *, framework: str, **how: Unpack[LoadArguments]) -> dict[str, Any]: ...
-def load(
-    uri: UriOption,
-    *,
-    device: Any = "cpu",
-    names: NamesOption = None,
-    framework: str = "pt",
-    storage_options: StorageOptions = None,
-    fs: AbstractFileSystem | None = None,
-    options: Options | None = None,
-    progress: ProgressOption = None,
-    dtype: Any = None,
-    verify: VerifyOption = None,
-) -> dict[str, Any]:
+@takes_request()
+def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
     """Load a safetensors checkpoint.
 
     Args:
@@ -90,42 +75,15 @@ def load(
     Example:
         >>> tensors = streamer.load("s3://bucket/model", names="model.layers.0.*")     # doctest: +SKIP
     """
-    uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    return collected(
-        whole_read(
-            uri,
-            device=device,
-            names=names,
-            framework=framework,
-            storage_options=storage_options,
-            fs=fs,
-            options=options,
-            progress=progress,
-            dtype=dtype,
-            verify=verify,
-        )
-    )
+    uri, how = hidden_arguments(uri, how)
+    return collected(whole_read(request_of(load, uri, how)))
 
 
-def whole_read(
-    uri: UriOption,
-    *,
-    device: Any = "cpu",
-    names: NamesOption = None,
-    framework: str = "pt",
-    storage_options: StorageOptions = None,
-    fs: AbstractFileSystem | None = None,
-    options: Options | None = None,
-    progress: ProgressOption = None,
-    dtype: Any = None,
-    verify: VerifyOption = None,
-) -> WholeRead:
-    """Begin a load; arguments and errors are those of `load`."""
-    names = checked_names(names)
-    check_progress(progress)
-    library = framework_of(framework, device, dtype, folders_of(uri))
-    checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
-    return WholeRead(checkpoint, wanted_tensors(checkpoint, names), library, progress=progress)
+def whole_read(request: Request) -> WholeRead:
+    """Begin a load; raises as `load` does."""
+    library = framework_for(request)
+    checkpoint = open_checkpoint(request)
+    return WholeRead(checkpoint, wanted_tensors(checkpoint, request.names), library, progress=request.progress)
 
 
 def collected(read: WholeRead) -> dict[str, Any]:

@@ -8,26 +8,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamer._locate import StorageOptions, UriOption, folders_of
-from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint, wanted_tensors
-from streamer._progress import ProgressOption
+from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._opened_checkpoint import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.paired_names import pair_names
 from streamer.core.checkpoint.renaming import RenameOption, Renaming
 from streamer.core.checkpoint.report import LoadReport
-from streamer.core.checkpoint.selection import NamesOption, checked_names
-from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.targets import Targets, match_targets
 from streamer.core.collector import collector_spared
 from streamer.core.errors import TargetError, UsageError
-from streamer.core.options.arguments import check_progress, check_switch
-from streamer.core.options.options import Options
+from streamer.core.options.arguments import check_switch
 from streamer.core.quoting import printable
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uris
+from streamer.core.request.argument_types import UriOption
+from streamer.core.request.request import Request
 from streamer.core.tensors.captures import outside_captures
-from streamer.core.tensors.frameworks import AUTO, DtypesByName, Framework, framework_of
+from streamer.core.tensors.frameworks import AUTO, DtypesByName, Framework
 from streamer.core.tensors.inference_mode import normal_tensors
 from streamer.core.tensors.load_hooks import run_post_hooks, skipped_code
 from streamer.core.tensors.meta_module import MetaModule
@@ -37,7 +33,9 @@ from streamer.core.tensors.sharded_tensors import device_type_of, is_sharded
 from streamer.core.tensors.version_counters import count_changes
 
 if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
+    from typing_extensions import Unpack
+
+    from streamer._arguments import RequestArguments
 
 __all__ = ["load_into"]
 
@@ -46,22 +44,15 @@ TARGET = "target"  # of ``dtype=``
 _log = logging.getLogger("streamer")
 
 
+@takes_request(device=None)
 def load_into(
     uri: UriOption,
     target: Any,
     *,
     strict: bool = True,
-    device: Any = None,
-    names: NamesOption = None,
     prefix: str | None = None,
     rename: RenameOption = None,
-    framework: str = "pt",
-    storage_options: StorageOptions = None,
-    fs: AbstractFileSystem | None = None,
-    options: Options | None = None,
-    progress: ProgressOption = None,
-    dtype: Any = None,
-    verify: VerifyOption = None,
+    **how: Unpack[RequestArguments],
 ) -> LoadReport:
     """Load a checkpoint into existing tensors, in place if they are contiguous, on the CPU or a CUDA device.
 
@@ -70,28 +61,23 @@ def load_into(
     the targets.
 
     Args:
-        uri: As for `load`.
+        uri: As for `load`, like the keyword arguments that are not described here.
         target: An ``nn.Module`` (parameters and buffers) or a mapping of name to tensor or array; each stays on its
             device. Loaded tensors replace parameters and buffers of a module on the meta device. For a DTensor (FSDP2,
             tensor parallelism), each process reads and fills the part that it holds.
         strict: Require a target for every chosen tensor of the checkpoint, and a tensor for every target; for tied
             targets, one tensor is enough. False fills the matching targets; the report lists the other names.
-        device: The device of tensors that replace those on the meta device, as for `load`; None is ``"cpu"``.
-        names: As for `load`; the names are those in the checkpoint.
         prefix: A prefix that the names have only in the checkpoint: with ``"model."``, ``model.norm.weight`` fills the
             target's ``norm.weight``. Names without the prefix are left out.
         rename: A mapping of names of tensors or modules in the checkpoint, without the prefix, to names in the target
             (``{"layers": "blocks"}``; ``{"": "module"}`` puts a module before all others), or a function that returns
             the target's name. None instead of a name leaves the tensor out.
+        device: The device of tensors that replace those on the meta device; None is ``"cpu"``.
+        names: The names are those in the checkpoint.
         framework: ``"pt"`` or ``"np"``, the library of the targets.
-        storage_options: As for `load`.
-        fs: As for `load`.
-        options: As for `load`.
-        progress: As for `load`.
-        dtype: As for `load`; a target must have the dtype of its tensor after the cast. ``"target"`` casts each tensor
-            to the dtype of its target, for the same dtypes. ``"auto"`` gives parameters and buffers on the meta device
-            the dtypes of the checkpoint, for the same dtypes.
-        verify: As for `load`.
+        dtype: A target must have the dtype of its tensor after the cast. ``"target"`` casts each tensor to the dtype of
+            its target, for the same dtypes. ``"auto"`` gives parameters and buffers on the meta device the dtypes of
+            the checkpoint, for the same dtypes.
 
     Returns:
         The report. Its remarks name targets that stay on the meta device because the checkpoint lacks them, which are
@@ -110,25 +96,23 @@ def load_into(
         ...     model = Model()
         >>> streamer.load_into("s3://bucket/model", model, device="cuda:0")     # doctest: +SKIP
     """
-    uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    names, renaming, own = checked_names(names), Renaming(prefix, rename), tensors_of(target)
-    check_progress(progress)
+    uri, how = hidden_arguments(uri, how)
+    request = request_of(load_into, uri, how)
+    renaming, own = Renaming(prefix, rename), tensors_of(target)
     check_switch("strict", strict)
     meta = MetaModule(target)
-    fresh = _replaceable(meta, own, device)
-    library = _library(framework, device, dtype, uri)
-    checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
-    wanted = wanted_tensors(checkpoint, names)
+    fresh = _replaceable(meta, own, request.device)
+    library = _library(request, request.device)
+    checkpoint = open_checkpoint(request)
+    wanted = wanted_tensors(checkpoint, request.names)
     chosen = [each.entry.name for each in wanted]
     pairs = pair_names(chosen, list(checkpoint.catalog.tensors), own, renaming, strict=strict)
     tensors = {stored: own[name] for stored, name in pairs.targets.items()}
     new = {stored: fresh[name] for stored, name in pairs.targets.items() if name in fresh}
-    if _is_by_name(device, dtype, new):
-        places = _devices(device, pairs.targets, new)
-        library = _library(framework, places, dtype, uri, {stored: each.dtype for stored, each in tensors.items()})
-    loaded, report = _read(
-        checkpoint, wanted, library, tensors, new, takes_stored_dtypes=_is(dtype, AUTO), progress=progress
-    )
+    if _is_by_name(request, new):
+        places = _devices(request.device, pairs.targets, new)
+        library = _library(request, places, {stored: each.dtype for stored, each in tensors.items()})
+    loaded, report = _read(checkpoint, wanted, library, tensors, new, request=request)
     meta.assign({pairs.targets[stored]: tensor for stored, tensor in loaded.items()})
     run_post_hooks(target, pairs.missing, [str(renaming.name_of(name)) for name in pairs.unexpected])
     remarks = (*report.remarks, *_warned(meta.remarks(), report.uri), *skipped_code(target))
@@ -150,23 +134,21 @@ def _replaceable(meta: MetaModule, own: Mapping[str, Any], device: Any) -> dict[
     return fresh
 
 
-def _library(
-    framework: str, device: Any, dtype: Any, uri: UriOption, dtypes: Mapping[str, Any] | None = None
-) -> Framework:
+def _library(request: Request, device: Any, dtypes: Mapping[str, Any] | None = None) -> Framework:
     """Give the targets' library; the dtypes, by the names in the checkpoint, are for ``dtype="target"``."""
-    cast_to = DtypesByName(dtypes or {}) if _is(dtype, TARGET) else dtype
-    place = "cpu" if device is None else device
-    return framework_of(framework, place, cast_to, folders_of(uri), fills_targets=True)
+    cast_to = DtypesByName(dtypes or {}) if _is(request.dtype, TARGET) else None
+    return framework_for(request, "cpu" if device is None else device, cast_to, fills_targets=True)
 
 
 def _is(dtype: Any, word: str) -> bool:
     return isinstance(dtype, str) and dtype == word
 
 
-def _is_by_name(device: Any, dtype: Any, new: Mapping[str, Any]) -> bool:
+def _is_by_name(request: Request, new: Mapping[str, Any]) -> bool:
     """Whether dtypes or devices differ by tensor, so that they are known only after the names are paired."""
+    device = request.device
     is_placed = isinstance(device, Mapping) or (device is None and any(map(is_sharded, new.values())))
-    return _is(dtype, TARGET) or (bool(new) and is_placed)
+    return _is(request.dtype, TARGET) or (bool(new) and is_placed)
 
 
 def _devices(device: Any, targets: Mapping[str, str], new: Mapping[str, Any]) -> Any:
@@ -191,14 +173,17 @@ def _read(
     tensors: Mapping[str, Any],
     new: Mapping[str, Any],
     *,
-    takes_stored_dtypes: bool,
-    progress: ProgressOption,
+    request: Request,
 ) -> tuple[dict[str, Any], LoadReport]:
     """Read into tensors, by their names in the checkpoint; return those that replace the new ones."""
     reading = [each for each in wanted if each.entry.name in tensors]
+    takes_stored_dtypes = _is(request.dtype, AUTO)
     reading, targets = match_targets(reading, tensors, library, fresh=new, takes_stored_dtypes=takes_stored_dtypes)
     try:
-        with collector_spared(), WholeRead(checkpoint, reading, library, targets=targets, progress=progress) as read:
+        with (
+            collector_spared(),
+            WholeRead(checkpoint, reading, library, targets=targets, progress=request.progress) as read,
+        ):
             loaded = _fill(read, targets)
         targets.states.check_unchanged()
         _check_ties(loaded, targets)

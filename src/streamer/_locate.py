@@ -1,10 +1,9 @@
-"""Locates the shards of the user's URI: a file, folder, index or glob, or a list of these."""
+"""Locates the shards of a request's URI: a file, folder, index or glob, or a list of these."""
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
@@ -17,47 +16,35 @@ from streamer.core.checkpoint.joining import joined
 from streamer.core.checkpoint.shards import Shards, shards_in
 from streamer.core.checkpoint.strategies import Strategy, Unverified
 from streamer.core.errors import OptionError, StreamerError
-from streamer.core.options.arguments import check_uris
 from streamer.core.options.settings import Settings
 from streamer.core.outages.patience import Patience
-from streamer.core.path_objects import PathObject, is_path_object, text_of
+from streamer.core.request.argument_types import StorageOptions
+from streamer.core.request.request import Request
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
-from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.plugins.registry import enabled, folder_of, refuse_accidental_file_systems, scheme_of
+from streamer.plugins.registry import enabled, refuse_accidental_file_systems, scheme_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["StorageOptions", "UriOption", "close_store", "folders_of", "locate", "opened_store"]
+__all__ = ["close_store", "locate", "opened_store"]
 
 _log = logging.getLogger("streamer")
 
 _Wanted: TypeAlias = "tuple[str, Mapping[str, Any] | None]"
-OneUri: TypeAlias = "str | os.PathLike[str] | PathObject"
-UriOption: TypeAlias = "OneUri | Iterable[OneUri]"
-StorageOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
 
 
 def locate(
-    uri: UriOption,
-    storage_options: StorageOptions,
-    settings: Settings,
-    fs: AbstractFileSystem | None,
-    strategy: Strategy,
-    *,
-    listed: Sequence[ObjectInfo] | None = None,
+    request: Request, settings: Settings, strategy: Strategy, listed: Sequence[ObjectInfo] | None = None
 ) -> Shards:
     """Find the shards, and their expected digests where they are verified; waits for a server that is away.
 
     Args:
-        uri: As for `streamer.load`, as the others.
-        storage_options: One, or one for each URI.
+        request: Names the URIs.
         settings: How to read.
-        fs: To read from, or None.
         strategy: How the bytes are verified.
         listed: As for `shards_in`, of one URI.
 
@@ -70,10 +57,10 @@ def locate(
         TransferTimeoutError: the load's own deadline is over.
         StorageError: and its kinds, from the storage.
     """
-    uris = _as_list(uri)
-    options = _options_by_uri(storage_options, uris)
+    uris = request.uris
+    options = _options_by_uri(request.storage_options, uris)
     refuse_accidental_file_systems(uris)
-    lookup = _Lookup(settings, fs, strategy, enabled(uris=uris), Patience(settings.block_deadline_s), listed)
+    lookup = _Lookup(settings, request.fs, strategy, enabled(uris=uris), Patience(settings.block_deadline_s), listed)
     return joined(lookup.find_all(list(zip(uris, options, strict=True))))
 
 
@@ -186,28 +173,12 @@ def opened_store(
         patience.end()
 
 
-def folders_of(uri: UriOption) -> Iterator[str]:
-    """Give the folders of checkpoints on a disk, and the working directory for any other; looked up when asked for.
-
-    Raises:
-        UsageError: as `check_uris`.
-    """
-    check_uris(uri)
-    yield from map(folder_of, _as_list(uri))
-
-
 def close_store(store: Store) -> None:
     """Close a store that is needed no more: a plug-in's that cannot be closed is a line in the log, and no error."""
     try:
         store.close()
     except StreamerError as error:
         _log.warning("a store could not be closed: %s", error)
-
-
-def _as_list(uri: UriOption) -> list[str]:
-    is_one = isinstance(uri, (str, os.PathLike)) or is_path_object(uri)
-    uris: list[Any] = [uri] if is_one else list(uri)  # type: ignore[arg-type]  # it has been checked
-    return [hidden_uri(text_of(each)) for each in uris]
 
 
 def _options_by_uri(storage_options: StorageOptions, uris: Sequence[str]) -> list[Mapping[str, Any] | None]:

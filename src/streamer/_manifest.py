@@ -14,24 +14,18 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamer import _native, plugins
-from streamer._locate import StorageOptions, close_store
+from streamer._locate import close_store
 from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
-from streamer._progress import Progress, ProgressOption
+from streamer._progress import Progress
 from streamer.core.checkpoint.manifest_lookup import manifest_paths, name_in_manifest
 from streamer.core.engine.plan import Item, plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import UsageError
 from streamer.core.format.manifest import ALGORITHM, Manifest, ShardManifest, TensorDigest, render_manifest
-from streamer.core.options.arguments import (
-    check_file_system,
-    check_options,
-    check_progress,
-    check_storage_options,
-    check_uri,
-)
 from streamer.core.options.options import Options
-from streamer.core.path_objects import placed
 from streamer.core.quoting import quoted
+from streamer.core.request.argument_types import ProgressOption, StorageOptions
+from streamer.core.request.request import Request
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
@@ -103,21 +97,20 @@ def write_manifest(
     uri, storage_options = hidden_uris(uri), hidden(storage_options)
     if isinstance(uri, list):  # of any iterable
         raise UsageError("a manifest is of one checkpoint: one file, folder or index", hint="Call it once for each")
-    check_options(options, Options)
-    check_progress(progress)
-    uri, storage_options, fs = _checked_place(uri, storage_options, fs)
-    own_options = storage_options if storage_options is None or isinstance(storage_options, Mapping) else None
-    secrets = SecretTexts(os.fspath(uri), getattr(fs, "storage_options", own_options))
+    request = Request(uri=uri, storage_options=storage_options, fs=fs, options=options, progress=progress, verify="off")
+    (uri,) = request.uris
+    own_options = request.storage_options if isinstance(request.storage_options, Mapping) else None
+    secrets = SecretTexts(uri, getattr(request.fs, "storage_options", own_options))
     with secrets.kept_out(), ExitStack() as stack:
-        store = plugins.open_store(os.fspath(uri), own_options, fs=fs)
+        store = plugins.open_store(uri, own_options, fs=request.fs)
         stack.callback(close_store, store)
-        writable = _writable(store, os.fspath(uri))
-        checkpoint = open_checkpoint(uri, storage_options, options, fs, "off")
+        writable = _writable(store, uri)
+        checkpoint = open_checkpoint(request)
         if checkpoint.kind == "glob":
             raise UsageError("a manifest is of a whole checkpoint, not of a glob", uri=checkpoint.label)
         path = manifest_paths(checkpoint.infos, checkpoint.index_path)[0]
         _check_names([name_in_manifest(info.path, path) for info in checkpoint.infos], checkpoint.label)
-        manifest, read_bytes = _digested(checkpoint, path, progress)
+        manifest, read_bytes = _digested(checkpoint, path, request.progress)
         writable.write(path, render_manifest(manifest))
         written = store.info(path)
     tensors = sum(len(shard.tensors) for shard in manifest.shards.values())
@@ -130,14 +123,6 @@ def _writable(store: Store, uri: str) -> WritableStore:
         return store
     hint = "Write the manifest of a copy on a disk, and upload it beside the shards"
     raise UsageError("this storage cannot be written", uri=redact(uri), hint=hint)
-
-
-def _checked_place(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
-    check_uri(uri)
-    check_storage_options(storage_options)
-    check_file_system(fs)
-    uri, storage_options, fs = placed(uri, storage_options, fs)
-    return uri, hidden(storage_options), fs
 
 
 def _check_names(names: list[str], uri: str) -> None:

@@ -1,30 +1,26 @@
-"""Opens a checkpoint: from the user's URI to its headers, and to the tensors that are wanted of it."""
+"""Opens a checkpoint: from the request to its headers, and to the tensors that are wanted of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
-from streamer._locate import StorageOptions, UriOption, locate
+from streamer._locate import locate
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
 from streamer.core.checkpoint.selection import NamesOption, select
 from streamer.core.checkpoint.shards import Shards
-from streamer.core.checkpoint.strategies import Strategy, VerifyOption, strategy_of
+from streamer.core.checkpoint.strategies import Strategy, strategy_of
 from streamer.core.checkpoint.verification import Verification
 from streamer.core.collector import collector_spared
-from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uris
-from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings, resolve
-from streamer.core.path_objects import placed
-from streamer.core.secrets.options import hidden
+from streamer.core.request.request import Request
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.tensors.frameworks import Framework, framework_of
+from streamer.plugins.registry import folder_of
 
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
-
-__all__ = ["OpenedCheckpoint", "open_checkpoint", "wanted_tensors"]
+__all__ = ["OpenedCheckpoint", "framework_for", "open_checkpoint", "wanted_tensors"]
 
 
 class OpenedCheckpoint:
@@ -49,39 +45,18 @@ class OpenedCheckpoint:
         return self._strategy.verification(self.catalog, self._expected, wanted)
 
 
-def open_checkpoint(
-    uri: UriOption,
-    storage_options: StorageOptions,
-    options: Options | None,
-    fs: AbstractFileSystem | None = None,
-    verify: VerifyOption = None,
-    *,
-    listed: Sequence[ObjectInfo] | None = None,
-) -> OpenedCheckpoint:
+def open_checkpoint(request: Request, listed: Sequence[ObjectInfo] | None = None) -> OpenedCheckpoint:
     """Locate the shards, with `listed` as for `locate`, and read their headers; raises as `streamer.load` does."""
-    check_uris(uri)
-    check_storage_options(storage_options)
-    uri, storage_options, fs = placed(uri, storage_options, fs)
-    storage_options = hidden(storage_options)
-    check_options(options, Options)
-    check_file_system(fs)
-    settings = resolve(options)
-    strategy = strategy_of(verify)
+    settings, strategy = resolve(request.options), strategy_of(request.verify)
     with collector_spared():
-        return _opened(uri, storage_options, settings, fs, strategy, listed=listed)
+        return _opened(request, settings, strategy, listed)
 
 
 def _opened(
-    uri: UriOption,
-    storage_options: StorageOptions,
-    settings: Settings,
-    fs: AbstractFileSystem | None,
-    strategy: Strategy,
-    *,
-    listed: Sequence[ObjectInfo] | None,
+    request: Request, settings: Settings, strategy: Strategy, listed: Sequence[ObjectInfo] | None
 ) -> OpenedCheckpoint:
     started = time.perf_counter()
-    shards = locate(uri, storage_options, settings, fs, strategy, listed=listed)
+    shards = locate(request, settings, strategy, listed)
     located = time.perf_counter()
     # Only then do requests ask for checksums of their answers, and are as small as these require.
     objects = shards.objects
@@ -91,6 +66,22 @@ def _opened(
     strategy.check_headers(catalog, shards.expected)
     stages = {"locate": located - started, "headers": time.perf_counter() - located}
     return OpenedCheckpoint(shards, catalog, settings, stages, strategy)
+
+
+def framework_for(request: Request, device: Any = None, dtype: Any = None, *, fills_targets: bool = False) -> Framework:
+    """Give the framework of the tensors, on another device or with another dtype unless these are None.
+
+    Raises:
+        OptionError: unknown framework or dtype; and as `framework_of`.
+        UnknownDeviceError: the library does not have the device.
+    """
+    return framework_of(
+        request.framework,
+        request.device if device is None else device,
+        request.dtype if dtype is None else dtype,
+        map(folder_of, request.uris),
+        fills_targets=fills_targets,
+    )
 
 
 def wanted_tensors(checkpoint: OpenedCheckpoint, names: NamesOption) -> list[ShardTensor]:

@@ -13,17 +13,14 @@ import time
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from streamer.core.errors import StreamerError
 from streamer.core.options.switches import is_on
 from streamer.core.quoting import printable, size_text
+from streamer.core.request.argument_types import ProgressOption
 
-__all__ = ["Progress", "ProgressOption"]
-
-# None: a bar on a terminal or in a notebook, else the log; a bool: a bar, or nothing; a callable: called with
-# (bytes done, bytes in all).
-ProgressOption: TypeAlias = bool | Callable[[int, int], None] | None
+__all__ = ["Progress"]
 
 SHOWN_AFTER_S = 0.5  # a load that is over sooner needs no bar
 LOGGED_EVERY_S = 10.0

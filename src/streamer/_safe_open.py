@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamer._checkpoint import Checkpoint
-from streamer._opening import Opening
 from streamer.core.options.options import Options
+from streamer.core.request.request import Request
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uris
 
@@ -44,7 +44,7 @@ class safe_open(Checkpoint[Any]):  # noqa: N801  the name to be migrated from
     ) -> None:
         filename, storage_options = hidden_uris(filename), hidden(storage_options)
         super().__init__(
-            Opening(uri=filename, framework=framework, device=device, storage_options=storage_options, options=options)
+            Request(uri=filename, framework=framework, device=device, storage_options=storage_options, options=options)
         )
 
     def metadata(self) -> dict[str, str] | None:  # type: ignore[override]  # safetensors says None for "none"

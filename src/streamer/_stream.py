@@ -14,38 +14,33 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from streamer import _native
-from streamer._locate import StorageOptions, UriOption, folders_of
-from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint, wanted_tensors
-from streamer._progress import Progress, ProgressOption
+from streamer._arguments import hidden_arguments, request_of, takes_request
+from streamer._opened_checkpoint import OpenedCheckpoint, framework_for, open_checkpoint, wanted_tensors
+from streamer._progress import Progress
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.destinations import Destinations
 from streamer.core.checkpoint.device_path import device_path, gpudirect_remarks
 from streamer.core.checkpoint.report import LoadReport, load_report
-from streamer.core.checkpoint.selection import NamesOption, checked_names
-from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Verification, log_unverified
 from streamer.core.collector import collector_paused
 from streamer.core.engine.plan import plan_reads
 from streamer.core.engine.session import ReadSession
 from streamer.core.errors import EngineError, LoadCancelledError, OptionError, UsageError
-from streamer.core.options.arguments import check_progress
-from streamer.core.options.options import Options
-from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uris
-from streamer.core.tensors.frameworks import Framework, framework_of
+from streamer.core.request.argument_types import ProgressOption, UriOption
+from streamer.core.request.request import Request
+from streamer.core.tensors.frameworks import Framework
 from streamer.core.tensors.tensor_types import TensorT
 
 if TYPE_CHECKING:
     import torch
-    from fsspec import AbstractFileSystem
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from streamer._arguments import StreamArguments
+    from streamer._arguments import RequestArguments, StreamArguments
     from streamer.core.tensors.tensor_types import NumpyName, TorchName
 
-__all__ = ["Stream", "stream"]
+__all__ = ["Stream", "begun", "stream"]
 
 _log = logging.getLogger("streamer")
 
@@ -246,36 +241,16 @@ def stream(uri: UriOption, *, framework: TorchName = ..., **how: Unpack[StreamAr
 def stream(uri: UriOption, *, framework: NumpyName, **how: Unpack[StreamArguments]) -> Stream[NDArray[Any]]: ...
 @overload
 def stream(uri: UriOption, *, framework: str, **how: Unpack[StreamArguments]) -> Stream[Any]: ...
-def stream(
-    uri: UriOption,
-    *,
-    device: Any = "cpu",
-    names: NamesOption = None,
-    framework: str = "pt",
-    storage_options: StorageOptions = None,
-    fs: AbstractFileSystem | None = None,
-    options: Options | None = None,
-    progress: ProgressOption = None,
-    order: Order = "completion",
-    dtype: Any = None,
-    verify: VerifyOption = None,
-) -> Stream[Any]:
+@takes_request()
+def stream(uri: UriOption, *, order: Order = "completion", **how: Unpack[RequestArguments]) -> Stream[Any]:
     """Stream the tensors of a checkpoint as they arrive.
 
     Args:
-        uri: As for `streamer.load`.
-        device: As for `streamer.load`.
-        names: As for `streamer.load`.
-        framework: ``"pt"``, ``"np"`` or ``"jax"``.
-        storage_options: As for `streamer.load`.
-        fs: As for `streamer.load`.
-        options: How to read; see `streamer.Options`.
-        progress: As for `streamer.load`.
+        uri: As for `streamer.load`, like the keyword arguments that are not described here.
         order: ``"completion"`` yields each tensor as soon as it is complete; ``"file"`` yields them in the order of
             their bytes in the shards.
-        dtype: As for `streamer.load`.
-        verify: As for `streamer.load`. With ``"auto"``, an object is compared when its last tensor is yielded, so use
-            the tensors only after the loop has ended.
+        verify: With ``"auto"``, an object is compared when its last tensor is yielded, so use the tensors only after
+            the loop has ended.
 
     Returns:
         A `Stream`. Its ``report`` is complete after the loop; leaving the loop early cancels the rest.
@@ -289,12 +264,16 @@ def stream(
         ...         consume(name, tensor)
         >>> print(tensors.report)                                      # doctest: +SKIP
     """
-    uri, storage_options = hidden_uris(uri), hidden(storage_options)
-    names = checked_names(names)
-    check_progress(progress)
+    uri, how = hidden_arguments(uri, how)
+    return begun(request_of(stream, uri, how), order)
+
+
+def begun(request: Request, order: Order) -> Stream[Any]:
+    """Begin to stream; raises as `stream` does."""
     if order not in ("completion", "file"):
         raise OptionError(f'order is "completion" or "file", not {order!r}')
-    library = framework_of(framework, device, dtype, folders_of(uri))
-    checkpoint = open_checkpoint(uri, storage_options, options, fs, verify)
-    wanted = wanted_tensors(checkpoint, names)
-    return Stream(checkpoint, wanted, library, checkpoint.verification(wanted), order=order, progress=progress)
+    library = framework_for(request)
+    checkpoint = open_checkpoint(request)
+    wanted = wanted_tensors(checkpoint, request.names)
+    verification = checkpoint.verification(wanted)
+    return Stream(checkpoint, wanted, library, verification, order=order, progress=request.progress)

@@ -12,7 +12,6 @@ from typing import Any
 
 from streamer import _native
 from streamer._opened_checkpoint import OpenedCheckpoint
-from streamer._progress import ProgressOption
 from streamer._stream import Stream
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.fitting import KeptMemory
@@ -20,6 +19,7 @@ from streamer.core.checkpoint.report import LoadReport, ObjectCheck, joined_repo
 from streamer.core.checkpoint.targets import Targets
 from streamer.core.checkpoint.verification import Pieces, Verification
 from streamer.core.errors import ChecksumError
+from streamer.core.request.argument_types import ProgressOption
 from streamer.core.tensors.frameworks import Framework
 
 __all__ = ["WholeRead"]

@@ -222,4 +222,4 @@ def test_a_pickle_of_what_was_replaced_is_refused(checkpoint: streamer.Checkpoin
 def test_neither_its_repr_nor_that_of_its_parts_shows_a_secret(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(safetensors.torch.save(TENSORS))
     checkpoint = streamer.open(tmp_path.as_uri(), storage_options={"file": {"auto_mkdir": False}})
-    assert "auto_mkdir" not in repr(checkpoint._opening)
+    assert "auto_mkdir" not in repr(checkpoint._request)

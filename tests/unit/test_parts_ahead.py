@@ -12,6 +12,7 @@ import streamer
 from streamer._opened_checkpoint import open_checkpoint
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.tensor_slice import narrow
+from streamer.core.request.request import Request
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations import read_ahead
 from streamer.integrations.parts_ahead import LEARNED_AFTER, PartsAhead
@@ -33,7 +34,7 @@ def reference():
 @pytest.fixture
 def opened(reference, tmp_path):
     save_file(reference, tmp_path / "model.safetensors")
-    return open_checkpoint(tmp_path, None, streamer.Options())
+    return open_checkpoint(Request(uri=tmp_path, options=streamer.Options()))
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_a_kind_of_which_two_parts_are_taken_is_not_planned(plan, opened, stream
 def test_experts_that_the_first_layer_did_not_take_are_not_read(tmp_path, streams):
     names = [f"layers.{layer}.experts.{expert}.w" for layer in range(LAYERS) for expert in range(4)]
     save_file({name: torch.rand(4, 4) for name in names}, tmp_path / "model.safetensors")
-    opened = open_checkpoint(tmp_path, None, streamer.Options())
+    opened = open_checkpoint(Request(uri=tmp_path, options=streamer.Options()))
     plan = PartsAhead(ReadAhead(opened, framework_of("pt", "cpu")))
     for each in opened.catalog.tensors.values():
         plan.expect(each)

@@ -15,6 +15,7 @@ import streamer
 from streamer._opened_checkpoint import open_checkpoint
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.format.header import TensorEntry
+from streamer.core.request.request import Request
 from streamer.core.tensors.frameworks import framework_of
 from streamer.integrations import read_ahead
 from streamer.integrations.read_ahead import ReadAhead, in_order_of_names
@@ -29,7 +30,7 @@ def plan_of(checkpoint):
 
     def make(memory_limit_bytes=None, verify=None):
         options = streamer.Options(memory_limit_bytes=memory_limit_bytes, block_bytes=SMALL)
-        opened = open_checkpoint(checkpoint, None, options, None, verify)
+        opened = open_checkpoint(Request(uri=checkpoint, options=options, verify=verify))
         plans.append(ReadAhead(opened, framework_of("pt", "cpu")))
         for each in opened.catalog.tensors.values():
             plans[-1].expect(each)

@@ -16,10 +16,10 @@ import click
 
 from streamer._command_line.exit_codes import exit_code_of
 from streamer._command_line.output import tell
-from streamer._progress import ProgressOption
 from streamer._pull.pull import PullReport, Wanted, pull
 from streamer.core.errors import StreamerError
 from streamer.core.quoting import counted, printable, size_text
+from streamer.core.request.argument_types import ProgressOption
 
 __all__ = ["INTERRUPTED", "run_pull", "tell_failure"]
 

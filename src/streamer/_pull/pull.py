@@ -17,7 +17,7 @@ from functools import partial
 
 from streamer import _native
 from streamer._locate import opened_store
-from streamer._progress import Progress, ProgressOption
+from streamer._progress import Progress
 from streamer._pull.checkpoints import Copied, check_checkpoints, check_series
 from streamer._pull.digesting import OWN, FileDigests, hash_of
 from streamer._pull.folder import Folder, open_folder
@@ -36,6 +36,7 @@ from streamer.core.disk_names import disk_name
 from streamer.core.errors import ChecksumError, FormatError, ObjectNotFoundError, TruncatedError, UsageError
 from streamer.core.options.arguments import check_storage_options, check_uri
 from streamer.core.options.settings import Settings, resolve
+from streamer.core.request.argument_types import ProgressOption
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri

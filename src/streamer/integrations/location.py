@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from streamer._locate import opened_store
-from streamer._opening import Opening
 from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uri
 from streamer.core.options.options import Options
 from streamer.core.options.settings import Settings
 from streamer.core.path_objects import placed
+from streamer.core.request.request import Request
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
@@ -73,10 +73,10 @@ class Location:
         # It needs safetensors, which only hosts bring.
         from streamer.integrations.shard_handles import WholeCheckpoint  # noqa: PLC0415
 
-        opening = Opening(
+        request = Request(
             uri=self.uri, storage_options=self.storage_options, fs=self.fs, options=self.options, progress=False
         )
-        return WholeCheckpoint(opening, listed)
+        return WholeCheckpoint(request, listed)
 
     @contextmanager
     def store(self, settings: Settings) -> Iterator[Store]:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from streamer._checkpoint import Checkpoint
-from streamer._opening import Opening
 from streamer._stream import Stream
 from streamer.compat.safetensors._handle import EngineHandle, HandleSlice
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.engine.page_cache import cached_fraction
+from streamer.core.request.request import Request
 from streamer.core.store.sources import FileSource, ObjectInfo
 from streamer.core.tensors.frameworks import Framework
 from streamer.integrations.parts_ahead import PartsAhead
@@ -55,8 +55,8 @@ class _OwnReads:
 class WholeCheckpoint(Checkpoint[Any]):
     """All shards."""
 
-    def __init__(self, opening: Opening, listed: Sequence[ObjectInfo] | None = None) -> None:
-        super().__init__(opening, listed)
+    def __init__(self, request: Request, listed: Sequence[ObjectInfo] | None = None) -> None:
+        super().__init__(request, listed)
         self._own_reads = _OwnReads()
 
     def cancel(self) -> None:

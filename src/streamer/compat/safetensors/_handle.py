@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from safetensors import safe_open as their_safe_open  # bound here, as `streamer.patch` replaces it there
 
 from streamer._checkpoint import Checkpoint
-from streamer._opening import Opening
+from streamer._opened_checkpoint import framework_for
 from streamer._stream import Stream
 from streamer.compat.safetensors._errors import both, raised_as_safetensors
 from streamer.compat.safetensors._numpy_index import check_numpy_index
@@ -20,6 +20,7 @@ from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ObjectNotFoundError, OptionError, UnknownTensorError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.path_objects import text_of
+from streamer.core.request.request import Request
 from streamer.core.secrets.options import hidden
 from streamer.core.secrets.urls import hidden_uri
 from streamer.plugins.registry import scheme_of
@@ -118,7 +119,7 @@ class EngineHandle(Checkpoint[Any]):
         filename, storage_options = hidden_uri(filename), hidden(storage_options)
         if backend not in BACKENDS:
             raise both(OptionError)(f"backend {backend!r} is invalid, it is one of {', '.join(map(repr, BACKENDS))}")
-        opening = Opening(
+        request = Request(
             uri=filename,
             framework=framework,
             device=device,
@@ -129,7 +130,7 @@ class EngineHandle(Checkpoint[Any]):
         )
         with raised_as_safetensors():
             try:
-                super().__init__(opening)
+                super().__init__(request)
             except ObjectNotFoundError as error:
                 is_other = scheme_of(text_of(filename)) != "file" or fs is not None
                 if is_other or os.path.lexists(text_of(filename)):  # then a shard that its index names is missing
@@ -166,7 +167,7 @@ class EngineHandle(Checkpoint[Any]):
         """Return a tensor that is read when it is indexed."""
         self._check_holds(name)
         part = super().get_slice(name, **named)
-        return HandleSlice(part, is_numpy=self._opening.framework in ("np", "numpy"))
+        return HandleSlice(part, is_numpy=self._request.framework in ("np", "numpy"))
 
     def get_tensor_meta(self, name: str) -> TensorMeta:
         """Tell what the header says of a tensor, as safetensors 0.9 does."""
@@ -191,7 +192,7 @@ class EngineHandle(Checkpoint[Any]):
             threads: Ignored: the engine chooses.
         """
         self._check_open()
-        library = self._opening.library(device)
+        library = framework_for(self._request, device)
         wanted = planned(plan, self._shard_tensors)
         verification = self._checkpoint.verification(wanted)
         return PrefetchLoader(partial(Stream, self._checkpoint, wanted, library, verification, progress=False))

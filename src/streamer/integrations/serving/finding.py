@@ -8,11 +8,12 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
-from streamer._opening import Opening
+from streamer._opened_checkpoint import open_checkpoint
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.errors import StreamerError, UsageError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
+from streamer.core.request.request import Request
 from streamer.core.secrets.redact import redact
 from streamer.integrations.location import Location
 
@@ -81,7 +82,7 @@ def _downloaded(name: str, subfolder: str | None, revision: str | None, download
     with suppress(LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError, StreamerError):
         folder = snapshot_download(name, revision=revision, cache_dir=download_dir, local_files_only=True)
         folder = _inside(folder, subfolder)
-        Opening(uri=folder).opened()  # which finds out whether a shard is missing
+        open_checkpoint(Request(uri=folder))  # which finds out whether a shard is missing
         return folder
     return None
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import safetensors
 
-from streamer._opening import Opening
-from streamer._progress import Progress, ProgressOption
+from streamer._progress import Progress
 from streamer.core.quoting import size_text
+from streamer.core.request.argument_types import ProgressOption
+from streamer.core.request.request import Request
 from streamer.integrations.shard_handles import WholeCheckpoint
 from streamer.plugins.registry import scheme_of
 
@@ -42,7 +43,7 @@ def mapped_weights(
     """
     if any(scheme_of(each) != "file" for each in ([place] if isinstance(place, str) else place)):
         return None
-    whole = WholeCheckpoint(Opening(uri=place))
+    whole = WholeCheckpoint(Request(uri=place))
     shards = whole.warm_shards()
     if shards is None:
         return None

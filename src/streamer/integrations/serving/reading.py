@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from streamer._progress import ProgressOption
 from streamer._stream import stream
 from streamer.core.errors import ObjectNotFoundError
+from streamer.core.request.argument_types import ProgressOption
 from streamer.integrations.serving.extra_config import ExtraConfig, for_place
 from streamer.integrations.serving.finding import without_ignored
 from streamer.integrations.serving.mapped import mapped_weights

@@ -9,6 +9,7 @@ from streamer._opened_checkpoint import open_checkpoint
 from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, hidden_credentials
 from streamer.compat.runai.variables import options_from_environment, storage_options_for
 from streamer.core.checkpoint.catalog import Catalog
+from streamer.core.request.request import Request
 from streamer.core.tensors.frameworks import framework_of
 
 __all__ = ["Offsets", "SafetensorMetadata", "metadata_of", "prepare_request"]
@@ -84,7 +85,8 @@ def prepare_request(
     """
     credentials = hidden_credentials(s3_credentials)
     options = [storage_options_for(path, credentials) for path in paths]
-    catalog = open_checkpoint(paths, options, options_from_environment()).catalog
+    request = Request(uri=paths, storage_options=options, options=options_from_environment())
+    catalog = open_checkpoint(request).catalog
     begins = _data_begins(catalog)
     return [
         (begins[number], tensors, [each.get_bytesize() for each in tensors])

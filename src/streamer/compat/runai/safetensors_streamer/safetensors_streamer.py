@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from streamer._locate import folders_of
-from streamer._opened_checkpoint import OpenedCheckpoint, open_checkpoint
+from streamer._opened_checkpoint import OpenedCheckpoint, framework_for, open_checkpoint
 from streamer._stream import Stream
 from streamer.compat.runai.distributed_streamer.distributed_streamer import DistributedStreamer
 from streamer.compat.runai.s3_utils.s3_utils import S3Credentials, hidden_credentials, s3_glob
@@ -18,7 +17,7 @@ from streamer.compat.runai.variables import options_from_environment, storage_op
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.errors import OptionError
 from streamer.core.path_objects import is_path_object
-from streamer.core.tensors.frameworks import framework_of
+from streamer.core.request.request import Request
 from streamer.plugins.registry import scheme_of
 
 if TYPE_CHECKING:
@@ -104,17 +103,18 @@ class SafetensorsStreamer:
         self._close()
         credentials = hidden_credentials(s3_credentials)
         options = [None if is_path_object(path) else storage_options_for(path, credentials) for path in paths]
-        checkpoint = open_checkpoint(paths, options, options_from_environment())
+        place = "cpu" if device is None else str(device)
+        request = Request(uri=paths, storage_options=options, options=options_from_environment(), device=place)
+        checkpoint = open_checkpoint(request)
         wanted = _wanted(checkpoint, tensor_names)
         names = {each.entry.name for each in wanted}
-        self.device_str = "cpu" if device is None else str(device)
+        self.device_str = place
         self.files_to_tensors_metadata = {
             number: [each for each in tensors if each.name in names]
             for number, tensors in enumerate(metadata_of(checkpoint.catalog))
         }
         self.total_size = sum(each.entry.end - each.entry.begin for each in wanted)
-        framework: Any = framework_of("pt", self.device_str, None, folders_of(paths))
-        self._stream = Stream(checkpoint, wanted, framework, None, progress=False)
+        self._stream = Stream(checkpoint, wanted, framework_for(request), None, progress=False)
 
     def get_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Give name and tensor of each, as they arrive.

@@ -1,0 +1,106 @@
+"""What a call of a public function asks for: one value, made and checked where the call comes in, then handed down.
+
+Guarantees: every field has a possible type; URIs are text, without path objects; no `repr` shows a secret. To add an
+argument to all public functions, add a field here, its line in `streamer._arguments.LoadArguments`, and its paragraph
+in the docstring of `streamer.load`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from streamer.core.checkpoint.selection import NamesOption, checked_names
+from streamer.core.checkpoint.strategies import VerifyOption
+from streamer.core.errors import UsageError
+from streamer.core.options.arguments import (
+    check_file_system,
+    check_options,
+    check_progress,
+    check_storage_options,
+    check_uris,
+)
+from streamer.core.options.options import Options
+from streamer.core.path_objects import placed, text_of
+from streamer.core.request.argument_types import ProgressOption, StorageOptions, UriOption
+from streamer.core.secrets.options import hidden
+from streamer.core.secrets.urls import hidden_uri, hidden_uris
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The arguments of a call, under the names that they have at `streamer.load`, whose docstring describes them.
+
+    A pickle holds the credentials that were given.
+
+    Raises:
+        UsageError: or a subclass: an argument has a wrong type, or two exclude each other.
+    """
+
+    uri: UriOption = field(repr=False)
+    device: Any = "cpu"
+    names: NamesOption = None
+    framework: str = "pt"
+    storage_options: StorageOptions = field(default=None, repr=False)
+    fs: AbstractFileSystem | None = field(default=None, repr=False)
+    options: Options | None = None
+    progress: ProgressOption = None
+    dtype: Any = None
+    verify: VerifyOption = None
+
+    def __post_init__(self) -> None:
+        uri = hidden_uris(self.uri)  # a list of what can be iterated once
+        check_uris(uri)
+        check_storage_options(self.storage_options)
+        check_file_system(self.fs)
+        check_options(self.options, Options)
+        check_progress(self.progress)
+        uri, storage_options, fs = placed(uri, self.storage_options, self.fs)
+        is_one = isinstance(uri, (str, os.PathLike))
+        vars(self).update(  # as `__setattr__` of a frozen value refuses
+            uri=_text(uri) if is_one else [_text(each) for each in uri],
+            storage_options=hidden(storage_options),
+            fs=fs,
+            names=checked_names(self.names),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (vars(self),)  # what was hidden is plain in a pickle, and is hidden again
+
+    @property
+    def uris(self) -> list[str]:
+        """The URIs, in the order of the caller."""
+        uris: Any = self.uri
+        return [uris] if isinstance(uris, str) else [*uris]
+
+    def check_pickled(self) -> None:
+        """Check that a process elsewhere can get all arguments.
+
+        Raises:
+            UsageError: one of them cannot be pickled, and nobody here has a pickler (cloudpickle) that may do it.
+        """
+        if any(name.rpartition(".")[2] == "cloudpickle" for name in list(sys.modules)):
+            return
+        for each in fields(self):
+            try:
+                pickle.dumps(getattr(self, each.name))
+            except Exception as error:
+                message = f"this checkpoint cannot be pickled, as its {each.name}= cannot: {error}"
+                raise UsageError(message, hint="Open it in the other process, or pass what can be pickled") from error
+
+
+def _remade(arguments: dict[str, Any]) -> Request:
+    return Request(**arguments)
+
+
+def _text(uri: Any) -> str:
+    text: str = hidden_uri(text_of(uri))
+    return text

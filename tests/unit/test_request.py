@@ -1,0 +1,78 @@
+"""What a call asks for is one value: its fields are the keyword arguments of the public functions."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import inspect
+import pickle
+from pathlib import Path
+
+import pytest
+
+import streamer
+from streamer import _arguments
+from streamer.core.request.request import Request
+
+FIELDS = {each.name: each for each in dataclasses.fields(Request)}
+FACES = (streamer.load, streamer.stream, streamer.open, streamer.load_into, streamer.aload, streamer.astream)
+SECRET = "C4n4ryS3cr3tXyz"
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_the_signature_of_a_public_function_names_every_field(face):
+    parameters = inspect.signature(face).parameters
+    assert parameters.keys() >= FIELDS.keys()
+    assert not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for name in FIELDS.keys() - {"uri"}:
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        if (face, name) != (streamer.load_into, "device"):
+            assert parameters[name].default == FIELDS[name].default
+
+
+def test_a_type_checker_knows_every_field_by_its_type():
+    checked = {**_arguments.LoadArguments.__annotations__, **_arguments.RequestArguments.__annotations__}
+    told = {name: getattr(each, "__forward_arg__", each) for name, each in checked.items()}
+    assert told == {name: each.type for name, each in FIELDS.items() if name != "uri"}
+
+
+def test_every_field_is_described_at_load():
+    described = inspect.getdoc(streamer.load).partition("Args:")[2].partition("Returns:")[0]
+    assert [name for name in FIELDS if f"\n    {name}: " not in described] == []
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_an_argument_there_is_not_is_a_type_error_that_names_the_function(face):
+    arguments = ("/absent", {}) if face is streamer.load_into else ("/absent",)
+    with pytest.raises(TypeError, match=rf"^{face.__name__}\(\) got an unexpected keyword argument 'devise'$"):
+        run(face, *arguments, devise=0)
+
+
+def run(face, *arguments, **named):
+    result = face(*arguments, **named)
+    if face is streamer.aload:
+        return asyncio.run(result)
+    if face is streamer.astream:
+        return asyncio.run(anext(result))
+    return result
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda request: pickle.loads(pickle.dumps(request))])
+def test_a_request_that_was_pickled_hides_its_secrets_as_before(again):
+    request = Request(uri=f"https://u:{SECRET}@host/a", storage_options={"password": SECRET}, names=["a"])
+    other = again(request)
+    assert other == request
+    assert SECRET not in f"{other!r} {other.uri!r} {other.storage_options!r}"
+
+
+def test_a_request_holds_the_text_of_paths_and_keeps_their_order(tmp_path: Path):
+    uris = (each for each in (tmp_path / "b", str(tmp_path / "a")))
+    assert Request(uri=uris).uris == [f"{tmp_path}/b", f"{tmp_path}/a"]
+    assert Request(uri=tmp_path).uris == [str(tmp_path)]
+
+
+def test_a_request_stays_as_it_is():
+    request = Request(uri="a")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(request, "uri", "b")  # noqa: B010  a type checker refuses an assignment
