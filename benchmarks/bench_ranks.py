@@ -30,6 +30,8 @@ from run_one import run
 
 HERE = Path(__file__).resolve().parent
 Rows: TypeAlias = dict[str, tuple[str, dict[str, str]]]  # name: the contestant, and what else its environment has
+# The variable of torchrun, which vLLM and SGLang set, too; its value is the number of ranks.
+LAUNCHED = {"LOCAL_WORLD_SIZE": ""}
 ROWS: dict[str, Rows] = {
     "cold": {
         "streamer": ("streamer load", {}),
@@ -41,12 +43,14 @@ ROWS: dict[str, Rows] = {
     },
     "warm": {
         "streamer": ("streamer load", {}),
+        "streamer, launched together": ("streamer load", LAUNCHED),
         "streamer, 1 file thread": ("streamer load", {"STREAMER_FILE_THREADS": "1"}),
         "streamer, 2 file threads": ("streamer load", {"STREAMER_FILE_THREADS": "2"}),
         "Run:ai sync_buffered": ("runai sync_buffered", {}),
     },
     "http": {
         "streamer": ("streamer load", {}),
+        "streamer, launched together": ("streamer load", LAUNCHED),
         "streamer, 1 loop of 2": ("streamer load", {"STREAMER_HTTP_REACTORS": "1", "STREAMER_HTTP_IN_FLIGHT": "2"}),
         "streamer, 1 loop of 4": ("streamer load", {"STREAMER_HTTP_REACTORS": "1", "STREAMER_HTTP_IN_FLIGHT": "4"}),
     },
@@ -68,7 +72,8 @@ def measure(place: str, name: str, target: Target, shards: list[Path], ranks: in
     """Run one round: seconds until the last rank is done, bytes from the disk, and memory beside the tensors."""
     (drop_from_page_cache if place == "cold" else bring_into_page_cache)(shards)
     row, extra = ROWS[place][name]
-    environment = environment_for(CONTESTANTS[row], target) | extra
+    counted = {name: str(ranks) for name in LAUNCHED if name in extra}
+    environment = environment_for(CONTESTANTS[row], target) | extra | counted
     command = [sys.executable, __file__, "--rank"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(ranks)]
