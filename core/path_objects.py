@@ -7,7 +7,7 @@ other credentials. Refuses an object whose options cannot be read, and options t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from streamer.core.errors import OptionError, UsageError
@@ -60,7 +60,7 @@ def placed(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
     """Replace path objects by their URLs, and give their options as if the caller had given them.
 
     Args:
-        uri: As for `streamer.load`: one URI, or several.
+        uri: One URI, or a list of them.
         storage_options: As for `streamer.load`.
         fs: As for `streamer.load`.
 
@@ -76,22 +76,18 @@ def placed(uri: Any, storage_options: Any, fs: Any) -> tuple[Any, Any, Any]:
         if own and "::" in text_of(uri):  # a chain takes its options in another form, so its own file system is used
             return str(uri.path), None, uri.fs
         return text_of(uri), own or storage_options, fs
-    if isinstance(uri, (str, bytes, os.PathLike)) or not isinstance(uri, Iterable):
+    if not isinstance(uri, list) or not any(map(is_path_object, uri)):
         return uri, storage_options, fs
-    uris = list(uri)
-    if not any(map(is_path_object, uris)):
-        return uris, storage_options, fs
-    several = isinstance(storage_options, (list, tuple)) and len(storage_options) == len(uris)
-    beside = list(storage_options) if several else [storage_options] * len(uris)
+    several = isinstance(storage_options, (list, tuple)) and len(storage_options) == len(uri)
+    beside = list(storage_options) if several else [storage_options] * len(uri)
     owns = [
-        _own_options(each, given, fs) if is_path_object(each) else None
-        for each, given in zip(uris, beside, strict=True)
+        _own_options(each, given, fs) if is_path_object(each) else None for each, given in zip(uri, beside, strict=True)
     ]
     if not any(owns):
-        return [text_of(each) for each in uris], storage_options, fs
-    if any(own and "::" in text_of(each) for each, own in zip(uris, owns, strict=True)):
+        return [text_of(each) for each in uri], storage_options, fs
+    if any(own and "::" in text_of(each) for each, own in zip(uri, owns, strict=True)):
         raise UsageError("A path of several file systems cannot be one of a list", hint=_HINT)
-    texts = [text_of(each) for each in uris]
+    texts = [text_of(each) for each in uri]
     return texts, [own or given for own, given in zip(owns, beside, strict=True)], fs
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-__all__ = ["GROUP", "choose", "enabled", "may_serve", "open_store", "scheme_of"]
+__all__ = ["GROUP", "choose", "enabled", "may_serve", "open_checked_store", "open_store", "scheme_of"]
 
 GROUP = "streamer.backends"
 OUR_MODULES = "streamer.backends."
@@ -79,7 +79,25 @@ def open_store(
     uri, storage_options, fs = placed(uri, storage_options, fs)
     storage_options = hidden(storage_options)
     uri = text = hidden_uri(text_of(uri))
-    candidates = enabled(entry_points, [text])
+    return open_checked_store(text, storage_options, fs, enabled(entry_points, [text]), limits)
+
+
+def open_checked_store(
+    text: str,
+    storage_options: Mapping[str, Any] | None,
+    fs: AbstractFileSystem | None,
+    candidates: list[EntryPoint],
+    limits: Limits = DEFAULT_LIMITS,
+) -> Store:
+    """Open a store as `open_store` does, with arguments that were checked and hidden: those of a `Request`.
+
+    Args:
+        text: A path or URL.
+        storage_options: As for `open_store`, like the others.
+        fs: To read from, or None.
+        candidates: As `enabled` gives them.
+        limits: The most to take of a server's answers.
+    """
     if fs is not None:
         if storage_options:
             raise OptionError("fs= has options of its own: leave storage_options out")

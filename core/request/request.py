@@ -7,7 +7,6 @@ in the docstring of `streamer.load`.
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from dataclasses import dataclass, field, fields
@@ -27,7 +26,7 @@ from streamer.core.options.options import Options
 from streamer.core.path_objects import placed, text_of
 from streamer.core.request.argument_types import ProgressOption, StorageOptions, UriOption
 from streamer.core.secrets.options import hidden
-from streamer.core.secrets.urls import hidden_uri, hidden_uris
+from streamer.core.secrets.urls import hidden_uris
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -57,23 +56,23 @@ class Request:
     verify: VerifyOption = None
 
     def __post_init__(self) -> None:
-        uri = hidden_uris(self.uri)  # a list of what can be iterated once
-        check_uris(uri)
+        given = hidden_uris(self.uri)  # a list of what can be iterated once
+        check_uris(given)
         check_storage_options(self.storage_options)
         check_file_system(self.fs)
         check_options(self.options, Options)
         check_progress(self.progress)
-        uri, storage_options, fs = placed(uri, self.storage_options, self.fs)
-        is_one = isinstance(uri, (str, os.PathLike))
+        uri, storage_options, fs = placed(given, self.storage_options, self.fs)
+        uri = uri if uri is given else hidden_uris(uri)  # the URL of a path object may hold a secret
         vars(self).update(  # as `__setattr__` of a frozen value refuses
-            uri=_text(uri) if is_one else [_text(each) for each in uri],
+            uri=[text_of(each) for each in uri] if isinstance(uri, list) else text_of(uri),
             storage_options=hidden(storage_options),
             fs=fs,
             names=checked_names(self.names),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (vars(self),)  # what was hidden is plain in a pickle, and is hidden again
+        return _remade, (type(self), vars(self))  # what was hidden is plain in a pickle, and is hidden again
 
     @property
     def uris(self) -> list[str]:
@@ -97,10 +96,5 @@ class Request:
                 raise UsageError(message, hint="Open it in the other process, or pass what can be pickled") from error
 
 
-def _remade(arguments: dict[str, Any]) -> Request:
-    return Request(**arguments)
-
-
-def _text(uri: Any) -> str:
-    text: str = hidden_uri(text_of(uri))
-    return text
+def _remade(kind: type[Request], arguments: dict[str, Any]) -> Request:
+    return kind(**arguments)

@@ -83,7 +83,7 @@ def hidden_uri(uri: Any) -> Any:
     """Wrap a URL that `redact` would change, and what will be refused."""
     if isinstance(uri, bytes):
         return SecretBytes(uri)
-    if is_path_object(uri):  # its options are not in its `repr`
+    if not isinstance(uri, str) and is_path_object(uri):  # its options are not in its `repr`
         return uri
     text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(text, str):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from streamer import plugins
 from streamer._patient_store import patient
 from streamer.core.checkpoint.files_of_folder import LISTED_PER_FILE, are_of_one_folder, is_named_after, shards_of_files
 from streamer.core.checkpoint.joining import joined
@@ -25,7 +24,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.parallel import AnswerTimeoutError, in_parallel
 from streamer.core.store.sources import ObjectInfo, Store
-from streamer.plugins.registry import enabled, refuse_accidental_file_systems, scheme_of
+from streamer.plugins.registry import enabled, open_checked_store, refuse_accidental_file_systems, scheme_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -134,9 +133,7 @@ def _opened(
     if most_entries is not None:
         limits = replace(limits, listing_entries=min(limits.listing_entries, most_entries))
     with secrets.kept_out():
-        plain_store = plugins.open_store(
-            uri, storage_options, fs=lookup.fs, entry_points=lookup.backends, limits=limits
-        )
+        plain_store = open_checked_store(uri, storage_options, lookup.fs, lookup.backends, limits)
     store = patient(plain_store, uri, options, lookup.patience, secrets)
     try:
         yield store
@@ -161,13 +158,15 @@ def opened_store(
         settings: How to ask.
         backends: From `enabled`, if the caller has them already; else they are searched for, which takes milliseconds.
     """
+    request = Request(uri=uri, storage_options=storage_options, fs=fs)
+    (uri,), options = request.uris, request.storage_options
     if backends is None:
         refuse_accidental_file_systems([uri])
         backends = enabled(uris=[uri])
     patience = Patience(settings.block_deadline_s)
-    lookup = _Lookup(settings, fs, Unverified(), backends, patience)
+    lookup = _Lookup(settings, request.fs, Unverified(), backends, patience)
     try:
-        with _opened(lookup, uri, storage_options) as store:
+        with _opened(lookup, uri, options if isinstance(options, Mapping) else None) as store:
             yield store
     finally:
         patience.end()

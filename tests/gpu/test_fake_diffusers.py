@@ -109,7 +109,7 @@ def test_a_quantised_model_is_read_to_this_machine_s_memory(
     else:
         (tmp_path / "config.json").unlink()
         (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "gguf"}}))
-    model = ModelFolder(Location.checked(tmp_path, None, None, SMALL), naming=DIFFUSERS)
+    model = ModelFolder(Location(uri=tmp_path, options=SMALL), naming=DIFFUSERS)
     with placed_models([model], kwargs):
         for shard in model.shards:
             assert model.loaded(str(Path(model.path, shard)))

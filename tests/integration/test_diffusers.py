@@ -262,7 +262,7 @@ def test_code_is_pulled_only_for_those_who_trust_it(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "pipeline")
     for path in ("pipeline.py", "unet/code.py"):
         (tmp_path / "pipeline" / path).write_text("raise SystemExit")
-    location = Location(str(tmp_path / "pipeline"))
+    location = Location(uri=str(tmp_path / "pipeline"))
     for takes_code in (False, True):
         with closing(PipelineFolder(location, takes_code=takes_code)) as pulled:
             names = {path.name for path in Path(pulled.path).rglob("*.py")}

@@ -94,7 +94,7 @@ ENTRIES = {
     "load_into": filled,
     "aload": lambda uri, reference: asyncio.run(streamer.aload(uri)),
     "load_file": lambda uri, reference: streamer.load_file(uri),
-    "Location": lambda uri, reference: dict(Location.checked(uri, None, None, None).checkpoint().get_tensors()),
+    "Location": lambda uri, reference: dict(Location(uri=uri).checkpoint().get_tensors()),
 }
 
 

@@ -208,7 +208,7 @@ def stalling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.parametrize("is_stopped_first", [True, False])
 def test_threads_that_outlive_a_load_read_on_no_more_regression(stalling: str, is_stopped_first: bool) -> None:
-    folder = ModelFolder(Location(stalling))
+    folder = ModelFolder(Location(uri=stalling))
     errors: list[Exception] = []
 
     def read() -> None:

@@ -59,8 +59,8 @@ def test_a_cache_without_a_folder_names_tmpdir_regression(cache: str, scheme: st
 def test_a_model_without_a_folder_names_tmpdir_regression(model: Path) -> None:
     for made in (
         private_folder,
-        lambda: ModelFolder(Location.checked(str(model), None, None, None)),
-        lambda: SingleFile(Location.checked(f"{model}/model.safetensors", None, None, None)),
+        lambda: ModelFolder(Location(uri=str(model))),
+        lambda: SingleFile(Location(uri=f"{model}/model.safetensors")),
     ):
         with pytest.raises(streamer.StorageError) as error:
             made()
@@ -73,7 +73,7 @@ def test_a_full_folder_names_tmpdir_and_itself(model: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(streamer.StorageError, match="No space left") as error:
-        ModelFolder(Location.checked(str(model), None, None, None))
+        ModelFolder(Location(uri=str(model)))
     check(error.value)
     assert error.value.code == "ENOSPC"
 

@@ -317,7 +317,7 @@ def test_code_is_pulled_only_for_those_who_trust_it(tmp_path, monkeypatch):
     (tmp_path / "model/code.py").write_text(CODE)
     ours = streamer.transformers.from_pretrained(AutoModelForCausalLM, tmp_path / "model", trust_remote_code=True)
     assert type(ours).__name__ == "OurModel"
-    with closing(ModelFolder(Location(str(tmp_path / "model")))) as folder:
+    with closing(ModelFolder(Location(uri=str(tmp_path / "model")))) as folder:
         pulled = {path.name for path in Path(folder.path).iterdir()}
     assert pulled == {"config.json", "generation_config.json", "model.safetensors.index.json"}
     assert not Path(folder.path).exists()

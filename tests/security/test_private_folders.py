@@ -71,7 +71,7 @@ def hostile_folder(*folders, **files):
         fs.pipe_file(f"/{folder}/diffusion_pytorch_model.safetensors", weights)
     for name, content in files.items():
         fs.pipe_file(f"/model/{name}.json", json.dumps(content).encode())
-    return Location("memory://model", fs=fs)
+    return Location(uri="memory://model", fs=fs)
 
 
 def written(private):

@@ -9,11 +9,15 @@ import inspect
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import streamer
 from streamer import _arguments
+from streamer.core.options import arguments
 from streamer.core.request.request import Request
+from streamer.plugins import registry
 
 FIELDS = {each.name: each for each in dataclasses.fields(Request)}
 FACES = (streamer.load, streamer.stream, streamer.open, streamer.load_into, streamer.aload, streamer.astream)
@@ -76,3 +80,25 @@ def test_a_request_stays_as_it_is():
     request = Request(uri="a")
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(request, "uri", "b")  # noqa: B010  a type checker refuses an assignment
+
+
+def test_a_load_checks_its_uri_once(tmp_path: Path, monkeypatch):
+    save_file({"a": np.ones(3)}, tmp_path / "a.safetensors")
+    checked = []
+    for module in (arguments, registry):
+        monkeypatch.setattr(module, "check_uri", lambda uri: checked.append(str(uri)))
+    streamer.load(tmp_path / "a.safetensors", framework="np", progress=False)
+    assert checked == [str(tmp_path / "a.safetensors")]
+
+
+def test_a_path_object_is_read_with_its_own_options_and_shows_no_secret_of_its_url():
+    class Path:
+        protocol, path, fs = "https", "host/a", None
+        storage_options = {"password": SECRET}  # noqa: RUF012  as that of UPath
+
+        def __str__(self):
+            return f"https://u:{SECRET}@host/a"
+
+    request = Request(uri=Path())
+    assert (request.uris, request.storage_options) == ([f"https://u:{SECRET}@host/a"], {"password": SECRET})
+    assert SECRET not in f"{request.uri!r} {request.storage_options!r} {request!r}"

@@ -78,7 +78,7 @@ def load_checkpoint_in_model(
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     accelerate = imported("accelerate")
     _with_folder(
-        Location.checked(uri, storage_options, fs, options),
+        Location(uri=uri, storage_options=storage_options, fs=fs, options=options),
         lambda folder: accelerate.load_checkpoint_in_model(model, folder, *arguments, **kwargs),
     )
 
@@ -116,7 +116,7 @@ def load_checkpoint_and_dispatch(
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     accelerate = imported("accelerate")
     return _with_folder(
-        Location.checked(uri, storage_options, fs, options),
+        Location(uri=uri, storage_options=storage_options, fs=fs, options=options),
         lambda folder: accelerate.load_checkpoint_and_dispatch(model, folder, *arguments, **kwargs),
     )
 

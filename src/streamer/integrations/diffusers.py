@@ -79,7 +79,7 @@ def from_pretrained(
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_pretrained")
-    location = Location.checked(uri, storage_options, fs, options)
+    location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
     _check_format(kwargs)
     if subfolder := kwargs.pop("subfolder", None):
         location = location.inside(subfolder.strip("/"))
@@ -126,12 +126,12 @@ def from_single_file(
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_single_file")
-    file = SingleFile(Location.checked(uri, storage_options, fs, options))
+    file = SingleFile(Location(uri=uri, storage_options=storage_options, fs=fs, options=options))
     folder: _Folder | None = None
     try:
         config = kwargs.get("config")
         if isinstance(config, str) and "://" in config:
-            there = Location.checked(config, storage_options, fs, options)
+            there = Location(uri=config, storage_options=storage_options, fs=fs, options=options)
             if subfolder := kwargs.pop("subfolder", None):
                 there = there.inside(subfolder.strip("/"))
             folder = _folder_for(cls, there, {}, needs_weights=False)

@@ -1,62 +1,42 @@
-"""Where a model lies: the URL of its folder, and how it is read."""
+"""Where a model lies: the URL of its folder, and how it is read, as a request."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from streamer._locate import opened_store
-from streamer.core.options.arguments import check_file_system, check_options, check_storage_options, check_uri
-from streamer.core.options.options import Options
+from streamer.core.options.arguments import check_uri
 from streamer.core.options.settings import Settings
-from streamer.core.path_objects import placed
+from streamer.core.request.argument_types import ProgressOption
 from streamer.core.request.request import Request
-from streamer.core.secrets.options import hidden
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import ObjectInfo, Store
 
 if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
-
     from streamer.integrations.shard_handles import WholeCheckpoint
 
 __all__ = ["Location"]
 
 
-@dataclass(frozen=True, repr=False)
-class Location:
-    """A folder.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Location(Request):
+    """A folder, or what it holds, and how it is read: a request with one URI.
 
-    Attributes:
-        uri: Its path or URL.
-        storage_options: As for `streamer.load`.
-        fs: As for `streamer.load`.
-        options: As for `streamer.load`.
+    Raises:
+        UsageError: as `Request`; or `uri` is a list.
     """
 
-    uri: str
+    uri: Any = field(repr=False)  # text, once it is checked
     storage_options: Mapping[str, Any] | None = None
-    fs: AbstractFileSystem | None = None
-    options: Options | None = None
+    progress: ProgressOption = False
 
-    @classmethod
-    def checked(cls, uri: str | os.PathLike[str], storage_options: Any, fs: Any, options: Any) -> Location:
-        """Check what a caller gave, and keep it.
-
-        Raises:
-            OptionError: an argument is of another kind.
-            UsageError: as `streamer.load`.
-        """
-        check_uri(uri)
-        check_storage_options(storage_options)
-        check_options(options, Options)
-        check_file_system(fs)
-        text, storage_options, fs = placed(uri, storage_options, fs)
-        return cls(hidden_uri(os.fspath(text)), hidden(storage_options), fs, options)
+    def __post_init__(self) -> None:
+        check_uri(self.uri)
+        super().__post_init__()
 
     @property
     def label(self) -> str:
@@ -73,10 +53,7 @@ class Location:
         # It needs safetensors, which only hosts bring.
         from streamer.integrations.shard_handles import WholeCheckpoint  # noqa: PLC0415
 
-        request = Request(
-            uri=self.uri, storage_options=self.storage_options, fs=self.fs, options=self.options, progress=False
-        )
-        return WholeCheckpoint(request, listed)
+        return WholeCheckpoint(self, listed)
 
     @contextmanager
     def store(self, settings: Settings) -> Iterator[Store]:

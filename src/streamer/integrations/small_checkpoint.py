@@ -40,7 +40,7 @@ def small_checkpoint(stem: str = "model") -> Iterator[tuple[Location, dict[str, 
             safetensors.torch.save_file({name: tensors[name]}, Path(path, shard), {"format": "pt"})
         Path(path, f"{stem}.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
         with _without_reports(path):
-            yield Location(path, options=Options()), tensors  # with options, the engine reads local files, too
+            yield Location(uri=path, options=Options()), tensors  # with options, the engine reads local files, too
 
 
 def is_equal(state: Mapping[str, Any], expected: Mapping[str, torch.Tensor]) -> bool:

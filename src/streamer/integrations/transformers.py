@@ -78,7 +78,7 @@ def from_pretrained(
     """
     uri, storage_options = hidden_uri(uri), hidden(storage_options)
     check_class(cls, "from_pretrained")
-    location = Location.checked(uri, storage_options, fs, options)
+    location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
     _check_format(kwargs)
     if subfolder := kwargs.pop("subfolder", None):
         location = location.inside(subfolder.strip("/"))

@@ -70,7 +70,7 @@ class StorageReader(TorchStorageReader):
     ) -> None:
         uri, storage_options = hidden_uri(uri), hidden(storage_options)
         super().__init__()
-        self._location = Location.checked(uri, storage_options, fs, options)
+        self._location = Location(uri=uri, storage_options=storage_options, fs=fs, options=options)
         self._found: Found | None = None
         self._failure: StreamerError | None = None  # of the metadata of all
         self._load_id = str(uuid.uuid4())
@@ -82,8 +82,8 @@ class StorageReader(TorchStorageReader):
         if checkpoint_id:
             check_uri(checkpoint_id)
             before = self._location
-            own = Location.checked(checkpoint_id, None, None, before.options) if is_path_object(checkpoint_id) else None
-            self._location = own or replace(before, uri=hidden_uri(os.fspath(checkpoint_id)))
+            own = Location(uri=checkpoint_id, options=before.options) if is_path_object(checkpoint_id) else None
+            self._location = own or replace(before, uri=os.fspath(checkpoint_id))
         self._found = self._failure = None
         self._load_id = str(uuid.uuid4())
 

@@ -68,7 +68,7 @@ def without_ignored(
     wanted = [each for each in ([patterns] if isinstance(patterns, str) else patterns or ()) if "/" not in each]
     if not wanted:
         return folder
-    location = Location.checked(folder, storage_options, None, options)
+    location = Location(uri=folder, storage_options=storage_options, options=options)
     with location.store(resolve(options)) as store:
         names = [name for name in sorted(folder_files(store, ())) if name.endswith(".safetensors")]
     kept = [name for name in names if not any(fnmatchcase(name, each) for each in wanted)]
