@@ -7,7 +7,7 @@ finds in a netrc.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -15,19 +15,11 @@ from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment  #
 
 from streamer.backends.client.error_rows import ErrorRow
 from streamer.backends.client.logins import login_of
-from streamer.core.errors import (
-    AccessDeniedError,
-    CredentialsError,
-    HttpStatusError,
-    OptionError,
-    StorageError,
-    StreamerError,
-)
-from streamer.core.quoting import printable
+from streamer.core.errors import CredentialsError, HttpStatusError, OptionError, StorageError
 from streamer.core.secrets.environment import blank_variables, is_blank, variable
+from streamer.core.store.proxies import advice_about
 
 __all__ = [
-    "blame_proxy",
     "check_proxy",
     "environment_proxy",
     "misreads_proxies",
@@ -98,25 +90,8 @@ class _RowOfProxy(ErrorRow[StorageError]):
 def refusal_of_proxy(status: int) -> ErrorRow[StorageError]:
     """Make the row for a proxy's own answer, which is not the server's."""
     if status in (401, 407):
-        hint = "Put them into HTTPS_PROXY (http://user:password@host:port), or into the option that names the proxy"
-        return _RowOfProxy(CredentialsError, "The proxy wants credentials, or others", hint)
-    hint = "Ask who runs the proxy, or name the host in NO_PROXY if it can be reached without"
-    return _RowOfProxy(HttpStatusError, "The proxy makes no connection to the server", hint)
-
-
-def blame_proxy(error: StreamerError, url: str, named: Callable[[str], str | None]) -> None:
-    """Say in a refusal's hint that it may be a proxy's: over plain HTTP, one answers in the server's place.
-
-    Args:
-        error: Changed only if the server's refusal has no code of its storage.
-        url: Of the server.
-        named: Gives the proxy that the options name for a URL.
-    """
-    is_clear = not isinstance(error, AccessDeniedError) or error.status != 403 or error.code is not None
-    if is_clear or not url.lower().startswith("http://") or not (proxy := named(url) or environment_proxy(url)):
-        return
-    place = urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")[2]
-    error.hint = f"{error.hint}; or it is a refusal of the proxy {printable(place)} on the way: ask who runs that"
+        return _RowOfProxy(CredentialsError, "The proxy wants credentials, or others", advice_about(status))
+    return _RowOfProxy(HttpStatusError, "The proxy makes no connection to the server", advice_about(status))
 
 
 def named_proxy(options: Mapping[str, Any]) -> str | None:

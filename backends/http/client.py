@@ -21,7 +21,7 @@ from streamer.backends.client.bounded_answers import BoundedResponse, allowing
 from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.ending_sockets import options_of_connector
 from streamer.backends.client.error_requests import remove_request
-from streamer.backends.client.proxy import blame_proxy, environment_proxy
+from streamer.backends.client.proxy import environment_proxy
 from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop, too_many_redirects
 from streamer.backends.client.retry import Attempts, is_transient
 from streamer.backends.http.access import Access
@@ -146,7 +146,6 @@ class HttpClient:
                     facts = {"attempts": attempts.number, "elapsed_s": attempts.elapsed_s}
                     refused = self._refuse(status, opened.headers, body, uri, **facts)
                     refused.retry_after_s = pause_s
-                    blame_proxy(refused, opened.hop.url, lambda _: self._access.proxy)
                     del opened, body  # they may repeat secrets, and a traceback shows the values of local names
                     raise refused
             await attempts.pause(pause_s)

@@ -94,7 +94,7 @@ class QuickLookups:
             if answer is None:
                 return None
             if answer.status not in REDIRECTS:
-                return (answer, hop) if self._is_success(answer, hop, uri) else None
+                return (answer, hop) if self._is_success(answer, uri) else None
             location = hidden_uri(answer.headers.get("location", ""))
             del answer  # its text shows the URL, and a traceback shows the values of local names
             hop = next_hop(hop, location, uri, may_be_local=self._access.may_redirect_to_local)
@@ -109,7 +109,7 @@ class QuickLookups:
             times=self._times,
         )
 
-    def _is_success(self, answer: Answer, hop: Hop, uri: str) -> bool:
+    def _is_success(self, answer: Answer, uri: str) -> bool:
         """Tell whether an answer counts; raise what is final. If it is neither, wait as long as the server demands."""
         if answer.status < 300:
             return True
@@ -117,10 +117,8 @@ class QuickLookups:
         if answer.status == NO_SUCH_RANGE or (answer.status in STATUSES and pause_s <= LONGEST_PAUSE_S):
             time.sleep(pause_s)
             return False
-        from streamer.backends.client.proxy import blame_proxy  # noqa: PLC0415  only refusals need it
         from streamer.backends.http.errors import refusal  # noqa: PLC0415  it imports aiohttp
 
         refused = refusal(answer.status, answer.headers, answer.body, uri)
         refused.retry_after_s = pause_s
-        blame_proxy(refused, hop.url, lambda _: self._access.proxy)
         raise refused

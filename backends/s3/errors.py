@@ -197,6 +197,7 @@ def error_code(error: Exception) -> str | None:
 
 def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageError:
     document, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
+    headers = metadata.get("HTTPHeaders", {})  # botocore leaves the id there if a status of 500 or more has no body
     status: int = metadata.get("HTTPStatusCode", 0)
     code = _code_in(response)
     region = _other_region(document, metadata, status)
@@ -204,15 +205,15 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
         row = _redirect(region)
     else:
         row = _CODES.get(code) or _STATUSES.get(status) or row_of_status(status, "S3 could not answer")
-        if not code and str(metadata.get("HTTPHeaders", {}).get("content-type")).startswith("text/html"):
+        if not code and str(headers.get("content-type")).startswith("text/html"):
             row = replace(row, hint=_WEB_PAGE)
     return row.filled(bucket=bucket).error(
         uri,
         status=status or None,
         code=code or None,
-        request_id=parse_word(metadata.get("RequestId")),
+        request_id=parse_word(metadata.get("RequestId") or headers.get("x-amz-request-id")),
         attempts=metadata.get("RetryAttempts", 0) + 1,
-        retry_after_s=demanded_pause_s(status, metadata.get("HTTPHeaders", {})),
+        retry_after_s=demanded_pause_s(status, headers),
     )
 
 

@@ -203,12 +203,9 @@ class S3Store:
         return self.source(info)
 
     def _storage_error(self, error: Exception, uri: str, bucket: str) -> StreamerError:
-        from streamer.backends.client.proxy import blame_proxy  # noqa: PLC0415 (as below)
         from streamer.backends.s3.errors import storage_error  # noqa: PLC0415 (imports all whose errors it knows)
 
-        translated = storage_error(error, uri, bucket)
-        blame_proxy(translated, self._client.endpoint or "", self._client.proxy)
-        return translated
+        return storage_error(error, uri, bucket)
 
     def _uri(self, path: str) -> str:
         version = "".join(f"?versionId={value}" for value in self._version_of(path).values())

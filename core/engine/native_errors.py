@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamer.core import errors
 from streamer.core.quoting import quoted
 from streamer.core.store.certificates import flaw_in
+from streamer.core.store.proxies import advice_about, suspect_proxy
 
 if TYPE_CHECKING:
     from streamer._native import ReadError
@@ -96,26 +97,34 @@ def error_from_native(
     if native.code == "device":
         hint = _DEVICE_HINTS.get(native.storage_code, _LOST_DEVICE_HINT)
         return errors.DeviceError(native.detail, uri=uri, hint=hint, code=native.storage_code)
-    row = _TABLE[native.code]
-    busy = _BUSY_HINT if native.http_status in _BUSY and native.code != "object_failure" else None
-    number = native.os_error
-    flaw = flaw_in(native.detail) if native.code == "tls" else None
-    code = native.storage_code or (errno.errorcode.get(number) if number else None)
-    return row.error(
+    error = _TABLE[native.code].error(
         native.detail,
         uri=uri,
-        hint=_HINTS.get(number)
-        or (not is_http and _WITHOUT_PROXY.get(native.code))
-        or busy
-        or (flaw.hint if flaw else row.hint),
+        hint=_hint_for(native, is_http),
         byte_range=(native.begin, native.end) if native.end > native.begin else None,
         object_size=object_size,
         status=native.http_status or None,
-        code=code,
+        code=native.storage_code or errno.errorcode.get(native.os_error),
         request_id=native.request_id or None,
         attempts=native.attempts,
         elapsed_s=native.elapsed_s,
     )
+    error.is_of_proxy = native.is_of_proxy
+    suspect_proxy(error, lambda: native.proxy)
+    return error
+
+
+def _hint_for(native: ReadError, is_http: bool) -> str:
+    if native.os_error in _HINTS:
+        return _HINTS[native.os_error]
+    if native.is_of_proxy:
+        return advice_about(native.http_status or None)
+    if not is_http and native.code in _WITHOUT_PROXY:
+        return _WITHOUT_PROXY[native.code]
+    if native.http_status in _BUSY and native.code != "object_failure":
+        return _BUSY_HINT
+    flaw = flaw_in(native.detail) if native.code == "tls" else None
+    return flaw.hint if flaw else _TABLE[native.code].hint
 
 
 def checksum_error(native: ReadError, tensor: str | None, *, uri: str, object_size: int | None) -> errors.ChecksumError:

@@ -47,9 +47,11 @@ struct ReadError {
   int os_error = 0;                 // errno, 0 where there was none
   bool is_at_redirect = false;      // a redirect named the place that was asked; it may be renewed
   bool is_of_object = false;        // the server answers for other objects
+  bool is_of_proxy = false;         // the proxy refused, or may have: the server was not asked
   double retry_after_s = 0;         // the server's Retry-After, 0 where it sent none
   std::string storage_code;         // the storage's own word: NoSuchKey, SlowDown, ...
   std::string request_id;           // the storage's request id
+  std::string proxy;                // "host:port" of the one that may have answered, or empty
   std::uint32_t item = UINT32_MAX;  // whose digest is wrong, with the next three
   std::string algorithm;
   std::string expected;  // hexadecimal digits

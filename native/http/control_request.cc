@@ -87,7 +87,7 @@ std::optional<ControlAnswer> ask(const ControlRequest& request,
   if (are_most_descriptors_open()) return std::nullopt;
   const BrokenPipesIgnored by_libcurl;  // on the caller's thread
   HttpTarget target = request.target;
-  target.endpoint = Endpoint::of(target.url);
+  target.endpoint = Endpoint::of(target.url, target.proxy);
   MultiHandle multi = KeptConnections::of_process().take(*target.endpoint);
   const EasyHandle easy(curl_easy_init());
   if (!easy) throw std::runtime_error("libcurl gives no handle");

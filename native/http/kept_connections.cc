@@ -88,7 +88,7 @@ void KeptConnections::close_idle_ones() {
   while (!kept_.empty()) {
     const TimePoint now = Clock::now();
     std::vector<Kept> due = take_out([this, now](const Kept& kept) {
-      return now >= kept.since + idle_ || kept.server->waiting.are_some(now);
+      return now >= kept.since + idle_ || kept.server->waiting->are_some(now);
     });
     if (due.empty()) {
       is_changed_.wait_until(lock, std::min(kept_.front().since + idle_, now + kLook));

@@ -62,7 +62,7 @@ TEST_CASE("what leads to a server that lets another request wait is closed, and 
   KeptConnections connections;
   connections.keep(new_multi(), busy_server);
   connections.keep(new_multi(), kOtherServer);
-  busy_server->waiting.note(Clock::now());
+  busy_server->waiting->note(Clock::now());
   CHECK(falls_to(1, connections));
   connections.leave(*kOtherServer);
   CHECK(connections.release() == 0);

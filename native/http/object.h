@@ -31,7 +31,7 @@ struct HttpTarget {
   std::string client_cert = {};      // PEM file of our own certificate; empty: none is shown
   std::string client_key = {};       // PEM file of its key; empty: the same file
 
-  std::shared_ptr<Endpoint> endpoint = {};  // of the URL; HttpObject sets it
+  std::shared_ptr<Endpoint> endpoint = {};  // of URL and proxy; HttpObject sets it
 };
 
 class HttpObject {
@@ -119,7 +119,7 @@ class HttpObject {
   static constexpr int kMostRenewalsInVain = 3;
 
   static std::shared_ptr<const HttpTarget> shared(HttpTarget target) {
-    target.endpoint = Endpoint::of(target.url);
+    target.endpoint = Endpoint::of(target.url, target.proxy);
     return std::make_shared<const HttpTarget>(std::move(target));
   }
 

@@ -33,7 +33,7 @@ void HttpReactor::use(MultiHandle multi) {
 // what waits at the server, there or here, may wait for one of them to be closed.
 void HttpReactor::leave_idle_connections() {
   if (!may_have_idle_ || !active_.empty()) return;
-  if (!server_->outage() && !server_->waiting.are_some(Clock::now())) return;
+  if (!server_->outage() && !server_->waiting->are_some(Clock::now())) return;
   may_have_idle_ = false;
   connections_ = 0;
   use(new_multi());
@@ -49,7 +49,7 @@ void HttpReactor::leave_unserved_connections(TimePoint now) {
   for (const auto& [transfer, flight] : active_) {
     if (!waits_unserved(*transfer, flight, now)) continue;
     Endpoint& endpoint = *transfer->target()->endpoint;
-    endpoint.waiting.note(now);
+    endpoint.waiting->note(now);
     KeptConnections::of_process().leave(endpoint);
     const double patience_s = std::ldexp(kPatienceS, transfer->block().times_unserved);
     const bool is_patient = seconds_between(flight.started, now) < patience_s;
@@ -107,6 +107,7 @@ void HttpReactor::refine_connect_error(ReadError& error, HttpTransfer& transfer,
   if (const int shortage = descriptor_shortage(); shortage != 0) {
     error.code = ErrorCode::kIo;
     error.os_error = shortage;
+    error.is_of_proxy = false;
     error.detail = "no file descriptor is left for a connection";
     return;
   }

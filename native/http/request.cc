@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <stdexcept>
+
+#include "net/proxy.h"
 
 namespace streamer {
 namespace {
@@ -29,27 +29,6 @@ std::string precondition_of(const RangeRequest& asked) {
   return {};
 }
 
-// A variable's value; null if it is unset or has nothing but white space, as for the Python side.
-const char* variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr || value[std::strspn(value, " \t\r\n\v\f")] == '\0' ? nullptr : value;
-}
-
-// Empty for none. libcurl takes white space for a proxy, and leaves HTTP_PROXY alone, which a web
-// server sets to what its client sent ("httpoxy"); such a process has REQUEST_METHOD, too, and
-// Python goes by that. NO_PROXY is left to libcurl.
-std::string proxy_of(const HttpTarget& target) {
-  if (!target.proxy.empty()) return target.proxy;
-  const bool is_plain = target.url.starts_with("http:");
-  const char* const lower = is_plain ? "http_proxy" : "https_proxy";
-  const char* const upper = is_plain ? "HTTP_PROXY" : "HTTPS_PROXY";
-  const bool is_of_web_server = is_plain && std::getenv("REQUEST_METHOD") != nullptr;
-  for (const char* name : {lower, is_of_web_server ? lower : upper, "all_proxy", "ALL_PROXY"}) {
-    if (const char* const value = variable(name)) return value;
-  }
-  return "";
-}
-
 // Where it goes, and where not.
 void set_place(CURL* easy, const HttpTarget& target) {
   curl_easy_setopt(easy, CURLOPT_URL, target.url.c_str());
@@ -69,7 +48,7 @@ void set_place(CURL* easy, const HttpTarget& target) {
     const std::string& key = target.client_key.empty() ? target.client_cert : target.client_key;
     curl_easy_setopt(easy, CURLOPT_SSLKEY, key.c_str());
   }
-  curl_easy_setopt(easy, CURLOPT_PROXY, proxy_of(target).c_str());
+  curl_easy_setopt(easy, CURLOPT_PROXY, proxy_of(target.url, target.proxy).c_str());
   // A proxy's answer to CONNECT is not the server's: neither its status nor its headers count.
   curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 }

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "http/proxy_refusal.h"
 #include "http/secrets.h"
 
 namespace streamer {
@@ -217,7 +218,10 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
     object_->note_answer_without_checksum();
     error->code = ErrorCode::kRangeResponse;  // once more, without asking for it
   }
-  if (error) complete_error(*error, now);
+  if (error) {
+    blame_proxy(*error, result, easy_.get(), *target_);
+    complete_error(*error, now);
+  }
   return error;
 }
 
@@ -272,13 +276,7 @@ ReadError HttpTransfer::error_of(ErrorCode code, std::string detail) const {
 std::optional<ReadError> HttpTransfer::error_of_curl(CURLcode result) const {
   const char* text = message_[0] != '\0' ? message_.data() : curl_easy_strerror(result);
   ReadError error = error_of(code_of(result), text);
-  long tunnel_status = 0;
-  curl_easy_getinfo(easy_.get(), CURLINFO_HTTP_CONNECTCODE, &tunnel_status);
-  if (head_.status == 0 && tunnel_status >= 300) {
-    error.code = ErrorCode::kHttpStatus;
-    error.http_status = static_cast<int>(tunnel_status);
-    error.detail = "the proxy made no tunnel to the server";
-  } else if (!is_head_checked_ && means_endless_headers(result, text)) {
+  if (!is_head_checked_ && means_endless_headers(result, text)) {
     error.code = ErrorCode::kEndlessHeaders;
     error.detail = "the headers of the server's answer do not end";
   } else if (error.detail.find("alert certificate required") != std::string::npos) {

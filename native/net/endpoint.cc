@@ -9,19 +9,23 @@
 #include <set>
 #include <utility>
 
+#include "net/proxy.h"
+
 namespace streamer {
 namespace {
 
 // When to look again whether a server that has enough to do, or that is being probed, has room.
 constexpr double kRoomPollS = 0.02;
-// Names of servers that answered, in a process that speaks to ever new ones.
+// Ways to servers that answered, in a process that speaks to ever new ones.
 constexpr std::size_t kMostRemembered = 10'000;
+
+using Way = std::pair<std::string, std::size_t>;  // name and route
 
 // Every endpoint some load uses. Never destroyed: reactors may outlive static objects at exit.
 struct Table {
   std::mutex mutex;
-  std::map<std::string, std::weak_ptr<Endpoint>> endpoints;  // guarded by mutex
-  std::set<std::string> answered;                            // names; guarded by mutex
+  std::map<Way, std::weak_ptr<Endpoint>> endpoints;  // guarded by mutex
+  std::set<Way> answered;                            // guarded by mutex
 
   static Table& instance() {
     static std::atomic<Table*> table = new Table;
@@ -50,22 +54,32 @@ std::string endpoint_key(std::string_view url) {
   return key;
 }
 
-std::shared_ptr<Endpoint> Endpoint::of(std::string_view url) { return named(endpoint_key(url)); }
+std::shared_ptr<Endpoint> Endpoint::of(std::string_view url, const std::string& proxy) {
+  return on_route(endpoint_key(url), route_to(url, proxy));
+}
 
-std::shared_ptr<Endpoint> Endpoint::named(const std::string& name) {
+std::shared_ptr<Endpoint> Endpoint::named(const std::string& name) { return on_route(name, 0); }
+
+std::shared_ptr<Endpoint> Endpoint::on_route(const std::string& name, std::size_t route) {
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);
   std::erase_if(table.endpoints, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<Endpoint>& entry = table.endpoints[name];
-  std::shared_ptr<Endpoint> endpoint = entry.lock();
-  if (!endpoint) {
-    entry = endpoint = std::make_shared<Endpoint>(name, table.answered.contains(name));
+  const Way way{name, route};
+  std::shared_ptr<WaitingRequests> waiting;
+  for (auto other = table.endpoints.lower_bound({name, 0});
+       other != table.endpoints.end() && other->first.first == name; ++other) {
+    const std::shared_ptr<Endpoint> endpoint = other->second.lock();
+    if (endpoint && other->first == way) return endpoint;
+    if (endpoint) waiting = endpoint->waiting;
   }
+  auto endpoint =
+      std::make_shared<Endpoint>(name, table.answered.contains(way), route, std::move(waiting));
+  table.endpoints[way] = endpoint;
   return endpoint;
 }
 
-void Endpoint::note_answer_of(std::string_view url) {
-  const std::shared_ptr<Endpoint> endpoint = of(url);
+void Endpoint::note_answer_of(std::string_view url, const std::string& proxy) {
+  const std::shared_ptr<Endpoint> endpoint = of(url, proxy);
   const std::lock_guard lock(endpoint->mutex_);
   endpoint->note_answer();
 }
@@ -112,7 +126,8 @@ void Endpoint::record_answer(std::uint64_t bytes, const AnswerTimes& times) {
 bool Endpoint::finish_badly(const OutageTicket& ticket, const ReadError& error, TimePoint now) {
   const FailureKind kind = classify(error);
   const std::lock_guard lock(mutex_);
-  if (error.http_status != 0 || !error.storage_code.empty()) note_answer();
+  const bool is_answer = error.http_status != 0 || !error.storage_code.empty();
+  if (is_answer && !error.is_of_proxy) note_answer();
   bool is_of_outage = false;
   if (kind != FailureKind::kTransient && kind != FailureKind::kThrottle) {
     outage_.finish_well(ticket, now);  // it works; what was asked of it was wrong
@@ -180,7 +195,7 @@ void Endpoint::note_answer() {
   if (std::exchange(has_answered_, true)) return;
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);
-  if (table.answered.size() < kMostRemembered) table.answered.insert(name_);
+  if (table.answered.size() < kMostRemembered) table.answered.insert({name_, route_});
 }
 
 }  // namespace streamer

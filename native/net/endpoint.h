@@ -3,7 +3,8 @@
 // How large a request should be, how long one usually takes, how many may be in flight after an
 // outage, and whether there is an outage now. All requests to the server are announced here, so
 // that its failure is one event for all threads and loads, and another server's business goes on.
-// An endpoint lives as long as an object of some load points at it; that it answered is remembered
+// Each way to a server has an endpoint: that it answered directly says nothing of a proxy. An
+// endpoint lives as long as an object of some load points at it; that it answered is remembered
 // until the process ends.
 //
 // Thread-safe. A forked child starts with none of its parent's endpoints.
@@ -41,25 +42,29 @@ struct RequestAdvice {
 
 class Endpoint {
  public:
-  // The endpoint of a URL: the same for all URLs of one scheme, host and port.
-  static std::shared_ptr<Endpoint> of(std::string_view url);
+  // The endpoint of a URL: the same for all URLs of one scheme, host and port, as long as the same
+  // proxies lead there, this one or those of the environment.
+  static std::shared_ptr<Endpoint> of(std::string_view url, const std::string& proxy = {});
   // The endpoint of that name, where a URL does not tell it.
   static std::shared_ptr<Endpoint> named(const std::string& name);
 
-  // Somebody else in this process was answered by the server of this URL.
-  static void note_answer_of(std::string_view url);
+  // Somebody else in this process was answered by the server of this URL, on the same way.
+  static void note_answer_of(std::string_view url, const std::string& proxy);
 
-  // `name` is for messages. `has_answered`: in this process, ever.
-  explicit Endpoint(std::string name, bool has_answered = false)
+  // `name` is for messages. `has_answered`: in this process, ever. `shared`: with other ways to it.
+  explicit Endpoint(std::string name, bool has_answered = false, std::size_t route = 0,
+                    std::shared_ptr<WaitingRequests> shared = nullptr)
       : addresses(std::make_shared<AddressBook>(name)),
+        waiting(shared ? std::move(shared) : std::make_shared<WaitingRequests>()),
         name_(std::move(name)),
+        route_(route),
         has_answered_(has_answered) {}
 
   const std::shared_ptr<AddressBook> addresses;  // of a URL's host
   // Of the requests that were answered, on a connection that had answered others: when the last was
   // sent.
   LatestTime answered_again;
-  WaitingRequests waiting;
+  const std::shared_ptr<WaitingRequests> waiting;  // the server's, on whatever way
 
   const std::string& name() const { return name_; }
 
@@ -92,10 +97,12 @@ class Endpoint {
   OutageTotals totals(TimePoint now);
 
  private:
+  static std::shared_ptr<Endpoint> on_route(const std::string& name, std::size_t route);
   std::optional<TimePoint> closed_until_locked(TimePoint now) const;
   void note_answer();
 
   const std::string name_;
+  const std::size_t route_;  // tells the ways to it apart
   std::mutex mutex_;
   bool has_answered_;                               // guarded by mutex_
   Outage outage_;                                   // guarded by mutex_

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <vector>
 
 namespace streamer {
@@ -41,6 +42,31 @@ TEST_CASE("loads of one server share it, and only that it answered outlasts the 
   one.reset();
   CHECK(Endpoint::of("http://shared/a")->has_answered());
   CHECK_FALSE(Endpoint::of("http://shared/a")->outage());
+}
+
+TEST_CASE("each way to a server has an endpoint, and an answer on one says nothing of another") {
+  Endpoint::note_answer_of("http://ways/a", "");
+  CHECK(Endpoint::of("http://ways/b")->has_answered());
+  const auto by_proxy = Endpoint::of("http://ways/a", "http://proxy:3128");
+  CHECK_FALSE(by_proxy->has_answered());
+  CHECK(by_proxy->name() == "http://ways");
+  CHECK(Endpoint::of("http://ways/a", "http://proxy:3128") == by_proxy);
+  CHECK(Endpoint::of("http://ways/a")->waiting == by_proxy->waiting);  // the server is the same
+  setenv("http_proxy", "http://proxy:3128", 1);
+  const auto by_environment = Endpoint::of("http://ways/a");
+  unsetenv("http_proxy");
+  CHECK(by_environment == by_proxy);
+}
+
+TEST_CASE("a proxy that makes no tunnel is no answer of the server") {
+  ReadError error = throttled();
+  error.is_of_proxy = true;
+  Endpoint endpoint("https://behind-a-proxy");
+  for (int i = 0; i < 20; ++i) {
+    CHECK_FALSE(endpoint.finish_badly(*endpoint.try_start(kNow), error, kNow));
+  }
+  CHECK_FALSE(endpoint.has_answered());
+  CHECK_FALSE(endpoint.outage());
 }
 
 TEST_CASE("a server that never answered has no outage: it is not there") {

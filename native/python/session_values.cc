@@ -95,6 +95,8 @@ void register_read_error(py::module_& module) {
       .def_readonly("os_error", &ReadError::os_error)
       .def_property_readonly("storage_code", text_in(&ReadError::storage_code))
       .def_property_readonly("request_id", text_in(&ReadError::request_id))
+      .def_readonly("is_of_proxy", &ReadError::is_of_proxy)
+      .def_property_readonly("proxy", text_in(&ReadError::proxy))
       .def_readonly("item", &ReadError::item)
       .def_readonly("algorithm", &ReadError::algorithm)
       .def_property_readonly("expected", text_in(&ReadError::expected))
@@ -121,7 +123,7 @@ void register_delivery(py::module_& module) {
 }
 
 void register_http_target(py::module_& module) {
-  module.def("note_answer_of", &Endpoint::note_answer_of, py::arg("url"),
+  module.def("note_answer_of", &Endpoint::note_answer_of, py::arg("url"), py::arg("proxy"),
              "Tell the engine that somebody else was answered by the server of this URL.");
   py::class_<ForeignRequest>(module, "ForeignRequest",
                              "A request to the server of a URL that is not the engine's, while it "
@@ -131,7 +133,7 @@ void register_http_target(py::module_& module) {
       .def("__enter__",
            [](ForeignRequest& request) {
              request.under_way =
-                 std::make_unique<WaitingRequests::Foreign>(request.server->waiting);
+                 std::make_unique<WaitingRequests::Foreign>(*request.server->waiting);
            })
       .def("__exit__", [](ForeignRequest& request, const py::args&) { request.under_way.reset(); });
   py::class_<HttpTarget>(module, "HttpTarget", "How to reach an object over HTTP.")

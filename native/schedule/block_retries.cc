@@ -89,6 +89,8 @@ void BlockRetries::give_up(const Block& block, ReadError error, Endpoint& endpoi
     error.os_error = outage->last_failure.os_error;
     error.storage_code = outage->last_failure.storage_code;
     error.request_id = outage->last_failure.request_id;
+    error.is_of_proxy = outage->last_failure.is_of_proxy;
+    error.proxy = outage->last_failure.proxy;
     first = outage->first_failure;
     story = "; " + story_of(endpoint.name(), *outage, Clock::now());
   }

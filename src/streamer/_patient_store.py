@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from streamer import _native
 from streamer._route import Route
-from streamer.core.errors import AccessDeniedError, CredentialsError, HttpStatusError
+from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError
 from streamer.core.outages.patience import Patience
 from streamer.core.secrets.texts import SecretTexts
 from streamer.core.store.digests import NoDigest, ObjectDigest
@@ -76,7 +76,8 @@ class _PatientStore:
     def source(self, info: ObjectInfo) -> Source:
         source: Source = self._ask(lambda: self._store.source(info))
         if isinstance(source, HttpSource) and _is_at(source.url, self.server):
-            _native.note_answer_of(source.url)  # so that the engine waits for this server, too
+            # So that the engine waits for this server, too, if its requests take the same way.
+            _native.note_answer_of(source.url, source.proxy or "")
         return _guarded(source, self._secrets)
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ def _noting(route: Route, request: Callable[[], Answer]) -> Callable[[], Answer]
     def noted() -> Answer:
         try:
             return request()
-        except HttpStatusError as error:
+        except StorageError as error:
             route.note_failure(error)
             raise
 

@@ -27,6 +27,15 @@ NAMED = {
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
+def through(storage, options, by, proxy, monkeypatch):
+    """Give options by which, or by the environment, lookups take a proxy of plain HTTP."""
+    url = f"http://user:CANARY@127.0.0.1:{proxy.server_port}"
+    if by == "options":
+        return options | NAMED[storage](url)
+    monkeypatch.setenv("http_proxy", url)
+    return options
+
+
 @pytest.mark.parametrize("by", ["the environment", "options"])
 @pytest.mark.parametrize("storage", FILES)
 def test_a_proxy_of_plain_http_that_refuses_is_not_waited_for_regression(storage, by, monkeypatch):
@@ -35,11 +44,7 @@ def test_a_proxy_of_plain_http_that_refuses_is_not_waited_for_regression(storage
         uri, options = place_of(storage, server)
         assert np.array_equal(streamer.load(uri, storage_options=options)["bias"].numpy(), TENSORS["bias"])
         asked = len(server.requests)
-        url = f"http://user:CANARY@127.0.0.1:{proxy.server_port}"
-        if by == "options":
-            options |= NAMED[storage](url)
-        else:
-            monkeypatch.setenv("http_proxy", url)
+        options = through(storage, options, by, proxy, monkeypatch)
         began = time.monotonic()
         with pytest.raises(errors.HttpStatusError, match="proxy") as caught:
             streamer.load(uri, storage_options=options, options=Options(block_deadline_s=PATIENCE_S))
@@ -49,7 +54,29 @@ def test_a_proxy_of_plain_http_that_refuses_is_not_waited_for_regression(storage
         assert len(server.requests) == asked
 
 
-@pytest.mark.parametrize(("storage", "header"), [("gs", "X_GUploader_UploadID"), ("az", "x_ms_request_id")])
+@pytest.mark.parametrize("by", ["the environment", "options"])
+@pytest.mark.parametrize("storage", FILES)
+def test_a_denial_that_may_be_the_proxys_names_it_regression(storage, by, monkeypatch):
+    """It was told as the server's, which had never been asked."""
+    with refusing_proxy(403) as proxy, served(proxy):
+        uri, options = FILES[storage]("http://storage.test")
+        options = through(storage, options, by, proxy, monkeypatch)
+        place = f"the proxy 127.0.0.1:{proxy.server_port} on the way"
+        with pytest.raises(errors.AccessDeniedError, match=place) as caught:
+            streamer.load(uri, storage_options=options)
+    assert "CANARY" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("storage", "header"),
+    [
+        ("s3", "x_amz_request_id"),
+        ("gs", "X_GUploader_UploadID"),
+        ("az", "x_ms_request_id"),
+        ("http", "X_Request_ID"),
+        ("hf", "X_Request_ID"),
+    ],
+)
 def test_a_storage_that_throttles_behind_a_proxy_is_waited_for(storage, header, monkeypatch):
     """Its answer has a request id, which no proxy gives."""
 
@@ -62,3 +89,63 @@ def test_a_storage_that_throttles_behind_a_proxy_is_waited_for(storage, header, 
         uri, options = FILES[storage]("http://behind.test")
         streamer.load(uri, storage_options=options, options=Options(block_deadline_s=PATIENCE_S))
         assert len(server.requests) > 8
+
+
+@pytest.fixture(params=["plain HTTP", "TLS"])
+def scheme(request, tmp_path, monkeypatch):
+    """Make the server of a file, which is trusted if it has a certificate; name the variable of its proxy."""
+    with_tls = request.param == "TLS"
+    with one_file(with_tls=with_tls) as server:
+        if with_tls:
+            server.authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        yield server, "https_proxy" if with_tls else "http_proxy"
+
+
+@pytest.mark.parametrize("storage", FILES)
+def test_a_read_is_not_waited_for_if_its_proxy_refuses_regression(storage, scheme, monkeypatch):
+    """The engine took its 503 for an answer of the server, which had answered directly, and waited for two minutes."""
+    server, variable = scheme
+    uri, options = place_of(storage, server)
+    with (
+        refusing_proxy(503) as proxy,
+        served(proxy),
+        streamer.open(uri, storage_options=options, options=Options(block_deadline_s=PATIENCE_S)) as checkpoint,
+    ):
+        assert np.array_equal(checkpoint.get_tensor("bias").numpy(), TENSORS["bias"])
+        asked = len(server.requests)
+        monkeypatch.setenv(variable, f"http://user:CANARY@127.0.0.1:{proxy.server_port}")
+        began = time.monotonic()
+        with pytest.raises(errors.HttpStatusError, match=f"the proxy 127.0.0.1:{proxy.server_port}") as caught:
+            checkpoint.get_tensor("weight")
+        assert time.monotonic() - began < SOON_S
+        assert (caught.value.status, caught.value.attempts, caught.value.is_of_proxy) == (503, 3, True)
+        assert "NO_PROXY" in caught.value.hint
+        assert "CANARY" not in str(caught.value)
+        assert len(server.requests) == asked
+
+
+@pytest.mark.parametrize("storage", FILES)
+def test_a_read_is_not_waited_for_if_nobody_is_at_its_proxy_regression(storage, scheme, monkeypatch):
+    server, variable = scheme
+    uri, options = place_of(storage, server)
+    gone = refusing_proxy(503)
+    gone.server_close()
+    with streamer.open(uri, storage_options=options, options=Options(block_deadline_s=PATIENCE_S)) as checkpoint:
+        checkpoint.get_tensor("bias")
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{gone.server_port}")
+        began = time.monotonic()
+        with pytest.raises(errors.ConnectError, match="no connection to the proxy 127") as caught:
+            checkpoint.get_tensor("weight")
+        assert time.monotonic() - began < SOON_S
+        assert caught.value.attempts == 3
+
+
+def test_a_read_that_is_denied_over_plain_http_names_the_proxy_regression(monkeypatch):
+    with one_file() as server, refusing_proxy(403) as proxy, served(proxy):
+        uri, options = place_of("s3", server)
+        with streamer.open(uri, storage_options=options) as checkpoint:
+            monkeypatch.setenv("http_proxy", f"http://user:CANARY@127.0.0.1:{proxy.server_port}")
+            with pytest.raises(errors.AccessDeniedError, match=f"the proxy 127.0.0.1:{proxy.server_port} on") as caught:
+                checkpoint.get_tensor("weight")
+    assert "CANARY" not in str(caught.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import socket
 import threading
 import time
@@ -311,34 +310,6 @@ def test_a_host_in_no_proxy_is_asked_directly_under_tls_too(secure, monkeypatch,
         monkeypatch.setenv("NO_PROXY", exception)
         assert read(source) == zlib.crc32(DATA)
     assert proxy.heads == []
-
-
-OVER_PLAIN_HTTP = {
-    "http": ("http://storage.test/a.safetensors", {}, {"proxy": "{}"}),
-    "s3": (
-        "s3://bucket/a.safetensors",
-        {"key": "k", "secret": "s", "endpoint_url": "http://storage.test"},
-        {"config_kwargs": {"proxies": {"http": "{}"}}},
-    ),
-    "hf": ("hf://owner/model", {"endpoint": "http://storage.test"}, {"proxy": "{}"}),
-}
-
-
-@pytest.mark.parametrize("place", ["environment", "options"])
-@pytest.mark.parametrize("storage", OVER_PLAIN_HTTP)
-def test_a_refusal_that_may_be_the_proxys_names_it_regression(monkeypatch, storage, place):
-    """It was told as the server's, which had never been asked."""
-    uri, options, naming = OVER_PLAIN_HTTP[storage]
-    with ScriptedServer(b"", lambda _, answer: answer.become(403, b"<html>", Content_Type="text/html")) as proxy:
-        proxy.answers_head = True
-        url = f"http://user:hunter2@127.0.0.1:{proxy.port}"
-        if place == "options":
-            options = {**options, **json.loads(json.dumps(naming).replace("{}", url))}
-        else:
-            monkeypatch.setenv("http_proxy", url)
-        with pytest.raises(errors.AccessDeniedError, match=f"the proxy 127.0.0.1:{proxy.port} on the way") as caught:
-            streamer.load(uri, storage_options=options)
-    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("storage", FILES)

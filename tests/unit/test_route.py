@@ -7,7 +7,7 @@ import os
 import pytest
 
 from streamer._route import Route
-from streamer.core.errors import HttpStatusError
+from streamer.core.errors import AccessDeniedError, HttpStatusError
 
 SERVER = "http://server.test"
 PROXY = "http://user:CANARY@proxy.test:3128"
@@ -82,3 +82,29 @@ def test_a_host_in_no_proxy_answers_itself(monkeypatch):
     error = HttpStatusError("busy", status=503)
     Route(SERVER, None).note_failure(error)
     assert not error.is_of_proxy
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"proxy": PROXY, "proxy_auth": ("user", "CANARY")},
+        {
+            "proxies": {"http": PROXY, "https": "http://another.test:1"},
+            "proxies_config": {"proxy_ca_bundle": "/ca.pem"},
+        },
+        {"proxies": {"http://server.test": PROXY}},
+        {"session_kwargs": {"proxy": PROXY}},
+        {},
+    ],
+)
+def test_a_denial_without_a_word_of_the_storage_names_the_proxy(monkeypatch, options):
+    if not options:
+        monkeypatch.setenv("http_proxy", PROXY)
+    route = Route(SERVER, options)
+    denied = AccessDeniedError("denied", status=403, hint="Ask for it")
+    route.note_failure(denied)
+    expected = "Ask for it; or it may be a refusal of the proxy proxy.test:3128 on the way: ask who runs that"
+    assert denied.hint == expected
+    for own in (AccessDeniedError("denied", status=403, code="AccessDenied"), AccessDeniedError("denied", status=401)):
+        route.note_failure(own)
+        assert own.hint is None

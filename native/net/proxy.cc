@@ -1,0 +1,47 @@
+#include "net/proxy.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+namespace streamer {
+namespace {
+
+// A variable's value; null if it is unset or has nothing but white space, as for the Python side.
+const char* variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr || value[std::strspn(value, " \t\r\n\v\f")] == '\0' ? nullptr : value;
+}
+
+std::string hosts_without_proxy() {
+  for (const char* name : {"no_proxy", "NO_PROXY"}) {
+    if (const char* const value = variable(name)) return value;
+  }
+  return "";
+}
+
+}  // namespace
+
+// libcurl takes white space for a proxy, and leaves HTTP_PROXY alone, which a web server sets to
+// what its client sent ("httpoxy"); such a process has REQUEST_METHOD, too, and Python goes by
+// that.
+std::string proxy_of(std::string_view url, const std::string& named) {
+  if (!named.empty()) return named;
+  const bool is_plain = url.starts_with("http:");
+  const char* const lower = is_plain ? "http_proxy" : "https_proxy";
+  const char* const upper = is_plain ? "HTTP_PROXY" : "HTTPS_PROXY";
+  const bool is_of_web_server = is_plain && std::getenv("REQUEST_METHOD") != nullptr;
+  for (const char* name : {lower, is_of_web_server ? lower : upper, "all_proxy", "ALL_PROXY"}) {
+    if (const char* const value = variable(name)) return value;
+  }
+  return "";
+}
+
+bool has_hosts_without_proxy() { return !hosts_without_proxy().empty(); }
+
+std::size_t route_to(std::string_view url, const std::string& named) {
+  const std::string proxy = proxy_of(url, named);
+  return proxy.empty() ? 0 : std::hash<std::string>{}(proxy + '\n' + hosts_without_proxy());
+}
+
+}  // namespace streamer
