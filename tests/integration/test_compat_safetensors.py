@@ -95,6 +95,8 @@ def test_errors_are_caught_as_safetensors_and_as_ours(tmp_path: Path) -> None:
         (lambda: ours.safe_open("memory://compat/bad.safetensors", "pt"), streamer.HeaderError),
         (lambda: ours.safe_open(URL, "pt", device="nonsense"), streamer.UnknownDeviceError),
         (lambda: ours.safe_open(URL, "mlx"), streamer.OptionError),
+        (lambda: ours.safe_open(URL, "pt", options={}), streamer.OptionError),
+        (lambda: ours.safe_open(URL, "pt", storage_options="x"), streamer.OptionError),
         (lambda: ours.safe_open(URL, "pt").get_slice("a")["x"], streamer.TensorIndexError),
         (lambda: our_torch.load_file("memory://compat/absent.safetensors"), streamer.ObjectNotFoundError),
     ):

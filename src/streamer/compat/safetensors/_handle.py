@@ -26,7 +26,6 @@ from streamer.core.secrets.urls import hidden_uri
 from streamer.plugins.registry import scheme_of
 
 if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
     from typing_extensions import Self
 
 __all__ = ["EngineHandle", "HandleSlice", "TensorMeta", "safe_open", "safe_open_handle"]
@@ -72,9 +71,8 @@ class safe_open:  # noqa: N801  safetensors' name
             except OSError as error:
                 if type(error) is not OSError:  # there is no such file, or it may not be read
                     raise  # any other is of a file system that maps no files, which the engine does not need
-        return EngineHandle(
-            filename, framework, device, backend=backend, storage_options=storage_options, options=options
-        )
+        given = {"framework": framework, "device": device, "storage_options": storage_options, "options": options}
+        return EngineHandle(filename, backend=backend, **given)
 
 
 def safe_open_handle(file: Any, framework: str, device: Any = "cpu") -> Any:
@@ -88,7 +86,7 @@ def safe_open_handle(file: Any, framework: str, device: Any = "cpu") -> Any:
     fs = getattr(file, "fs", None)
     if fs is None or "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
         return safe_open(file.name, framework, device)
-    return EngineHandle(file.path, framework, device, fs=fs)
+    return EngineHandle(file.path, framework=framework, device=device, fs=fs)
 
 
 class TensorMeta(NamedTuple):
@@ -102,40 +100,24 @@ class TensorMeta(NamedTuple):
 class EngineHandle(Checkpoint[Any]):
     """The handle of a checkpoint that the engine reads.
 
-    The arguments are those of `safe_open`, and `fs` of `streamer.load`.
+    Args:
+        filename: As for `safe_open`, like `backend`.
+        how: Fields of a `Request`.
     """
 
-    def __init__(
-        self,
-        filename: str | os.PathLike[str],
-        framework: str,
-        device: Any = "cpu",
-        *,
-        backend: str = "mmap",
-        storage_options: Mapping[str, Any] | None = None,
-        fs: AbstractFileSystem | None = None,
-        options: Options | None = None,
-    ) -> None:
-        filename, storage_options = hidden_uri(filename), hidden(storage_options)
+    def __init__(self, filename: str | os.PathLike[str], *, backend: str = "mmap", **how: Any) -> None:
+        filename, how["storage_options"] = hidden_uri(filename), hidden(how.get("storage_options"))
         if backend not in BACKENDS:
             raise both(OptionError)(f"backend {backend!r} is invalid, it is one of {', '.join(map(repr, BACKENDS))}")
-        request = Request(
-            uri=filename,
-            framework=framework,
-            device=device,
-            storage_options=storage_options,
-            fs=fs,
-            options=options,
-            progress=False,
-        )
         with raised_as_safetensors():
+            request = Request(uri=filename, **how, progress=False)
             try:
                 super().__init__(request)
             except ObjectNotFoundError as error:
-                is_other = scheme_of(text_of(filename)) != "file" or fs is not None
-                if is_other or os.path.lexists(text_of(filename)):  # then a shard that its index names is missing
-                    raise
-                raise both(ObjectNotFoundError)(f"No such file or directory: {text_of(filename)}") from error
+                (name,) = request.uris
+                if scheme_of(name) != "file" or request.fs is not None or os.path.lexists(name):
+                    raise  # for a file that is there: a shard that its index names is missing
+                raise both(ObjectNotFoundError)(f"No such file or directory: {name}") from error
 
     def keys(self) -> list[str]:  # type: ignore[override]  # a list, as that of safetensors
         """Names of the tensors, sorted."""
