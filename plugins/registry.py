@@ -26,6 +26,7 @@ from streamer.core.options.limits import Limits
 from streamer.core.path_objects import placed, text_of
 from streamer.core.secrets.environment import variable
 from streamer.core.secrets.options import SecretOptions, hidden, plain
+from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import PROJECT_NAME, Store
 from streamer.plugins.loading import DISABLED, FALLBACK, distribution_of, is_builtin, open_with, version_of
@@ -98,6 +99,7 @@ def open_checked_store(
         candidates: As `enabled` gives them.
         limits: The most to take of a server's answers.
     """
+    _check_fragment(text)
     if fs is not None:
         if storage_options:
             raise OptionError("fs= has options of its own: leave storage_options out")
@@ -120,6 +122,17 @@ def open_checked_store(
         raise
     assert store is not None  # the fallback serves or raises
     return store
+
+
+def _check_fragment(uri: str) -> None:
+    """Refuse what no request would carry: without it, the URL names another object."""
+    url = uri.rpartition("::")[2]
+    if url.lower().startswith(("http://", "https://")) and "#" in url:
+        raise UsageError(
+            "The URL has a fragment (#…), which is never sent to a server: it would name another file",
+            uri=redact(uri),
+            hint="Write %23 for a # in a name, or leave the fragment out",
+        )
 
 
 def scheme_of(uri: str) -> str:

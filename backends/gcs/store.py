@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from streamer.backends.client.answer_values import is_directly_in
+from streamer.backends.client.pinned_versions import refuse_version_of_folder
 from streamer.backends.gcs.answers import names_in, object_in, page_in
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.credentials import Bearer
@@ -32,6 +33,9 @@ __all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
 VERSION_HEADER = "x-goog-generation"
 
 DEFAULT_LIMITS = Limits()
+UNPIN = (
+    "A # and a number at the end are a generation: put a slash behind it if the folder is called so, or leave it out"
+)
 _PINNED = re.compile(r"(.+)(?:#|\?generation=)(\d+)")
 
 
@@ -120,6 +124,7 @@ class GcsStore:
             if not (isinstance(entry, dict) and str(entry.get("name")).endswith("/"))
         )
         infos = [info for info in listed if is_directly_in(folder, info.path[len(bucket) + 1 :], uri)]
+        refuse_version_of_folder(infos, self._generation_of(prefix), self._uri(prefix), UNPIN)
         return sorted(infos, key=lambda info: info.path)
 
     def glance(self, prefix: str) -> list[str]:
@@ -134,7 +139,9 @@ class GcsStore:
         """Name the sub-folders of a folder; raises as `find`."""
         bucket, _, key = prefix.partition("/")
         folder = f"{key.rstrip('/')}/" if key else ""
-        return folders_among(name for page in self._pages(bucket, folder) for name in names_in(page, folder))
+        names = folders_among(name for page in self._pages(bucket, folder) for name in names_in(page, folder))
+        refuse_version_of_folder(names, self._generation_of(prefix), self._uri(prefix), UNPIN)
+        return names
 
     def source(self, info: ObjectInfo) -> HttpSource | PythonSource:
         """Return the object's media URL with the current credentials; `HttpSource.refresh` renews them.

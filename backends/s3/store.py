@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from streamer.backends.client.answer_values import is_directly_in, parse_size
+from streamer.backends.client.pinned_versions import refuse_version_of_folder
 from streamer.backends.s3.answers import ListedObject, count_of_entries, names_in, objects_in
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
 from streamer.backends.s3.quick_client import QuickClient
@@ -32,6 +33,7 @@ __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
 SIGNATURE_LIFETIME_S = 600
 MAX_PARTS = 10_000  # of a multipart upload, S3's own limit
 DEFAULT_LIMITS = Limits()
+UNPIN = "Leave ?versionId= out, or name an object"
 
 
 @hookimpl
@@ -107,6 +109,7 @@ class S3Store:
         pages = self._pages(bucket, folder, uri)
         objects = [each for page in pages for each in objects_in(page, uri)]
         infos = [self._info_of(bucket, each) for each in objects if is_directly_in(folder, each.key, uri)]
+        refuse_version_of_folder(infos, self._version_of(prefix), self._uri(prefix), UNPIN)
         return sorted(infos, key=lambda info: info.path)
 
     def glance(self, prefix: str) -> list[str]:
@@ -120,7 +123,9 @@ class S3Store:
         bucket, key = self._client.split(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""
         pages = self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))
-        return folders_among(name for page in pages for name in names_in(page, folder))
+        names = folders_among(name for page in pages for name in names_in(page, folder))
+        refuse_version_of_folder(names, self._version_of(prefix), self._uri(prefix), UNPIN)
+        return names
 
     def source(self, info: ObjectInfo) -> HttpSource:
         """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials of that moment.

@@ -3,7 +3,7 @@
 An allow-list is kept: scheme, host, port, path, and the query keys of `KEPT_QUERY_KEYS`. User names,
 passwords, signatures, tokens and fragments are dropped, in every part of a chained URL (``a::b``). Where a URL is too
 malformed to distinguish a host from a password, the doubtful part is dropped too. A path without a scheme is returned
-unchanged: it has no query, and ``?`` or ``#`` are letters of its name.
+unchanged: it has no query, and ``?`` or ``#`` are letters of its name. In the key of an object store, ``#`` is one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ __all__ = ["redact"]
 
 KEPT_QUERY_KEYS = frozenset({"versionId"})  # names the bytes that were read, and gives no access
 CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})  # container@account, the container being no secret
+KEY_SCHEMES = CONTAINER_SCHEMES | {"az", "gcs", "gs", "hf", "s3", "s3a"}  # whose URLs have no fragments
 DROPPED = "***"
 
 _LINK = re.compile(r"::(?![^\[\]/@?#]*\])")  # not the `::` inside the brackets of an IPv6 host
@@ -32,8 +33,8 @@ def redact(uri: str) -> str:
     Example:
         >>> redact("simplecache::s3://AKID:SECRET@bucket/key?versionId=7&X-Amz-Signature=abc")
         'simplecache::s3://bucket/key?versionId=7'
-        >>> redact("/models/what?.safetensors")
-        '/models/what?.safetensors'
+        >>> redact("/models/what?.safetensors"), redact("s3://bucket/model#2"), redact("https://host/model#2")
+        ('/models/what?.safetensors', 's3://bucket/model#2', 'https://host/model')
     """
     parts = _LINK.split(uri)
     if len(parts) == 1 and "://" not in uri:
@@ -62,7 +63,7 @@ def _redact_part(part: str) -> tuple[str, bool]:
     if not has_scheme:
         # The name of a protocol, a path, or the rest of a password with `::` in it.
         return (DROPPED, False) if _SUSPECT.search(part) else (part, True)
-    path, query = _split_query(rest)
+    path, query = _split_query(scheme.lower(), rest)
     kept = _kept_query(query)
     host_and_path = DROPPED if _is_ambiguous(path, rest) else _without_user(scheme, path)
     is_whole = rest == path + kept and DROPPED not in host_and_path
@@ -75,10 +76,18 @@ def _is_ambiguous(path: str, rest: str) -> bool:
     return has_password and (rest.count("@") > 1 or ("@" in rest and "@" not in path))
 
 
-def _split_query(text: str) -> tuple[str, str]:
+def _split_query(scheme: str, text: str) -> tuple[str, str]:
     # A raw `?` or `#` inside a password ends the path early; what follows the `@` is then lost, never shown.
-    path, _, query = text.partition("#")[0].partition("?")
+    path, _, query = (text if _has_key(scheme, text) else text.partition("#")[0]).partition("?")
     return path, query
+
+
+def _has_key(scheme: str, text: str) -> bool:
+    """Say whether a bucket and a key follow a scheme, and certainly no user with a password."""
+    bucket = text.partition("/")[0]
+    user, has_user, host = bucket.rpartition("@")
+    is_container = scheme in CONTAINER_SCHEMES and _CONTAINER.fullmatch(user) is not None
+    return scheme in KEY_SCHEMES and (not has_user or is_container) and not {*":#?"} & {*host}
 
 
 def _kept_query(query: str) -> str:

@@ -37,6 +37,12 @@ SHOWN = [
     ("simplecache::https://host/a?sig=abc::def", "simplecache::https://host/a::***"),
     ("simplecache::s3://bucket/a?versionId=7", "simplecache::s3://bucket/a?versionId=7"),
     ("memory://a/b", "memory://a/b"),
+    ("s3://bucket/model#2/a.safetensors", "s3://bucket/model#2/a.safetensors"),
+    ("s3://bucket/a#2?versionId=7&X-Amz-Signature=abc", "s3://bucket/a#2?versionId=7"),
+    ("simplecache::gs://bucket/a#2", "simplecache::gs://bucket/a#2"),
+    ("hf://owner/repo@main/a#2", "hf://owner/repo@main/a#2"),
+    ("abfss://box@account.dfs.core.windows.net/a#2?sig=b#c", "abfss://box@account.dfs.core.windows.net/a#2"),
+    ("s3://AKID:SEC#RET@bucket/key#2", "s3://***"),
     ("", ""),
 ]
 
@@ -77,6 +83,7 @@ def test_no_query_value_survives(prefix: str, scheme: str, key: str, secret: str
     assert CANARY not in redact(f"{prefix}{scheme}://host/key?{key}={secret}")
 
 
-@given(prefix=_prefix, scheme=_scheme, secret=_secret)
+# In a key of an object store, `#` begins no fragment.
+@given(prefix=_prefix, scheme=st.sampled_from(["https", "sftp", "HTTP"]), secret=_secret)
 def test_no_fragment_survives(prefix: str, scheme: str, secret: str) -> None:
     assert CANARY not in redact(f"{prefix}{scheme}://host/key#{secret}")
