@@ -118,7 +118,12 @@ class HubClient:
 
     def names(self, commit: str, folder: str, uri: str) -> list[str]:
         """Request the names of the first files and folders directly in a folder; those of folders end in a slash."""
-        body, _ = self._answer_to(self._tree(commit, folder), uri)
+        try:
+            body, _ = self._answer_to(self._tree(commit, folder), uri)
+        except ObjectNotFoundError as error:
+            if error.code == "EntryNotFound" and not folder:  # the commit exists, and is empty
+                return []
+            raise
         return names_in(entries_in(body, uri))
 
     def start(self, commit: str, path: str) -> Hop:

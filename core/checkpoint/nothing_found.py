@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from streamer.core.errors import ObjectNotFoundError
+from streamer.core.format.shard_names import INDEX_SUFFIX, USUAL_INDEX
 from streamer.core.quoting import printable
 from streamer.core.store.glances import SHARD_SUFFIX, SHOWN_CHARACTERS, GlancingStore, enumerated, near_names
 from streamer.core.store.sources import ObjectInfo, RemoteStore, Store
 
 __all__ = ["is_pattern", "no_match", "no_shard", "nothing_there"]
 
+_CHECK_IT = "Check its name, and that its upload or download is complete"
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".pkl")
 
 
@@ -35,9 +37,16 @@ def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: st
     folder, _, name = root.rpartition("/")
     if is_pattern(folder):
         error.hint = "Only the last part of a URI may be a pattern: name each folder, in a list of URIs"
-    elif folders := [each for each in _glance(store, root) if each.endswith("/")]:
+        return error
+    names = _glance(store, root)
+    if folders := [each for each in names or () if each.endswith("/")]:
         return _without_shards(label, folders)
-    elif isinstance(store, RemoteStore) and (near := near_names(name, _glance(store, folder))):
+    if names is not None and not names and not name.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
+        error.message += f", and nothing lies below it: neither *{SHARD_SUFFIX} nor {USUAL_INDEX}"
+        if error.status is None:  # it exists, as a bucket or a folder, and has no object to name
+            error.hint = _CHECK_IT
+    beside = [each for each in _glance(store, folder) or [] if each != f"{name}/"] if folder else []
+    if isinstance(store, RemoteStore) and (near := near_names(name, beside)):
         error.hint = f"{error.hint}. {near}" if error.hint else near
     return error
 
@@ -71,7 +80,7 @@ def _without_shards(label: str, names: Sequence[str]) -> ObjectNotFoundError:
         steps.append(f"{_shown(hidden[0])} is hidden, and so no shard of the folder: rename it, or name it itself")
     if others:
         steps.append(f"{_shown(others[0])} has another format: convert it, or fetch the *.safetensors")
-    hint = ". ".join(steps) or "Check its name, and that its upload or download is complete"
+    hint = ". ".join(steps) or _CHECK_IT
     held = enumerated(sorted(names, key=lambda name: not name.endswith(("/", *_OTHER_WEIGHTS))))
     return ObjectNotFoundError(f"the folder holds no *.safetensors file, but {held}", uri=label, hint=hint)
 
@@ -80,13 +89,14 @@ def _shown(name: str) -> str:
     return printable(name[:SHOWN_CHARACTERS])
 
 
-def _glance(store: Store, folder: str) -> list[str]:
+def _glance(store: Store, folder: str) -> list[str] | None:
+    """Name what is in a folder; None if the store does not say."""
     if not isinstance(store, GlancingStore):
-        return []
+        return None
     try:
         return list(store.glance(folder))
     except Exception:  # only the message would have been better
-        return []
+        return None
 
 
 def _name(info: ObjectInfo) -> str:

@@ -70,7 +70,9 @@ class _PatientStore:
         return listed
 
     def glance(self, prefix: str) -> list[str]:
-        names: list[str] = self._ask(lambda: self._store.glance(prefix) if hasattr(self._store, "glance") else [])
+        if not hasattr(self._store, "glance"):
+            raise NotImplementedError  # an empty list would say that there is nothing
+        names: list[str] = self._ask(lambda: self._store.glance(prefix))
         return names
 
     def source(self, info: ObjectInfo) -> Source:

@@ -68,7 +68,7 @@ def files_below(store: Store, uri: str, settings: Settings) -> Listing:
     if not found and not uri.endswith("/"):
         return Listing(_one_file(store, uri, is_quoted=is_quoted))
     if not found:
-        nothing = ObjectNotFoundError("there is no such folder, or it is empty", uri=label, hint="Check its name")
+        nothing = ObjectNotFoundError("no file lies there", uri=label, hint="Check its name")
         raise nothing_there(nothing, store, label, root)
     return Listing(found)
 

@@ -65,7 +65,10 @@ class StoreFileSystem(ReadOnly, AbstractFileSystem):  # type: ignore[misc]  # fs
 
 
 def _folders(store: Store) -> list[str]:
-    names = store.glance(store.root) if isinstance(store, GlancingStore) else []
+    try:
+        names = store.glance(store.root) if isinstance(store, GlancingStore) else []
+    except NotImplementedError:  # a plug-in that lists no folders
+        names = []
     return [name.rstrip("/") for name in names if name.endswith("/")]
 
 

@@ -1,0 +1,96 @@
+"""An empty bucket or folder: the error says that it is there, that it holds nothing, and what was looked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.azurite import AzuriteServer
+from servers.gcs_emulator import GcsServer
+from servers.hub import HubServer
+from servers.nginx import NginxServer
+from servers.seaweedfs import SeaweedServer
+
+import streamer
+from streamer._check import check
+
+pytestmark = pytest.mark.server
+
+NOTHING = "nothing lies below it: neither *.safetensors nor model.safetensors.index.json"
+
+
+def pull(uri: str, options: dict[str, Any], folder: Path) -> str:
+    command = [sys.executable, "-m", "streamer", "pull", uri, str(folder), "--storage-options", json.dumps(options)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 66
+    return done.stderr
+
+
+def refusals(uri: str, options: dict[str, Any], folder: Path) -> list[str]:
+    """Load, check and pull what is not there, and give what each says."""
+    said = []
+    for call in (streamer.load, check):
+        with pytest.raises(streamer.ObjectNotFoundError) as caught:
+            call(uri, storage_options=options)
+        said.append(str(caught.value))
+    return [*said, pull(uri, options, folder)]
+
+
+def test_s3(s3_server: SeaweedServer, tmp_path: Path) -> None:
+    s3_server.make_bucket("emptied")
+    options = s3_server.storage_options()
+    for said in refusals("s3://emptied", options, tmp_path / "a"):
+        assert f"This is a bucket, not an object, and {NOTHING}. Check its name" in said
+    for said in refusals("s3://emptied/none", options, tmp_path / "b"):
+        assert f"There is no object of this name in the bucket, and {NOTHING}" in said
+
+
+def test_gcs(gcs_server: GcsServer, tmp_path: Path) -> None:
+    gcs_server.make_bucket("emptied")
+    options = gcs_server.storage_options()
+    for said in refusals("gs://emptied", options, tmp_path / "a"):
+        assert f"This is a bucket, not an object, and {NOTHING}. Check its name" in said
+    for said in refusals("gs://emptied/none", options, tmp_path / "b"):
+        assert f"There is no object of this name in the bucket, and {NOTHING}" in said
+
+
+def test_azure(azure_server: AzuriteServer, tmp_path: Path) -> None:
+    azure_server.make_container("emptied")
+    options = azure_server.storage_options()
+    for said in refusals("az://emptied", options, tmp_path / "a"):
+        assert f"This is a container, not a blob, and {NOTHING}. Check its name" in said
+    for said in refusals("az://emptied/none", options, tmp_path / "b"):
+        assert f"There is no blob of this name in the container, and {NOTHING}" in said
+
+
+def test_the_hub(tmp_path: Path) -> None:
+    with HubServer() as hub:
+        hub.make("o/emptied").commit({}, "main")
+        options = {"endpoint": hub.url, "token": False}
+        for said in refusals("hf://o/emptied", options, tmp_path / "a"):
+            assert f"This is a repository, not a file, and {NOTHING}. Check its name" in said
+        for said in refusals("hf://o/emptied/none", options, tmp_path / "b"):
+            assert "no such file or folder in this revision" in said
+
+
+def test_http(http_server: NginxServer, tmp_path: Path) -> None:
+    (http_server.root / "emptied").mkdir()
+    for said in refusals(f"{http_server.http_url}/open/emptied", {}, tmp_path / "a"):
+        assert f"This is a folder or a web page, not a file, and {NOTHING}" in said
+        assert "Near" not in said  # itself
+
+
+def test_a_missing_bucket_is_told_as_one(s3_server: SeaweedServer, tmp_path: Path) -> None:
+    for said in refusals("s3://never-made/none", s3_server.storage_options(), tmp_path / "a"):
+        assert "no bucket" in said
+        assert "nothing lies" not in said
+
+
+def test_a_file_that_is_named_is_not_told_as_an_empty_folder(s3_server: SeaweedServer) -> None:
+    with pytest.raises(streamer.ObjectNotFoundError) as caught:
+        streamer.load("s3://private/none.safetensors", storage_options=s3_server.storage_options())
+    assert "nothing lies" not in str(caught.value)
