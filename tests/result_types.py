@@ -27,5 +27,16 @@ def _results(framework: str) -> None:
     assert_type(streamer.open("m", framework="numpy").get_tensors(), dict[str, NDArray[Any]])
     assert_type(streamer.open("m", framework="np").get_tensor("a")[0], Any)
     _kept: streamer.Checkpoint = checkpoint  # the class alone is a type
+    assert_type(streamer.load_into("m", {}, strict=False, framework="np", dtype="target"), streamer.LoadReport)
     streamer.load("m", device=0, devise=0)  # type: ignore[call-overload]  # a typo is found
+    streamer.load_into("m", {}, devise=0)  # type: ignore[call-arg]
+    streamer.load_into("m", {}, verify="x")  # type: ignore[arg-type]
+    streamer.stream("m", order="x")  # type: ignore[call-overload]
     np.asarray(streamer.load("m", framework="np")["a"])
+
+
+async def _asynchronous_results() -> None:
+    assert_type(await streamer.aload("m", device="cuda"), dict[str, torch.Tensor])
+    async for _name, tensor in streamer.astream("m", framework="np", order="file"):
+        assert_type(tensor, NDArray[Any])
+    await streamer.aload("m", devise=0)  # type: ignore[call-overload]
