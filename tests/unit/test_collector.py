@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import streamer
-from streamer.core.collector import NEVER, SELDOM, collector_paused, collector_spared
+from streamer.core.collector import NEVER, SELDOM, collector_paused, collector_spared, past_frozen
 
 
 @pytest.fixture(autouse=True)
@@ -153,3 +154,40 @@ if child:
     assert os.waitpid(child, 0)[1] == 0
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
+
+
+class Circle:
+    """Only the collector removes it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def _unfrozen() -> Iterator[None]:
+    gc.unfreeze()  # the whole suite is frozen
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("_unfrozen")
+def test_what_is_garbage_already_is_removed_and_what_lives_is_passed_over_for_the_time() -> None:
+    garbage, living = weakref.ref(Circle()), Circle()
+    with past_frozen():
+        assert garbage() is None
+        reference, new = weakref.ref(living), weakref.ref(Circle())
+        del living
+        gc.collect()
+        assert reference() is not None
+        assert new() is None
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert reference() is None
+
+
+def test_what_a_program_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with past_frozen():
+        pass
+    assert gc.get_freeze_count() >= frozen

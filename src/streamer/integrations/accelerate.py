@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamer.compat.hooks import Hook, imported
 from streamer.core.checkpoint.small_files import folder_files
+from streamer.core.collector import past_frozen
 from streamer.core.errors import OptionError
 from streamer.core.options.options import Options
 from streamer.core.options.settings import resolve
@@ -124,6 +125,7 @@ def load_checkpoint_and_dispatch(
 def _with_folder(location: Location, call: Callable[[str], _Result]) -> _Result:
     """Call accelerate with a folder that has the index of a checkpoint."""
     with ExitStack() as stack:
+        stack.enter_context(past_frozen())
         weights = _private_weights(_chosen(location), stack)
         readers = _readers(weights) | _placing_readers(weights)
         return called(lambda: call(weights.path), [Route(weights, readers, HOOK)])
