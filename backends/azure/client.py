@@ -34,6 +34,7 @@ from streamer.backends.azure.urls import AzureUrl
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes, answer_times
 from streamer.backends.client.bounded_answers import allowing, bind
 from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
+from streamer.backends.client.proxy import check_proxy, environment_proxy
 from streamer.backends.client.retry import Attempts
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.metadata_servers import ask_azure_directly
@@ -119,6 +120,7 @@ class AzureClient:
         verify = options.get("connection_verify")
         self.ca_file = os.fspath(verify) if isinstance(verify, (str, os.PathLike)) else None
         self._proxies: Mapping[str, str] = options.get("proxies") or {}
+        _check_proxies(self._proxies, self.endpoint)
         retries = options.get("retry_total")
         self._most_attempts = ATTEMPTS if retries is None else 1 + int(retries)
         self._times = answer_times(limits, options.get("read_timeout"))
@@ -257,6 +259,14 @@ def _check_account(url: AzureUrl, account: str | None) -> None:
             uri=url.uri_of(url.name),
             hint="Leave out connection_string and AZURE_STORAGE_CONNECTION_STRING, or the account in the URL",
         )
+
+
+def _check_proxies(named: Mapping[str, str], endpoint: str) -> None:
+    """Refuse proxies that cannot be used, of the options or else of the environment."""
+    for proxy in named.values():
+        check_proxy(str(proxy))
+    if not named:
+        environment_proxy(endpoint)
 
 
 def _request_options(options: Mapping[str, Any], ca_file: str | None, times: AnswerTimes) -> dict[str, Any]:

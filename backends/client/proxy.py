@@ -32,7 +32,7 @@ def environment_proxy(url: str) -> str | None:
     """Return the proxy that the environment names for a URL; without a scheme, it speaks HTTP, as for libcurl.
 
     Raises:
-        OptionError: it is a SOCKS proxy.
+        OptionError: as for `check_proxy`.
     """
     place = urlsplit(url)
     hidden = _hidden_by_blanks()
@@ -43,8 +43,8 @@ def environment_proxy(url: str) -> str | None:
     proxy = proxies.get(place.scheme)
     if proxy:
         check_proxy(proxy)
-    elif not _is_of_socks(proxies.get("all", "")):  # such a one is often meant for other programs
-        proxy = proxies.get("all")
+    elif (of_all := proxies.get("all")) and not _is_of_socks(of_all):  # such a one is often meant for other programs
+        check_proxy(proxy := of_all)
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
@@ -62,16 +62,29 @@ def _hidden_by_blanks() -> dict[str, str]:
 
 
 def check_proxy(proxy: str) -> None:
-    """Refuse a proxy that only the engine could use.
+    """Refuse a proxy that only the engine could use, and what names none: that would look like a server that is away.
 
     Raises:
-        OptionError: it is a SOCKS proxy.
+        OptionError: it is a SOCKS proxy, or no URL with a host.
     """
     if _is_of_socks(proxy):
         raise OptionError(
             "SOCKS proxies cannot be used",
             hint="Let HTTPS_PROXY, or the option, name an HTTP proxy, or NO_PROXY the host",
         )
+    if not _names_a_host(proxy):
+        raise OptionError(
+            "The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or an option names is no URL with a host",
+            hint="As http://host:port; blank for none",
+        )
+
+
+def _names_a_host(proxy: str) -> bool:
+    try:
+        place = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        return bool(place.hostname) and place.port != 0
+    except ValueError:  # of a port, or of brackets
+        return False
 
 
 def _is_of_socks(proxy: str) -> bool:

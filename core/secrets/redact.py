@@ -3,7 +3,8 @@
 An allow-list is kept: scheme, host, port, path, and the query keys of `KEPT_QUERY_KEYS`. User names,
 passwords, signatures, tokens and fragments are dropped, in every part of a chained URL (``a::b``). Where a URL is too
 malformed to distinguish a host from a password, the doubtful part is dropped too. A path without a scheme is returned
-unchanged: it has no query, and ``?`` or ``#`` are letters of its name. In the key of an object store, ``#`` is one.
+unchanged: it has no query, and ``?`` or ``#`` are letters of its name. In the key of an object store, and in the path
+of ``file://``, ``#`` is one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ __all__ = ["redact"]
 
 KEPT_QUERY_KEYS = frozenset({"versionId"})  # names the bytes that were read, and gives no access
 CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})  # container@account, the container being no secret
-KEY_SCHEMES = CONTAINER_SCHEMES | {"az", "gcs", "gs", "hf", "s3", "s3a"}  # whose URLs have no fragments
+# Their URLs have no fragments.
+KEY_SCHEMES = CONTAINER_SCHEMES | {"az", "file", "gcs", "gs", "hf", "local", "s3", "s3a"}
 DROPPED = "***"
 
 _LINK = re.compile(r"::(?![^\[\]/@?#]*\])")  # not the `::` inside the brackets of an IPv6 host

@@ -263,14 +263,18 @@ def test_a_proxy_that_refuses_is_not_waited_for_as_the_server_that_answered_dire
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.parametrize("kind", ["https", "s3", "gs"])
-def test_a_socks_proxy_is_refused_at_once(secure, monkeypatch, kind):
-    """The engine could use one, the lookups could not: they took it for another, or for a host."""
+MISTAKEN = {"socks5h://127.0.0.1:1080": "SOCKS", **dict.fromkeys(("http://", "http://:80", "proxy:port"), "no URL")}
+
+
+@pytest.mark.parametrize("proxy", MISTAKEN)
+@pytest.mark.parametrize("kind", ["https", "s3", "gs", "az"])
+def test_a_proxy_that_cannot_be_used_is_refused_at_once_regression(secure, monkeypatch, kind, proxy):
+    """Lookups passed it by, or took it for another; reads told it as a server that is away."""
     server, source = secure()
     monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)
-    monkeypatch.setenv("HTTPS_PROXY", "socks5h://127.0.0.1:1080")
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
     uri, options = options_of(kind, server.port, source.ca_file)
-    with pytest.raises(errors.OptionError, match="SOCKS"):
+    with pytest.raises(errors.OptionError, match=MISTAKEN[proxy]):
         streamer.load(uri, storage_options=options)
 
 

@@ -40,6 +40,7 @@ SHOWN = [
     ("s3://bucket/model#2/a.safetensors", "s3://bucket/model#2/a.safetensors"),
     ("s3://bucket/a#2?versionId=7&X-Amz-Signature=abc", "s3://bucket/a#2?versionId=7"),
     ("simplecache::gs://bucket/a#2", "simplecache::gs://bucket/a#2"),
+    ("file:///models/model #2", "file:///models/model #2"),
     ("hf://owner/repo@main/a#2", "hf://owner/repo@main/a#2"),
     ("abfss://box@account.dfs.core.windows.net/a#2?sig=b#c", "abfss://box@account.dfs.core.windows.net/a#2"),
     ("s3://AKID:SEC#RET@bucket/key#2", "s3://***"),
