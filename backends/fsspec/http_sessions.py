@@ -7,8 +7,8 @@ other rules of `backends/client/redirects.py` hold, too.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -20,9 +20,9 @@ from streamer.backends.client.proxy import named_proxy
 from streamer.backends.client.redirects import Hop, next_hop, origin_of
 from streamer.backends.client.tls_options import check_tls_is_verified
 from streamer.backends.fsspec.options import configured_options
+from streamer.backends.login_state import login_state
 from streamer.core.errors import OptionError, RedirectError
 from streamer.core.options.limits import Limits
-from streamer.core.secrets.environment import blank_variables
 from streamer.core.secrets.options import SecretOptions, plain
 from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_uri
@@ -47,14 +47,17 @@ class GuardedSessions:
         make: The user's ``get_client``, or None.
         may_leave: Redirects may lead to another origin.
         may_be_local: Redirects may lead from elsewhere to addresses of this machine.
+        login: The environment of this moment: certificates and proxies that change count for the next file system.
     """
 
     make: Callable[..., Awaitable[Any]] | None
     may_leave: bool
     may_be_local: bool
+    login: Hashable = field(default_factory=login_state)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({id(self.make):#x}, {self.may_leave}, {self.may_be_local})"
+        rules = f"{id(self.make):#x}, {self.may_leave}, {self.may_be_local}, {hash(self.login):#x}"
+        return f"{type(self).__name__}({rules})"
 
     async def __call__(self, **options: Any) -> Any:
         """Make a session; only a trace sees the redirects of requests that fsspec sends."""
@@ -63,7 +66,9 @@ class GuardedSessions:
         # aiohttp's own ends a silent download after five minutes, and a large one as well.
         times = aiohttp.ClientTimeout(total=None, connect=LIMITS.connect_timeout_s, sock_read=SILENCE_S)
         options.setdefault("timeout", times)
-        if self.make is None and blank_variables(["SSL_CERT_FILE"]):  # which OpenSSL takes at its word
+        if (
+            self.make is None
+        ):  # aiohttp's own context is made once in a process, and takes a blank SSL_CERT_FILE at its word
             options.setdefault("connector", aiohttp.TCPConnector(ssl=trust_in()))
         session = aiohttp.ClientSession(**options) if self.make is None else await self.make(**options)
         trace = aiohttp.TraceConfig()

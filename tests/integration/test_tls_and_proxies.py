@@ -72,6 +72,21 @@ def test_a_certificate_that_is_not_good_is_final_and_nothing_is_sent(secure, kin
     assert server.requests == []
 
 
+@pytest.mark.parametrize("chain", ["", "simplecache::"])
+def test_certificates_that_a_variable_names_count_from_the_next_load_on_regression(secure, monkeypatch, chain):
+    server, source = secure()
+    uri = f"{chain}{server.url}.safetensors"
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with pytest.raises(errors.TlsError):
+        streamer.load(uri)
+    monkeypatch.setenv("SSL_CERT_FILE", source.ca_file)
+    with pytest.raises(errors.FormatError):  # what the server sends is no checkpoint
+        streamer.load(uri)
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(errors.TlsError):
+        streamer.load(uri)
+
+
 def test_the_same_server_is_read_with_a_good_certificate(secure):
     assert read(secure()[1]) == zlib.crc32(DATA)
 
