@@ -41,12 +41,14 @@ def nothing_there(error: ObjectNotFoundError, store: Store, label: str, root: st
     names = _glance(store, root)
     if folders := [each for each in names or () if each.endswith("/")]:
         return _without_shards(label, folders)
+    if not isinstance(store, RemoteStore):  # whose message says that a folder is empty
+        return error
     if names is not None and not names and not name.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
         error.message += f", and nothing lies below it: neither *{SHARD_SUFFIX} nor {USUAL_INDEX}"
-        if error.status is None:  # it exists, as a bucket or a folder, and has no object to name
+        if (error.hint or "").startswith("Name "):  # an object in a bucket or a folder, which has none
             error.hint = _CHECK_IT
     beside = [each for each in _glance(store, folder) or [] if each != f"{name}/"] if folder else []
-    if isinstance(store, RemoteStore) and (near := near_names(name, beside)):
+    if near := near_names(name, beside):
         error.hint = f"{error.hint}. {near}" if error.hint else near
     return error
 

@@ -29,6 +29,10 @@ class Answered:
         answer: Answer = self._answers[request, part]
         return answer
 
+    def forget(self) -> None:
+        """Let go of the answers, and of what was asked for them."""
+        self._answers.clear()
+
 
 _of_question: ContextVar[Answered | None] = ContextVar("answered", default=None)
 
@@ -36,11 +40,13 @@ _of_question: ContextVar[Answered | None] = ContextVar("answered", default=None)
 @contextmanager
 def one_question() -> Iterator[None]:
     """Keep what is answered inside the block."""
-    token = _of_question.set(Answered())
+    answered = Answered()
+    token = _of_question.set(answered)
     try:
         yield
     finally:
         _of_question.reset(token)
+        answered.forget()  # asyncio keeps the context of a request for as long as its connection lives
 
 
 def answered_so_far() -> Answered:

@@ -53,7 +53,8 @@ def assert_placed(state: dict[str, torch.Tensor], folder: Path) -> None:
     for name, tensor in state.items():
         assert torch.equal(tensor, expected[name]), name
         layer = name.partition("model.layers.")[2].partition(".")[0]
-        assert FakeTorchCuda.placed.get(tensor.data_ptr()) == (int(layer) % 2 if layer else None), name
+        if layer:  # what is on the CPU may have the address of what was on the fake device
+            assert FakeTorchCuda.placed.get(tensor.data_ptr()) == int(layer) % 2, name
 
 
 # With little memory, too: accelerate collects a shard device by device, in any order.

@@ -68,7 +68,8 @@ def test_a_model_goes_through_the_ring_to_the_devices_that_are_stated(
         assert tensor.dtype == expected[name].dtype
         assert torch.equal(tensor, expected[name]), name
         stated = 1 if device_map == "cuda:1" else {"encoder": 0, "quant_conv": None}.get(name.partition(".")[0], 1)
-        assert FakeTorchCuda.placed.get(tensor.data_ptr()) == stated, name
+        if stated is not None:  # what is on the CPU may have the address of what was on the fake device
+            assert FakeTorchCuda.placed.get(tensor.data_ptr()) == stated, name
     assert [stream.report.device_path for stream in streams] == ["ring"]
     assert not moved  # nothing was left for torch to copy
 

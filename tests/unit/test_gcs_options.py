@@ -51,8 +51,8 @@ def file_system(credentials: Any) -> Any:
         ("gcs://b/folder/", "b/folder", "gcs://b/folder"),
         ("gs://b/k#12", "b/k", "gs://b/k#12"),
         ("gs://b/k?generation=12", "b/k", "gs://b/k#12"),
-        ("gs://b/a#b#12", "b/a#b", "gs://b/a#12"),
-        ("gs://b/a#b", "b/a#b", "gs://b/a"),
+        ("gs://b/a#b#12", "b/a#b", "gs://b/a#b#12"),
+        ("gs://b/a#b", "b/a#b", "gs://b/a#b"),
         ("gs://b/k?generation=CANARY", "b/k?generation=CANARY", "gs://b/k"),
     ],
 )
