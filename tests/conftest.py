@@ -28,6 +28,7 @@ from servers.seaweedfs import SeaweedServer, find_weed
 from streamer import _native
 from streamer.backends.client import retry
 from streamer.core.options import neighbours
+from streamer.core.outages import servers
 
 # Named here and not beside the tests of the contract: where workers run the tests, the process that reports reads only
 # this file.
@@ -67,6 +68,13 @@ def _clean_environment() -> Iterator[None]:
 def _no_neighbours(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Count no loads of the other processes that share the tests: a load would have fewer threads and requests."""
     neighbours.SHARED_MEMORY = tmp_path_factory.mktemp("loads")
+
+
+@pytest.fixture(autouse=True)
+def _no_server_is_known() -> Iterator[None]:
+    """Forget what servers demanded: a later test may have its own at the port of one that is gone."""
+    yield
+    servers.SERVERS.clear()
 
 
 @pytest.fixture(autouse=True)
