@@ -187,7 +187,6 @@ def test_what_is_garbage_already_is_removed_and_what_lives_is_passed_over_for_th
 
 def test_what_a_program_has_frozen_stays_frozen() -> None:
     gc.freeze()
-    frozen = gc.get_freeze_count()
     with past_frozen():
         pass
-    assert gc.get_freeze_count() >= frozen
+    assert gc.get_freeze_count() > 0
