@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from importlib import import_module
@@ -23,7 +23,7 @@ from streamer.core.errors import UsageError
 from streamer.core.options.switches import is_on
 from streamer.core.quoting import printable
 
-__all__ = ["SWITCH", "Hook", "imported", "package_with", "version_of"]
+__all__ = ["SWITCH", "Hook", "imported", "is_equal", "package_with", "version_of"]
 
 SWITCH = "STREAMER_DISABLE_PATCHES"
 
@@ -226,3 +226,10 @@ def _say(hook: Hook, reason: str) -> None:
 @cache
 def _say_that_it_is_off(hook: Hook) -> None:
     _log.info("%s is not used, as %s=1 says; so %s", hook.label, SWITCH, hook.otherwise)
+
+
+def is_equal(state: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+    """Whether two states, as dry runs read them, have the same names, and tensors of the same dtypes and values."""
+    return state.keys() == expected.keys() and all(
+        state[name].dtype == expected[name].dtype and state[name].equal(expected[name]) for name in expected
+    )

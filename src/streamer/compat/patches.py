@@ -20,7 +20,7 @@ from inspect import Parameter, signature
 from types import ModuleType
 from typing import Any
 
-from streamer.compat.hooks import Hook, imported
+from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.core.options.options import Options
 
 __all__ = ["TABLE", "patch", "patched", "unpatch"]
@@ -42,9 +42,7 @@ def _takes_what_theirs_takes(module: str, name: str) -> bool:
         expected, path = torch.nn.Linear(3, 2).state_dict(), os.path.join(folder, "small.safetensors")
         imported("safetensors.torch").save_file(expected, path)
         state = {each: torch.as_tensor(tensor) for each, tensor in _state(ours, name, path).items()}
-        return state.keys() == expected.keys() and all(
-            state[each].dtype == expected[each].dtype and torch.equal(state[each], expected[each]) for each in expected
-        )
+        return is_equal(state, expected)
 
 
 def _state(ours: Any, name: str, path: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamer.compat.hooks import Hook, imported
+from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.core.checkpoint.small_files import folder_files
 from streamer.core.collector import past_frozen
 from streamer.core.errors import OptionError
@@ -26,7 +26,7 @@ from streamer.integrations.location import Location
 from streamer.integrations.naming import TRANSFORMERS
 from streamer.integrations.routed_call import Route, called
 from streamer.integrations.routed_names import Reader, RoutedName, routed
-from streamer.integrations.small_checkpoint import is_equal, small_checkpoint
+from streamer.integrations.small_checkpoint import small_checkpoint
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

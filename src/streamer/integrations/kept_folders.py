@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from streamer.compat.hooks import Hook, imported
+from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.core.private_folders import private_folder
 from streamer.integrations.folder_weights import FolderWeights
 from streamer.integrations.location import Location
 from streamer.integrations.routed_names import RoutedName, routed
-from streamer.integrations.small_checkpoint import is_equal, small_checkpoint
+from streamer.integrations.small_checkpoint import small_checkpoint
 
 __all__ = ["OFFLOADED", "keep", "name_after"]
 

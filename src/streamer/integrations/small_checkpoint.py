@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -17,7 +16,7 @@ from streamer.compat.hooks import imported
 from streamer.core.options.options import Options
 from streamer.integrations.location import Location
 
-__all__ = ["is_equal", "small_checkpoint", "without_progress_bars"]
+__all__ = ["small_checkpoint", "without_progress_bars"]
 
 _log = logging.getLogger("streamer")
 
@@ -41,13 +40,6 @@ def small_checkpoint(stem: str = "model") -> Iterator[tuple[Location, dict[str, 
         Path(path, f"{stem}.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
         with _without_reports(path):
             yield Location(uri=path, options=Options()), tensors  # with options, the engine reads local files, too
-
-
-def is_equal(state: Mapping[str, Any], expected: Mapping[str, torch.Tensor]) -> bool:
-    """Whether two states have the same names, and tensors of the same dtypes and values."""
-    return state.keys() == expected.keys() and all(
-        state[name].dtype == expected[name].dtype and torch.equal(state[name], expected[name]) for name in expected
-    )
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from streamer.compat.hooks import Hook, imported, package_with
+from streamer.compat.hooks import Hook, imported, is_equal, package_with
 from streamer.integrations.model_folder import ModelFolder
 from streamer.integrations.routed_names import RoutedName, routed
-from streamer.integrations.small_checkpoint import is_equal, small_checkpoint, without_progress_bars
+from streamer.integrations.small_checkpoint import small_checkpoint, without_progress_bars
 
 __all__ = ["LIBRARY", "late_readers", "package_of", "readers", "weights_hook"]
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from streamer.compat.hooks import Hook, imported
+from streamer.compat.hooks import Hook, imported, is_equal
 from streamer.integrations.device_maps import is_accelerator
 from streamer.integrations.shard_handles import PlannedSlice
-from streamer.integrations.small_checkpoint import is_equal, small_checkpoint
+from streamer.integrations.small_checkpoint import small_checkpoint
 
 __all__ = ["placed_tensors", "placement_hook"]
 

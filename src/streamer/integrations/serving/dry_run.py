@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from streamer.integrations.small_checkpoint import is_equal
+from streamer.compat.hooks import is_equal
 
 __all__ = ["SmallModel", "both_loaders", "changed", "is_filled_alike", "without_lines"]
 
