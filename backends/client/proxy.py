@@ -17,7 +17,7 @@ from streamer.backends.client.error_rows import ErrorRow
 from streamer.backends.client.logins import login_of
 from streamer.core.errors import CredentialsError, HttpStatusError, OptionError, StorageError
 from streamer.core.secrets.environment import blank_variables, is_blank, variable
-from streamer.core.store.proxies import advice_about
+from streamer.core.store.proxies import advice_about, place_of
 
 __all__ = [
     "check_proxy",
@@ -40,12 +40,13 @@ def environment_proxy(url: str) -> str | None:
     host = place.hostname or ""
     if proxy_bypass_environment(host, proxies) if "no" in hidden else proxy_bypass(host):
         return None
-    proxy = proxies.get(place.scheme)
-    if proxy:
-        check_proxy(proxy)
-    elif (of_all := proxies.get("all")) and not _is_of_socks(of_all):  # such a one is often meant for other programs
-        check_proxy(proxy := of_all)
-    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+    of_all = proxies.get("all", "")
+    # A SOCKS proxy in ALL_PROXY is often meant for other programs.
+    proxy = proxies.get(place.scheme) or ("" if _is_of_socks(of_all) else of_all)
+    if not proxy:
+        return None
+    check_proxy(proxy)
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def misreads_proxies() -> bool:
@@ -81,9 +82,9 @@ def check_proxy(proxy: str) -> None:
 
 def _names_a_host(proxy: str) -> bool:
     try:
-        place = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        place = urlsplit(f"//{place_of(proxy)}")
         return bool(place.hostname) and place.port != 0
-    except ValueError:  # of a port, or of brackets
+    except ValueError:  # the port is no number, or a bracket is not closed
         return False
 
 
