@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.azurite import AzuriteServer
-from servers.gcs_emulator import GcsServer
 from servers.hub import HubServer
 from servers.nginx import NginxServer
 from servers.seaweedfs import SeaweedServer
@@ -40,31 +38,25 @@ def refusals(uri: str, options: dict[str, Any], folder: Path) -> list[str]:
     return [*said, pull(uri, options, folder)]
 
 
-def test_s3(s3_server: SeaweedServer, tmp_path: Path) -> None:
-    s3_server.make_bucket("emptied")
-    options = s3_server.storage_options()
-    for said in refusals("s3://emptied", options, tmp_path / "a"):
-        assert f"This is a bucket, not an object, and {NOTHING}. Check its name" in said
-    for said in refusals("s3://emptied/none", options, tmp_path / "b"):
-        assert f"There is no object of this name in the bucket, and {NOTHING}" in said
-
-
-def test_gcs(gcs_server: GcsServer, tmp_path: Path) -> None:
-    gcs_server.make_bucket("emptied")
-    options = gcs_server.storage_options()
-    for said in refusals("gs://emptied", options, tmp_path / "a"):
-        assert f"This is a bucket, not an object, and {NOTHING}. Check its name" in said
-    for said in refusals("gs://emptied/none", options, tmp_path / "b"):
-        assert f"There is no object of this name in the bucket, and {NOTHING}" in said
-
-
-def test_azure(azure_server: AzuriteServer, tmp_path: Path) -> None:
-    azure_server.make_container("emptied")
-    options = azure_server.storage_options()
-    for said in refusals("az://emptied", options, tmp_path / "a"):
-        assert f"This is a container, not a blob, and {NOTHING}. Check its name" in said
-    for said in refusals("az://emptied/none", options, tmp_path / "b"):
-        assert f"There is no blob of this name in the container, and {NOTHING}" in said
+@pytest.mark.parametrize(
+    ("scheme", "server", "make", "place", "thing"),
+    [
+        ("s3", "s3_server", "make_bucket", "bucket", "an object"),
+        ("gs", "gcs_server", "make_bucket", "bucket", "an object"),
+        ("az", "azure_server", "make_container", "container", "a blob"),
+    ],
+    ids=["s3", "gs", "az"],
+)
+def test_an_object_store(
+    request: pytest.FixtureRequest, tmp_path: Path, scheme: str, server: str, make: str, place: str, thing: str
+) -> None:
+    store = request.getfixturevalue(server)
+    getattr(store, make)("emptied")
+    options = store.storage_options()
+    for said in refusals(f"{scheme}://emptied", options, tmp_path / "a"):
+        assert f"This is a {place}, not {thing}, and {NOTHING}. Check its name" in said
+    for said in refusals(f"{scheme}://emptied/none", options, tmp_path / "b"):
+        assert f"There is no {thing.split()[1]} of this name in the {place}, and {NOTHING}" in said
 
 
 def test_the_hub(tmp_path: Path) -> None:
