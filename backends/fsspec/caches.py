@@ -70,7 +70,7 @@ def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
 
 
 def local_size_bytes(fs: AbstractFileSystem, path: str) -> int | None:
-    """Download a file into the cache and return its size; None where `fs` keeps no whole file of that size."""
+    """Download a file into the cache and return its size; None if `fs` does not keep whole files of known size."""
     if not isinstance(fs, CachingFileSystem) or (fs.compression and not isinstance(fs, WholeFileCacheFileSystem)):
         return None
     with open_for_reading(fs, path) as file:
@@ -125,7 +125,7 @@ def _whole_file(fs: Any, path: str) -> Any:
 
     def record() -> None:
         if not isinstance(fs, SimpleCacheFileSystem):
-            # Before the file has its name: who waits for the draft looks at the record next.
+            # Before the file gets its name: a process that waits for the draft reads the record next.
             with suppress(FileNotFoundError):
                 os.unlink(target)
             _record(fs, path)
@@ -208,8 +208,8 @@ def _download(fs: Any, path: str, name: str) -> None:
 def _file_of_blocks(fs: Any, path: str) -> Any:
     """Open a file whose blocks are downloaded when they are read; the cache keeps it when all of them were.
 
-    What fsspec itself keeps of blocks is not used: of two processes, one may empty the file that the other fills. Where
-    the storage sends whole files alone, or tells no size, the file is downloaded as for the other caches.
+    The blocks that fsspec itself keeps are not used: of two processes, one may empty the file that the other fills. If
+    the storage sends only whole files, or states no size, the file is downloaded as for the other caches.
     """
     make_cache_folder(fs)
     info = fresh_info(fs, path)

@@ -1,4 +1,4 @@
-"""What a call of a public function asks for: one value, made and checked where the call comes in, then handed down.
+"""The arguments of a call of a public function: one value, which is checked once and then passed to all others.
 
 Guarantees: every field has a possible type; URIs are text, without path objects; no `repr` shows a secret. To add an
 argument to all public functions, add a field here, its line in `streamer._arguments.LoadArguments`, and its paragraph
@@ -84,7 +84,7 @@ class Request:
         """Check that a process elsewhere can get all arguments.
 
         Raises:
-            UsageError: one of them cannot be pickled, and nobody here has a pickler (cloudpickle) that may do it.
+            UsageError: an argument cannot be pickled, and cloudpickle, which may be able to, is not imported.
         """
         if any(name.rpartition(".")[2] == "cloudpickle" for name in list(sys.modules)):
             return

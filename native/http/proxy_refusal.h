@@ -12,7 +12,8 @@
 
 namespace streamer {
 
-// Notes in the error of a request whether its proxy is to blame, or may be, and where that is.
+// Writes into the error of a request whether its proxy caused it, or may have, and the proxy's host
+// and port.
 // `result`: libcurl's, of the request, which `easy` was sent with.
 void blame_proxy(ReadError& error, CURLcode result, CURL* easy, const HttpTarget& target);
 
