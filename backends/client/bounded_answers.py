@@ -22,12 +22,14 @@ import aiohttp
 
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
 from streamer.backends.client.not_http import NotHttpError
+from streamer.backends.client.unreachable import is_unknown_host
 from streamer.backends.private_names.aiohttp import is_read, set_body, set_response_class
-from streamer.core.errors import StorageError
+from streamer.core.errors import StorageError, StreamerError
 from streamer.core.outages.received import note_bytes
 from streamer.core.secrets.urls import SecretBytes
+from streamer.core.store.certificates import demands_certificate
 
-__all__ = ["Allowance", "BoundedResponse", "TooSlowError", "allowing", "bind", "body_of", "last_status"]
+__all__ = ["Allowance", "BoundedResponse", "TooSlowError", "allowing", "bind", "body_of", "is_transient", "last_status"]
 
 PIECE_BYTES = 1 << 20  # decompressed at a time
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": -zlib.MAX_WBITS}  # as azure-core decompresses them
@@ -178,3 +180,13 @@ def _too_long(response: aiohttp.ClientResponse, most_bytes: int) -> StorageError
         status=response.status,
         hint="Check the URL and endpoint, or raise answer_bytes in Options",
     )
+
+
+_TRANSIENT = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
+_LASTING = (aiohttp.ClientSSLError, TooSlowError, StreamerError)  # the last are refusals of our own
+
+
+def is_transient(error: BaseException) -> bool:
+    """Say whether a retry may help after an exception of aiohttp."""
+    is_final = isinstance(error, _LASTING) or is_unknown_host(error) or demands_certificate(error) is not None
+    return isinstance(error, _TRANSIENT) and not is_final

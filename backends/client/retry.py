@@ -9,28 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from time import monotonic
-
-import aiohttp
+from time import monotonic, sleep
 
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
-from streamer.backends.client.bounded_answers import TooSlowError
-from streamer.backends.client.unreachable import is_unknown_host
-from streamer.core.errors import StreamerError
-from streamer.core.store.certificates import demands_certificate
 
-__all__ = ["Attempts", "is_transient"]
+__all__ = ["Attempts"]
 
 PAUSE_S = 0.25  # before the second attempt, twice as long before the third
-
-_TRANSIENT = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError, OSError)
-_LASTING = (aiohttp.ClientSSLError, TooSlowError, StreamerError)  # the last are refusals of our own
-
-
-def is_transient(error: BaseException) -> bool:
-    """Say whether a retry may help after an exception of aiohttp."""
-    is_final = isinstance(error, _LASTING) or is_unknown_host(error) or demands_certificate(error) is not None
-    return isinstance(error, _TRANSIENT) and not is_final
 
 
 class Attempts:
@@ -63,6 +48,15 @@ class Attempts:
 
     async def pause(self, least_s: float = 0.0) -> None:
         """Wait before the next attempt, at least as long as the server demands."""
-        jitter = 0.5 + random.random()  # noqa: S311 (no secret)
-        await asyncio.sleep(max(least_s, PAUSE_S * 2 ** (self.number - 1) * jitter))
+        await asyncio.sleep(self._pause_s(least_s))
         self.number += 1
+
+    def wait(self, least_s: float = 0.0) -> None:
+        """Do the same on a thread of the caller's."""
+        sleep(self._pause_s(least_s))
+        self.number += 1
+
+    def _pause_s(self, least_s: float) -> float:
+        jitter = 0.5 + random.random()  # noqa: S311 (no secret)
+        growth: int = 2 ** (self.number - 1)
+        return max(least_s, PAUSE_S * growth * jitter)

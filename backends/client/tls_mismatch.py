@@ -6,7 +6,7 @@ import ssl
 
 from streamer.core.causes import with_causes
 
-__all__ = ["MAY_BE_PLAIN", "MAY_BE_TLS", "is_plain_server", "wants_tls"]
+__all__ = ["MAY_BE_PLAIN", "MAY_BE_TLS", "is_plain_server", "is_plain_server_in", "wants_tls"]
 
 MAY_BE_PLAIN = "What listens there does not speak TLS: it may want http://"
 MAY_BE_TLS = "It may speak TLS: try https://"
@@ -24,6 +24,12 @@ def wants_tls(body: bytes) -> bool:
 def is_plain_server(error: BaseException) -> bool:
     """Say whether a TLS handshake failed because the server does not speak TLS."""
     return any(isinstance(each, ssl.SSLError) and _reason(each) in _NO_TLS for each in with_causes(error))
+
+
+def is_plain_server_in(message: str) -> bool:
+    """Say the same by a message of libcurl, which quotes OpenSSL's."""
+    text = message.upper().replace(" ", "_")
+    return any(reason in text for reason in _NO_TLS)
 
 
 def _reason(error: ssl.SSLError) -> str:

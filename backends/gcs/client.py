@@ -20,12 +20,12 @@ from yarl import URL
 
 from streamer.backends.client.answer_times import answer_times
 from streamer.backends.client.answer_values import parse_document, parse_word
-from streamer.backends.client.bounded_answers import BoundedResponse, allowing, body_of
+from streamer.backends.client.bounded_answers import BoundedResponse, allowing, body_of, is_transient
 from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.option_types import timeout_of
 from streamer.backends.client.own_headers import own_headers
 from streamer.backends.client.proxy import environment_proxy, named_proxy
-from streamer.backends.client.retry import Attempts, is_transient
+from streamer.backends.client.retry import Attempts
 from streamer.backends.fsspec.instances import shared, stop_sharing
 from streamer.backends.gcs.credentials import Bearer, GcsFileSystem, bearer_of
 from streamer.backends.gcs.errors import Answer, Caller

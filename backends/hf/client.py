@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from huggingface_hub import constants
 
-from streamer.backends.client.bounded_answers import body_of
 from streamer.backends.client.option_types import TEXT, check_types, is_sendable
 from streamer.backends.client.redirects import Hop, origin_of
 from streamer.backends.hf.answers import HubFile, commit_in, entries_in, files_in, names_in
@@ -23,7 +22,6 @@ from streamer.backends.hf.next_page import next_page
 from streamer.backends.hf.paths import HfPath
 from streamer.backends.http.access import access_of
 from streamer.backends.http.client import HttpClient
-from streamer.backends.http.errors import raise_connection_error
 from streamer.backends.http.lookups import probe_object
 from streamer.backends.http.options import merged_options
 from streamer.backends.http.probe import Probe
@@ -134,30 +132,28 @@ class HubClient:
 
     def probe(self, commit: str, path: str, uri: str) -> Probe:
         """Request the first byte of a file at its place; raises as `probe_object`."""
-        return self.client.run(probe_object, self.client, self.start(commit, path), uri)
+        return probe_object(self.client, self.start(commit, path), uri)
 
     def _answer_to(self, url: str, uri: str) -> tuple[bytes, list[str]]:
         """Return the body of the answer of the API, and its ``Link`` headers."""
         try:
-            return self.client.run(self._body, url, uri)
+            return self._body(url, uri)
         except ObjectNotFoundError as error:
             if error.status == 404 and error.code is None:  # the Hub says what is missing
                 error.message = "The answer is not one of the Hub's"
                 error.hint = "Check the endpoint, and the names: hf://owner/name@revision/path"
             raise
 
-    async def _body(self, url: str, uri: str) -> tuple[bytes, list[str]]:
-        answer = await self.client.open(Hop(url, self.access.headers), uri, {})
+    def _body(self, url: str, uri: str) -> tuple[bytes, list[str]]:
+        response = self.client.open(Hop(url, self.access.headers), uri, {}).response
         try:
-            body = await body_of(answer.response, self._limits.answer_bytes)
-            return body, answer.response.headers.getall("Link", [])
+            links = response.headers.get("link")
+            return response.read(self._limits.answer_bytes), [links] if links else []
         except StorageError as error:
             error.uri = uri
             raise
-        except Exception as error:
-            raise_connection_error(error, uri)
         finally:
-            answer.response.close()
+            response.close()
 
     def _tree(self, commit: str, folder: str) -> str:
         return self._api(f"tree/{commit}" + (f"/{quote(folder, safe='')}" if folder else ""))

@@ -54,7 +54,7 @@ def refusal(
 
     Args:
         status: Its status.
-        headers: Its headers.
+        headers: Its headers, by names in lower case.
         body: The start of its body.
         uri: URL of the request.
         has_token: A token was sent.
@@ -62,12 +62,12 @@ def refusal(
         elapsed_s: Seconds that all attempts took.
     """
     of_http = http_errors.refusal(status, headers, body, uri, attempts=attempts, elapsed_s=elapsed_s)
-    code = headers.get("X-Error-Code", "")
+    code = headers.get("x-error-code", "")
     row = _CODES.get(code)
     if row is None and status == 401:
         # Without a token the Hub gives the same answer for private and absent repositories.
         row = _BAD_TOKEN if has_token else _CODES["RepoNotFound"]
-    if row is None and headers.get("X-Error-Message") == "Access to this resource is disabled.":
+    if row is None and headers.get("x-error-message") == "Access to this resource is disabled.":
         row = ErrorRow(AccessDeniedError, "The Hub has disabled the repository", "Its page on the Hub says why")
     row = row or _STATUSES.get(status)
     if row is None:

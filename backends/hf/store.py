@@ -163,7 +163,7 @@ class HfStore:
         return ObjectDigest("sha256", (PartDigest(info.size_bytes, sha256),))
 
     def close(self) -> None:
-        """Do nothing: the session is shared, and the sources still need it."""
+        """Do nothing: connections are shared."""
 
     def _source(self, info: ObjectInfo, probe: Probe) -> Source:
         if probe.size_bytes != info.size_bytes:
@@ -171,7 +171,7 @@ class HfStore:
             raise ChangedError(f"The Hub sends a file of {sizes}", uri=info.uri, hint="Load again")
         return source_of_probe(
             probe,
-            lambda: self._hub.client,
+            self._hub.client,
             self._hub.start(self._commit(), self._inner(info.path)),
             info,
             partial(self._refreshed, info),

@@ -1,4 +1,4 @@
-"""Looks objects and folders of a web server up with aiohttp: whatever `quick_lookups` cannot answer.
+"""Looks objects and folders of a web server up.
 
 Guarantees: one GET of one byte, because the answer of servers to a HEAD may differ; a second one, whose body is not
 read, if the first leaves the size open.
@@ -6,18 +6,11 @@ read, if the first leaves the size open.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from streamer.backends.client.answer_values import parse_size
-from streamer.backends.client.bounded_answers import body_of
 from streamer.backends.client.redirects import Hop
-from streamer.backends.http.access import Access
 from streamer.backends.http.client import HttpClient
-from streamer.backends.http.errors import raise_connection_error
 from streamer.backends.http.listing import MAX_PAGE_BYTES, NAME_THE_INDEX, PAGES, is_page, is_whole, media_type
 from streamer.backends.http.probe import (
     DOWNLOAD_IT,
@@ -30,37 +23,11 @@ from streamer.backends.http.probe import (
     version_in,
 )
 from streamer.core.errors import RangeResponseError, StorageError
-from streamer.core.options.limits import Limits
 
-__all__ = ["Lookups", "probe_object"]
-
-FIRST_BYTE_WAIT_S = 1.0  # after the header; a new connection costs less than a longer wait
+__all__ = ["index_page", "probe_object"]
 
 
-class Lookups:
-    """Looks up what `QuickLookups` could not.
-
-    Args:
-        access: As for `HttpClient`.
-        limits: As for `HttpClient`.
-
-    Attributes:
-        client: Sends the requests.
-    """
-
-    def __init__(self, access: Access, limits: Limits) -> None:
-        self.client = HttpClient(access, limits=limits)
-
-    def probe(self, start: Hop, uri: str) -> Probe:
-        """Run `probe_object`."""
-        return self.client.run(probe_object, self.client, start, uri)
-
-    def page(self, folder: Hop, uri: str) -> tuple[bytes, str]:
-        """Run `index_page`."""
-        return self.client.run(index_page, self.client, folder, uri)
-
-
-async def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
+def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
     """Request the first byte of an object.
 
     Args:
@@ -74,24 +41,24 @@ async def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
         StorageError: any other error of the server or the network.
     """
     try:
-        answer = await client.open(start, uri, FIRST_BYTE)
+        answer = client.open(start, uri, FIRST_BYTE)
     except RangeResponseError as error:  # 416: not even one byte
         if error.status == 416:
-            return await _probe_empty(client, start, uri)
+            return _probe_empty(client, start, uri)
         raise
     try:
         check_kind(answer.headers, urlsplit(start.url).path, uri)
         size_bytes, has_ranges = size_of(answer.response.status, answer.headers, uri)
         if answer.response.status == 206:
-            await _take_first_byte(answer.response)
+            answer.response.read_start(1)  # so that the connection is kept
     finally:
         answer.response.close()
     if size_bytes is None:
-        return await _probe_whole(client, start, uri)
+        return _probe_whole(client, start, uri)
     return probe_of(answer.hop, answer.headers, size_bytes, has_ranges=has_ranges)
 
 
-async def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
+def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
     """Request the index page of a folder; return it, or nothing if the answer is no page, and its URL.
 
     Args:
@@ -102,44 +69,35 @@ async def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, 
     Raises:
         StorageError: the server or the network failed, or the page is too large, or may be cut.
     """
-    answer = await client.open(folder, uri, {})
+    answer = client.open(folder, uri, {})
     stated = media_type(answer.headers)
     try:
-        page = await body_of(answer.response, MAX_PAGE_BYTES) if stated in PAGES else b""
-    except StorageError:
-        if not stated:  # not a page
-            return b"", answer.hop.url
-        raise StorageError("The index page of the folder has no end", uri=uri, hint=NAME_THE_INDEX) from None
-    except Exception as error:
-        raise_connection_error(error, uri)
+        page = answer.response.read_start(MAX_PAGE_BYTES + 1) if stated in PAGES else b""
+    except StorageError as error:
+        error.uri = uri
+        raise
     finally:
         answer.response.close()
     if not is_page(answer.headers, page):
         return b"", answer.hop.url
+    if len(page) > MAX_PAGE_BYTES:
+        raise StorageError("The index page of the folder has no end", uri=uri, hint=NAME_THE_INDEX)
     if not is_whole(answer.headers, page):
         what = "The index page of the folder may be cut: neither a length nor </html> tells where it ends"
         raise StorageError(what, uri=uri, hint=NAME_THE_INDEX)
     return page, answer.hop.url
 
 
-async def _take_first_byte(response: aiohttp.ClientResponse) -> None:
-    """Read the byte, so that the connection is kept; a failure does not matter, as the headers are enough."""
-    if response.content_length not in (1, None):
-        return
-    with suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
-        await asyncio.wait_for(response.content.read(2), FIRST_BYTE_WAIT_S)
-
-
-async def _probe_whole(client: HttpClient, start: Hop, uri: str) -> Probe:
+def _probe_whole(client: HttpClient, start: Hop, uri: str) -> Probe:
     """Request the object without a range, as only that answer tells its size; its body is left unread.
 
     Blocks of it are compared by version, because their total may be open, too. Without a version it is read in one
     stream.
     """
-    answer = await client.open(start, uri, {})
+    answer = client.open(start, uri, {})
     answer.response.close()
     check_kind(answer.headers, urlsplit(start.url).path, uri)
-    length = answer.headers.get("Content-Length", "")
+    length = answer.headers.get("content-length", "")
     if answer.response.status != 200 or not length:
         raise StorageError(
             "The server does not tell the size of the file: it leaves the total of its ranges open, and a whole answer "
@@ -151,11 +109,11 @@ async def _probe_whole(client: HttpClient, start: Hop, uri: str) -> Probe:
     return probe_of(answer.hop, answer.headers, parse_size(length, uri), has_ranges=version is not None)
 
 
-async def _probe_empty(client: HttpClient, start: Hop, uri: str) -> Probe:
+def _probe_empty(client: HttpClient, start: Hop, uri: str) -> Probe:
     """Request the object without a range: an empty one has no first byte."""
-    answer = await client.open(start, uri, {})
+    answer = client.open(start, uri, {})
     answer.response.close()
-    if answer.response.content_length != 0:
+    if answer.headers.get("content-length") != "0":
         raise RangeResponseError(
             "The server gives the file, but not its first byte", uri=uri, status=416, hint=MEND_RANGES
         )

@@ -8,20 +8,22 @@ read in one stream, and with options that only fsspec supports through fsspec; t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from streamer.backends.client.redirects import Hop, origin_of, quoted
 from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.http.access import access_of
 from streamer.backends.http.azure import is_for_azure, open_azure
+from streamer.backends.http.client import HttpClient
 from streamer.backends.http.listing import may_be_shard, names_in
+from streamer.backends.http.lookups import index_page, probe_object
 from streamer.backends.http.probe import Probe, expiry_of
-from streamer.backends.http.quick_lookups import QuickLookups
+from streamer.backends.http.stream import OneStream
 from streamer.core.errors import ChangedError, ObjectNotFoundError, RangeResponseError, StorageError, UsageError
 from streamer.core.options.limits import Limits
 from streamer.core.outages.answered import answered_so_far
@@ -33,10 +35,6 @@ from streamer.core.store.parallel import in_parallel
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Store, hookimpl
 
 __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_source_kind"]
-
-if TYPE_CHECKING:
-    from streamer.backends.http.client import HttpClient
-    from streamer.backends.http.lookups import Lookups
 
 DEFAULT_LIMITS = Limits()
 PROBES_AT_A_TIME = 16  # as many as sources are requested at once
@@ -105,8 +103,7 @@ class HttpStore:
         self.server = self._host = f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2]}"
         self._access = access_of(uri, options)
         self._query = parts.query
-        self._quick = None if self._access.timeout else QuickLookups(self._access, limits)
-        self._made: Lookups | None = None  # by the first that needs it, under the guard
+        self._client = HttpClient(self._access, limits=limits)
         self._probes: dict[str, Probe] = {}
         self._guard = threading.Lock()
         self.root = (self._host + parts.path).rstrip("/")
@@ -166,21 +163,18 @@ class HttpStore:
         refresh = partial(self._refreshed, info)
         ca_file, proxy = self._access.ca_file, self._access.proxy
         start = self._start(info.path)
-        return source_of_probe(probe, lambda: self._full().client, start, info, refresh, ca_file=ca_file, proxy=proxy)
+        return source_of_probe(probe, self._client, start, info, refresh, ca_file=ca_file, proxy=proxy)
 
     def close(self) -> None:
-        """Do nothing: the session is shared, and the sources still need it."""
+        """Do nothing: connections are shared."""
 
     def _probe(self, path: str) -> Probe:
-        start, uri = self._start(path), self._uri(path)
-        probe = None if self._quick is None else self._quick.probe(start, uri)
-        return probe or self._full().probe(start, uri)
+        return probe_object(self._client, self._start(path), self._uri(path))
 
     def _names(self, folder: str, *, has_folders: bool = False) -> list[str]:
         """Return the quoted names to which a folder's index page links."""
-        start, uri = self._start(f"{folder}/"), self._uri(folder)
-        found = None if self._quick is None else self._quick.page(start, uri)
-        page, url = found or self._full().page(start, uri)
+        uri = self._uri(folder)
+        page, url = index_page(self._client, self._start(f"{folder}/"), uri)
         try:
             return names_in(page.decode(errors="replace"), url, self._limits, has_folders=has_folders)
         except StorageError as error:
@@ -197,14 +191,6 @@ class HttpStore:
             if is_transient(error):
                 raise  # the caller retries: the file exists, but its size is not known
             return [ObjectInfo(path, self._uri(path), size_bytes=None)]
-
-    def _full(self) -> Lookups:
-        from streamer.backends.http.lookups import Lookups  # noqa: PLC0415  it imports aiohttp
-
-        with self._guard:
-            if self._made is None:
-                self._made = Lookups(self._access, self._limits)
-            return self._made
 
     def _info_of(self, path: str, probe: Probe) -> ObjectInfo:
         with self._guard:
@@ -237,7 +223,7 @@ class HttpStore:
 
 def source_of_probe(
     probe: Probe,
-    client: Callable[[], HttpClient],
+    client: HttpClient,
     start: Hop,
     info: ObjectInfo,
     refresh: Any,
@@ -250,7 +236,7 @@ def source_of_probe(
 
     Args:
         probe: The probe.
-        client: Returns what reads an object without ranges.
+        client: Reads an object without ranges.
         start: The object's URL before redirects, and the headers for its host.
         info: The object.
         refresh: As for `HttpSource`.
@@ -261,9 +247,7 @@ def source_of_probe(
     if not probe.has_ranges:
         scheme, host, port = origin_of(probe.hop.url)
         remark = f"{scheme}://{host}:{port} does not honour byte ranges: read in one stream"
-        from streamer.backends.http.stream import OneStream  # noqa: PLC0415  it imports aiohttp
-
-        return PythonSource(OneStream(client(), start, info, probe).read_into, remark=remark)
+        return PythonSource(OneStream(client, start, info, probe).read_into, remark=remark)
     is_redirected = probe.hop.url != start.url
     return HttpSource(
         url=probe.hop.url,

@@ -8,19 +8,16 @@ from the start.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from math import inf
 from time import monotonic
 
-import aiohttp
-
 from streamer.backends.client.encodings import is_plain
+from streamer.backends.client.exchange import Response
 from streamer.backends.client.redirects import Hop
-from streamer.backends.http.body import next_piece
+from streamer.backends.http.body import receive
 from streamer.backends.http.client import HttpClient, OpenResponse
 from streamer.backends.http.probe import Probe, version_in
 from streamer.core.errors import (
@@ -36,11 +33,9 @@ from streamer.core.store.sources import ObjectInfo
 __all__ = ["OneStream"]
 
 ATTEMPTS = 3  # to read one block; each begins at the start of the object
-CHUNK_BYTES = 1 << 20  # copied at a time: waking the loop for less costs more than the copy
+SKIPPED_BYTES = 1 << 20  # at a time
 EARLY_WAIT_S = 0.02  # for a thread with an earlier block that has not asked yet; several switches of the GIL
 MAX_IDLE = 8  # connections that wait for their next block; servers close them after a minute anyway
-
-_Body = list[aiohttp.ClientResponse]
 
 
 class OneStream:
@@ -62,9 +57,8 @@ class OneStream:
         self._waiting: list[int] = []
         self._is_busy = False
         self._position = 0
-        self._body: _Body = []
+        self._body: Response | None = None
         self.last_used_s = 0.0
-        weakref.finalize(self, _drop, client.loop, self._body)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill the whole buffer from that offset.
@@ -88,7 +82,7 @@ class OneStream:
     @property
     def is_open(self) -> bool:
         """Whether it holds a connection."""
-        return bool(self._body)
+        return self._body is not None
 
     def drop_if_idle(self) -> None:
         """Close the connection unless a thread waits for its bytes."""
@@ -124,8 +118,6 @@ class OneStream:
                 self._fill(view, latest)
             except (ConnectError, TransferTimeoutError, TruncatedError) as error:
                 self._drop()
-                # A future and its error hold each other, and the frames of the error hold the buffer.
-                error.__traceback__ = None
                 if attempt == ATTEMPTS or monotonic() > latest:
                     error.byte_range, error.object_size = (offset, offset + len(view)), self._info.size_bytes
                     error.attempts = attempt
@@ -137,16 +129,18 @@ class OneStream:
                 return
 
     def _go_to(self, offset: int) -> None:
-        if not self._body or offset < self._position:
+        if self._body is None or offset < self._position:
             self._drop()
             _make_room(self)
-            self._body.append(self._client.run(self._open).response)
-        self._receive(offset - self._position, lambda _chunk, _at: None)
+            self._body = self._open()
+        skipped = memoryview(bytearray(min(SKIPPED_BYTES, offset - self._position)))
+        while self._position < offset:
+            self._receive(skipped[: offset - self._position])
 
     def _fill(self, view: memoryview, latest: float) -> None:
-        def take(piece: bytes, at: int) -> None:
-            end = at + len(piece)
-            view[at:end] = piece
+        end = 0
+        while end < len(view):
+            end += self._receive(view[end:])
             if end < len(view) and monotonic() > latest:
                 raise TransferTimeoutError(
                     f"The block's time is up (block_deadline_s), with {end} of its {len(view)} bytes read",
@@ -154,28 +148,22 @@ class OneStream:
                     hint="Raise block_deadline_s in Options, or lower block_bytes",
                 )
 
-        self._receive(len(view), take)
-
-    def _receive(self, count: int, take: Callable[[bytes, int], None]) -> None:
-        received = 0
-        while received < count:
-            # Copied here and not on the loop, which may hold a finished coroutine, and so the buffer, for a moment.
-            wanted = min(CHUNK_BYTES, count - received)
-            piece = self._client.run(next_piece, self._body[0], wanted, self._info.uri, self._client.limits)
-            take(piece, received)
-            received += len(piece)
-            self._position += len(piece)
+    def _receive(self, buffer: memoryview) -> int:
+        assert self._body is not None  # until the end of the object
+        count = receive(self._body, buffer, self._info.uri, self._client.limits)
+        self._position += count
         if self._position == self._expected.size_bytes:
             self._drop()
+        return count
 
-    async def _open(self) -> OpenResponse:
-        answer = await self._client.open(self._start, self._info.uri, {}, self._client.body_timeout)
+    def _open(self) -> Response:
+        answer = self._client.open(self._start, self._info.uri, {})
         try:
             self._check(answer)
         except BaseException:
             answer.response.close()
             raise
-        return answer
+        return answer.response
 
     def _check(self, answer: OpenResponse) -> None:
         uri, headers = self._info.uri, answer.headers
@@ -187,19 +175,22 @@ class OneStream:
                 hint="Load again; a proxy or load balancer may have answered in its place",
             )
         version, _ = version_in(headers)
-        size_bytes = answer.response.content_length
-        if version != self._expected.version or size_bytes not in (None, self._expected.size_bytes):
+        length = headers.get("content-length")
+        if version != self._expected.version or length not in (None, str(self._expected.size_bytes)):
             raise ChangedError(
                 "The file was replaced while it was read",
                 uri=uri,
                 hint="Load again, and do not overwrite a checkpoint while it is read",
             )
-        if size_bytes is None:
+        if length is None:
             raise StorageError("The server no longer sends the size of the file", uri=uri, hint="Load again")
 
     def _drop(self) -> None:
+        """Forget the body; its connection is closed with it, and kept at the end of the object."""
         self._position = 0
-        _drop(self._client.loop, self._body)
+        if self._body is not None:
+            self._body.close()
+            self._body = None
 
 
 _open: weakref.WeakSet[OneStream] = weakref.WeakSet()
@@ -226,10 +217,3 @@ os.register_at_fork(before=_open_guard.acquire, after_in_parent=_open_guard.rele
 
 def _last_used_s(stream: OneStream) -> float:
     return stream.last_used_s
-
-
-def _drop(loop: asyncio.AbstractEventLoop, body: _Body) -> None:
-    while body:
-        response = body.pop()
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(response.close)

@@ -15,15 +15,16 @@ from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import AnswerTimes
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.control_requests import Answer, ask
 from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.encodings import is_plain
 from streamer.backends.client.error_rows import row_of_status
+from streamer.backends.client.exchange import Response, send
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.listing_page import parse_page
 from streamer.backends.s3.plain_login import PlainLogin
 from streamer.backends.s3.url_template import PLAIN_KEY, UrlTemplate
 from streamer.core.collector import collector_paused
+from streamer.core.errors import StorageError
 from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
@@ -86,14 +87,17 @@ class PlainRequests:
         """Return the certificates to trust, or None for the system's."""
         return self._login.ca_file
 
-    def _ask(self, url: str, *, is_head: bool = False) -> Answer | None:
+    def _ask(self, url: str, *, is_head: bool = False) -> Response | None:
         source = HttpSource(url, self._signed_headers("HEAD" if is_head else "GET", url), ca_file=self._login.ca_file)
-        answer = ask(source, is_head=is_head, most_bytes=self._most_bytes, times=self._times)
-        if answer is not None:
-            _keep_pause(answer)
-        is_expected = answer is not None and answer.status == 200 and is_plain(answer.headers)
+        try:
+            answer = send(source, self._times, method="HEAD" if is_head else "GET")
+            answer.read(self._most_bytes)
+        except StorageError:  # botocore finds out why
+            return None
+        _keep_pause(answer)
+        is_expected = answer.status == 200 and is_plain(answer.headers)
         # A clock that is wrong is for the other client, which signs at the server's time.
-        is_in_time = is_expected and not clock_offset_s(answer.headers.get("date"), time.time()) if answer else False
+        is_in_time = is_expected and not clock_offset_s(answer.headers.get("date"), time.time())
         return answer if is_in_time else None
 
     def _signed_headers(self, method: str, url: str) -> dict[str, str]:
@@ -105,7 +109,7 @@ class PlainRequests:
         return {name: str(value) for name, value in request.headers.items()}
 
 
-def _keep_pause(answer: Answer) -> None:
+def _keep_pause(answer: Response) -> None:
     pause_s = demanded_pause_s(answer.status, answer.headers) if answer.status in STATUSES else 0.0
     if pause_s <= LONGEST_PAUSE_S:
         return
@@ -127,7 +131,7 @@ def _query(parameters: Mapping[str, str]) -> str:
     return urlencode({"list-type": "2", "encoding-type": "url", **named}, quote_via=quote, safe="-_.~")
 
 
-def _head_of(answer: Answer | None) -> dict[str, Any] | None:
+def _head_of(answer: Response | None) -> dict[str, Any] | None:
     length = "" if answer is None else answer.headers.get("content-length", "")
     if answer is None or not (length.isascii() and length.isdigit()):
         return None

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <new>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "http/curl_failure.h"
 #include "http/proxy_refusal.h"
 #include "http/secrets.h"
 
@@ -15,43 +15,6 @@ namespace streamer {
 namespace {
 
 constexpr std::size_t kErrorBodyBytes = 8 << 10;  // an <Error> document is a few hundred bytes
-constexpr std::size_t kLongestHeaderLineBytes = 100 << 10;  // libcurl's CURL_MAX_HTTP_HEADER
-
-ErrorCode code_of(CURLcode result) {
-  switch (result) {
-    case CURLE_OPERATION_TIMEDOUT:
-      return ErrorCode::kTimeout;
-    case CURLE_PEER_FAILED_VERIFICATION:
-    case CURLE_SSL_CONNECT_ERROR:
-    case CURLE_SSL_CACERT_BADFILE:
-    case CURLE_SSL_CIPHER:
-    case CURLE_SSL_ISSUER_ERROR:
-    case CURLE_SSL_CERTPROBLEM:
-      return ErrorCode::kTls;
-    case CURLE_COULDNT_RESOLVE_HOST:
-      return ErrorCode::kResolve;
-    case CURLE_OUT_OF_MEMORY:
-      return ErrorCode::kOutOfMemory;
-    case CURLE_URL_MALFORMAT:
-    case CURLE_UNSUPPORTED_PROTOCOL:
-    case CURLE_TOO_MANY_REDIRECTS:
-      return ErrorCode::kHttpStatus;  // final: another attempt cannot help
-    default:
-      return ErrorCode::kConnect;
-  }
-}
-
-// libcurl takes a header line of 100 KB and headers of 300 KB together. Of a longer line it says
-// that memory is out: so it is, where there is none for another one either.
-bool means_endless_headers(CURLcode result, std::string_view message) {
-  if (result == CURLE_RECV_ERROR) return message.substr(0, 9) == "Too large";
-#if LIBCURL_VERSION_NUM >= 0x080600
-  if (result == CURLE_TOO_LARGE) return true;
-#endif
-  if (result != CURLE_OUT_OF_MEMORY) return false;
-  const std::unique_ptr<char[]> another(new (std::nothrow) char[kLongestHeaderLineBytes]);
-  return another != nullptr;
-}
 
 }  // namespace
 
@@ -208,7 +171,11 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
   if (!error && is_answered && (result == CURLE_OK || !error_body_.empty())) {
     error = check_range_response(asked_, head_, error_body_);
   }
-  if (!error && result != CURLE_OK) error = error_of_curl(result);
+  if (!error && result != CURLE_OK) {
+    const ReadError failure =
+        error_of_curl(result, message_.data(), is_head_checked_, target_->endpoint->has_answered());
+    error = error_of(failure.code, failure.detail);
+  }
   if (!error && block_.received != block_.size()) {
     error = error_of(ErrorCode::kConnect,
                      "the server closed the connection before the range was complete");
@@ -270,20 +237,6 @@ ReadError HttpTransfer::error_of(ErrorCode code, std::string detail) const {
   error.end = asked_.end;
   error.http_status = head_.status;
   error.request_id = head_.request_id;
-  return error;
-}
-
-std::optional<ReadError> HttpTransfer::error_of_curl(CURLcode result) const {
-  const char* text = message_[0] != '\0' ? message_.data() : curl_easy_strerror(result);
-  ReadError error = error_of(code_of(result), text);
-  if (!is_head_checked_ && means_endless_headers(result, text)) {
-    error.code = ErrorCode::kEndlessHeaders;
-    error.detail = "the headers of the server's answer do not end";
-  } else if (error.detail.find("alert certificate required") != std::string::npos) {
-    error.code = ErrorCode::kTls;  // ours is demanded, under TLS 1.3 behind the handshake
-  } else if (result == CURLE_SSL_CONNECT_ERROR && target_->endpoint->has_answered()) {
-    error.code = ErrorCode::kConnect;  // its TLS was right before: the connection was lost
-  }
   return error;
 }
 

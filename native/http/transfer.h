@@ -78,7 +78,6 @@ class HttpTransfer {
   std::optional<ReadError> compare_checksum();
   void set_callbacks();
   ReadError error_of(ErrorCode code, std::string detail) const;
-  std::optional<ReadError> error_of_curl(CURLcode result) const;
   void complete_error(ReadError& error, TimePoint now) const;
 
   const Timeouts timeouts_;

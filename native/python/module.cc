@@ -15,7 +15,7 @@ PYBIND11_MODULE(_native, module) {
   streamer::register_secrets(module);
   streamer::register_session_options(module);
   streamer::register_session_values(module);
-  streamer::register_control_request(module);
+  streamer::register_exchange(module);
   streamer::register_session(module);
 #ifdef STREAMER_TEST_SEAMS
   streamer::register_test_seams(module);

@@ -13,6 +13,7 @@ ErrorCodeName = Literal[
     "truncated",
     "changed",
     "range_response",
+    "endless_headers",
     "redirect",
     "http_status",
     "object_failure",
@@ -257,12 +258,28 @@ class ForeignRequest:
     def __exit__(self, *failure: object) -> None: ...
 
 def demanded_pause_s(status: int, *, retry_after: str, rate_limit: str, date: str, unix_now_s: float) -> float: ...
-def ask(
-    target: HttpTarget,
-    *,
-    is_head: bool,
-    most_bytes: int,
-    may_be_cut: bool,
-    connect_timeout_s: float,
-    timeout_s: float,
-) -> tuple[int, list[str], bytes] | None: ...
+
+class Exchange:
+    def __init__(
+        self,
+        target: HttpTarget,
+        *,
+        method: str,
+        body: bytes,
+        connect_timeout_s: float,
+        head_timeout_s: float,
+        is_repeated: bool,
+    ) -> None: ...
+    def receive_head(self) -> ReadError | None: ...
+    def read_into(self, buffer: memoryview, timeout_s: float) -> tuple[int, ReadError | None]: ...
+    def close(self) -> None: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> list[str]: ...
+    @property
+    def has_ended(self) -> bool: ...
+    @property
+    def was_connected(self) -> bool: ...
+    @property
+    def strange_start(self) -> bytes: ...

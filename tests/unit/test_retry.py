@@ -10,8 +10,8 @@ import pytest
 
 from streamer.backends.client import retry
 from streamer.backends.client.answer_times import answer_times
-from streamer.backends.client.bounded_answers import TooSlowError
-from streamer.backends.client.retry import Attempts, is_transient
+from streamer.backends.client.bounded_answers import TooSlowError, is_transient
+from streamer.backends.client.retry import Attempts
 from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits
 

@@ -1,0 +1,163 @@
+"""One request over the engine's connections, and its answer: what every client of a storage sends and reads with.
+
+Guarantees: the request takes the way of the data (certificates, proxy, names on the wire), and leaves its connection to
+it. Each wait is bounded: for the connection and the head of the answer by `AnswerTimes`, for a body by `BODY_S` and
+`silence_s`. No redirect is followed, nothing is decompressed, and no more of a body is held than is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from time import monotonic
+
+from streamer import _native
+from streamer.backends.client.answer_times import BODY_S, AnswerTimes
+from streamer.backends.client.failures import failure_of, too_long, too_slow
+from streamer.backends.client.proxy import environment_proxy
+from streamer.core.errors import TransferTimeoutError
+from streamer.core.outages.received import note_bytes
+from streamer.core.secrets.urls import SecretBytes
+from streamer.core.store.sources import HttpSource
+from streamer.core.store.trust import default_ca_file
+
+__all__ = ["Response", "send"]
+
+PIECE_BYTES = 1 << 18
+
+
+class Response:
+    """An answer whose body may not be read yet. Only `send` makes one.
+
+    Attributes:
+        status: HTTP status.
+        body: What `read` or `read_start` has read.
+    """
+
+    def __init__(self, exchange: _native.Exchange, url: str, times: AnswerTimes) -> None:
+        self._exchange, self._times = exchange, times
+        self._url = url
+        self.status = exchange.status
+        self.body = b""
+
+    @cached_property
+    def headers(self) -> Mapping[str, str]:
+        """The headers by their names in lower case; values of one name are joined by commas (RFC 9110, 5.3)."""
+        headers: dict[str, str] = {}
+        for line in self._exchange.headers:
+            name, colon, value = line.partition(":")
+            name, value = name.strip().lower(), value.strip()
+            if colon and headers.get(name, value) != value:
+                value = f"{headers[name]}, {value}"
+            headers[name] = value
+        return headers
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the whole body was read."""
+        return self._exchange.has_ended
+
+    def read_into(self, buffer: memoryview, timeout_s: float) -> int:
+        """Receive bytes of the body; fewer than the buffer holds where it ends, or the time is over.
+
+        Raises:
+            StorageError: the connection failed before the first of these bytes.
+        """
+        count, failure = self._exchange.read_into(buffer, timeout_s)
+        note_bytes(count)
+        if failure is not None and not count:
+            raise failure_of(failure, self._url)
+        return count
+
+    def read(self, most_bytes: int) -> bytes:
+        """Receive the whole body.
+
+        Raises:
+            StorageError: it is longer, or the connection failed.
+            TransferTimeoutError: it is not there in `BODY_S`, or stopped.
+        """
+        body = self._received(most_bytes + 1, self._announced(most_bytes))
+        if len(body) > most_bytes:
+            raise too_long(self.status, most_bytes)
+        self.body = body
+        return body
+
+    def read_start(self, most_bytes: int) -> bytes:
+        """Receive the body up to that length; the connection is kept where that is all of it."""
+        self.body = self._received(most_bytes, 0)
+        self.close()
+        return self.body
+
+    def close(self) -> None:
+        """Let go of the connection, which is closed unless the body has ended."""
+        self._exchange.close()
+
+    def _announced(self, most_bytes: int) -> int:
+        length = self.headers.get("content-length", "")
+        if not self.has_ended and length.isdigit() and int(length) > most_bytes:  # a HEAD has it, and no body
+            self.close()
+            raise too_long(self.status, most_bytes)
+        return int(length or 0) if length.isascii() and length.isdigit() else 0
+
+    def _received(self, wanted: int, announced: int) -> bytes:
+        body, latest = bytearray(), monotonic() + BODY_S
+        while len(body) < wanted and not self.has_ended:
+            piece = bytearray(min(wanted - len(body), max(PIECE_BYTES, announced)))
+            wait_s = min(self._times.silence_s, latest - monotonic())
+            count = self.read_into(memoryview(piece), max(0.0, wait_s))
+            body += memoryview(piece)[:count]
+            if not count and not self.has_ended:
+                self.close()
+                raise too_slow() if monotonic() >= latest else TransferTimeoutError("The answer stopped in the middle")
+        return SecretBytes(body)
+
+
+def send(
+    source: HttpSource,
+    times: AnswerTimes,
+    *,
+    method: str = "GET",
+    body: bytes = b"",
+    head_timeout_s: float | None = None,
+    is_repeated: bool = False,
+) -> Response:
+    """Send one request, once.
+
+    Args:
+        source: URL, headers, certificates and proxy.
+        times: How long an answer may take.
+        method: ``GET``, ``HEAD``, ``PUT`` or ``POST``.
+        body: Of the last two.
+        head_timeout_s: Time until the head of the answer is there, in place of that in `times`.
+        is_repeated: The same request failed before, so that no connection is used that is open.
+
+    Raises:
+        OptionError: the proxy or the CA file of the environment cannot be used.
+        ConnectError: there is no connection, or it was lost.
+        TlsError: the handshake failed.
+        TransferTimeoutError: the head of the answer is not there in time.
+        StorageError: what answers does not speak HTTP, and other failures.
+    """
+    if not source.proxy:
+        environment_proxy(source.url)  # refuses one that cannot be used; libcurl finds it by itself
+    exchange = _native.Exchange(
+        _native.HttpTarget(
+            url=source.url,
+            headers=[f"{name}: {value}" for name, value in source.headers.items()],
+            ca_file=source.ca_file or default_ca_file(),
+            proxy=source.proxy or "",
+            expires_at_s=0.0,
+            renew_at_s=0.0,
+            client_cert=source.client_cert or "",
+            client_key=source.client_key or "",
+        ),
+        method=method,
+        body=body,
+        connect_timeout_s=times.connect_s,
+        head_timeout_s=times.headers_s if head_timeout_s is None else head_timeout_s,
+        is_repeated=is_repeated,
+    )
+    failure = exchange.receive_head()
+    if failure is not None:
+        raise failure_of(failure, source.url, exchange)
+    return Response(exchange, source.url, times)

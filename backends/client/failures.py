@@ -1,0 +1,125 @@
+"""What a request about objects is told as that got no answer: the one table for all storages.
+
+Guarantees: a message names host and port, and no other part of a URL. The errors have no ``uri`` yet: `answered` sets
+it.
+"""
+
+from __future__ import annotations
+
+import errno
+from urllib.parse import urlsplit
+
+from streamer._native import Exchange, ReadError
+from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
+from streamer.backends.client.proxy import refusal_of_proxy
+from streamer.backends.client.quoted_answers import quoted_start
+from streamer.backends.client.tls_mismatch import MAY_BE_PLAIN, MAY_BE_TLS, is_plain_server_in
+from streamer.core.engine.native_errors import error_from_native
+from streamer.core.errors import (
+    ConnectError,
+    OptionError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TransferTimeoutError,
+)
+from streamer.core.outages.transient import UNKNOWN_HOST
+from streamer.core.quoting import quoted
+from streamer.core.store.certificates import flaw_in
+from streamer.core.store.proxies import advice_about
+
+__all__ = ["failure_of", "too_long", "too_slow"]
+
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
+_CHECK_PLACE = "Check host and port, that the server runs, and the network"
+_TRUST = (
+    "For a private CA: SSL_CERT_FILE=/path/ca.pem, or storage_options={'verify': '/path/ca.pem'} "
+    "(s3://: client_kwargs={'verify': …}; az://: connection_verify)"
+)
+
+
+def failure_of(native: ReadError, url: str, exchange: Exchange | None = None) -> StreamerError:
+    """Make the error for a failed request.
+
+    Args:
+        native: What the engine says.
+        url: Of the request.
+        exchange: The request, if its head never came.
+    """
+    made = _failure_of(native, url, exchange)
+    if isinstance(made, StorageError):
+        made.elapsed_s = native.elapsed_s
+        made.is_of_proxy = native.is_of_proxy
+    return made
+
+
+def _failure_of(native: ReadError, url: str, exchange: Exchange | None) -> StreamerError:
+    if exchange is not None and exchange.strange_start:
+        return _not_http(exchange.strange_start)
+    if native.is_of_proxy:
+        return _of_proxy(native)
+    if native.code == "tls":
+        return _of_tls(native.detail)
+    if native.code == "timeout":
+        return TransferTimeoutError("The server did not answer in time", hint=HOW_TO_WAIT)
+    if native.code == "unknown_host":
+        host = urlsplit(url).hostname or ""
+        return ConnectError(
+            f"There is no host {quoted(host)}: its name stands for no address",
+            hint="Check the host's name in the URL, the endpoint or HTTPS_PROXY",
+            code=UNKNOWN_HOST,
+        )
+    if native.code == "endless_headers":
+        hint = "Check the endpoint and the proxy before it: a storage's headers have a few KB"
+        return StorageError("The headers of the server's answer do not end", hint=hint)
+    if native.code == "http_status":
+        return OptionError("The URL cannot be requested", hint="Check it, and that of the proxy")
+    if native.code != "connect":
+        return error_from_native(native, uri=None, object_size=None)
+    if exchange is not None and not exchange.was_connected:
+        refuses = ", which refuses it" if native.os_error == errno.ECONNREFUSED else ""
+        return ConnectError(f"No connection to the server at {_place_of(url)}{refuses}", hint=_CHECK_PLACE)
+    is_plain = url.startswith("http:") and exchange is not None
+    hint = f"Check that it runs. {MAY_BE_TLS}" if is_plain else "Check that it runs, and the proxy on the way to it"
+    return ConnectError("The server broke off the connection", hint=hint)
+
+
+def too_slow() -> TransferTimeoutError:
+    """Make the error for a body that began to arrive, and was not complete in time."""
+    return TransferTimeoutError("The server sends its answer too slowly", hint=TOO_SLOW)
+
+
+def too_long(status: int, most_bytes: int) -> StorageError:
+    """Make the error for a body that is longer than allowed."""
+    return StorageError(
+        f"The server's answer to a request about objects has more than {most_bytes} bytes",
+        status=status,
+        hint="Check the URL and endpoint, or raise answer_bytes in Options",
+    )
+
+
+def _of_proxy(native: ReadError) -> StorageError:
+    if native.http_status:
+        return refusal_of_proxy(native.http_status).error(None, status=native.http_status)
+    return ConnectError(f"No connection to the proxy at {native.proxy}", hint=advice_about(None))
+
+
+def _of_tls(detail: str) -> TlsError:
+    if is_plain_server_in(detail):
+        return TlsError("The TLS handshake failed", hint=MAY_BE_PLAIN)
+    flaw = flaw_in(detail)
+    if flaw is None:
+        return TlsError("The TLS handshake failed", hint=_TRUST)
+    return TlsError(f"The TLS handshake failed: {flaw.what}", hint=flaw.hint)
+
+
+def _not_http(start: bytes) -> StorageError:
+    is_tls = start.startswith(_TLS_RECORDS)
+    quote = "" if is_tls else f": {quoted_start(start)}"
+    hint = MAY_BE_TLS if is_tls else "Check host and port: another service may listen there"
+    return StorageError(f"The server answers with something that is not HTTP{quote}", hint=hint)
+
+
+def _place_of(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"

@@ -1,0 +1,107 @@
+// One request and its answer, read at the pace of whoever asks: for pages of listings, sizes,
+// versions and logins, small uploads, and objects of servers without byte ranges.
+//
+// It takes a connection that is kept (http/kept_connections.h), and gives it back at the end of the
+// body, so that the data finds it open. It is sent once, and redirects are not followed. Nothing is
+// received ahead of who reads, but for what libcurl and the socket hold.
+//
+// For one thread at a time. A forked child leaves its parent's alone.
+#pragma once
+
+#include <curl/curl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/read_error.h"
+#include "http/kept_connections.h"
+#include "http/object.h"
+#include "http/request.h"
+
+namespace streamer {
+
+struct ExchangeRequest {
+  HttpTarget target;
+  std::string method = "GET";    // or "HEAD", "PUT", "POST"
+  std::string body;              // of the last two
+  double connect_timeout_s = 0;  // with the TLS handshake
+  double head_timeout_s = 0;     // since the request is sent
+  bool is_repeated = false;      // a new connection goes to an address that is looked up anew
+};
+
+class Exchange {
+ public:
+  // Asked ten times a second; true ends a wait.
+  using IsInterrupted = std::function<bool()>;
+
+  // Throws std::runtime_error where libcurl gives no handle.
+  explicit Exchange(ExchangeRequest request);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // Sends the request and waits for the head of the answer: nothing once it is there.
+  std::optional<ReadError> receive_head(const IsInterrupted& is_interrupted);
+
+  int status() const { return status_; }
+  const std::vector<std::string>& headers() const { return headers_; }  // "name: value", as sent
+  // A connection was made, whatever came of it.
+  bool was_connected() const { return was_connected_; }
+  // How an answer begins that is not HTTP; empty for all others.
+  const std::string& strange_start() const { return strange_start_; }
+
+  struct Piece {
+    std::size_t count = 0;           // bytes
+    std::optional<ReadError> error;  // with the bytes that came before it
+  };
+  // Receives bytes of the body: all that are asked for, or those that came within the time. Fewer
+  // without an error: the body has ended, or the time was over (has_ended()).
+  Piece read(char* into, std::size_t size, double timeout_s, const IsInterrupted& is_interrupted);
+  bool has_ended() const { return has_ended_ && spilled_.empty(); }
+
+  // Ends the request; its connection is closed unless the body had ended.
+  void close();
+
+ private:
+  static std::size_t on_header(char* data, std::size_t size, std::size_t count,
+                               void* self) noexcept;
+  static std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self) noexcept;
+  void take_line(std::string_view line);
+  std::size_t take_body(std::string_view data);
+  std::size_t place(std::string_view data);
+  // Lets libcurl work until `is_done`, the end, or the time: nothing then, unless it failed.
+  std::optional<ReadError> run_until(const std::function<bool()>& is_done, TimePoint latest,
+                                     const IsInterrupted& is_interrupted);
+  std::optional<ReadError> conclude(CURLcode result);
+  bool is_head_late() const;
+  ReadError failure(ReadError error, CURLcode result);
+
+  const pid_t owner_ = getpid();
+  ExchangeRequest request_;
+  MultiHandle multi_;
+  EasyHandle easy_;
+  CurlList request_headers_;
+  CurlList addresses_;
+  std::array<char, CURL_ERROR_SIZE> message_{};
+  TimePoint started_{};
+  bool was_connected_ = false;
+  int status_ = 0;
+  std::vector<std::string> headers_;
+  bool has_head_ = false;
+  bool has_too_many_headers_ = false;
+  std::string strange_start_;
+  char* into_ = nullptr;  // where the body goes, as long as somebody reads
+  std::size_t room_ = 0;  // there
+  std::string spilled_;   // came with what was read, and is for the next read
+  bool is_paused_ = false;
+  bool has_ended_ = false;
+};
+
+}  // namespace streamer

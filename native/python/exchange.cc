@@ -1,0 +1,93 @@
+// One request about objects and its answer, for backends/client/exchange.py alone.
+#include "http/exchange.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "http/demanded_pause.h"
+#include "http/request.h"
+#include "python/interruptible.h"
+#include "python/registers.h"
+
+namespace py = pybind11;
+
+namespace streamer {
+namespace {
+
+using IsInterrupted = Exchange::IsInterrupted;
+
+// As aiohttp reads one, so that a value which is not ASCII stays that.
+py::str header_of(const std::string& line) {
+  PyObject* text =
+      PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "surrogateescape");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
+py::list headers_of_answer(const Exchange& exchange) {
+  py::list headers;
+  for (const std::string& line : exchange.headers()) headers.append(header_of(line));
+  return headers;
+}
+
+std::optional<ReadError> receive_head(Exchange& exchange) {
+  return call_interruptibly([&exchange](const IsInterrupted& is_interrupted) {
+    return exchange.receive_head(is_interrupted);
+  });
+}
+
+py::tuple read_into(Exchange& exchange, const py::buffer& buffer, double timeout_s) {
+  const py::buffer_info info = buffer.request(true);
+  const auto size = static_cast<std::size_t>(info.size * info.itemsize);
+  char* const into = static_cast<char*>(info.ptr);
+  Exchange::Piece piece = call_interruptibly([&](const IsInterrupted& is_interrupted) {
+    return exchange.read(into, size, timeout_s, is_interrupted);
+  });
+  return py::make_tuple(piece.count, std::move(piece.error));
+}
+
+std::unique_ptr<Exchange> make_exchange(HttpTarget target, std::string method, std::string body,
+                                        double connect_timeout_s, double head_timeout_s,
+                                        bool is_repeated) {
+  start_libcurl();
+  return std::make_unique<Exchange>(ExchangeRequest{std::move(target), std::move(method),
+                                                    std::move(body), connect_timeout_s,
+                                                    head_timeout_s, is_repeated});
+}
+
+}  // namespace
+
+void register_exchange(py::module_& module) {
+  py::class_<Exchange>(module, "Exchange", "One request and its answer; see http/exchange.h.")
+      .def(py::init(&make_exchange), py::arg("target"), py::kw_only(), py::arg("method"),
+           py::arg("body"), py::arg("connect_timeout_s"), py::arg("head_timeout_s"),
+           py::arg("is_repeated"))
+      .def("receive_head", &receive_head, "Send the request; None once the head is there.")
+      .def("read_into", &read_into, py::arg("buffer"), py::arg("timeout_s"),
+           "Fill a buffer from the body; the number of bytes, and an error or None.")
+      .def("close", &Exchange::close, py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("status", &Exchange::status)
+      .def_property_readonly("headers", &headers_of_answer)
+      .def_property_readonly("has_ended", &Exchange::has_ended)
+      .def_property_readonly("was_connected", &Exchange::was_connected)
+      .def_property_readonly("strange_start", [](const Exchange& exchange) {
+        return py::bytes(exchange.strange_start());
+      });
+  module.def(
+      "demanded_pause_s",
+      [](int status, std::string retry_after, std::string rate_limit, std::string date,
+         double unix_now_s) {
+        return demanded_pause_s(
+            status, {std::move(retry_after), std::move(rate_limit), std::move(date)}, unix_now_s);
+      },
+      py::arg("status"), py::kw_only(), py::arg("retry_after"), py::arg("rate_limit"),
+      py::arg("date"), py::arg("unix_now_s"), "See http/demanded_pause.h.");
+}
+
+}  // namespace streamer
