@@ -13,9 +13,8 @@ from time import monotonic
 
 from streamer import _native
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
-from streamer.backends.client.failures import failure_of, too_long, too_slow
+from streamer.backends.client.failures import failure_of, silent, too_long, too_slow
 from streamer.backends.client.proxy import environment_proxy
-from streamer.core.errors import TransferTimeoutError
 from streamer.core.outages.received import note_bytes
 from streamer.core.secrets.urls import SecretBytes
 from streamer.core.store.sources import HttpSource
@@ -24,6 +23,7 @@ from streamer.core.store.trust import default_ca_file
 __all__ = ["Response", "send"]
 
 PIECE_BYTES = 1 << 18
+LOOK_S = 0.2  # after which what has arrived is counted; error messages tell it
 
 
 class Response:
@@ -37,6 +37,7 @@ class Response:
     def __init__(self, exchange: _native.Exchange, url: str, times: AnswerTimes) -> None:
         self._exchange, self._times = exchange, times
         self._url = url
+        self._failure: _native.ReadError | None = None  # behind the bytes that came before it
         self.status = exchange.status
         self.body = b""
 
@@ -55,7 +56,7 @@ class Response:
     @property
     def has_ended(self) -> bool:
         """Whether the whole body was read."""
-        return self._exchange.has_ended
+        return self._failure is None and self._exchange.has_ended
 
     def read_into(self, buffer: memoryview, timeout_s: float) -> int:
         """Receive bytes of the body; fewer than the buffer holds where it ends, or the time is over.
@@ -63,10 +64,12 @@ class Response:
         Raises:
             StorageError: the connection failed before the first of these bytes.
         """
-        count, failure = self._exchange.read_into(buffer, timeout_s)
-        note_bytes(count)
-        if failure is not None and not count:
-            raise failure_of(failure, self._url)
+        count = 0
+        if self._failure is None:
+            count, self._failure = self._exchange.read_into(buffer, timeout_s)
+            note_bytes(count)
+        if self._failure is not None and not count:
+            raise failure_of(self._failure, self._url)
         return count
 
     def read(self, most_bytes: int) -> bytes:
@@ -100,15 +103,17 @@ class Response:
         return int(length or 0) if length.isascii() and length.isdigit() else 0
 
     def _received(self, wanted: int, announced: int) -> bytes:
-        body, latest = bytearray(), monotonic() + BODY_S
+        body = bytearray()
+        heard_at = began_at = monotonic()
         while len(body) < wanted and not self.has_ended:
-            piece = bytearray(min(wanted - len(body), max(PIECE_BYTES, announced)))
-            wait_s = min(self._times.silence_s, latest - monotonic())
-            count = self.read_into(memoryview(piece), max(0.0, wait_s))
-            body += memoryview(piece)[:count]
-            if not count and not self.has_ended:
+            piece = memoryview(bytearray(min(wanted - len(body), max(PIECE_BYTES, announced))))
+            count = self.read_into(piece, LOOK_S)
+            body += piece[:count]
+            now = monotonic()
+            heard_at = now if count else heard_at
+            if not self.has_ended and (now - began_at > BODY_S or now - heard_at > self._times.silence_s):
                 self.close()
-                raise too_slow() if monotonic() >= latest else TransferTimeoutError("The answer stopped in the middle")
+                raise too_slow() if now - began_at > BODY_S else silent()
         return SecretBytes(body)
 
 

@@ -28,7 +28,7 @@ from streamer.core.quoting import quoted
 from streamer.core.store.certificates import flaw_in
 from streamer.core.store.proxies import advice_about
 
-__all__ = ["failure_of", "too_long", "too_slow"]
+__all__ = ["failure_of", "silent", "too_long", "too_slow"]
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
 _CHECK_PLACE = "Check host and port, that the server runs, and the network"
@@ -54,14 +54,15 @@ def failure_of(native: ReadError, url: str, exchange: Exchange | None = None) ->
 
 
 def _failure_of(native: ReadError, url: str, exchange: Exchange | None) -> StreamerError:
-    if exchange is not None and exchange.strange_start:
+    has_strange_answer = exchange is not None and exchange.was_connected and native.code == "http_status"
+    if exchange is not None and has_strange_answer and not native.is_of_proxy:
         return _not_http(exchange.strange_start)
     if native.is_of_proxy:
         return _of_proxy(native)
     if native.code == "tls":
         return _of_tls(native.detail)
     if native.code == "timeout":
-        return TransferTimeoutError("The server did not answer in time", hint=HOW_TO_WAIT)
+        return silent()
     if native.code == "unknown_host":
         host = urlsplit(url).hostname or ""
         return ConnectError(
@@ -82,6 +83,11 @@ def _failure_of(native: ReadError, url: str, exchange: Exchange | None) -> Strea
     is_plain = url.startswith("http:") and exchange is not None
     hint = f"Check that it runs. {MAY_BE_TLS}" if is_plain else "Check that it runs, and the proxy on the way to it"
     return ConnectError("The server broke off the connection", hint=hint)
+
+
+def silent() -> TransferTimeoutError:
+    """Make the error for an answer that did not begin, or stopped in the middle."""
+    return TransferTimeoutError("The server did not answer in time", hint=HOW_TO_WAIT)
 
 
 def too_slow() -> TransferTimeoutError:
@@ -115,7 +121,7 @@ def _of_tls(detail: str) -> TlsError:
 
 def _not_http(start: bytes) -> StorageError:
     is_tls = start.startswith(_TLS_RECORDS)
-    quote = "" if is_tls else f": {quoted_start(start)}"
+    quote = f": {quoted_start(start)}" if start and not is_tls else ""
     hint = MAY_BE_TLS if is_tls else "Check host and port: another service may listen there"
     return StorageError(f"The server answers with something that is not HTTP{quote}", hint=hint)
 

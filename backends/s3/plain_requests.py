@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -31,6 +32,8 @@ from streamer.core.store.sources import HttpSource
 
 __all__ = ["PlainRequests"]
 
+PATIENCE_S = 1.5  # then botocore asks, which may reach another server behind the same address
+_PATIENT = ("connect_s", "headers_s", "silence_s")
 _SERVICE = "s3"
 _PARAMETERS = {"head_object": {"Key"}, "list_objects_v2": {"Prefix", "Delimiter", "ContinuationToken"}}
 
@@ -41,13 +44,13 @@ class PlainRequests:
     Args:
         login: Where to, and with what keys.
         most_bytes: Largest answer.
-        times: How long an answer may take.
+        times: How long an answer may take; here at most `PATIENCE_S`.
     """
 
     def __init__(self, login: PlainLogin, most_bytes: int, times: AnswerTimes) -> None:
         self._login = login
         self._most_bytes = most_bytes
-        self._times = times
+        self._times = replace(times, **{name: min(PATIENCE_S, getattr(times, name)) for name in _PATIENT})
         self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
         note_credential(login.keys.token if login.keys else None)
 

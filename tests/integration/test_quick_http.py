@@ -66,9 +66,9 @@ def test_a_load_imports_no_client_library(path, script, requests):
         assert {request.headers["x-token"] for request in server.requests} == {"secret"}
 
 
-def test_what_did_not_succeed_at_once_is_asked_again_with_aiohttp():
+def test_what_did_not_succeed_at_once_is_asked_again_without_one():
     with ScriptedServer(SHARD, refuse_once) as server:
-        assert imports_aiohttp(server, "/model.safetensors")
+        assert not imports_aiohttp(server, "/model.safetensors")
         assert len(server.requests) == 4
 
 

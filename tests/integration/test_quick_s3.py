@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from servers.scripted_http import ScriptedServer
 
 import streamer
-from streamer.backends.client import control_requests
 from streamer.backends.client.answer_times import answer_times
+from streamer.backends.s3 import plain_requests
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.plain_login import plain_login
 from streamer.backends.s3.plain_requests import PlainRequests
@@ -129,7 +129,7 @@ def test_pages_are_followed(without_s3fs):
 
 
 def test_a_server_that_says_nothing_is_soon_asked_by_botocore(monkeypatch):
-    monkeypatch.setattr(control_requests, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(plain_requests, "PATIENCE_S", 0.1)
     silent = threading.Event()
 
     def script(request, answer):

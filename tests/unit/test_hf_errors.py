@@ -26,7 +26,7 @@ from streamer.core import errors
     ],
 )
 def test_each_code_has_its_class_and_is_carried(status, code, has_token, expected):
-    headers = {"X-Error-Message": "canary", "X-Request-Id": "R1"} | ({"X-Error-Code": code} if code else {})
+    headers = {"x-error-message": "canary", "X-Request-Id": "R1"} | ({"x-error-code": code} if code else {})
     error = refusal(status, headers, b"canary", "hf://a/b", has_token=has_token)
     assert type(error) is expected
     assert (error.status, error.code, error.request_id) == (status, code, "R1")
@@ -34,5 +34,5 @@ def test_each_code_has_its_class_and_is_carried(status, code, has_token, expecte
 
 
 def test_a_disabled_repository_says_so():
-    headers = {"X-Error-Message": "Access to this resource is disabled."}
+    headers = {"x-error-message": "Access to this resource is disabled."}
     assert "disabled" in str(refusal(403, headers, b"", "hf://a/b", has_token=True))

@@ -1,14 +1,10 @@
-"""What a status or an exception of aiohttp becomes."""
+"""What a status becomes."""
 
 from __future__ import annotations
 
-import traceback
-
-import aiohttp
 import pytest
-from yarl import URL
 
-from streamer.backends.http.errors import raise_connection_error, refusal
+from streamer.backends.http.errors import refusal
 from streamer.core import errors
 
 
@@ -43,25 +39,3 @@ def test_a_refusal_carries_the_storages_code_and_request_id_and_no_other_text():
     assert (error.code, error.request_id, error.attempts) == ("AccessDenied", "R1", 2)
     assert "canary" not in str(error)
     assert refusal(403, {"x-request-id": "two words"}, b"<Code>a b</Code>", "uri").request_id is None
-
-
-KEY = type("Key", (), {"host": "h", "port": 1, "is_ssl": True, "ssl": True})()
-
-
-@pytest.mark.parametrize(
-    ("raised", "expected"),
-    [
-        (aiohttp.ClientConnectorSSLError(KEY, OSError(1, "x")), errors.TlsError),
-        (aiohttp.ClientProxyConnectionError(KEY, OSError(111, "refused")), errors.ConnectError),
-        (aiohttp.ClientConnectorError(KEY, OSError(111, "refused")), errors.ConnectError),
-        (aiohttp.ConnectionTimeoutError("https://h/?sig=canary"), errors.TransferTimeoutError),
-        (aiohttp.ServerDisconnectedError("canary"), errors.ConnectError),
-        (aiohttp.ClientPayloadError("canary"), errors.ConnectError),
-        (aiohttp.InvalidURL(URL("https://h/?sig=canary")), errors.OptionError),
-        (RuntimeError("canary"), errors.StorageError),
-    ],
-)
-def test_each_exception_has_its_class_and_shows_no_url(raised, expected):
-    with pytest.raises(expected) as caught:
-        raise_connection_error(raised, "uri")
-    assert "canary" not in "".join(traceback.format_exception(caught.value))
