@@ -17,8 +17,9 @@ from streamer.backends.client.retry import Attempts
 from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError
 from streamer.core.outages.transient import STATUSES, is_transient
 
-__all__ = ["answered"]
+__all__ = ["answered", "may_pass"]
 
+_NO_DESCRIPTOR = (errno.errorcode[errno.EMFILE], errno.errorcode[errno.ENFILE])
 ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address
 
 
@@ -45,7 +46,7 @@ def answered(
             response = request(attempts)
         except StreamerError as error:
             is_silent = isinstance(error, TransferTimeoutError) and attempts.number >= ATTEMPTS_IN_SILENCE
-            if attempts.are_over or is_silent or not _may_pass(error):
+            if attempts.are_over or is_silent or not may_pass(error):
                 raise _completed(error, uri, attempts) from error.__cause__
             pause_s = 0.0
         else:
@@ -56,8 +57,9 @@ def answered(
         attempts.wait(pause_s)
 
 
-def _may_pass(error: StreamerError) -> bool:
-    has_no_descriptor = isinstance(error, StorageError) and error.code in (errno.errorcode[errno.EMFILE], "ENFILE")
+def may_pass(error: StreamerError) -> bool:
+    """Whether the same request may succeed a moment later."""
+    has_no_descriptor = isinstance(error, StorageError) and error.code in _NO_DESCRIPTOR
     return is_transient(error) or has_no_descriptor
 
 

@@ -33,8 +33,8 @@ __all__ = ["failure_of", "silent", "too_long", "too_slow"]
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
 _CHECK_PLACE = "Check host and port, that the server runs, and the network"
 _TRUST = (
-    "For a private CA: SSL_CERT_FILE=/path/ca.pem, or storage_options={'verify': '/path/ca.pem'} "
-    "(s3://: client_kwargs={'verify': …}; az://: connection_verify)"
+    "For a private CA: SSL_CERT_FILE=/path/ca.pem, for s3:// also AWS_CA_BUNDLE; or "
+    "storage_options={'verify': '/path/ca.pem'}, for s3:// client_kwargs={'verify': …}, for az:// connection_verify"
 )
 
 

@@ -22,7 +22,6 @@ from streamer.core.store.proxies import advice_about, place_of
 __all__ = [
     "check_proxy",
     "environment_proxy",
-    "misreads_proxies",
     "named_proxy",
     "refusal_of_proxy",
 ]
@@ -47,11 +46,6 @@ def environment_proxy(url: str) -> str | None:
         return None
     check_proxy(proxy)
     return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def misreads_proxies() -> bool:
-    """Whether a blank variable misleads Python: it hides a proxy, or is one of white space."""
-    return bool(_hidden_by_blanks()) or any(map(is_blank, getproxies().values()))
 
 
 def _hidden_by_blanks() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""botocore and aiobotocore: the sessions under a client, its signer, the time of a signature, the metadata server.
+"""botocore and aiobotocore: the signer of a client, the time of a signature, the metadata server.
 
 Tried with botocore 1.34.131 to 1.43.117 and aiobotocore 2.13.1 to 3.10.0.
 """
@@ -12,21 +12,9 @@ __all__ = [
     "change_before_signing",
     "change_credential_provider",
     "give_environment",
-    "replace_sessions",
     "request_signer",
     "use_no_proxy",
 ]
-
-
-def replace_sessions(client: Any, wrap: Callable[[Any], Any]) -> None:
-    """Have a client of aiobotocore send its requests through what `wrap` makes of its function that gives a session.
-
-    A client that does not use aiohttp has no such function, and is left alone. `wrap` gives back what it has made.
-    """
-    http_session = client._endpoint.http_session
-    sessions = getattr(http_session, "_get_session", None)
-    if sessions is not None:
-        http_session._get_session = wrap(sessions)
 
 
 def request_signer(client: Any) -> Any:

@@ -16,24 +16,22 @@ from contextlib import nullcontext
 from typing import Any
 from weakref import WeakSet
 
-from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, ReadTimeoutError
+from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
 from streamer.backends.aws_sessions import EnvironmentSession
-from streamer.backends.client.bounded_answers import TooSlowError, allowing
 from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
-from streamer.backends.client.unreachable import is_unknown_host
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.private_names.botocore import request_signer
 from streamer.backends.private_names.s3fs import client_creator, give_session
 from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, sign_at_offset
 from streamer.backends.s3.errors import MalformedAnswerError
-from streamer.backends.s3.foreign_answers import ForeignAnswerError, refuse_foreign_listings
-from streamer.backends.s3.options import endpoint_of, fill_times, filled_options
+from streamer.backends.s3.foreign_answers import ForeignAnswerError
+from streamer.backends.s3.options import endpoint_of, filled_options, times_of
 from streamer.backends.s3.presigning import hold_to_region, presigned_get, template_of
-from streamer.backends.s3.redirects import follow_no_redirects
 from streamer.backends.s3.tenants import allow_tenants, check_tenant
+from streamer.backends.s3.transport import calling, is_final, send_natively
 from streamer.backends.s3.url_template import UrlTemplate
 from streamer.backends.s3.user_agent import user_agent_of
 from streamer.core.collector import collector_paused
@@ -42,7 +40,7 @@ from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.secrets.texts import note_credential
-from streamer.core.store.certificates import demands_certificate, is_untrusted
+from streamer.core.store.sources import HttpSource
 from streamer.core.store.trust import trust_in
 
 __all__ = ["S3Client"]
@@ -68,7 +66,7 @@ class S3Client:
         self._limits = limits
         environment = set_variables()
         options = filled_options(storage_options, environment)
-        self._times = fill_times(options, limits)
+        self._times = times_of(options, limits)
         try:
             self._fs = shared(self, S3FileSystem, options, _close)
         except (KeyError, TypeError, ValueError) as error:
@@ -150,16 +148,13 @@ class S3Client:
 
     async def _bounded_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         client = await self._signing_client(bucket)
-        with allowing(self._limits.answer_bytes, self._times) as allowance:
+        with calling() as call:
             try:
                 request = getattr(client, method)(Bucket=bucket, **parameters)
                 answer: dict[str, Any] = await asyncio.wait_for(request, self._times.request_s)
             except Exception as error:
-                is_late = isinstance(error, (asyncio.TimeoutError, ReadTimeoutError))
-                if is_late and allowance.has_slow_answer:  # although botocore has retried since
-                    raise TooSlowError from None
                 is_of_text = isinstance(error, InvalidRegionError) or not isinstance(error, _NOT_OF_TEXT)
-                if not (allowance.has_answer and is_of_text):
+                if not (call.has_answer and is_of_text):
                     raise
                 raise MalformedAnswerError from error
         return answer
@@ -186,9 +181,22 @@ class S3Client:
         if client not in self._prepared:  # each region has a client
             self._prepared.add(client)
             _prepare(client)
+            send_natively(client, self._way, self._times, self._limits.answer_bytes)
         if self._clock_offset_s:  # which the signer of each client has to know
             sign_at_offset(request_signer(client), self._clock_offset_s)
         return client
+
+    def _way(self, url: str) -> HttpSource:
+        """Return the way of the reads, without a signature."""
+        name, (certificate, key) = self.user_agent(), self.client_certificate()
+        return HttpSource(
+            url,
+            {"User-Agent": name} if name else {},
+            ca_file=self.ca_file(),
+            proxy=self.proxy(url),
+            client_cert=certificate,
+            client_key=key,
+        )
 
     def _notes_clock(self, answer: Mapping[str, Any]) -> bool:
         """Compare the server's time with ours; return whether the difference is another than before."""
@@ -203,8 +211,6 @@ class S3Client:
 
 def _prepare(client: Any) -> None:
     """Register what botocore's client is to do besides; may be called repeatedly."""
-    follow_no_redirects(client)
-    refuse_foreign_listings(client)
     allow_tenants(client)
     hold_to_region(client)
     client.meta.events.register("needs-retry.s3", _give_up, unique_id="streamer-give-up")
@@ -212,18 +218,13 @@ def _prepare(client: Any) -> None:
 
 
 def _give_up(response: Any = None, operation: Any = None, caught_exception: Exception | None = None, **_: Any) -> None:
-    """End botocore's attempts: the host does not exist, is not to be trusted, or wants to be left alone for longer."""
+    """End botocore's attempts: another one would fail alike, or the server wants to be left alone for longer."""
     answer: Mapping[str, Any] = response[1] if response is not None else {}
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if demanded_pause_s(_status(answer), headers) > LONGEST_PAUSE_S:
         raise ClientError(answer, operation.name)
-    reason = getattr(caught_exception, "kwargs", {}).get("error")
-    if caught_exception is not None and (is_unknown_host(reason) or (reason is not None and _is_refused(reason))):
+    if caught_exception is not None and is_final(caught_exception):
         raise caught_exception
-
-
-def _is_refused(reason: BaseException) -> bool:
-    return is_untrusted(reason) or demands_certificate(reason) is not None
 
 
 def _note_token(request: Any, **_: Any) -> None:

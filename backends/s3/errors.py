@@ -10,19 +10,14 @@ import asyncio
 import re
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
-from aiohttp import ClientHttpProxyError
 from botocore import exceptions as boto
 
-from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
+from streamer.backends.client.answer_times import HOW_TO_WAIT
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.demanded_pause import demanded_pause_s
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
-from streamer.backends.client.not_http import NotHttpError
 from streamer.backends.client.proxy import refusal_of_proxy
-from streamer.backends.client.unreachable import is_unknown_host, refused, unknown_host
 from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.core.errors import (
     AccessDeniedError,
@@ -112,19 +107,17 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "The AWS credentials could not be fetched",
         "Check AWS_PROFILE; log in again if the profile uses single sign-on",
     ),
+    # These four are of the requests for credentials, which botocore sends itself.
     (boto.SSLError,): ErrorRow(
         TlsError,
-        "The TLS handshake with S3 failed",
+        "The TLS handshake with the service of AWS that gives credentials failed",
         "For a private CA: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
     ),
     (boto.ConnectTimeoutError, boto.ReadTimeoutError, asyncio.TimeoutError, TimeoutError): ErrorRow(
         TransferTimeoutError, "S3 did not answer in time", HOW_TO_WAIT
     ),
-    (boto.ProxyConnectionError,): ErrorRow(
-        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-    ),
-    (boto.ConnectionError, boto.ConnectionClosedError, boto.HTTPClientError): ErrorRow(
-        ConnectError, "No connection to S3", "Check endpoint_url, region and network"
+    (boto.ConnectionError, boto.HTTPClientError): ErrorRow(
+        ConnectError, "No connection to the service of AWS that gives credentials", "Check region and network"
     ),
     (boto.ParamValidationError,): ErrorRow(UsageError, "The bucket or key is not valid", "Expected s3://bucket/key"),
     (boto.BaseEndpointResolverError, AttributeError, TypeError, ValueError): ErrorRow(
@@ -152,17 +145,12 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return error
     if isinstance(error, boto.ClientError):
         return _from_answer(error.response, uri, bucket)
-    inner = getattr(error, "kwargs", {}).get("error")  # an exception from inside of its HTTP library
-    if isinstance(inner or error.__cause__, TooSlowError):
-        return TransferTimeoutError("S3 sends its answer too slowly", uri=uri, hint=TOO_SLOW)
-    if inner is not None and is_unknown_host(inner) and not isinstance(error, boto.ProxyConnectionError):
-        return unknown_host(inner, uri, "Check endpoint_url, region and HTTPS_PROXY")
-    if isinstance(inner, ClientHttpProxyError):
-        return refusal_of_proxy(inner.status).error(uri, status=inner.status)
-    if isinstance(inner, StorageError):
-        return StorageError(inner.message, uri=uri, hint=inner.hint, status=inner.status)
-    if isinstance(foreign := inner or error, (ForeignAnswerError, NotHttpError)):
-        return foreign.storage_error(uri)
+    inner = getattr(error, "kwargs", {}).get("error")  # what the engine says
+    if isinstance(inner, StreamerError):
+        inner.uri = uri
+        return inner
+    if isinstance(error, ForeignAnswerError):
+        return error.storage_error(uri)
     if isinstance(error, MalformedAnswerError) and isinstance(error.__cause__, boto.InvalidRegionError):
         region = quoted(error.__cause__.kwargs.get("region_name"))
         return RedirectError(
@@ -174,19 +162,7 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     row = row_for(error, _EXCEPTIONS)
     if row is None:
         return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
-    return row.after(_where(error)).error(uri) if row.cls is ConnectError else row.error(uri)
-
-
-def _where(error: Exception) -> str:
-    """Name the server that could not be reached; of AWS's own endpoints only the name shows the region."""
-    endpoint = getattr(error, "kwargs", {}).get("endpoint_url")
-    try:
-        parts = urlsplit(str(endpoint or ""))
-        host, port = parts.hostname, parts.port
-    except ValueError:  # a malformed address
-        return ""
-    how = refused(getattr(error, "kwargs", {}).get("error"))
-    return f" at {host}{f':{port}' if port else ''}{how}" if host else ""
+    return row.error(uri)
 
 
 def error_code(error: Exception) -> str | None:

@@ -7,17 +7,15 @@ are cut in the middle, and ``<Error>`` documents, are left to botocore.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from urllib.parse import urlsplit
 
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.bounded_answers import last_status
+from streamer.backends.client.exchange import Response
 from streamer.backends.client.quoted_answers import quoted_start
 from streamer.core.errors import StorageError
 from streamer.core.secrets.redact import redact
 
-__all__ = ["ForeignAnswerError", "refuse_foreign_listings"]
+__all__ = ["ForeignAnswerError", "refuse_foreign_listing"]
 
 LOOKED_AT_BYTES = 4096  # the root element of a listing comes soon after its XML declaration
 
@@ -50,17 +48,11 @@ class ForeignAnswerError(Exception):
         )
 
 
-def refuse_foreign_listings(client: Any) -> None:
-    """Make a client of botocore refuse such answers before it parses them; may be called repeatedly."""
-    refuse = partial(_refuse, str(client.meta.endpoint_url))
-    client.meta.events.register("before-parse.s3.ListObjectsV2", refuse, unique_id="streamer-foreign-listings")
-
-
-def _refuse(endpoint: str, response_dict: Mapping[str, Any], **_: Any) -> None:
-    body = response_dict["body"]
-    # Not the status in `response_dict`: botocore has replaced 200 by 500 there, and no handler runs before that.
-    if last_status() == 200 and not _may_be_listing(body[:LOOKED_AT_BYTES]):
-        raise ForeignAnswerError(endpoint, str(response_dict["headers"].get("content-type", "")), body)
+def refuse_foreign_listing(url: str, response: Response) -> None:
+    """Raise `ForeignAnswerError` if a successful answer to a request for a listing is none."""
+    if not _may_be_listing(response.body[:LOOKED_AT_BYTES]):
+        endpoint = "{0.scheme}://{0.netloc}".format(urlsplit(url))
+        raise ForeignAnswerError(endpoint, response.headers.get("content-type", ""), response.body)
 
 
 def _may_be_listing(start: bytes) -> bool:

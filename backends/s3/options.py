@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from aiobotocore.config import AioConfig
@@ -18,7 +19,7 @@ from s3fs import S3FileSystem
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
-from streamer.backends.client.proxy import check_proxy, environment_proxy, misreads_proxies
+from streamer.backends.client.proxy import check_proxy, environment_proxy
 from streamer.backends.fsspec.options import configured_options, names_of_arguments
 from streamer.backends.option_names import check_option_names
 from streamer.backends.s3.ca_files import ca_file_of
@@ -29,7 +30,7 @@ from streamer.core.secrets.environment import is_blank
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.store.trust import check_client_certificate
 
-__all__ = ["endpoint_of", "fill_times", "filled_options"]
+__all__ = ["endpoint_of", "times_of", "filled_options"]
 
 # The first attempt, one for a connection that was closed while idle, one for a server that restarts.
 RETRIES = {"mode": "standard", "total_max_attempts": 3}
@@ -84,15 +85,8 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     for proxy in (proxies or {}).values():
         check_proxy(str(proxy))
     if not proxies:
-        _fill_proxy(options, endpoint_of(options, environment) or _AMAZON)
+        environment_proxy(endpoint_of(options, environment) or _AMAZON)  # refuses one that cannot be used
     return options
-
-
-def _fill_proxy(options: SecretOptions, endpoint: str) -> None:
-    """Name the proxy of the environment, or none, if botocore would misread it; refuse one that cannot be used."""
-    proxy = environment_proxy(endpoint)
-    if misreads_proxies():
-        options["config_kwargs"]["proxies"] = {endpoint.partition(":")[0]: proxy} if proxy else {}
 
 
 def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
@@ -190,13 +184,12 @@ def _client_certificate(named: Any) -> str | tuple[str, str]:
     return files[0] if len(files) == 1 else (files[0], files[1])
 
 
-def fill_times(options: SecretOptions, limits: Limits) -> AnswerTimes:
-    """Set the time-outs of botocore where the user does not, and return those that count."""
+def times_of(options: Mapping[str, Any], limits: Limits) -> AnswerTimes:
+    """Return how long an answer may take: botocore's time-outs where the user sets them, else those of `Options`."""
     attempt_s = options["config_kwargs"].get("read_timeout")
     times = answer_times(limits, attempt_s if isinstance(attempt_s, (int, float)) else None)
-    options["config_kwargs"].setdefault("connect_timeout", times.connect_s)
-    options["config_kwargs"].setdefault("read_timeout", times.silence_s)
-    return times
+    connect_s = options["config_kwargs"].get("connect_timeout")
+    return replace(times, connect_s=connect_s) if isinstance(connect_s, (int, float)) else times
 
 
 def _lacks_region(options: Mapping[str, Any], environment: Mapping[str, str]) -> bool:

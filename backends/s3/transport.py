@@ -1,0 +1,143 @@
+"""Sends the requests of a client of aiobotocore over the engine's connections, in place of its own HTTP library.
+
+botocore makes, signs, repeats and parses the requests as before: the handler of its public event ``before-send`` may
+answer one. https://docs.aws.amazon.com/boto3/latest/guide/events.html
+
+Guarantees: a request takes the way of the reads (certificates, proxy, ``User-Agent``); redirects are answers and not
+followed, so that no session token reaches another host. A failure is raised as botocore's own exception, with the
+engine's error in its ``kwargs``, so that botocore repeats the request as it would with its own library.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from aiobotocore.awsrequest import AioAWSResponse
+from botocore import exceptions as boto
+from botocore.awsrequest import HeadersDict
+
+from streamer.backends.client.answer_times import AnswerTimes
+from streamer.backends.client.answered import may_pass
+from streamer.backends.client.exchange import send
+from streamer.backends.client.in_thread import in_thread
+from streamer.backends.s3.foreign_answers import refuse_foreign_listing
+from streamer.core.errors import ConnectError, StreamerError, TlsError, TransferTimeoutError
+from streamer.core.store.sources import HttpSource
+
+__all__ = ["Call", "calling", "is_final", "send_natively"]
+
+_NOT_SENT = frozenset({"content-length", "expect", "user-agent"})  # libcurl writes them itself
+_LISTING = "before-send.s3.ListObjectsV2"
+
+Way = Callable[[str], HttpSource]
+
+
+@dataclass
+class Call:
+    """One call of a method of botocore's client, of whatever number of requests.
+
+    Attributes:
+        has_answer: One of them was answered, so that a later failure is about its content.
+        began_s: When the first was sent, by `time.monotonic`.
+    """
+
+    has_answer: bool = False
+    began_s: float = field(default_factory=monotonic)
+
+
+_call: ContextVar[Call] = ContextVar("call")
+
+
+@contextmanager
+def calling() -> Iterator[Call]:
+    """Give the call that the requests of this task belong to."""
+    token = _call.set(Call())
+    try:
+        yield _call.get()
+    finally:
+        _call.reset(token)
+
+
+def send_natively(client: Any, way: Way, times: AnswerTimes, most_bytes: int) -> None:
+    """Make a client send its requests so; may be called repeatedly.
+
+    Args:
+        client: Of aiobotocore.
+        way: Returns certificates, proxy and headers for a URL.
+        times: How long an answer may take.
+        most_bytes: Largest body.
+    """
+    handler = partial(_send, way, times, most_bytes)
+    client.meta.events.register_last("before-send.s3", handler, unique_id="streamer-send")
+
+
+def is_final(error: BaseException | None) -> bool:
+    """Whether botocore should not repeat a request that ended so."""
+    reason = getattr(error, "kwargs", {}).get("error")
+    return type(error) is boto.HTTPClientError or (isinstance(reason, StreamerError) and not may_pass(reason))
+
+
+async def _send(
+    way: Way, times: AnswerTimes, most_bytes: int, request: Any, event_name: str = "", **_: Any
+) -> AioAWSResponse:
+    call, way_there = _call.get(), way(request.url)
+    headers = {name: _text(value) for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
+    source = replace(way_there, headers={**headers, **way_there.headers})
+    method, body, head_timeout_s = request.method, await _body_of(request), times.left_s(monotonic() - call.began_s)
+    try:
+        response = await in_thread(lambda: send(source, times, method=method, body=body, head_timeout_s=head_timeout_s))
+    except StreamerError as error:
+        raise _as_botocores(error, request.url) from error
+    try:
+        await in_thread(lambda: response.read(most_bytes))
+    except ConnectError as error:
+        raise _as_botocores(error, request.url) from error
+    except StreamerError as error:  # too long, or too slow: it would be again
+        raise boto.HTTPClientError(error=error) from error
+    call.has_answer = True
+    if event_name == _LISTING and response.status == 200:
+        refuse_foreign_listing(request.url, response)
+    return AioAWSResponse(request.url, response.status, HeadersDict(response.headers), _Raw(response.body))
+
+
+async def _body_of(request: Any) -> bytes:
+    body = request.body
+    if hasattr(body, "read"):  # framed, or a file
+        body = body.read()
+        body = await body if inspect.isawaitable(body) else body
+    return body.encode() if isinstance(body, str) else bytes(body or b"")
+
+
+def _as_botocores(error: StreamerError, url: str) -> Exception:
+    endpoint = url.partition("?")[0]
+    if isinstance(error, TlsError):
+        return boto.SSLError(endpoint_url=endpoint, error=error)
+    if isinstance(error, TransferTimeoutError):
+        return boto.ReadTimeoutError(endpoint_url=endpoint, error=error)
+    if isinstance(error, ConnectError):
+        return boto.EndpointConnectionError(endpoint_url=endpoint, error=error)
+    return boto.HTTPClientError(error=error)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class _Raw:
+    """A body that is there, with the methods that aiobotocore calls on that of its HTTP library."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def read(self, _: int = -1) -> bytes:
+        return self._body
+
+    def close(self) -> None:
+        pass
