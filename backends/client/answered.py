@@ -53,7 +53,7 @@ def answered(
             pause_s = demanded_pause_s(response.status, response.headers)
             if attempts.are_over or response.status not in STATUSES or pause_s > LONGEST_PAUSE_S:
                 return response, attempts
-            response.close()
+            response.finish()
         attempts.wait(pause_s)
 
 

@@ -8,6 +8,7 @@ it. Each wait is bounded: for the connection and the head of the answer by `Answ
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from time import monotonic
 
@@ -15,6 +16,7 @@ from streamer import _native
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
 from streamer.backends.client.failures import failure_of, silent, too_long, too_slow
 from streamer.backends.client.proxy import environment_proxy
+from streamer.core.errors import StreamerError
 from streamer.core.outages.received import note_bytes
 from streamer.core.secrets.urls import SecretBytes
 from streamer.core.store.sources import HttpSource
@@ -23,6 +25,8 @@ from streamer.core.store.trust import default_ca_file
 __all__ = ["Response", "send"]
 
 PIECE_BYTES = 1 << 18
+ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
+ERROR_BODY_WAIT_S = 1.0  # for more of it; a new connection costs less than a longer wait
 LOOK_S = 0.2  # after which what has arrived is counted; error messages tell it
 
 
@@ -31,7 +35,7 @@ class Response:
 
     Attributes:
         status: HTTP status.
-        body: What `read` or `read_start` has read.
+        body: What `read`, `read_up_to` or `finish` has received.
     """
 
     def __init__(self, exchange: _native.Exchange, url: str, times: AnswerTimes) -> None:
@@ -85,10 +89,25 @@ class Response:
         self.body = body
         return body
 
-    def read_start(self, most_bytes: int) -> bytes:
-        """Receive the body up to that length; the connection is kept where that is all of it."""
+    def read_up_to(self, most_bytes: int) -> bytes:
+        """Receive the body as `read` does, and no more of it than that."""
         self.body = self._received(most_bytes, 0)
+        return self.body
+
+    def finish(self) -> bytes:
+        """Receive a short body, such as that of an error, or its start, and let go of the connection.
+
+        Whatever came of it, the head of the answer was enough: a connection that fails is no error.
+        """
+        body, piece = bytearray(), memoryview(bytearray(ERROR_BODY_BYTES))
+        with suppress(StreamerError):
+            while len(body) < ERROR_BODY_BYTES and not self.has_ended:
+                count = self.read_into(piece[len(body) :], ERROR_BODY_WAIT_S)
+                body += piece[len(body) : len(body) + count]
+                if not count:
+                    break
         self.close()
+        self.body = SecretBytes(body)
         return self.body
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import copy_context
 from threading import Thread
 from typing import TypeVar
@@ -18,18 +19,15 @@ async def in_thread(function: Callable[[], T]) -> T:
 
     The function sees the context variables of the caller.
     """
-    loop, context = asyncio.get_running_loop(), copy_context()
-    result: asyncio.Future[T] = loop.create_future()
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # so that a caller who no longer waits does not cancel it
+    context = copy_context()
 
     def run() -> None:
         try:
-            settle, value = result.set_result, context.run(function)
+            result.set_result(context.run(function))
         except BaseException as error:  # handed over, whatever it is
-            settle, value = result.set_exception, error
-        try:
-            loop.call_soon_threadsafe(lambda: result.done() or settle(value))
-        except RuntimeError:  # the loop was closed meanwhile, and nobody waits
-            return
+            result.set_exception(error)
 
     Thread(target=run, name="streamer-request", daemon=True).start()
-    return await result
+    return await asyncio.wrap_future(result)

@@ -17,7 +17,7 @@ from streamer.backends.client.redirects import MAX_REDIRECTS, REDIRECTS, Hop, ne
 from streamer.backends.client.retry import Attempts
 from streamer.backends.http.access import Access
 from streamer.backends.http.errors import refusal
-from streamer.core.errors import StorageError, StreamerError
+from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import HttpSource
@@ -25,7 +25,6 @@ from streamer.core.store.sources import HttpSource
 __all__ = ["HttpClient", "OpenResponse"]
 
 DEFAULT_LIMITS = Limits()
-ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class HttpClient:
         if response.status < 300:
             return OpenResponse(response, way.hop)
         facts = {"attempts": attempts.number, "elapsed_s": attempts.elapsed_s}
-        refused = self._refuse(response.status, response.headers, _start_of(response), uri, **facts)
+        refused = self._refuse(response.status, response.headers, response.finish(), uri, **facts)
         refused.retry_after_s = demanded_pause_s(response.status, response.headers)
         raise refused
 
@@ -101,7 +100,7 @@ class HttpClient:
             if response.status not in REDIRECTS:
                 return response
             location = hidden_uri(response.headers.get("location", ""))
-            response.read_start(ERROR_BODY_BYTES)  # so that its connection is kept
+            response.finish()  # so that its connection is kept
             way.hop = next_hop(way.hop, location, uri, may_be_local=self._access.may_redirect_to_local)
         raise too_many_redirects(uri)
 
@@ -112,13 +111,6 @@ class HttpClient:
             head_timeout_s=self._times.left_s(attempts.elapsed_s),
             is_repeated=attempts.number > 1,
         )
-
-
-def _start_of(response: Response) -> bytes:
-    try:
-        return response.read_start(ERROR_BODY_BYTES)
-    except StreamerError:  # the status says enough
-        return b""
 
 
 def _times(access: Access, limits: Limits) -> AnswerTimes:

@@ -50,7 +50,7 @@ def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
         check_kind(answer.headers, urlsplit(start.url).path, uri)
         size_bytes, has_ranges = size_of(answer.response.status, answer.headers, uri)
         if answer.response.status == 206:
-            answer.response.read_start(1)  # so that the connection is kept
+            answer.response.finish()  # so that the connection is kept
     finally:
         answer.response.close()
     if size_bytes is None:
@@ -72,7 +72,7 @@ def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
     answer = client.open(folder, uri, {})
     stated = media_type(answer.headers)
     try:
-        page = answer.response.read_start(MAX_PAGE_BYTES + 1) if stated in PAGES else b""
+        page = answer.response.read_up_to(MAX_PAGE_BYTES + 1) if stated in PAGES else b""
     except StorageError as error:
         error.uri = uri
         raise

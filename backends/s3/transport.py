@@ -34,6 +34,12 @@ from streamer.core.store.sources import HttpSource
 __all__ = ["Call", "calling", "is_final", "send_natively"]
 
 _NOT_SENT = frozenset({"content-length", "expect", "user-agent"})  # libcurl writes them itself
+_KINDS: dict[type[StreamerError], Callable[..., Exception]] = {
+    TlsError: boto.SSLError,
+    TransferTimeoutError: boto.ReadTimeoutError,
+    ConnectError: boto.EndpointConnectionError,
+}
+_FINAL: Callable[..., Exception] = boto.HTTPClientError
 _LISTING = "before-send.s3.ListObjectsV2"
 
 Way = Callable[[str], HttpSource]
@@ -81,7 +87,7 @@ def send_natively(client: Any, way: Way, times: AnswerTimes, most_bytes: int) ->
 def is_final(error: BaseException | None) -> bool:
     """Whether botocore should not repeat a request that ended so."""
     reason = getattr(error, "kwargs", {}).get("error")
-    return type(error) is boto.HTTPClientError or (isinstance(reason, StreamerError) and not may_pass(reason))
+    return type(error) is _FINAL or (isinstance(reason, StreamerError) and not may_pass(reason))
 
 
 async def _send(
@@ -100,7 +106,7 @@ async def _send(
     except ConnectError as error:
         raise _as_botocores(error, request.url) from error
     except StreamerError as error:  # too long, or too slow: it would be again
-        raise boto.HTTPClientError(error=error) from error
+        raise _FINAL(error=error) from error
     call.has_answer = True
     if event_name == _LISTING and response.status == 200:
         refuse_foreign_listing(request.url, response)
@@ -116,14 +122,10 @@ async def _body_of(request: Any) -> bytes:
 
 
 def _as_botocores(error: StreamerError, url: str) -> Exception:
-    endpoint = url.partition("?")[0]
-    if isinstance(error, TlsError):
-        return boto.SSLError(endpoint_url=endpoint, error=error)
-    if isinstance(error, TransferTimeoutError):
-        return boto.ReadTimeoutError(endpoint_url=endpoint, error=error)
-    if isinstance(error, ConnectError):
-        return boto.EndpointConnectionError(endpoint_url=endpoint, error=error)
-    return boto.HTTPClientError(error=error)
+    for cls, kind in _KINDS.items():
+        if isinstance(error, cls):
+            return kind(endpoint_url=url.partition("?")[0], error=error)
+    return _FINAL(error=error)
 
 
 def _text(value: Any) -> str:
