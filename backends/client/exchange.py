@@ -99,15 +99,11 @@ class Response:
 
         Whatever came of it, the head of the answer was enough: a connection that fails is no error.
         """
-        body, piece = bytearray(), memoryview(bytearray(ERROR_BODY_BYTES))
+        start, count = memoryview(bytearray(ERROR_BODY_BYTES)), 0
         with suppress(StreamerError):
-            while len(body) < ERROR_BODY_BYTES and not self.has_ended:
-                count = self.read_into(piece[len(body) :], ERROR_BODY_WAIT_S)
-                body += piece[len(body) : len(body) + count]
-                if not count:
-                    break
+            count = self.read_into(start, ERROR_BODY_WAIT_S)
         self.close()
-        self.body = SecretBytes(body)
+        self.body = SecretBytes(start[:count])
         return self.body
 
     def close(self) -> None:

@@ -27,7 +27,6 @@ from streamer.backends.azure.client import AzureClient
 from streamer.backends.azure.urls import parse_url
 from streamer.backends.client.proxy import environment_proxy
 from streamer.backends.gcs.credentials import _googles_default
-from streamer.backends.s3.options import filled_options
 from streamer.core.errors import OptionError, TlsError
 from streamer.core.secrets.environment import set_variables, variable
 
@@ -250,8 +249,6 @@ def test_a_blank_proxy_hides_none_regression(monkeypatch):
     monkeypatch.setenv("https_proxy", "")
     monkeypatch.setenv("HTTPS_PROXY", url)
     assert environment_proxy("https://storage.test/m") == url
-    options = filled_options({"endpoint_url": "https://storage.test"}, {})
-    assert options["config_kwargs"]["proxies"] == {"https": url}
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("NO_PROXY", "storage.test")
     assert environment_proxy("https://storage.test/m") is None
