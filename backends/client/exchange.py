@@ -140,6 +140,7 @@ def send(
     body: bytes = b"",
     head_timeout_s: float | None = None,
     is_repeated: bool = False,
+    ca_option: str = "",
 ) -> Response:
     """Send one request, once.
 
@@ -150,6 +151,7 @@ def send(
         body: Of the last two.
         head_timeout_s: Time until the head of the answer is there, in place of that in `times`.
         is_repeated: The same request failed before, so that no connection is used that is open.
+        ca_option: How the storage's options name the certificates to trust, for an error.
 
     Raises:
         OptionError: the proxy or the CA file of the environment cannot be used.
@@ -179,5 +181,5 @@ def send(
     )
     failure = exchange.receive_head()
     if failure is not None:
-        raise failure_of(failure, source.url, exchange)
+        raise failure_of(failure, source.url, exchange, ca_option)
     return Response(exchange, source.url, times)

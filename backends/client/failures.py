@@ -32,35 +32,32 @@ __all__ = ["failure_of", "silent", "too_long", "too_slow"]
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
 _CHECK_PLACE = "Check host and port, that the server runs, and the network"
-_TRUST = (
-    "For a private CA: SSL_CERT_FILE=/path/ca.pem, for s3:// also AWS_CA_BUNDLE; or "
-    "storage_options={'verify': '/path/ca.pem'}, for s3:// client_kwargs={'verify': …}, for az:// connection_verify"
-)
 
 
-def failure_of(native: ReadError, url: str, exchange: Exchange | None = None) -> StreamerError:
+def failure_of(native: ReadError, url: str, exchange: Exchange | None = None, ca_option: str = "") -> StreamerError:
     """Make the error for a failed request.
 
     Args:
         native: What the engine says.
         url: Of the request.
         exchange: The request, if its head never came.
+        ca_option: How the storage's options name the certificates to trust.
     """
-    made = _failure_of(native, url, exchange)
+    made = _failure_of(native, url, exchange, ca_option)
     if isinstance(made, StorageError):
         made.elapsed_s = native.elapsed_s
         made.is_of_proxy = native.is_of_proxy
     return made
 
 
-def _failure_of(native: ReadError, url: str, exchange: Exchange | None) -> StreamerError:
+def _failure_of(native: ReadError, url: str, exchange: Exchange | None, ca_option: str) -> StreamerError:
     has_strange_answer = exchange is not None and exchange.was_connected and native.code == "http_status"
     if exchange is not None and has_strange_answer and not native.is_of_proxy:
         return _not_http(exchange.strange_start)
     if native.is_of_proxy:
         return _of_proxy(native)
     if native.code == "tls":
-        return _of_tls(native.detail)
+        return _of_tls(native.detail, ca_option)
     if native.code == "timeout":
         return silent()
     if native.code == "unknown_host":
@@ -110,12 +107,13 @@ def _of_proxy(native: ReadError) -> StorageError:
     return ConnectError(f"No connection to the proxy at {native.proxy}", hint=advice_about(None))
 
 
-def _of_tls(detail: str) -> TlsError:
+def _of_tls(detail: str, ca_option: str) -> TlsError:
     if is_plain_server_in(detail):
         return TlsError("The TLS handshake failed", hint=MAY_BE_PLAIN)
     flaw = flaw_in(detail)
     if flaw is None:
-        return TlsError("The TLS handshake failed", hint=_TRUST)
+        named = f"{ca_option}, or " if ca_option else ""
+        return TlsError("The TLS handshake failed", hint=f"For a private CA: {named}SSL_CERT_FILE=/path/ca.pem")
     return TlsError(f"The TLS handshake failed: {flaw.what}", hint=flaw.hint)
 
 

@@ -25,6 +25,7 @@ from streamer.core.store.sources import HttpSource
 __all__ = ["HttpClient", "OpenResponse"]
 
 DEFAULT_LIMITS = Limits()
+CA_OPTION = "storage_options={'verify': '/path/ca.pem'}"
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class HttpClient:
             self._times,
             head_timeout_s=self._times.left_s(attempts.elapsed_s),
             is_repeated=attempts.number > 1,
+            ca_option=CA_OPTION,
         )
 
 

@@ -40,6 +40,7 @@ _KINDS: dict[type[StreamerError], Callable[..., Exception]] = {
     ConnectError: boto.EndpointConnectionError,
 }
 _FINAL: Callable[..., Exception] = boto.HTTPClientError
+_CA_OPTION = "client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.pem"
 _LISTING = "before-send.s3.ListObjectsV2"
 
 Way = Callable[[str], HttpSource]
@@ -96,9 +97,17 @@ async def _send(
     call, way_there = _call.get(), way(request.url)
     headers = {name: _text(value) for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
     source = replace(way_there, headers={**headers, **way_there.headers})
-    method, body, head_timeout_s = request.method, await _body_of(request), times.left_s(monotonic() - call.began_s)
+    request_of_engine = partial(
+        send,
+        source,
+        times,
+        method=request.method,
+        body=await _body_of(request),
+        head_timeout_s=times.left_s(monotonic() - call.began_s),
+        ca_option=_CA_OPTION,
+    )
     try:
-        response = await in_thread(lambda: send(source, times, method=method, body=body, head_timeout_s=head_timeout_s))
+        response = await in_thread(request_of_engine)
     except StreamerError as error:
         raise _as_botocores(error, request.url) from error
     try:
