@@ -59,15 +59,16 @@ class Call:
     began_s: float = field(default_factory=monotonic)
 
 
-_call: ContextVar[Call] = ContextVar("call")
+_call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 @contextmanager
 def calling() -> Iterator[Call]:
     """Give the call that the requests of this task belong to."""
-    token = _call.set(Call())
+    call = Call()
+    token = _call.set(call)
     try:
-        yield _call.get()
+        yield call
     finally:
         _call.reset(token)
 
@@ -93,8 +94,10 @@ def is_final(error: BaseException | None) -> bool:
 
 async def _send(
     way: Way, times: AnswerTimes, most_bytes: int, request: Any, event_name: str = "", **_: Any
-) -> AioAWSResponse:
+) -> AioAWSResponse | None:
     call, way_there = _call.get(), way(request.url)
+    if call is None:  # a request of the user's, to whom the instance of s3fs belongs
+        return None
     headers = {name: _text(value) for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
     source = replace(way_there, headers={**headers, **way_there.headers})
     request_of_engine = partial(
