@@ -1,4 +1,4 @@
-"""The Azure control plane: the service client of one adlfs instance, called on the event loop of that.
+"""The Azure control plane: a service client over the engine's connections, with the credential of one adlfs instance.
 
 Guarantees: a request ends within three attempts and the time of `answer_times`, a login within 30 s; no redirect is
 followed. Refuses unverified TLS, and another account than the URL names. The methods of adlfs are not called, as its
@@ -11,34 +11,25 @@ import asyncio
 import inspect
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from adlfs import AzureBlobFileSystem
-from azure.storage.blob import BlobSasPermissions, generate_blob_sas
+from azure.storage.blob import BlobSasPermissions, BlobServiceClient, generate_blob_sas
 from fsspec.asyn import sync
 
-from streamer.backends.azure.errors import (
-    LoginFailedError,
-    Request,
-    after_answer,
-    is_transient,
-    raise_storage_error,
-)
+from streamer.backends.azure.errors import Request, raise_login_error, raise_storage_error
 from streamer.backends.azure.file_system import AzureFileSystem
 from streamer.backends.azure.options import filled_options
+from streamer.backends.azure.transport import Call, EngineTransport
 from streamer.backends.azure.urls import AzureUrl
-from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes, answer_times
-from streamer.backends.client.bounded_answers import allowing, bind
-from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
+from streamer.backends.client.answer_times import ATTEMPTS, answer_times
 from streamer.backends.client.proxy import check_proxy, environment_proxy
-from streamer.backends.client.retry import Attempts
 from streamer.backends.fsspec.instances import shared
 from streamer.backends.metadata_servers import ask_azure_directly
-from streamer.backends.private_names.azure import transport_of_service
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
@@ -58,7 +49,6 @@ TOKEN_RESERVE_S = 300  # as in azure-identity; some of its credentials run a pro
 TOKEN_SCOPE = "https://storage.azure.com/.default"  # noqa: S105  (a name, the same in all clouds)
 
 _Answer = TypeVar("_Answer")
-_Send = Callable[[Any, Mapping[str, Any]], Awaitable[_Answer]]
 
 
 @dataclass(frozen=True)
@@ -76,14 +66,6 @@ class Grant:
     expires_at_s: float | None = None
 
 
-class _FailedError(Exception):
-    """Carries an error through `fsspec.asyn.sync`, which replaces any `TimeoutError`."""
-
-    def __init__(self, error: Exception, attempts: int, elapsed_s: float = 0.0) -> None:
-        super().__init__()
-        self.error, self.attempts, self.elapsed_s = error, attempts, elapsed_s
-
-
 class AzureClient:
     """Sends requests about blobs, and gives the URLs and headers that read them, with one adlfs instance.
 
@@ -94,14 +76,14 @@ class AzureClient:
         limits: Bounds of Azure's answers.
 
     Attributes:
-        ca_file: The certificates that the options name, or None.
+        endpoint: The account's, without SAS.
+        transport: Has the certificates and proxies that the options name.
 
     Raises:
         OptionError: an option that is refused, or that adlfs cannot use.
     """
 
     def __init__(self, url: AzureUrl, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
-        self._limits = limits
         options = filled_options(url, storage_options, set_variables())
         try:
             self._fs = shared(self, AzureFileSystem, options, _close)
@@ -110,33 +92,37 @@ class AzureClient:
                 f"adlfs refuses the storage options: {type(error).__name__}",
                 hint="Check connection_string, or account_name and one of account_key, sas_token and credential",
             ) from None  # its text may repeat the options
-        self._service: Any = self._fs.service_client
-        self.endpoint = str(self._service.url).partition("?")[0].rstrip("/")  # the query may be a SAS
-        if options.get("credential") is None and hasattr(self._service.credential, "get_token"):
-            ask_azure_directly(self._service.credential)
+        of_adlfs: Any = self._fs.service_client
+        self._credential: Any = of_adlfs.credential
+        self.endpoint = str(of_adlfs.url).partition("?")[0].rstrip("/")  # the query may be a SAS
+        if options.get("credential") is None and self._has_token:
+            ask_azure_directly(self._credential)
         self._last_token: Any = None
         self._one_login = asyncio.Lock()
-        _check_account(url, self._service.account_name)
-        verify = options.get("connection_verify")
-        self.ca_file = os.fspath(verify) if isinstance(verify, (str, os.PathLike)) else None
-        self._proxies: Mapping[str, str] = options.get("proxies") or {}
-        _check_proxies(self._proxies, self.endpoint)
-        retries = options.get("retry_total")
-        self._most_attempts = ATTEMPTS if retries is None else 1 + int(retries)
-        self._times = answer_times(limits, options.get("read_timeout"))
-        self._request_options = _request_options(options, self.ca_file, self._times)
+        _check_account(url, of_adlfs.account_name)
+        self.transport = _transport(options, limits)
+        _check_proxies(self.transport.proxies, self.endpoint)
+        self._service: Any = BlobServiceClient(
+            of_adlfs.url,
+            None if self._has_token else self._credential,
+            transport=self.transport,
+            retry_total=0,
+            permit_redirects=False,  # it would sign requests for any host that a redirect names
+        )
 
-    def call(self, send: _Send[_Answer], uri: str, container: str) -> _Answer:
-        """Await ``send(service_client, request_options)``, and again after a transient failure.
+    def call(
+        self, send: Callable[[BlobServiceClient, Mapping[str, Any]], _Answer], uri: str, container: str
+    ) -> _Answer:
+        """Call ``send(service_client, request_options)``.
 
         Raises:
             StorageError: and its subclasses, for failures of Azure, the network or the login.
         """
+        call = Call(uri, self._token_headers(uri, container))
         try:
-            answer: _Answer = sync(self._fs.loop, self._retried, send)
-        except _FailedError as failed:
-            raise_storage_error(failed.error, self._request(uri, container), failed.attempts, failed.elapsed_s)
-        return answer
+            return send(self._service, {"call": call})
+        except Exception as error:
+            raise_storage_error(error, self._request(uri, container), call.attempts)
 
     def grant(self, container: str, name: str, uri: str) -> Grant:
         """Return a URL of one blob that is signed with the account key, or one with the user's SAS or a current token.
@@ -144,14 +130,14 @@ class AzureClient:
         Raises:
             CredentialsError: the account key is malformed, or there is no token.
         """
-        credential = self._service.credential
+        credential = self._credential
         url: str = self._service.get_blob_client(container, name).url
         # Without it Azure answers an anonymous request as in 2009, with ETags without quotes.
         headers = {"x-ms-version": str(self._service.api_version)}
         if hasattr(credential, "account_key"):
             ends_at_s = int(time.time()) + SIGNATURE_LIFETIME_S
             return Grant(f"{url}?{self._signed(container, name, uri, ends_at_s)}", headers, float(ends_at_s))
-        if hasattr(credential, "get_token"):
+        if self._has_token:
             token = self._token(uri, container)
             return Grant(url, {**headers, "Authorization": f"Bearer {token.token}"}, float(token.expires_on))
         if hasattr(credential, "signature"):  # an `AzureSasCredential`, whose owner may update it
@@ -159,12 +145,8 @@ class AzureClient:
             return Grant(f"{url}?{sas}", headers, _expiry_of(sas))
         return Grant(url, headers)
 
-    def proxy(self, url: str) -> str | None:
-        """Return the proxy that the options name for this URL; the longest prefix wins."""
-        return next((self._proxies[key] for key in sorted(self._proxies, reverse=True) if url.startswith(key)), None)
-
     def _signed(self, container: str, name: str, uri: str, ends_at_s: int) -> str:
-        credential = self._service.credential
+        credential = self._credential
         try:
             return str(
                 generate_blob_sas(
@@ -181,66 +163,41 @@ class AzureClient:
         except Exception as error:
             raise_storage_error(error, self._request(uri, container))
 
+    @property
+    def _has_token(self) -> bool:
+        return hasattr(self._credential, "get_token")
+
+    def _token_headers(self, uri: str, container: str) -> dict[str, str]:
+        """Return the header of a login; the service client has none, as it would wait for it without a time-out."""
+        return {"Authorization": f"Bearer {self._token(uri, container).token}"} if self._has_token else {}
+
     def _token(self, uri: str, container: str) -> Any:
         try:
             return sync(self._fs.loop, self._get_token)
-        except _FailedError as failed:
-            raise_storage_error(failed.error, self._request(uri, container), failed.attempts, failed.elapsed_s)
-
-    async def _retried(self, send: _Send[_Answer]) -> _Answer:
-        if hasattr(self._service.credential, "get_token"):
-            await self._get_token()  # the service client would wait for it without a time-out
-        transport = transport_of_service(self._service)
-        await transport.open()
-        bind(transport.session)
-        attempts = Attempts(self._times, self._most_attempts)
-        while True:
-            with allowing(self._limits.answer_bytes, self._times, attempts.began_s) as allowance:
-                try:
-                    return await asyncio.wait_for(send(self._service, self._request_options), self._times.request_s)
-                except Exception as error:
-                    pause_s = _pause_after(error)
-                    if attempts.are_over or not is_transient(error) or pause_s > LONGEST_PAUSE_S:
-                        failure = after_answer(error) if allowance.has_answer else error
-                        raise _FailedError(failure, attempts.number, attempts.elapsed_s) from None
-            await attempts.pause(pause_s)
+        except Exception as error:
+            raise_login_error(error, self._request(uri, container))
 
     async def _get_token(self) -> Any:
         async with self._one_login:
             if self._last_token is None or self._last_token.expires_on < time.time() + TOKEN_RESERVE_S:
-                self._last_token = await self._new_token()
+                pending = self._credential.get_token(TOKEN_SCOPE)
+                if not inspect.isawaitable(pending):
+                    raise TypeError
+                self._last_token = await asyncio.wait_for(pending, LOGIN_TIMEOUT_S)
             note_credential(self._last_token.token)
             return self._last_token
 
-    async def _new_token(self) -> Any:
-        try:
-            pending = self._service.credential.get_token(TOKEN_SCOPE)
-            if not inspect.isawaitable(pending):
-                raise TypeError
-            return await asyncio.wait_for(pending, LOGIN_TIMEOUT_S)
-        except Exception as error:
-            failed = LoginFailedError()
-            failed.__cause__ = error
-            raise _FailedError(failed, 1) from None
-
     def _request(self, uri: str, container: str) -> Request:
-        credential = self._service.credential
+        credential = self._credential
         sas = urlsplit(self._service.url).query or str(getattr(credential, "signature", ""))
         named = "account key" if hasattr(credential, "account_key") else "SAS" if sas else None
         return Request(
             uri=uri,
             container=container,
             account=self._service.account_name,
-            host=self._service.primary_hostname.partition("/")[0],
-            credential="token" if hasattr(credential, "get_token") else named,
+            credential="token" if self._has_token else named,
             sas_expires_at_s=_expiry_of(sas),
         )
-
-
-def _pause_after(error: Exception) -> float:
-    """Return the seconds that an error answer of Azure asks to wait, or 0."""
-    answer = getattr(error, "response", None)
-    return demanded_pause_s(answer.status_code, answer.headers) if answer is not None else 0.0
 
 
 async def _close(fs: AzureBlobFileSystem) -> None:
@@ -269,19 +226,19 @@ def _check_proxies(named: Mapping[str, str], endpoint: str) -> None:
         environment_proxy(endpoint)
 
 
-def _request_options(options: Mapping[str, Any], ca_file: str | None, times: AnswerTimes) -> dict[str, Any]:
-    """Return the options of each request; adlfs passes none of them when it makes the client."""
-    chosen: dict[str, Any] = {
-        "retry_total": 0,
-        "permit_redirects": False,  # the client would sign requests for any host that a redirect names
-        "connection_timeout": options.get("connection_timeout") or times.connect_s,
-        "read_timeout": options.get("read_timeout") or times.silence_s,
-    }
-    # An argument of aiohttp: `connection_verify` would make a context, and so a connection, for each request.
-    chosen["ssl"] = trust_in(ca_file or "")
-    if options.get("proxies"):
-        chosen["proxies"] = dict(options["proxies"])
-    return chosen
+def _transport(options: Mapping[str, Any], limits: Limits) -> EngineTransport:
+    """Make a transport with those options that adlfs does not pass to the clients it makes."""
+    verify, retries = options.get("connection_verify"), options.get("retry_total")
+    ca_file = os.fspath(verify) if isinstance(verify, (str, os.PathLike)) else None
+    trust_in(ca_file or "")  # says what is wrong with it
+    times = answer_times(limits, options.get("read_timeout"))
+    return EngineTransport(
+        times=replace(times, connect_s=options.get("connection_timeout") or times.connect_s),
+        most_attempts=ATTEMPTS if retries is None else 1 + int(retries),
+        most_bytes=limits.answer_bytes,
+        ca_file=ca_file,
+        proxies=options.get("proxies") or {},
+    )
 
 
 def _expiry_of(sas: str) -> float | None:

@@ -1,38 +1,24 @@
 """Translates errors of Azure Blob Storage and exceptions of its libraries into this package's errors.
 
 Guarantees: an error has the status, code, request id and attempts where there are any; no text of the server enters a
-message or a chained exception, because Azure repeats signatures in it. Exceptions of the network and of logins are
-chained, unless they may hold a URL.
+message or a chained exception, because Azure repeats signatures in it. Exceptions of logins are chained, unless they
+may hold a URL.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import NoReturn, TypeAlias
 
-import aiohttp
-from azure.core.exceptions import (
-    AzureError,
-    HttpResponseError,
-    IncompleteReadError,
-    ServiceRequestError,
-    ServiceRequestTimeoutError,
-    ServiceResponseError,
-    ServiceResponseTimeoutError,
-)
+from azure.core.exceptions import AzureError, HttpResponseError, ServiceRequestError, ServiceResponseError
 
-from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
 from streamer.backends.client.answer_values import parse_word
-from streamer.backends.client.bounded_answers import TooSlowError
 from streamer.backends.client.demanded_pause import demanded_pause_s
-from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
-from streamer.backends.client.not_http import NotHttpError
-from streamer.backends.client.proxy import refusal_of_proxy
-from streamer.backends.client.unreachable import is_unknown_host, refused
+from streamer.backends.client.error_rows import ErrorRow, row_of_status
+from streamer.backends.client.retry import Attempts
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -41,14 +27,12 @@ from streamer.core.errors import (
     RedirectError,
     StorageError,
     StreamerError,
-    TlsError,
-    TransferTimeoutError,
     UsageError,
 )
-from streamer.core.outages.transient import STATUSES, UNKNOWN_HOST
-from streamer.core.store.certificates import demands_certificate
+from streamer.core.outages.transient import UNKNOWN_HOST
+from streamer.core.quoting import quoted
 
-__all__ = ["LoginFailedError", "Request", "after_answer", "is_transient", "raise_login_error", "raise_storage_error"]
+__all__ = ["Request", "raise_login_error", "raise_storage_error"]
 
 _Row: TypeAlias = ErrorRow[StorageError] | ErrorRow[UsageError]
 
@@ -128,28 +112,6 @@ _STATUSES: dict[int, _Row] = {
     404: _CODES["ResourceNotFound"],
 }
 
-_NOT_OF_TEXT = (asyncio.TimeoutError, IncompleteReadError, ServiceRequestError, ServiceResponseError, StreamerError)
-_TLS_ERRORS = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
-
-# Of azure-core, and of aiohttp, which is request first.
-_EXCEPTIONS: ExceptionTable[StorageError] = {
-    _TLS_ERRORS: ErrorRow(
-        TlsError,
-        "The TLS handshake with {host} failed",
-        "For a private CA: storage_options={'connection_verify': '/path/ca.pem'}, or SSL_CERT_FILE",
-    ),
-    (aiohttp.ClientProxyConnectionError,): ErrorRow(
-        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-    ),
-    (TooSlowError,): ErrorRow(TransferTimeoutError, "{host} sends its answer too slowly", TOO_SLOW),
-    (asyncio.TimeoutError, ServiceRequestTimeoutError, ServiceResponseTimeoutError): ErrorRow(
-        TransferTimeoutError, "{host} did not answer in time", HOW_TO_WAIT
-    ),
-    (IncompleteReadError,): ErrorRow(
-        ConnectError, "{host} broke off its answer", "Check the network, and the proxy on the way to it"
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Request:
@@ -159,7 +121,6 @@ class Request:
         uri: URL of the blob or folder, without secrets.
         container: Its container.
         account: The storage account, or None where the host does not name it.
-        host: The server.
         credential: ``"account key"``, ``"SAS"`` or ``"token"``; None for anonymous requests.
         sas_expires_at_s: Unix time at which the SAS expires, where there is one with a time.
     """
@@ -167,42 +128,26 @@ class Request:
     uri: str
     container: str
     account: str | None
-    host: str
     credential: str | None
     sas_expires_at_s: float | None = None
 
 
-class LoginFailedError(Exception):
-    """No token could be fetched; the cause is the reason."""
+def raise_storage_error(error: Exception, request: Request, attempts: Attempts | None = None) -> NoReturn:
+    """Raise an exception of azure-storage-blob, or an error of its transport, as one of this package.
 
-
-def is_transient(error: Exception) -> bool:
-    """Say whether a retry may help."""
-    if isinstance(error, IncompleteReadError):
-        return True
-    if isinstance(error, HttpResponseError):
-        return error.response is not None and error.status_code in STATUSES
-    reason = _reason(error)
-    is_final = (
-        isinstance(reason, (*_TLS_ERRORS, NotHttpError)) or is_unknown_host(reason) or bool(demands_certificate(error))
-    )
-    return isinstance(error, (ServiceRequestError, ServiceResponseError)) and not is_final
-
-
-def raise_storage_error(error: Exception, request: Request, attempts: int = 1, elapsed_s: float = 0.0) -> NoReturn:
-    """Raise an exception of azure-storage-blob, or `LoginFailedError`, as one of this package."""
-    facts = {"attempts": attempts, "elapsed_s": elapsed_s}
-    if isinstance(error, StorageError):
-        error.uri, error.attempts, error.elapsed_s = error.uri or request.uri, attempts, elapsed_s
+    Args:
+        error: The exception.
+        request: What was requested.
+        attempts: Those that an answer took; None where there was none.
+    """
+    if isinstance(error, StreamerError):
+        _name_account(error, request)
         raise error
-    if isinstance(error, LoginFailedError):
-        raise_login_error(error.__cause__, request)
-    if isinstance(error, (asyncio.TimeoutError, IncompleteReadError)):
-        raise _from_network(error, request, facts) from None
-    if isinstance(error, HttpResponseError) and error.response is not None:
-        raise _from_answer(error, request, facts) from None
-    if isinstance(error, (ServiceRequestError, ServiceResponseError)):
-        raise _from_network(error, request, facts) from (error if _is_harmless(_reason(error)) else None)
+    if isinstance(error, HttpResponseError) and error.response is not None and (error.status_code or 0) >= 300:
+        raise _from_answer(error, request, attempts) from None
+    if attempts is not None:
+        hint = "Check account_host, and the proxy on the way to it"
+        raise StorageError("Azure's answer is malformed", uri=request.uri, hint=hint) from None
     if isinstance(error, (AzureError, ValueError)):  # signing with a key that is not base64
         hint = "Copy it again; an account key is base64"
         raise CredentialsError(
@@ -212,15 +157,7 @@ def raise_storage_error(error: Exception, request: Request, attempts: int = 1, e
     raise StorageError(f"The Azure client failed with {type(error).__name__}", uri=request.uri, hint=hint) from None
 
 
-def after_answer(error: Exception) -> Exception:
-    """Return an error of the network or of Azure as it is, and any other failure after an answer as a malformed one."""
-    is_error_answer = isinstance(error, HttpResponseError) and (error.status_code or 0) >= 300
-    if is_error_answer or isinstance(error, _NOT_OF_TEXT):
-        return error
-    return StorageError("Azure's answer is malformed", hint="Check account_host, and the proxy on the way to it")
-
-
-def raise_login_error(error: BaseException | None, request: Request) -> NoReturn:
+def raise_login_error(error: Exception, request: Request) -> NoReturn:
     """Raise the error for a missing token; azure-identity's exception, chained, lists the logins that it tried."""
     if isinstance(error, asyncio.TimeoutError):
         raise CredentialsError("Azure gave no token in time", uri=request.uri, hint=_LOGIN_HINT) from None
@@ -238,7 +175,14 @@ def raise_login_error(error: BaseException | None, request: Request) -> NoReturn
     ) from None
 
 
-def _from_answer(error: HttpResponseError, request: Request, facts: Mapping[str, float]) -> StorageError | UsageError:
+def _name_account(error: StreamerError, request: Request) -> None:
+    """Say which account stands for a host that does not exist: the user may never have seen its name."""
+    if isinstance(error, ConnectError) and error.code == UNKNOWN_HOST and request.account:
+        error.message = f"There is no storage account {quoted(request.account)}. {error.message}"
+        error.hint = "Check account_name, and account_host outside the public cloud"
+
+
+def _from_answer(error: HttpResponseError, request: Request, attempts: Attempts | None) -> StorageError | UsageError:
     assert error.response is not None
     headers: Mapping[str, str] = error.response.headers  # type: ignore[attr-defined]
     status = error.status_code or 0
@@ -251,6 +195,7 @@ def _from_answer(error: HttpResponseError, request: Request, facts: Mapping[str,
     request_id = parse_word(headers.get("x-ms-request-id"))
     pause_s = demanded_pause_s(status, headers)
     answered = {"status": status or None, "code": code, "request_id": request_id, "retry_after_s": pause_s}
+    facts = {} if attempts is None else {"attempts": attempts.number, "elapsed_s": attempts.elapsed_s}
     return named.error(request.uri, **answered, **facts)
 
 
@@ -265,34 +210,3 @@ def _row(code: str, status: int, request: Request) -> _Row:
     if request.credential is None and row is _CODES["ResourceNotFound"]:
         return ErrorRow(ObjectNotFoundError, "There is no such blob or container, or it is not public", _LOGIN_HINT)
     return row
-
-
-def _from_network(error: Exception, request: Request, facts: Mapping[str, float]) -> StorageError:
-    reason = error if isinstance(error, asyncio.TimeoutError) else _reason(error)
-    if isinstance(reason, NotHttpError):
-        return reason.storage_error(request.uri)
-    if isinstance(reason, aiohttp.ClientHttpProxyError):
-        return refusal_of_proxy(reason.status).error(request.uri, status=reason.status, **facts)
-    row = row_for(reason, _EXCEPTIONS) or row_for(error, _EXCEPTIONS) or _unreachable(reason, request)
-    code = {"code": UNKNOWN_HOST} if is_unknown_host(reason) else {}
-    return row.filled(host=request.host, account=request.account).error(request.uri, **facts, **code)
-
-
-def _unreachable(reason: BaseException | None, request: Request) -> ErrorRow[StorageError]:
-    if isinstance(reason, aiohttp.ClientConnectorError) and isinstance(reason.os_error, socket.gaierror):
-        named = "There is no storage account {account!r}, or its" if request.account else "Its"
-        hint = "Check account_name, and account_host outside the public cloud"
-        return ErrorRow(ConnectError, f"{named} host {{host}} is unknown to DNS", hint)
-    return ErrorRow(
-        ConnectError, f"No connection to {{host}}{refused(reason)}", "Check account_name, account_host and the network"
-    )
-
-
-def _reason(error: Exception) -> BaseException | None:
-    inner: BaseException | None = getattr(error, "inner_exception", None)
-    return inner or error.__cause__
-
-
-def _is_harmless(reason: BaseException | None) -> bool:
-    """Say whether an error repeats no URL, which may hold a SAS or a proxy's password."""
-    return isinstance(reason, (aiohttp.ClientConnectorError, asyncio.TimeoutError, TimeoutError))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from azure.storage.blob import BlobProperties, BlobType
+from azure.storage.blob import BlobProperties, BlobServiceClient, BlobType
 
 from streamer.backends.azure.client import AzureClient
 from streamer.backends.azure.urls import parse_url
@@ -145,8 +145,8 @@ class AzureStore:
             version=info.version,
             expires_at_s=grant.expires_at_s,
             refresh=None if grant.expires_at_s is None else partial(self.source, info),
-            ca_file=self._client.ca_file,
-            proxy=self._client.proxy(grant.url),
+            ca_file=self._client.transport.ca_file,
+            proxy=self._client.transport.proxy(grant.url),
             answer_checksum=CRC64,
         )
 
@@ -177,8 +177,8 @@ class AzureStore:
         """
         container, _, name = path.partition("/")
 
-        async def upload(service: Any, options: Mapping[str, Any]) -> None:
-            await service.get_blob_client(container, name).upload_blob(data, overwrite=True, **options)
+        def upload(service: BlobServiceClient, options: Mapping[str, Any]) -> None:
+            service.get_blob_client(container, name).upload_blob(data, overwrite=True, **options)
 
         self._client.call(upload, self._url.uri_of(name), container)
 
@@ -203,15 +203,14 @@ class AzureStore:
         return self._client.call(partial(_page, container, folder, marker), self._url.uri_of(folder), container)
 
 
-async def _properties(container: str, name: str, service: Any, options: Mapping[str, Any]) -> BlobProperties:
-    properties: BlobProperties = await service.get_blob_client(container, name).get_blob_properties(**options)
-    return properties
+def _properties(container: str, name: str, service: BlobServiceClient, options: Mapping[str, Any]) -> BlobProperties:
+    return service.get_blob_client(container, name).get_blob_properties(**options)
 
 
-async def _page(
-    container: str, folder: str, marker: str | None, service: Any, options: Mapping[str, Any]
+def _page(
+    container: str, folder: str, marker: str | None, service: BlobServiceClient, options: Mapping[str, Any]
 ) -> tuple[list[Any], str | None]:
-    pages = (
+    pages: Any = (
         service.get_container_client(container)
         .walk_blobs(
             name_starts_with=folder or None,
@@ -222,8 +221,7 @@ async def _page(
         )
         .by_page(marker)
     )
-    entries = [entry async for entry in await anext(pages)]
-    return entries, pages.continuation_token
+    return list(next(pages)), pages.continuation_token
 
 
 def _info(path: str, uri: str, blob: BlobProperties) -> ObjectInfo:

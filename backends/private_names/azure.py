@@ -1,18 +1,13 @@
-"""azure-core, azure-identity and azure-storage-blob: the HTTP session under a client, and proxies of logins.
+"""azure-core and azure-identity: proxies of logins.
 
-Tried with azure-core 1.30.2 to 1.41.0, azure-identity 1.16.1 to 1.27.0, azure-storage-blob 12.20.0 to 12.31.1.
+Tried with azure-core 1.30.2 to 1.41.0, azure-identity 1.16.1 to 1.27.0.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["identity_of", "ignore_environment", "transport_of_identity", "transport_of_service"]
-
-
-def transport_of_service(service: Any) -> Any:
-    """Return the transport of a `BlobServiceClient` and of all clients that it makes."""
-    return service._pipeline._transport
+__all__ = ["identity_of", "ignore_environment", "transport_of_identity"]
 
 
 def identity_of(credential: Any) -> Any:

@@ -461,7 +461,7 @@ def test_an_emulator_that_does_not_run_is_a_refused_connection() -> None:
     assert error.attempts == answer_times.ATTEMPTS
     assert error.elapsed_s > 0
     assert host in str(error)
-    assert "account_host" in str(error)
+    assert "Check host and port" in str(error)
 
 
 @pytest.mark.usefixtures("_no_delays")

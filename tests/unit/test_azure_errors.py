@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 import traceback
 from dataclasses import replace
-from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp.client_reqrep import ConnectionKey
-from azure.core.exceptions import (
-    ClientAuthenticationError,
-    HttpResponseError,
-    ServiceRequestError,
-    ServiceRequestTimeoutError,
-    ServiceResponseError,
-    ServiceResponseTimeoutError,
-)
-from yarl import URL
+from azure.core.exceptions import ClientAuthenticationError, DecodeError, HttpResponseError, ServiceRequestError
 
-from streamer.backends.azure.errors import LoginFailedError, Request, is_transient, raise_storage_error
+from streamer.backends.azure.errors import Request, raise_login_error, raise_storage_error
+from streamer.backends.client.answer_times import answer_times
+from streamer.backends.client.retry import Attempts
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -31,15 +20,13 @@ from streamer.core.errors import (
     ObjectNotFoundError,
     StorageError,
     StreamerError,
-    TlsError,
-    TransferTimeoutError,
     UsageError,
 )
+from streamer.core.options.limits import Limits
+from streamer.core.outages.transient import UNKNOWN_HOST
 
-ASKED = Request("az://c/a", "c", "acct", "acct.blob.core.windows.net", "account key")
+ASKED = Request("az://c/a", "c", "acct", "account key")
 NOBODY = replace(ASKED, credential=None)
-KEY = ConnectionKey("acct.blob.core.windows.net", 443, True, True, None, None, None)
-SECRET_URL = "https://acct.blob.core.windows.net/c/a?sig=CANARY"
 
 
 class Answer:
@@ -56,21 +43,12 @@ def answer(status: int, code: str | None) -> HttpResponseError:
     return HttpResponseError("CANARY", response=Answer(status, code))  # type: ignore[arg-type]
 
 
-def network(reason: Exception, cls: type[Any] = ServiceRequestError) -> Exception:
-    error: Exception = cls(reason, error=reason)
-    error.__cause__ = reason
-    return error
-
-
-def login(reason: Exception) -> Exception:
-    error = LoginFailedError()
-    error.__cause__ = reason
-    return error
-
-
-def told(error: Exception, request: Request = ASKED, attempts: int = 2) -> StreamerError:
+def told(error: Exception, request: Request = ASKED, attempts: int | None = 2) -> StreamerError:
+    taken = None if attempts is None else Attempts(answer_times(Limits()))
+    if taken is not None and attempts is not None:
+        taken.number = attempts
     with pytest.raises(StreamerError) as caught:
-        raise_storage_error(error, request, attempts)
+        raise_storage_error(error, request, taken)
     assert "CANARY" not in "".join(traceback.format_exception(caught.value))
     return caught.value
 
@@ -132,58 +110,39 @@ def test_an_expired_sas_is_told_by_its_own_date(expires_at_s: float | None, says
 @pytest.mark.parametrize(
     ("error", "cls", "says"),
     [
-        (network(aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(-2, "no"))), ConnectError, "no storage account"),
-        (network(aiohttp.ClientConnectorError(KEY, OSError(111, "no"))), ConnectError, "No connection to acct.blob"),
-        (
-            network(aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError("no"))),
-            TlsError,
-            "connection_verify",
-        ),
-        (network(aiohttp.ClientConnectorSSLError(KEY, OSError("no"))), TlsError, "TLS"),
-        (network(aiohttp.ClientProxyConnectionError(KEY, OSError("no"))), ConnectError, "proxy"),
-        (
-            network(
-                aiohttp.ClientHttpProxyError(aiohttp.RequestInfo(URL(SECRET_URL), "GET", {}), (), status=403),  # type: ignore[arg-type]
-                ServiceResponseError,
-            ),
-            HttpStatusError,
-            "proxy",
-        ),
-        (network(aiohttp.InvalidURL(SECRET_URL)), ConnectError, "No connection"),
-        (network(aiohttp.ServerDisconnectedError("CANARY"), ServiceResponseError), ConnectError, "No connection"),
-        (network(asyncio.TimeoutError(), ServiceResponseTimeoutError), TransferTimeoutError, "in time"),
-        (network(asyncio.TimeoutError(), ServiceRequestTimeoutError), TransferTimeoutError, "in time"),
-        (login(ClientAuthenticationError("tried all")), CredentialsError, "az login"),
-        (login(asyncio.TimeoutError()), CredentialsError, "az login"),
-        (login(network(aiohttp.ClientConnectorError(KEY, OSError("no")))), ConnectError, "login service"),
-        (login(RuntimeError("CANARY")), CredentialsError, "RuntimeError"),
-        (ValueError("CANARY"), CredentialsError, "account key is malformed"),
-        (RuntimeError("CANARY"), StorageError, "RuntimeError"),
+        (ClientAuthenticationError("tried all"), CredentialsError, "az login"),
+        (asyncio.TimeoutError(), CredentialsError, "az login"),
+        (ServiceRequestError("no"), ConnectError, "login service"),
+        (RuntimeError("CANARY"), CredentialsError, "RuntimeError"),
     ],
 )
-def test_an_exception_of_the_network_or_a_login_has_a_class(
-    error: Exception, cls: type[StreamerError], says: str
+def test_an_exception_of_a_login_has_a_class(error: Exception, cls: type[StreamerError], says: str) -> None:
+    with pytest.raises(cls, match=says) as caught:
+        raise_login_error(error, ASKED)
+    assert type(caught.value) is cls
+    assert caught.value.uri == "az://c/a"
+    assert "CANARY" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "cls", "says"),
+    [
+        (ValueError("CANARY"), None, CredentialsError, "account key is malformed"),
+        (RuntimeError("CANARY"), None, StorageError, "RuntimeError"),
+        (ValueError("CANARY"), 1, StorageError, "answer is malformed"),
+        (DecodeError("CANARY", response=Answer(200, None)), 1, StorageError, "answer is malformed"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_failure_of_the_client_is_told_by_whether_there_was_an_answer(
+    error: Exception, attempts: int | None, cls: type[StreamerError], says: str
 ) -> None:
-    found = told(error)
+    found = told(error, attempts=attempts)
     assert type(found) is cls
     assert found.uri == "az://c/a"
     assert says in str(found)
 
 
-@pytest.mark.parametrize(
-    ("error", "is_one"),
-    [
-        (answer(503, "ServerBusy"), True),
-        (answer(500, "OperationTimedOut"), True),
-        (answer(403, "AuthenticationFailed"), False),
-        (answer(404, "BlobNotFound"), False),
-        (network(aiohttp.ClientConnectorError(KEY, OSError("no"))), True),
-        (network(aiohttp.ServerDisconnectedError(), ServiceResponseError), True),
-        (network(aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_AGAIN, "no"))), True),
-        (network(aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_NONAME, "no"))), False),
-        (network(aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError("no"))), False),
-        (ValueError(), False),
-    ],
-)
-def test_only_what_may_pass_is_tried_again(error: Exception, is_one: bool) -> None:
-    assert is_transient(error) is is_one
+def test_an_account_without_a_host_is_named() -> None:
+    for code, names_it in ((UNKNOWN_HOST, True), (None, False)):
+        error = told(ConnectError("There is no host 'acct.invalid'", code=code), attempts=None)
+        assert ("no storage account 'acct'" in str(error)) is names_it

@@ -1,0 +1,130 @@
+"""Sends what Azure's service client has signed over the engine's connections: azure-core's place for a transport.
+
+Guarantees: a request ends within the attempts and the times that are set; no redirect is followed, and nothing is
+decompressed. All requests take the certificates and the proxy of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTransport
+from azure.core.utils import CaseInsensitiveDict
+
+from streamer.backends.client.answer_times import AnswerTimes
+from streamer.backends.client.answered import answered
+from streamer.backends.client.exchange import Response, send
+from streamer.backends.client.retry import Attempts
+from streamer.core.secrets.urls import hidden_uri
+from streamer.core.store.sources import HttpSource
+
+__all__ = ["Call", "EngineTransport"]
+
+_CA_OPTION = "storage_options={'connection_verify': '/path/ca.pem'}"
+_ENGINE_S_OWN = {"accept", "user-agent"}  # so that lookups and reads say the same
+
+
+@dataclass
+class Call:
+    """What the caller of the service client passes to the transport, and learns from it.
+
+    Attributes:
+        uri: The URL for messages, without secrets.
+        headers: Those of a login with a token.
+        attempts: Those that it took until there was an answer; None as long as there is none.
+    """
+
+    uri: str
+    headers: Mapping[str, str] = field(repr=False)
+    attempts: Attempts | None = None
+
+
+@dataclass(frozen=True)
+class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
+    """Sends requests, and again where that may help.
+
+    Args:
+        times: How long an answer may take.
+        most_attempts: How often a request may be sent.
+        most_bytes: Largest body of an answer.
+        ca_file: The certificates that the options name, or None.
+        proxies: The proxies that the options name, by the start of the URLs that they are for.
+    """
+
+    times: AnswerTimes
+    most_attempts: int
+    most_bytes: int
+    ca_file: str | None
+    proxies: Mapping[str, str] = field(repr=False)
+
+    def send(self, request: HttpRequest, **options: Any) -> HttpResponse:
+        """Send a request and read the whole answer, of any status; the option ``call`` is the `Call`.
+
+        Raises:
+            StreamerError: there is none.
+        """
+        call: Call = options["call"]
+        request.headers.update(call.headers)
+        answer = _Answer(request)
+        del request  # its `repr` shows a SAS
+        response, call.attempts = answered(
+            lambda attempts: self._exchange(answer, attempts), self.times, call.uri, self.most_attempts
+        )
+        answer.take(response)
+        return answer
+
+    def proxy(self, url: str) -> str | None:
+        """Return the proxy that the options name for this URL; the longest prefix wins."""
+        return next((self.proxies[key] for key in sorted(self.proxies, reverse=True) if url.startswith(key)), None)
+
+    def open(self) -> None:
+        """Do nothing: the engine has the connections."""
+
+    def close(self) -> None:
+        """Do nothing either."""
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing either."""
+
+    def _exchange(self, answer: _Answer, attempts: Attempts) -> Response:
+        method = answer.request.method
+        response = send(
+            self._source(answer),
+            self.times,
+            method=method,
+            body=answer.request.data or b"",  # type: ignore[arg-type]  # one small blob is bytes
+            head_timeout_s=self.times.left_s(attempts.elapsed_s),
+            is_repeated=attempts.number > 1,
+            ca_option=_CA_OPTION,
+        )
+        if method != "HEAD":
+            response.read(self.most_bytes)
+        return response
+
+    # Returns at once: a traceback would show the values of its local names.
+    def _source(self, answer: _Answer) -> HttpSource:
+        headers = answer.request.headers
+        return HttpSource(
+            hidden_uri(answer.request.url),
+            {name: headers[name] for name in headers if name.lower() not in _ENGINE_S_OWN},
+            ca_file=self.ca_file,
+            proxy=self.proxy(answer.request.url),
+        )
+
+
+class _Answer(HttpResponse):
+    """An answer as azure-core knows it; its `repr` has no URL."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request, None)
+
+    def take(self, response: Response) -> None:
+        self._body = response.body
+        self.status_code = response.status
+        self.headers = CaseInsensitiveDict(response.headers)
+        self.content_type = response.headers.get("content-type")
+
+    def body(self) -> bytes:
+        return self._body
