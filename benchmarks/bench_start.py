@@ -2,7 +2,8 @@
 
     python benchmarks/bench_start.py [--rounds 7] [--before PYTHON]
 
-From a folder, and from a real S3 server on loopback. Every run is a fresh process that has imported torch before the
+From a folder, and from real servers of S3, Google Cloud Storage and Azure on loopback; of S3 also with an option that
+needs botocore's client. Every run is a fresh process that has imported torch before the
 clock starts. Shown beside the times: how long Python's garbage collector ran in the first load.
 """
 
@@ -54,15 +55,28 @@ def main() -> None:
     arguments = parser.parse_args()
     import safetensors.torch
     import torch
+    from servers.azurite import AzuriteServer
+    from servers.gcs_emulator import GcsServer
     from servers.seaweedfs import SeaweedServer
 
     pythons = {"now": sys.executable} | ({"before": arguments.before} if arguments.before else {})
-    with tempfile.TemporaryDirectory() as folder, SeaweedServer() as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        SeaweedServer() as server,
+        GcsServer() as gcs,
+        AzuriteServer() as azure,
+    ):
         safetensors.torch.save_file({"a": torch.ones(10)}, f"{folder}/model.safetensors")
         server.make_bucket("bench")
+        gcs.make_bucket("bench")
+        azure.make_container("bench")
+        of_s3 = server.upload_folder(Path(folder), "bench", "model")
         places: dict[str, tuple[str, Any]] = {
             "local": (folder, None),
-            "s3": (server.upload_folder(Path(folder), "bench", "model"), server.storage_options()),
+            "s3": (of_s3, server.storage_options()),
+            "s3, botocore's": (of_s3, {**server.storage_options(), "config_kwargs": {"max_pool_connections": 10}}),
+            "gs": (gcs.upload_folder(Path(folder), "bench", "model"), gcs.storage_options()),
+            "az": (azure.upload_folder(Path(folder), "bench", "model"), azure.storage_options()),
         }
         for place, (uri, options) in places.items():
             runs: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
@@ -70,7 +84,7 @@ def main() -> None:
                 for name, python in pythons.items():
                     runs[name].append(measured(python, uri, options))
             for name, each in runs.items():
-                print(f"{place:6}{name:8}" + "  ".join(shown(each, part) for part in ("first", "collector", "second")))
+                print(f"{place:16}{name:8}" + "  ".join(shown(each, part) for part in ("first", "collector", "second")))
 
 
 def measured(python: str, uri: str, options: Any) -> dict[str, float]:
