@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from threading import Thread
-from typing import TypeVar
+from typing import TypeVar, cast
 
 __all__ = ["in_thread"]
 
@@ -19,15 +19,25 @@ async def in_thread(function: Callable[[], T]) -> T:
 
     The function sees the context variables of the caller.
     """
-    result: Future[T] = Future()
-    result.set_running_or_notify_cancel()  # so that a caller who no longer waits does not cancel it
-    context = copy_context()
+    loop, context = asyncio.get_running_loop(), copy_context()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if result.done():  # nobody waits any more
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(cast(T, value))
 
     def run() -> None:
+        value, error = None, None
         try:
-            result.set_result(context.run(function))
-        except BaseException as error:  # handed over, whatever it is
-            result.set_exception(error)
+            value = context.run(function)
+        except BaseException as raised:  # handed over, whatever it is
+            error = raised
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, value, error)
 
     Thread(target=run, name="streamer-request", daemon=True).start()
-    return await asyncio.wrap_future(result)
+    return await result

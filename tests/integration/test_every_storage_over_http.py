@@ -50,16 +50,6 @@ def test_every_request_says_who_asks_regression(storage: str) -> None:
     assert {request.headers["user-agent"] for request in server.requests if is_block(request)} == {OURS}
 
 
-@pytest.mark.parametrize("storage", [storage for storage in FILES if storage != "gs"])
-def test_lookups_say_the_same_as_reads(storage: str) -> None:
-    """A server between them and the storage refused one of both, and so half of a load."""
-    with one_file() as server:
-        assert is_whole(loaded(storage, server))
-    names = ("host", "user-agent", "accept", "accept-encoding")
-    said = {tuple(request.headers.get(name) for name in names) for request in server.requests}
-    assert len(said) == 1, said
-
-
 def test_the_users_own_name_wins_over_redirects_to_other_hosts_too_regression() -> None:
     with one_file() as cdn:
 
