@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
 
 from streamer.core.secrets.environment import set_variables, variable
 
-__all__ = ["login_state"]
+__all__ = ["key_of", "login_state"]
 
 _PREFIXES = ("AWS_", "AZURE_", "BOTO_", "CLOUDSDK_", "GOOGLE_", "CURL_CA_", "REQUESTS_CA_", "SSL_CERT_")
 _PROXY = "_PROXY"  # how the names of the variables of proxies end, in either case
@@ -43,3 +44,19 @@ def _states_of_files() -> Iterator[tuple[int, int, int] | None]:
             yield None
         else:
             yield status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def key_of(value: Any) -> Hashable:
+    """Compare plain values by value, and all others (credentials, sessions) by identity.
+
+    fsspec compares the text of objects, which may be equal for two different logins.
+    """
+    if isinstance(value, Mapping):
+        return ("mapping", frozenset((name, key_of(each)) for name, each in value.items()))
+    if isinstance(value, (list, tuple)):
+        return ("sequence", tuple(key_of(each) for each in value))
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", id(value))  # its owner holds the object, so that no other gets its id
+    return (type(value), value)

@@ -7,11 +7,15 @@ of them, because the next one may reach another server behind the same address. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from streamer.core.options.limits import Limits
 
-__all__ = ["ATTEMPTS", "BODY_S", "HOW_TO_WAIT", "TOO_SLOW", "AnswerTimes", "answer_times"]
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["ATTEMPTS", "BODY_S", "HOW_TO_WAIT", "TOO_SLOW", "AnswerTimes", "answer_times", "named_times"]
 
 BODY_S = 30.0  # for a page of a listing or a document; 16 MiB, the largest index page, at half a MiB/s
 SILENCE_S = 15.0  # in the middle of a body, or longer where an answer may begin so late
@@ -54,3 +58,12 @@ def answer_times(limits: Limits, attempt_s: float | None = None) -> AnswerTimes:
     connect_s = limits.connect_timeout_s
     all_headers_s = connect_s + (limits.first_byte_timeout_s if attempt_s is None else attempt_s * ATTEMPTS)
     return AnswerTimes(connect_s / 2, headers_s, all_headers_s, all_headers_s + BODY_S, max(SILENCE_S, headers_s))
+
+
+def named_times(limits: Limits, named: aiohttp.ClientTimeout | None) -> AnswerTimes:
+    """Divide the time, of which an option of the storage may name each part."""
+    if named is None:
+        return answer_times(limits)
+    times = answer_times(limits, named.total or named.sock_read)
+    connect_s = named.connect or named.sock_connect or min(times.connect_s, named.total or times.connect_s)
+    return replace(times, connect_s=connect_s)

@@ -20,7 +20,7 @@ from streamer.core.errors import StreamerError
 from streamer.core.outages.received import note_bytes
 from streamer.core.secrets.urls import SecretBytes
 from streamer.core.store.sources import HttpSource
-from streamer.core.store.trust import default_ca_file
+from streamer.core.store.trust import default_ca_file, trust_in
 
 __all__ = ["Response", "send"]
 
@@ -181,5 +181,7 @@ def send(
     )
     failure = exchange.receive_head()
     if failure is not None:
+        if failure.code == "tls":
+            trust_in(source.ca_file or "")  # says what is wrong with the file of the certificates
         raise failure_of(failure, source.url, exchange, ca_option)
     return Response(exchange, source.url, times)

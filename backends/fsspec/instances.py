@@ -19,7 +19,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from streamer.backends.login_state import login_state
+from streamer.backends.login_state import key_of, login_state
 from streamer.backends.private_names.python import detach_finalizers
 from streamer.core.secrets.options import SecretOptions, plain
 
@@ -167,7 +167,7 @@ def shared(
         Exception: what `cls` raises.
     """
     own = SecretOptions(options)
-    key = None if own.pop("skip_instance_cache", False) else _Key(cls, _key_of(own), login_state())
+    key = None if own.pop("skip_instance_cache", False) else _Key(cls, key_of(own), login_state())
     instance = INSTANCES.use(user, key)
     if instance is None:
         fs = cls(**plain(own), skip_instance_cache=True)
@@ -204,19 +204,3 @@ class _Key:
     cls: type[AbstractFileSystem]
     options: Hashable = field(repr=False)
     login: Hashable = field(repr=False)
-
-
-def _key_of(value: Any) -> Hashable:
-    """Compare plain values by value, and all others (credentials, sessions) by identity.
-
-    fsspec compares the text of objects, which may be equal for two different logins.
-    """
-    if isinstance(value, Mapping):
-        return ("mapping", frozenset((name, _key_of(each)) for name, each in value.items()))
-    if isinstance(value, (list, tuple)):
-        return ("sequence", tuple(_key_of(each) for each in value))
-    try:
-        hash(value)
-    except TypeError:
-        return ("object", id(value))  # the file system holds the object, so that no other gets its id
-    return (type(value), value)

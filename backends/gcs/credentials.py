@@ -1,13 +1,15 @@
-"""A gcsfs file system that records the origin of its credentials, and renews their tokens within bounded time.
+"""Google credentials as the options of gcsfs name them, and their tokens, renewed within bounded time.
 
 Guarantees: the credentials that the user names are used. gcsfs itself becomes anonymous without a warning where it
 finds none, and where default credentials are of another project than `project`; and it sends a raw token to Google, in
-a URL, to check it. Each request to a token server ends within `TOKEN_TIMEOUT_S`.
+a URL, to check it. Each request to a token server ends within `TOKEN_TIMEOUT_S`. What takes long to import is imported
+when a login needs it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Mapping
@@ -18,21 +20,14 @@ from time import time
 from typing import Any
 
 import google.auth
-import google.auth.compute_engine
-import google.oauth2.credentials
-import requests
-from gcsfs.core import GCSFileSystem
-from gcsfs.credentials import GoogleCredentials
-from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
-from google.auth.transport.requests import Request
+from google.auth.credentials import Credentials
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
 
-from streamer.backends.metadata_servers import is_metadata_url
 from streamer.core.secrets.environment import blank_variables, variable
 from streamer.core.secrets.options import SecretOptions, plain
 
-__all__ = ["EMULATOR", "Bearer", "GcsFileSystem", "bearer_of"]
+__all__ = ["EMULATOR", "Bearer", "GoogleLogin", "bearer_of"]
 
-TOKEN_TIMEOUT_S = 15  # google-auth itself waits 120 s, three times
 METHODS = ("anon", "browser", "cache", "cloud", "google_default")  # values of gcsfs's option `token`
 EMULATOR = "emulator"  # and one of ours: anonymous because requests go to an emulator, not because the user said so
 SAVED_LOGIN = "application_default_credentials.json"  # where `gcloud auth application-default login` puts it
@@ -54,17 +49,19 @@ class Bearer:
     expires_at_s: float | None = None
 
 
-class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
-    """gcsfs's plain class: its other one requests a bucket's type by gRPC, which stalls where only HTTP is served.
+class GoogleLogin:
+    """The credentials that the options of gcsfs name.
 
     Args:
         token: As for gcsfs, or `EMULATOR`. None looks for Google's default credentials, then for those that gcsfs has
             cached.
         access: The scope of the token.
-        key_file: The file that the environment names. It is an argument so that instances for different files differ.
-        options: All other arguments of gcsfs.
+        key_file: The file that the environment names. It is an argument so that logins with different files differ.
+        project: The user's project.
 
     Attributes:
+        credentials: Those of google-auth, or None.
+        project: The project that is named, or that of the credentials.
         why_anonymous: ``"asked"``, ``"emulator"`` or ``"none found"``, or None with credentials.
         renewal: Held while a token is renewed.
 
@@ -73,33 +70,37 @@ class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
     """
 
     def __init__(
-        self, *, token: Any = None, access: str = "read_only", key_file: str | None = None, **options: Any
+        self, *, token: Any = None, access: str = "read_only", key_file: str | None = None, project: str | None = None
     ) -> None:
         self.why_anonymous: str | None = None
         self.renewal = threading.Lock()
-        own = SecretOptions({**options, "token": token})
-        token, options = None, {}  # a traceback shows the values of local names
-        self._fill_credentials(own, access, key_file)
-        super().__init__(access=access, **plain(own))
-        if self.credentials.credentials is None and self.why_anonymous is None:
+        self.project = project or variable("GCSFS_DEFAULT_PROJECT") or ""
+        own = SecretOptions({"token": token})
+        token = None  # a traceback shows the values of local names
+        self.credentials: Any = self._credentials(own, access, key_file)
+        if self.credentials is None and self.why_anonymous is None:
             self.why_anonymous = "asked"
 
-    def _fill_credentials(self, options: SecretOptions, access: str, key_file: str | None) -> None:
-        token = options["token"]
-        if token == EMULATOR:
-            options["token"], self.why_anonymous = "anon", EMULATOR
-        elif token is None or token == "google_default":  # noqa: S105 (the name of a method)
-            options["token"], project = self._default_credentials(token or key_file, access, options)
-            if project is not None:
-                options["project"] = project
-        elif token == "cloud":  # noqa: S105 (as above)
-            options["token"] = google.auth.compute_engine.Credentials()  # type: ignore[no-untyped-call]
-        elif isinstance(token, str) and token not in METHODS and not os.path.exists(token):
-            options["token"] = google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call]
+    def _credentials(self, own: SecretOptions, access: str, key_file: str | None) -> Any:
+        kind = own["token"] if own["token"] in (EMULATOR, *METHODS) else None
+        if kind == EMULATOR:
+            self.why_anonymous = EMULATOR
+        if kind in (EMULATOR, "anon"):
+            return None
+        if own["token"] is None or kind == "google_default":
+            return self._default_credentials(kind or key_file, access)
+        if kind == "cloud":
+            from google.auth import compute_engine  # noqa: PLC0415  it takes 60 ms
 
-    def _default_credentials(
-        self, named: str | None, access: str, options: Mapping[str, Any]
-    ) -> tuple[Any, str | None]:
+            return compute_engine.Credentials()  # type: ignore[no-untyped-call]
+        if kind is None and isinstance(own["token"], str) and not os.path.exists(own["token"]):
+            return RawToken(own["token"])
+        if isinstance(own["token"], Credentials):
+            return own["token"]
+        account = None if kind else _service_account(own, access)
+        return account or _of_gcsfs(own, self.project, access)
+
+    def _default_credentials(self, named: str | None, access: str) -> Any:
         try:
             credentials, project = _googles_default([SCOPE + access])
         except DefaultCredentialsError:
@@ -107,15 +108,50 @@ class GcsFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
             if named:
                 raise
         else:
-            return credentials, options.get("project") or project or ""
-        cached = _cached_credentials(options, access)
+            self.project = self.project or project or ""
+            return credentials
+        cached = _cached_credentials(self.project, access)
         self.why_anonymous = "none found" if cached is None else None
-        return cached or "anon", None
+        return cached
+
+
+class RawToken(Credentials):
+    """An access token that nothing renews; google-auth's class for it takes 150 ms to import."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.token = token
+
+    def refresh(self, _request: Any) -> None:
+        """Refuse.
+
+        Raises:
+            RefreshError: always.
+        """
+        raise RefreshError("an access token alone cannot be renewed")  # type: ignore[no-untyped-call]
+
+
+def _service_account(own: SecretOptions, access: str) -> Any:
+    """Read the key of a service account; None for any other content."""
+    from google.oauth2 import service_account  # noqa: PLC0415  it takes 150 ms
+
+    maker = service_account.Credentials
+    make: Any = maker.from_service_account_file if isinstance(own["token"], str) else maker.from_service_account_info
+    try:
+        return make(plain(own)["token"], scopes=[SCOPE + access])
+    except Exception:  # gcsfs knows the other kinds, and why this is none
+        return None
+
+
+def _of_gcsfs(own: SecretOptions, project: str, access: str) -> Any:
+    """Let gcsfs make sense of a token: the login of a user, in a file or a browser."""
+    from gcsfs.credentials import GoogleCredentials  # noqa: PLC0415  it takes 0.4 s
+
+    return GoogleCredentials(project, access, plain(own)["token"]).credentials
 
 
 def _googles_default(scopes: list[str]) -> tuple[Any, str | None]:
     """Find Google's default credentials; a blank ``CLOUDSDK_CONFIG`` is not the working directory."""
-    request: Any = _token_request()
     find: Any = google.auth.default
     if blank_variables(["CLOUDSDK_CONFIG"]) and not variable("GOOGLE_APPLICATION_CREDENTIALS"):
         saved = os.path.expanduser(f"~/.config/gcloud/{SAVED_LOGIN}")
@@ -126,26 +162,26 @@ def _googles_default(scopes: list[str]) -> tuple[Any, str | None]:
             raise DefaultCredentialsError(reason)  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of strangers' files; this is the user's own login
-        found: tuple[Any, str | None] = find(scopes=scopes, request=request)
+        found: tuple[Any, str | None] = find(scopes=scopes, request=_ask_token_server)
     return found
 
 
-def bearer_of(fs: GcsFileSystem, refused: str | None = None) -> Bearer:
+def bearer_of(login: GoogleLogin, refused: str | None = None) -> Bearer:
     """Return the current credentials, with a new token where the old one is about to expire.
 
     Args:
-        fs: The file system.
+        login: The credentials.
         refused: A token that the server refused; it is renewed, unless another thread has done so.
 
     Raises:
         GoogleAuthError: the token could not be renewed, and has expired or has no expiry.
     """
-    credentials = fs.credentials.credentials
+    credentials = login.credentials
     if credentials is None:
         return Bearer()
     before = credentials.token
     if not credentials.valid or (before is not None and before == refused):
-        with fs.renewal:
+        with login.renewal:
             if credentials.token == before:  # no other thread has renewed it meanwhile
                 _renew(credentials)
     headers: dict[str, str] = {}
@@ -156,7 +192,7 @@ def bearer_of(fs: GcsFileSystem, refused: str | None = None) -> Bearer:
 
 def _renew(credentials: Any) -> None:
     try:
-        credentials.refresh(_token_request())
+        credentials.refresh(_ask_token_server)
     except GoogleAuthError:
         expires_at_s = _expiry_s(credentials)
         # google-auth renews a token four minutes early: the old one may last until the token server works again.
@@ -169,23 +205,17 @@ def _expiry_s(credentials: Any) -> float | None:
     return expiry.replace(tzinfo=timezone.utc).timestamp() if expiry is not None else None
 
 
-class _TokenSession(requests.Session):
-    def merge_environment_settings(self, url: Any, *settings: Any, **named: Any) -> Any:
-        merged = super().merge_environment_settings(url, *settings, **named)
-        merged["verify"] = merged["verify"] or self.verify or True  # old releases take a blank variable for "no checks"
-        return {**merged, "proxies": {}} if is_metadata_url(str(url)) else merged
+def _ask_token_server(*arguments: Any, **named: Any) -> Any:
+    from streamer.backends.gcs.token_requests import ask_token_server  # noqa: PLC0415  with requests it takes 0.1 s
+
+    return ask_token_server(*arguments, **named)
 
 
-def _token_request() -> Any:
-    request = Request(_TokenSession())
-    ca_file = variable("SSL_CERT_FILE")
-    if ca_file:
-        request.session.verify = ca_file  # REQUESTS_CA_BUNDLE still wins
-    return partial(request, timeout=TOKEN_TIMEOUT_S)
-
-
-def _cached_credentials(options: Mapping[str, Any], access: str) -> Any:
+def _cached_credentials(project: str, access: str) -> Any:
     """Return the credentials that gcsfs has cached after a login in a browser, for this access or full control."""
-    project = options.get("project") or variable("GCSFS_DEFAULT_PROJECT") or ""
+    if "gcsfs" not in sys.modules and not os.path.exists(os.path.expanduser("~/.gcs_tokens")):
+        return None
+    from gcsfs.credentials import GoogleCredentials  # noqa: PLC0415  it takes 0.4 s
+
     tokens = GoogleCredentials.tokens
     return tokens.get((project, access)) or tokens.get((project, "full_control"))

@@ -1,4 +1,4 @@
-"""Translates errors of Google Cloud Storage and exceptions of its libraries into this package's errors.
+"""Translates errors of Google Cloud Storage and exceptions of google-auth and gcsfs into this package's errors.
 
 Guarantees: an error has the status, code, request id and attempts where there are any; no text of the server, of
 google-auth or of the user's options enters a message, so no secret can. Answers of a token server are not chained
@@ -7,24 +7,18 @@ either: google-auth puts the whole answer into its exception.
 
 from __future__ import annotations
 
-import asyncio
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-import aiohttp
 from google.auth import exceptions as google
-from requests.exceptions import SSLError as RequestsSSLError
 
-from streamer.backends.client.answer_times import HOW_TO_WAIT, TOO_SLOW
-from streamer.backends.client.bounded_answers import TooSlowError
-from streamer.backends.client.error_requests import remove_request
+from streamer.backends.client.answer_values import parse_document, parse_word
+from streamer.backends.client.demanded_pause import demanded_pause_s
 from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for, row_of_status
-from streamer.backends.client.not_http import NotHttpError
-from streamer.backends.client.proxy import refusal_of_proxy
-from streamer.backends.client.unreachable import is_unknown_host, unknown_host, where
+from streamer.backends.client.exchange import Response
+from streamer.backends.client.retry import Attempts
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -36,7 +30,6 @@ from streamer.core.errors import (
     StorageError,
     StreamerError,
     TlsError,
-    TransferTimeoutError,
 )
 
 __all__ = ["Answer", "Caller", "raise_storage_error", "refusal"]
@@ -63,26 +56,6 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "Check the network, HTTPS_PROXY and the token_uri of the credentials",
     ),
     (google.GoogleAuthError,): ErrorRow(CredentialsError, "The Google credentials cannot be used", HOW_TO_LOG_IN),
-    (ssl.SSLError, aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch): ErrorRow(
-        TlsError, "The TLS handshake with Google Cloud Storage failed", HOW_TO_TRUST
-    ),
-    (TooSlowError,): ErrorRow(TransferTimeoutError, "Google Cloud Storage sends its answer too slowly", TOO_SLOW),
-    (asyncio.TimeoutError, TimeoutError): ErrorRow(
-        TransferTimeoutError,
-        "Google Cloud Storage did not answer in time",
-        f"Check endpoint_url, STORAGE_EMULATOR_HOST and network. {HOW_TO_WAIT}",
-    ),
-    (aiohttp.ClientProxyConnectionError,): ErrorRow(
-        ConnectError, "No connection to the proxy", "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-    ),
-    (aiohttp.InvalidURL,): ErrorRow(
-        OptionError, "The endpoint is not a URL", "Expected endpoint_url='https://host:port'"
-    ),
-    (aiohttp.ClientError, OSError): ErrorRow(
-        ConnectError,
-        "No connection to Google Cloud Storage",
-        "Check that the server runs, endpoint_url, STORAGE_EMULATOR_HOST and network",
-    ),
     (TypeError, ValueError, KeyError): ErrorRow(
         OptionError,
         "gcsfs refuses the storage options",
@@ -102,8 +75,6 @@ class Answer:
         attempts: Number of attempts.
         elapsed_s: Seconds that all attempts took.
         retry_after_s: Seconds that it asks to wait before the next request, or 0.
-        data: The bytes of the range that was requested, if the status is 206.
-        generation: Of the object that they are of, if the answer states it.
     """
 
     status: int
@@ -112,8 +83,18 @@ class Answer:
     attempts: int = 1
     elapsed_s: float = 0.0
     retry_after_s: float = 0.0
-    data: bytes = field(default=b"", repr=False)
-    generation: str | None = None
+
+    @classmethod
+    def of(cls, response: Response, attempts: Attempts | None = None) -> Answer:
+        """Take what matters of a response whose body was read."""
+        return cls(
+            response.status,
+            _document(response.body),
+            parse_word(response.headers.get("x-guploader-uploadid")),
+            attempts.number if attempts else 1,
+            attempts.elapsed_s if attempts else 0.0,
+            demanded_pause_s(response.status, response.headers),
+        )
 
     @property
     def reason(self) -> str | None:
@@ -139,15 +120,10 @@ class Caller:
 
 
 def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
-    """Raise an exception of aiohttp, google-auth or gcsfs as one of this package."""
+    """Raise an exception of google-auth or gcsfs as one of this package."""
     if isinstance(error, StreamerError):
         error.uri = error.uri or uri
         raise error
-    remove_request(error)
-    if isinstance(error, NotHttpError):
-        raise error.storage_error(uri) from None
-    if isinstance(error.__cause__, TooSlowError):  # fsspec has replaced it, as it does any `TimeoutError`
-        error = error.__cause__
     raise _translated(error, uri) from (None if _may_repeat_a_secret(error) else error)
 
 
@@ -166,23 +142,18 @@ def refusal(answer: Answer, caller: Caller, uri: str) -> StorageError:
 
 
 def _translated(error: Exception, uri: str | None) -> StreamerError:
-    reason = error.args[0] if isinstance(error, google.TransportError) and error.args else None
-    if isinstance(reason, RequestsSSLError):
+    if isinstance(error, google.TransportError) and error.args and _is_of_tls(error.args[0]):
         return TlsError("The TLS handshake with the server that gives access tokens failed", uri=uri, hint=HOW_TO_TRUST)
-    if is_unknown_host(error):
-        return unknown_host(error, uri, "Check endpoint_url, STORAGE_EMULATOR_HOST and HTTPS_PROXY")
-    if isinstance(error, aiohttp.ClientHttpProxyError):
-        return refusal_of_proxy(error.status).error(uri, status=error.status)
     row = row_for(error, _EXCEPTIONS)
     if row is None:
         return StorageError(f"The GCS client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
-    located = row.after(_where(error)) if row.cls is ConnectError else row
-    return located.error(uri, code=_code_of_token_server(error))
+    return row.error(uri, code=_code_of_token_server(error))
 
 
-def _where(error: Exception) -> str:
-    """Name the server that could not be reached."""
-    return where(error) if isinstance(error, aiohttp.ClientConnectorError) else ""
+def _is_of_tls(reason: object) -> bool:
+    from requests.exceptions import SSLError  # noqa: PLC0415  the request has imported it
+
+    return isinstance(reason, SSLError)
 
 
 def _may_repeat_a_secret(error: Exception) -> bool:
@@ -247,3 +218,8 @@ def _bad_request(answer: Answer, caller: Caller) -> ErrorRow[StorageError]:
             AccessDeniedError, "In this bucket the reader pays, and no project to be billed was named", hint
         )
     return ErrorRow(HttpStatusError, "Google Cloud Storage cannot make sense of the request", "Check the bucket's name")
+
+
+def _document(body: bytes) -> Mapping[str, Any] | None:
+    document = parse_document(body)
+    return document if isinstance(document, dict) else None

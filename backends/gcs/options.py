@@ -6,55 +6,48 @@ unverified TLS.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from gcsfs.core import GCSFileSystem
-from yarl import URL
-
 from streamer.backends.client.option_types import TEXT, Kind, Kinds, check_types
-from streamer.backends.fsspec.options import configured_options, names_of_arguments
-from streamer.backends.gcs.credentials import EMULATOR, GcsFileSystem
+from streamer.backends.fsspec_settings import are_configured
+from streamer.backends.gcs.credentials import EMULATOR
 from streamer.backends.gcs.session_options import check_session
-from streamer.backends.option_names import check_option_names
+from streamer.backends.option_names import OF_FSSPEC, check_option_names
 from streamer.core.errors import OptionError
-from streamer.core.secrets.environment import blank_variables
 from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["filled_options"]
 
-_KINDS: Kinds = {
-    **dict.fromkeys(("access", "endpoint_url", "key_file", "project"), TEXT),
-    "requester_pays": Kind("True, or the name of a project", (bool, str)),
-    "session_kwargs": {"proxy": Kind("a URL", (str, URL))},
-}
-
-
-# The last one is taken from ``**kwargs`` by the class for buckets with folders.
-_NAMES = names_of_arguments(GCSFileSystem, GcsFileSystem) | {"memmove_max_workers"}
+# Those that matter here, and ours; gcsfs knows which others there are.
+_NAMES = frozenset(
+    {"access", "endpoint_url", "key_file", "project", "requester_pays", "requests_timeout", "session_kwargs", "token"}
+)
+_ACCESS = ("read_only", "read_write", "full_control")
 
 
 def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     """Complete the arguments of `GCSFileSystem` from fsspec's configuration and the environment.
 
-    Variables of the environment become arguments, as fsspec would otherwise return the instance of an environment that
-    has changed since. For an emulator no credentials are looked for, as in Google's own library.
+    Variables of the environment become arguments, as a login would otherwise be that of an environment that has
+    changed since. For an emulator no credentials are looked for, as in Google's own library.
 
     Raises:
         OptionError: an unknown option, a value of the wrong type, an ``asynchronous`` instance, a key file that does
             not exist, or TLS that is not verified.
     """
-    check_option_names("gs://", storage_options, _NAMES)
-    options = configured_options(GcsFileSystem, storage_options)
-    check_types(options, _KINDS)
+    _check_names(storage_options)
+    options = _configured(storage_options)
+    check_types(options, _kinds())
+    if options.get("access") not in (None, *_ACCESS):
+        raise OptionError(f"The option access must be one of {', '.join(_ACCESS)}")
     if options.get("project", "") is None:
         del options["project"]  # gcsfs would warn
     emulator = environment.get("STORAGE_EMULATOR_HOST", "")
     if not options.get("endpoint_url") and emulator not in ("", "default"):
         options["endpoint_url"] = emulator if "://" in emulator else f"http://{emulator}"
         options["token"] = EMULATOR if options.get("token") is None else options["token"]
-    if not options.get("endpoint_url") and blank_variables(["GOOGLE_CLOUD_UNIVERSE_DOMAIN"]):
-        options["endpoint_url"] = "https://storage.googleapis.com"  # gcsfs takes a blank one at its word
     if options.get("token") is None and environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
         options["key_file"] = environment["GOOGLE_APPLICATION_CREDENTIALS"]
     if _looks_like_a_path(options.get("token")):
@@ -69,3 +62,34 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
 def _looks_like_a_path(token: Any) -> bool:
     """Say whether a token names a file: a mistyped name would be sent to the server as a token."""
     return isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    names = _NAMES
+    if options.keys() - _NAMES - OF_FSSPEC:
+        from gcsfs.core import GCSFileSystem  # noqa: PLC0415  it takes half a second
+
+        from streamer.backends.fsspec.options import names_of_arguments  # noqa: PLC0415  imports aiohttp
+
+        # The second is taken from ``**kwargs`` by the class for buckets with folders.
+        names = _NAMES | names_of_arguments(GCSFileSystem) | {"memmove_max_workers"}
+    check_option_names("gs://", options, names)
+
+
+def _configured(options: Mapping[str, Any]) -> SecretOptions:
+    if not options.get("asynchronous") and not are_configured("gs", "gcs"):
+        return SecretOptions(options)
+    from gcsfs.core import GCSFileSystem  # noqa: PLC0415  as above
+
+    from streamer.backends.fsspec.options import configured_options  # noqa: PLC0415
+
+    return configured_options(GCSFileSystem, options)
+
+
+def _kinds() -> Kinds:
+    yarl = sys.modules.get("yarl")  # nobody has a URL of its without it
+    return {
+        **dict.fromkeys(("access", "endpoint_url", "key_file", "project"), TEXT),
+        "requester_pays": Kind("True, or the name of a project", (bool, str)),
+        "session_kwargs": {"proxy": Kind("a URL", (str, yarl.URL) if yarl else (str,))},
+    }

@@ -1,4 +1,4 @@
-"""Objects in Google Cloud Storage; gcsfs finds credentials, the JSON API lists, the native reactors read.
+"""Objects in Google Cloud Storage; google-auth finds credentials, the JSON API lists, the native reactors read.
 
 Guarantees: every answer is requested from Google, never taken from a listing cache; every object is read in the
 generation that it was listed with, or in the one that ``#1234`` or ``?generation=1234`` in the URL pins. A listing that
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -151,7 +152,7 @@ class GcsStore:
         Raises:
             CredentialsError: the access token could not be fetched or renewed.
         """
-        only = self._client.only_python()
+        only = self._client.only_python
         if only is None:
             return self._source(info, refused=None)
         reader = RangeReader(partial(self._client.read, self._media_url(info)), self._client.caller, info)
@@ -196,15 +197,11 @@ class GcsStore:
 
     def _source(self, info: ObjectInfo, refused: str | None) -> HttpSource:
         bearer = self._bearer(info.uri, refused)
-        of_bearer = {name.lower() for name in bearer.headers}
-        own = {name: value for name, value in self._client.headers().items() if name not in of_bearer}
-        return HttpSource(
-            url=self._media_url(info),
-            headers={**own, **bearer.headers},
+        return replace(
+            self._client.target(self._media_url(info), bearer),
             version_header=VERSION_HEADER,
             expires_at_s=bearer.expires_at_s,
             refresh=None if bearer.token is None else partial(self._source, info, bearer.token),
-            proxy=self._client.proxy(),
         )
 
     def _media_url(self, info: ObjectInfo) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from streamer.backends.client.answer_times import AnswerTimes, answer_times
+from streamer.backends.client.answer_times import named_times
 from streamer.backends.client.answered import answered
 from streamer.backends.client.demanded_pause import demanded_pause_s
 from streamer.backends.client.exchange import Response, send
@@ -71,7 +71,7 @@ class HttpClient:
         self._access = access
         self._refuse = refuse
         self.limits = limits
-        self._times = _times(access, limits)
+        self._times = named_times(limits, access.timeout)
 
     def open(self, start: Hop, uri: str, extra: Mapping[str, str]) -> OpenResponse:
         """Send a GET, follow its redirects and return a successful response.
@@ -113,13 +113,3 @@ class HttpClient:
             is_repeated=attempts.number > 1,
             ca_option=CA_OPTION,
         )
-
-
-def _times(access: Access, limits: Limits) -> AnswerTimes:
-    """Divide the time, of which the option ``timeout`` may name each part (`aiohttp.ClientTimeout`)."""
-    named = access.timeout
-    if named is None:
-        return answer_times(limits)
-    times = answer_times(limits, named.total or named.sock_read)
-    connect_s = named.connect or named.sock_connect or min(times.connect_s, named.total or times.connect_s)
-    return AnswerTimes(connect_s, times.headers_s, times.all_headers_s, times.request_s, times.silence_s)

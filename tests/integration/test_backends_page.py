@@ -39,6 +39,7 @@ from streamer import _native
 from streamer.backends.client import retry
 from streamer.backends.extras import EXTRAS
 from streamer.backends.fsspec.instances import close_idle
+from streamer.backends.gcs.logins import LOGINS
 from streamer.backends.hf import client as hf_client
 from streamer.backends.http import options as http_options
 from streamer.backends.nfs.url import BOUNDS
@@ -527,6 +528,7 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyt
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
     close_idle()
+    LOGINS.clear()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.section}: {case.says}")

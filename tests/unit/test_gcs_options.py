@@ -14,8 +14,11 @@ import pytest
 from fsspec.config import conf
 from google.auth.exceptions import RefreshError
 
-from streamer.backends.gcs.credentials import GcsFileSystem, bearer_of
+from streamer.backends.gcs import session
+from streamer.backends.gcs.credentials import bearer_of
+from streamer.backends.gcs.logins import KEPT, Logins
 from streamer.backends.gcs.options import filled_options
+from streamer.backends.gcs.session_options import only_of_aiohttp
 from streamer.backends.gcs.store import GcsStore, streamer_open_store, streamer_source_kind
 from streamer.core.errors import OptionError
 from streamer.core.options.limits import Limits
@@ -41,7 +44,7 @@ class Tokens(google.auth.credentials.Credentials):  # type: ignore[misc]  # goog
 
 
 def file_system(credentials: Any) -> Any:
-    return SimpleNamespace(credentials=SimpleNamespace(credentials=credentials), renewal=threading.Lock())
+    return SimpleNamespace(credentials=credentials, renewal=threading.Lock())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_an_unread_key_file_and_a_coroutines_instance_are_refused(tmp_path: Any)
 def test_the_class_that_asks_by_grpc_is_not_used() -> None:
     extended = gcsfs.GCSFileSystem
     assert extended is not gcsfs.core.GCSFileSystem  # else this test shows nothing
-    assert not issubclass(GcsFileSystem, extended)
+    assert not issubclass(session.GCSFileSystem, extended)
 
 
 def test_threads_that_find_no_token_get_one_between_them() -> None:
@@ -142,6 +145,35 @@ def test_the_project_for_quota_is_sent_beside_the_token() -> None:
     assert headers == {"Authorization": "Bearer ya29.x", "X-Goog-User-Project": "quota"}
 
 
+def test_equal_options_share_a_login_until_it_is_forgotten() -> None:
+    logins, options = Logins(), {"token": "ya29.x", "endpoint_url": "https://a"}
+    first = logins.of(options)
+    assert logins.of({**options, "endpoint_url": "https://b"}) is first
+    assert logins.of({**options, "skip_instance_cache": True}) is not first
+    assert logins.of({"token": "ya29.y"}) is not first
+    logins.forget(first)
+    again = logins.of(options)
+    assert again is not first
+    for number in range(KEPT):
+        logins.of({"token": f"ya29.{number}"})
+    assert logins.of(options) is not again
+
+
+def test_a_login_is_made_anew_when_the_environment_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    logins = Logins()
+    first = logins.of({"token": "ya29.x"})
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "other")
+    assert logins.of({"token": "ya29.x"}) is not first
+
+
+def test_the_environments_proxy_is_not_for_a_session_that_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    session_kwargs = {"trust_env": False}
+    assert only_of_aiohttp(session_kwargs, "https://storage.googleapis.com") is None
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    assert only_of_aiohttp(session_kwargs, "https://storage.googleapis.com") == "trust_env"
+    assert only_of_aiohttp({**session_kwargs, "proxy": "http://other"}, "https://storage.googleapis.com") is None
+
+
 def test_no_token_is_shown_by_repr() -> None:
     store = GcsStore("gs://b/k", {"token": "ya29.CANARY"})
-    assert "CANARY" not in repr(bearer_of(store._client._fs)) + repr(store)
+    assert "CANARY" not in repr(store._client.bearer()) + repr(store)

@@ -1,0 +1,164 @@
+"""Sends requests in gcsfs's own session, if the engine cannot use the options of that session.
+
+Guarantees: lookups and reads use the same session, with its certificates and its proxy, follow no redirect, and end
+within their time. Errors are those of this package, and repeat nothing of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import aiohttp
+from fsspec.asyn import sync
+from gcsfs.core import GCSFileSystem
+from yarl import URL
+
+from streamer.backends.client.answer_times import HOW_TO_WAIT, AnswerTimes
+from streamer.backends.client.error_rows import ErrorRow, ExceptionTable, row_for
+from streamer.backends.client.exchange import Response
+from streamer.backends.client.proxy import environment_proxy, refusal_of_proxy
+from streamer.backends.client.unreachable import is_unknown_host, unknown_host, where
+from streamer.backends.fsspec.instances import shared
+from streamer.backends.private_names.gcsfs import open_session, shows_certificate
+from streamer.core.errors import ConnectError, StorageError, TlsError, TransferTimeoutError
+from streamer.core.store.sources import HttpSource
+from streamer.core.store.trust import trust_in
+
+if TYPE_CHECKING:
+    from streamer import _native
+
+__all__ = ["GcsfsSession"]
+
+_CHECK = "Check the session_kwargs, endpoint_url and network"
+_FAILURES: ExceptionTable[StorageError] = {
+    (ssl.SSLError, aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch): ErrorRow(
+        TlsError, "The TLS handshake failed", "Check the certificates of the connector in session_kwargs"
+    ),
+    (asyncio.TimeoutError, TimeoutError): ErrorRow(
+        TransferTimeoutError, "The server did not answer in time", HOW_TO_WAIT
+    ),
+    (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError): ErrorRow(
+        ConnectError, "No connection to the server", _CHECK
+    ),
+}
+
+
+class GcsfsSession:
+    """The session of one gcsfs file system.
+
+    Args:
+        options: Arguments of `gcsfs.GCSFileSystem`, with credentials.
+
+    Attributes:
+        endpoint: The URL that gcsfs sends requests to.
+        shows_certificate: The session has a client certificate of google-auth's configuration.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._fs: GCSFileSystem = shared(self, GCSFileSystem, options, _close)
+        self.endpoint: str = self._fs.base.removesuffix("/storage/v1/")
+        self.shows_certificate = shows_certificate(self._fs)
+
+    def send(
+        self,
+        source: HttpSource,
+        times: AnswerTimes,
+        *,
+        most_bytes: int,
+        method: str = "GET",
+        body: bytes = b"",
+        head_timeout_s: float | None = None,
+        is_repeated: bool = False,
+    ) -> Response:
+        """Send one request, once, and receive its answer, or of a longer one a byte more than `most_bytes`.
+
+        Raises:
+            StorageError: as the engine's `send`, whose other arguments these are.
+        """
+        del is_repeated  # the session has no connections that others left
+        head_s = times.connect_s + (times.headers_s if head_timeout_s is None else head_timeout_s)
+        try:
+            answer = sync(self._fs.loop, self._answer_to, source, times, head_s, most_bytes, method=method, body=body)
+        except Exception as error:
+            raise _failure(error) from None
+        return Response(cast("_native.Exchange", answer), source.url, times)
+
+    async def _answer_to(
+        self, source: HttpSource, times: AnswerTimes, head_s: float, most_bytes: int, *, method: str, body: bytes
+    ) -> _Answer:
+        session = await open_session(self._fs)
+        request = session.request(
+            method,
+            URL(source.url, encoded=True),
+            data=body or None,
+            headers=source.headers,
+            timeout=aiohttp.ClientTimeout(total=times.request_s, connect=times.connect_s, sock_read=times.silence_s),
+            allow_redirects=False,
+            **self._trust(),
+            **self._environment_proxy(),
+        )
+        async with await asyncio.wait_for(request, head_s) as response:
+            answer = _Answer(response)
+            while len(answer.body) <= most_bytes and (piece := await response.content.readany()):
+                answer.body += piece
+            return answer
+
+    def _trust(self) -> dict[str, Any]:
+        """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp reads it only when it is imported."""
+        has_own = "connector" in self._fs.session_kwargs or self.shows_certificate
+        return {} if has_own or not self.endpoint.startswith("https://") else {"ssl": trust_in()}
+
+    def _environment_proxy(self) -> dict[str, Any]:
+        """Obey ``HTTPS_PROXY``, where the user's session names no proxy itself."""
+        if self._fs.session_kwargs.keys() & {"proxy", "trust_env"}:
+            return {}
+        return {"proxy": environment_proxy(self.endpoint)}
+
+
+class _Answer:
+    """What `Response` reads from, in the engine's place."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers = [f"{name}: {value}" for name, value in response.headers.items()]
+        self.body = bytearray()
+
+    @property
+    def has_ended(self) -> bool:
+        return not self.body
+
+    def read_into(self, buffer: memoryview, timeout_s: float) -> tuple[int, None]:
+        del timeout_s  # it is all there
+        count = min(len(buffer), len(self.body))
+        buffer[:count] = self.body[:count]
+        del self.body[:count]
+        return count, None
+
+    def close(self) -> None:
+        self.body.clear()
+
+
+def _failure(error: Exception) -> StorageError:
+    if isinstance(error, StorageError):
+        return error
+    if is_unknown_host(error):
+        return unknown_host(error, None, _CHECK)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return refusal_of_proxy(error.status).error(None, status=error.status)
+    row = row_for(error, _FAILURES)
+    if row is None:
+        return StorageError(f"The session of gcsfs failed with {type(error).__name__}", hint=_CHECK)
+    return (row.after(where(error)) if row.cls is ConnectError else row).error(None)
+
+
+async def _close(fs: GCSFileSystem) -> None:
+    session: aiohttp.ClientSession | None = fs.session
+    if session is None:
+        return
+    if "connector" in fs.session_kwargs:
+        session.detach()  # the user owns the connector
+    else:
+        await session.close()
