@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["GcsClient"]
 
 DEFAULT_LIMITS = Limits()
+CERTIFICATE = "the client certificate of google-auth's configuration"
 OCTETS = {"content-type": "application/octet-stream"}  # libcurl's own is that of a form
 
 A = TypeVar("A", Answer, Response)
@@ -127,12 +128,10 @@ class GcsClient:
         own = SecretOptions({name: options[name] for name in options if name != "key_file"})
         own["token"] = self._login.credentials or "anon"
         session = GcsfsSession(own)
-        if only is not None:
-            return session, f"the option session_kwargs[{only!r}]"
-        if not session.shows_certificate:
+        if only is None and not session.shows_certificate:
             return None, None
         self.endpoint = session.endpoint
-        return session, "the client certificate of google-auth's configuration"
+        return session, f"the option session_kwargs[{only!r}]" if only else CERTIFICATE
 
     def _url(self, service: str, bucket: str, key: str | None, parameters: Mapping[str, str | None]) -> str:
         path = f"b/{quote(bucket, safe='')}/o" + (f"/{quote(key, safe='')}" if key is not None else "")

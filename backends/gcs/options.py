@@ -16,6 +16,7 @@ from streamer.backends.gcs.credentials import EMULATOR
 from streamer.backends.gcs.session_options import check_session
 from streamer.backends.option_names import OF_FSSPEC, check_option_names
 from streamer.core.errors import OptionError
+from streamer.core.secrets.environment import blank_variables
 from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["filled_options"]
@@ -48,6 +49,8 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     if not options.get("endpoint_url") and emulator not in ("", "default"):
         options["endpoint_url"] = emulator if "://" in emulator else f"http://{emulator}"
         options["token"] = EMULATOR if options.get("token") is None else options["token"]
+    if not options.get("endpoint_url") and blank_variables(["GOOGLE_CLOUD_UNIVERSE_DOMAIN"]):
+        options["endpoint_url"] = "https://storage.googleapis.com"  # gcsfs takes a blank one at its word
     if options.get("token") is None and environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
         options["key_file"] = environment["GOOGLE_APPLICATION_CREDENTIALS"]
     if _looks_like_a_path(options.get("token")):

@@ -59,7 +59,7 @@ class GcsfsSession:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._fs: GCSFileSystem = shared(self, GCSFileSystem, options, _close)
-        self.endpoint: str = self._fs.base.removesuffix("/storage/v1/")
+        self.endpoint: str = self._fs.base.removesuffix("/storage/v1/").rstrip("/")
         self.shows_certificate = shows_certificate(self._fs)
 
     def send(
