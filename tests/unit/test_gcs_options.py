@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +14,10 @@ import gcsfs
 import google.auth.credentials
 import pytest
 from fsspec.config import conf
-from google.auth.exceptions import RefreshError
+from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
 from streamer.backends.gcs import session
-from streamer.backends.gcs.credentials import bearer_of
+from streamer.backends.gcs.credentials import GoogleLogin, bearer_of
 from streamer.backends.gcs.logins import KEPT, Logins
 from streamer.backends.gcs.options import filled_options
 from streamer.backends.gcs.session_options import only_of_aiohttp
@@ -143,6 +145,31 @@ def test_the_project_for_quota_is_sent_beside_the_token() -> None:
     credentials = google.oauth2.credentials.Credentials("ya29.x", quota_project_id="quota")
     headers = bearer_of(file_system(credentials)).headers
     assert headers == {"Authorization": "Bearer ya29.x", "X-Goog-User-Project": "quota"}
+
+
+USER = {"type": "authorized_user", "client_id": "id", "client_secret": "secret", "refresh_token": "mine"}
+
+
+def test_the_login_of_a_user_is_read_as_gcsfs_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "user.json").write_text(json.dumps(USER))
+    for token in (USER, str(tmp_path / "user.json")):
+        login = GoogleLogin(token=token)
+        assert (login.credentials.refresh_token, login.why_anonymous) == ("mine", None)
+
+
+def test_a_browser_login_that_gcsfs_keeps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Tokens()
+    monkeypatch.setattr("gcsfs.credentials.GoogleCredentials.tokens", {("project", "read_only"): kept})
+    monkeypatch.setattr(google.auth, "default", refused)
+    assert GoogleLogin(project="project").credentials is kept
+    assert GoogleLogin(project="project", token="cache").credentials is kept
+    assert GoogleLogin(project="other").why_anonymous == "none found"
+    with pytest.raises(DefaultCredentialsError):
+        GoogleLogin(project="project", key_file="/named.json")
+
+
+def refused(**_: Any) -> None:
+    raise DefaultCredentialsError("none")
 
 
 def test_equal_options_share_a_login_until_it_is_forgotten() -> None:
