@@ -71,6 +71,7 @@ class GcsClient:
         self._limits = limits
         options = filled_options(storage_options, set_variables())
         self._session_options: Mapping[str, Any] = options.get("session_kwargs") or {}
+        self._headers, self._proxy = own_headers(self._session_options), named_proxy(self._session_options)
         self.endpoint = _endpoint(options)
         self._login = LOGINS.of(options)
         self._times = named_times(limits, timeout_of(options.get("requests_timeout"), "requests_timeout"))
@@ -106,12 +107,16 @@ class GcsClient:
         note_credential(bearer.token)
         return bearer
 
-    def target(self, url: str, bearer: Bearer, more: Mapping[str, str] | None = None) -> HttpSource:
-        """Return a URL with the headers and the proxy that ``session_kwargs`` names, and the credentials."""
-        headers = SecretOptions({**own_headers(self._session_options), **(more or {})})
-        for name in bearer.headers:
-            headers.pop(name.lower(), None)
-        return HttpSource(url, {**headers, **bearer.headers}, proxy=named_proxy(self._session_options))
+    def target(self, url: str, bearer: Bearer, more: Mapping[str, str] | None = None, **facts: Any) -> HttpSource:
+        """Return a URL with more headers, with those and the proxy of ``session_kwargs``, and with the credentials."""
+        of_bearer = {name.lower() for name in bearer.headers}
+        own = SecretOptions({**self._headers, **more} if more else self._headers)
+        return HttpSource(
+            url,
+            {**{name: own[name] for name in own if name not in of_bearer}, **bearer.headers},
+            proxy=self._proxy,
+            **facts,
+        )
 
     def forget_absent_credentials(self) -> None:
         """Let the next client look for credentials again, where this one found none."""

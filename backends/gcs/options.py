@@ -39,7 +39,7 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
             not exist, or TLS that is not verified.
     """
     _check_names(storage_options)
-    options = _configured(storage_options)
+    options = _configured(storage_options, environment)
     check_types(options, _kinds())
     if options.get("access") not in (None, *_ACCESS):
         raise OptionError(f"The option access must be one of {', '.join(_ACCESS)}")
@@ -79,8 +79,8 @@ def _check_names(options: Mapping[str, Any]) -> None:
     check_option_names("gs://", options, names)
 
 
-def _configured(options: Mapping[str, Any]) -> SecretOptions:
-    if not options.get("asynchronous") and not are_configured("gs", "gcs"):
+def _configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+    if not options.get("asynchronous") and not are_configured("gs", "gcs", variables=environment):
         return SecretOptions(options)
     from gcsfs.core import GCSFileSystem  # noqa: PLC0415  as above
 

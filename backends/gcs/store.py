@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -197,8 +196,9 @@ class GcsStore:
 
     def _source(self, info: ObjectInfo, refused: str | None) -> HttpSource:
         bearer = self._bearer(info.uri, refused)
-        return replace(
-            self._client.target(self._media_url(info), bearer),
+        return self._client.target(
+            self._media_url(info),
+            bearer,
             version_header=VERSION_HEADER,
             expires_at_s=bearer.expires_at_s,
             refresh=None if bearer.token is None else partial(self._source, info, bearer.token),
