@@ -14,9 +14,8 @@ from azure.core.pipeline.transport import HttpRequest, HttpResponse, HttpTranspo
 from azure.core.utils import CaseInsensitiveDict
 
 from streamer.backends.client.answer_times import AnswerTimes
-from streamer.backends.client.answered import answered
 from streamer.backends.client.exchange import Response, send
-from streamer.backends.client.retry import Attempts
+from streamer.backends.client.retry import Attempts, answered
 from streamer.core.secrets.urls import hidden_uri
 from streamer.core.store.sources import HttpSource
 

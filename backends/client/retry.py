@@ -1,21 +1,28 @@
-"""How often a client retries a request about objects, after which failures, and how long it pauses before.
+"""Sends a request until it is answered: how often, after which failures, and after which pauses.
 
 Guarantees: retries end after the last attempt, and sooner where the time (`AnswerTimes`) is over; pauses grow and have
-jitter, so that many clients do not come back at the same moment. Cancelling ends a pause at once. Longer outages are
-for core/outages/patience.py. botocore retries by itself; this is for the clients that do not.
+jitter, so that many clients do not come back at the same moment. Ctrl-C ends a pause at once. Longer outages are for
+core/outages/patience.py.
 """
 
 from __future__ import annotations
 
-import asyncio
+import errno
 import random
+from collections.abc import Callable
 from time import monotonic, sleep
 
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
+from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
+from streamer.backends.client.exchange import Response
+from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError
+from streamer.core.outages.transient import STATUSES, is_transient
 
-__all__ = ["Attempts"]
+__all__ = ["Attempts", "answered", "may_pass"]
 
 PAUSE_S = 0.25  # before the second attempt, twice as long before the third
+_NO_DESCRIPTOR = (errno.errorcode[errno.EMFILE], errno.errorcode[errno.ENFILE])
+ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address
 
 
 class Attempts:
@@ -46,13 +53,8 @@ class Attempts:
         """The current attempt is the last: there are no more, or the time is over."""
         return self.number >= self._most or not self._times.left_s(self.elapsed_s)
 
-    async def pause(self, least_s: float = 0.0) -> None:
-        """Wait before the next attempt, at least as long as the server demands."""
-        await asyncio.sleep(self._pause_s(least_s))
-        self.number += 1
-
     def wait(self, least_s: float = 0.0) -> None:
-        """Do the same on a thread of the caller's."""
+        """Wait before the next attempt, at least as long as the server demands."""
         sleep(self._pause_s(least_s))
         self.number += 1
 
@@ -60,3 +62,50 @@ class Attempts:
         jitter = 0.5 + random.random()  # noqa: S311 (no secret)
         growth: int = 2 ** (self.number - 1)
         return max(least_s, PAUSE_S * growth * jitter)
+
+
+def answered(
+    request: Callable[[Attempts], Response], times: AnswerTimes, uri: str | None, most: int = ATTEMPTS
+) -> tuple[Response, Attempts]:
+    """Send a request, and again after a failure that may pass.
+
+    Args:
+        request: Sends it; called for each attempt.
+        times: How long all attempts may take.
+        uri: URL for messages, without secrets.
+        most: How many attempts there may be.
+
+    Returns:
+        The answer, of any status, and the attempts that it took.
+
+    Raises:
+        StreamerError: of the last attempt.
+    """
+    attempts = Attempts(times, most)
+    while True:
+        try:
+            response = request(attempts)
+        except StreamerError as error:
+            is_silent = isinstance(error, TransferTimeoutError) and attempts.number >= ATTEMPTS_IN_SILENCE
+            if attempts.are_over or is_silent or not may_pass(error):
+                raise _completed(error, uri, attempts) from error.__cause__
+            pause_s = 0.0
+        else:
+            pause_s = demanded_pause_s(response.status, response.headers)
+            if attempts.are_over or response.status not in STATUSES or pause_s > LONGEST_PAUSE_S:
+                return response, attempts
+            response.finish()
+        attempts.wait(pause_s)
+
+
+def may_pass(error: StreamerError) -> bool:
+    """Whether the same request may succeed a moment later."""
+    has_no_descriptor = isinstance(error, StorageError) and error.code in _NO_DESCRIPTOR
+    return is_transient(error) or has_no_descriptor
+
+
+def _completed(error: StreamerError, uri: str | None, attempts: Attempts) -> StreamerError:
+    error.uri = error.uri or uri
+    if isinstance(error, StorageError):
+        error.attempts, error.elapsed_s = attempts.number, attempts.elapsed_s
+    return error

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from streamer.backends.client.answer_times import named_times
-from streamer.backends.client.answered import answered
 from streamer.backends.client.exchange import Response, send
 from streamer.backends.client.option_types import timeout_of
 from streamer.backends.client.own_headers import own_headers
 from streamer.backends.client.proxy import named_proxy
-from streamer.backends.client.retry import Attempts
+from streamer.backends.client.retry import Attempts, answered
 from streamer.backends.gcs.credentials import Bearer, GoogleLogin, bearer_of
 from streamer.backends.gcs.errors import Answer, Caller
 from streamer.backends.gcs.logins import LOGINS

@@ -24,9 +24,9 @@ from botocore import exceptions as boto
 from botocore.awsrequest import HeadersDict
 
 from streamer.backends.client.answer_times import AnswerTimes
-from streamer.backends.client.answered import may_pass
 from streamer.backends.client.exchange import send
 from streamer.backends.client.in_thread import in_thread
+from streamer.backends.client.retry import may_pass
 from streamer.backends.s3.foreign_answers import refuse_foreign_listing
 from streamer.core.errors import ConnectError, StreamerError, TlsError, TransferTimeoutError
 from streamer.core.store.sources import HttpSource

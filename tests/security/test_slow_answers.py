@@ -12,7 +12,7 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 
 import streamer
 from streamer import Options, TransferTimeoutError
-from streamer.backends.client import bounded_answers, exchange
+from streamer.backends.client import exchange
 from streamer.backends.client.answer_times import answer_times
 from streamer.core.options.limits import Limits
 
@@ -54,8 +54,7 @@ def test_headers_that_do_not_end_are_given_up_regression(place: str, name: str) 
 
 @pytest.mark.parametrize("place", [each for each in PLACES if each != "file"])
 def test_a_body_that_does_not_end_is_given_up_regression(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (bounded_answers, exchange):
-        monkeypatch.setattr(module, "BODY_S", 0.3)
+    monkeypatch.setattr(exchange, "BODY_S", 0.3)
     error, took_s = failure(place, repeating(PAGE, b" "))
     assert "sends its answer too slowly" in str(error)
     assert took_s < LIMIT_S

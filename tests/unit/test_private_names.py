@@ -84,39 +84,12 @@ def test_private_names_are_told_from_a_file_s_own(tmp_path: Path) -> None:
 
 
 def test_of_aiohttp() -> None:
-    class Response(aiohttp.ClientResponse):
-        pass
-
     async def use() -> None:
-        async with aiohttp.ClientSession() as session:
-            check("aiohttp", session, "_response_class")
-            of_aiohttp.set_response_class(session, Response)
-            of_aiohttp.set_response_class(session, aiohttp.ClientResponse)  # it is chosen already
-            assert session._response_class is Response
         connectors = aiohttp.TCPConnector(ssl=False), aiohttp.TCPConnector()
         check("aiohttp", connectors[0], "_ssl")
         assert [of_aiohttp.verifies_tls(each) for each in connectors] == [False, True]
         for each in connectors:
             await each.close()
-
-    asyncio.run(use())
-
-
-def test_of_aiohttp_s_responses() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nsent")
-        writer.close()
-
-    async def use() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        async with server, aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}") as response:
-            check("aiohttp", response, "_body")
-            assert not of_aiohttp.is_read(response)
-            of_aiohttp.set_body(response, b"set")
-            assert of_aiohttp.is_read(response)
-            assert await response.text() == "set"
 
     asyncio.run(use())
 

@@ -1,58 +1,58 @@
-"""How often the clients of storages retry, after which failures, and how long they pause."""
+"""How often a request about objects is sent, after which failures, and after which pauses."""
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
+import errno
 
-import aiohttp
 import pytest
 
 from streamer.backends.client import retry
 from streamer.backends.client.answer_times import answer_times
-from streamer.backends.client.bounded_answers import TooSlowError, is_transient
-from streamer.backends.client.retry import Attempts
-from streamer.core.errors import StorageError
+from streamer.backends.client.retry import Attempts, answered, may_pass
+from streamer.core.errors import (
+    ConnectError,
+    HttpStatusError,
+    OptionError,
+    StorageError,
+    StreamerError,
+    TlsError,
+    TransferTimeoutError,
+)
 from streamer.core.options.limits import Limits
+from streamer.core.outages.transient import UNKNOWN_HOST
 
 TIMES = answer_times(Limits(connect_timeout_s=10, first_byte_timeout_s=30))
-KEY = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (ConnectionResetError(), True),
-        (aiohttp.ServerDisconnectedError(), True),
-        (aiohttp.ClientPayloadError(), True),
-        (asyncio.TimeoutError(), True),
-        (aiohttp.ClientConnectorSSLError(KEY, OSError()), False),
-        (TooSlowError(), False),
+        (ConnectError("reset"), True),
+        (TransferTimeoutError("silence"), True),
+        (HttpStatusError("busy", status=503), True),
+        (StorageError("no descriptor", code=errno.errorcode[errno.EMFILE]), True),
+        (ConnectError("no such host", code=UNKNOWN_HOST), False),
+        (TlsError("certificate"), False),
         (StorageError("refused by us"), False),
-        (aiohttp.InvalidURL("x"), False),
-        (ValueError(), False),
+        (OptionError("no URL"), False),
     ],
 )
-def test_only_failures_that_may_pass_are_transient(error: Exception, expected: bool) -> None:
-    assert is_transient(error) is expected
+def test_only_failures_that_may_pass_are_repeated(error: StreamerError, expected: bool) -> None:
+    assert may_pass(error) is expected
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses, none of which is waited for."""
     found: list[float] = []
-
-    async def note(pause_s: float) -> None:
-        found.append(pause_s)
-
-    monkeypatch.setattr(retry.asyncio, "sleep", note)
+    monkeypatch.setattr(retry, "sleep", found.append)
     return found
 
 
 def test_there_are_three_attempts_with_growing_pauses(pauses: list[float]) -> None:
     attempts = Attempts(TIMES)
     while not attempts.are_over:
-        asyncio.run(attempts.pause())
+        attempts.wait()
     assert attempts.number == 3
     assert len(pauses) == 2
     assert 0.125 <= pauses[0] <= 0.375
@@ -60,8 +60,21 @@ def test_there_are_three_attempts_with_growing_pauses(pauses: list[float]) -> No
 
 
 def test_a_pause_is_at_least_what_the_server_demands(pauses: list[float]) -> None:
-    asyncio.run(Attempts(TIMES).pause(60.0))
+    Attempts(TIMES).wait(60.0)
     assert pauses == [60.0]
+
+
+@pytest.mark.parametrize(("error", "requests"), [(ConnectError("reset"), 3), (TransferTimeoutError("silence"), 2)])
+def test_silence_is_waited_for_twice_and_other_failures_are_met_three_times(
+    pauses: list[float], error: StorageError, requests: int
+) -> None:
+    def fail(_: Attempts) -> None:
+        raise error
+
+    with pytest.raises(StorageError) as caught:
+        answered(fail, TIMES, "s3://bucket/key")  # type: ignore[arg-type]
+    assert caught.value.attempts == requests == len(pauses) + 1
+    assert caught.value.uri == "s3://bucket/key"
 
 
 def test_no_attempt_follows_when_the_time_is_over() -> None:
