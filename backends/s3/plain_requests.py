@@ -2,8 +2,8 @@
 
 Guarantees: what is returned is what botocore would return; its own signers sign, or what agreed with them. Only an
 answer that is exactly as expected counts, at once and from the server that was asked: everything else is left to
-botocore. The only error that is raised here is that of a server which wants to be left alone: botocore would ask again
-at once.
+botocore. The only errors that are raised here are those of a server which wants to be left alone, as botocore would ask
+again at once, and of a host that does not exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamer.backends.s3.plain_login import PlainLogin
 from streamer.backends.s3.url_template import PLAIN_KEY, UrlTemplate
 from streamer.core.collector import collector_paused
 from streamer.core.errors import StorageError
-from streamer.core.outages.transient import STATUSES
+from streamer.core.outages.transient import STATUSES, UNKNOWN_HOST
 from streamer.core.secrets.texts import note_credential
 from streamer.core.store.sources import HttpSource
 
@@ -95,8 +95,10 @@ class PlainRequests:
         try:
             answer = send(source, self._times, method="HEAD" if is_head else "GET")
             answer.read(self._most_bytes)
-        except StorageError:  # botocore finds out why
-            return None
+        except StorageError as error:
+            if error.code == UNKNOWN_HOST:
+                raise
+            return None  # botocore finds out why
         _keep_pause(answer)
         is_expected = answer.status == 200 and is_plain(answer.headers)
         # A clock that is wrong is for the other client, which signs at the server's time.
