@@ -225,7 +225,9 @@ TEST_CASE("a device that does not answer is left with its memory, and closing st
     fake.hold_copies(0);
   }
   CHECK(fake.pinned_bytes() >= 2 * kBlockBytes);  // what was locked with them cannot be unlocked
-  CHECK(CudaRuntime::instance().stats().pinned_bytes == 0);
+  const RingStats stats = CudaRuntime::instance().stats();
+  CHECK(stats.free_bytes ==
+        stats.pinned_bytes);  // a reader that was short may have had more locked
   fake.forget_pinned();
 }
 
