@@ -132,6 +132,12 @@ class Response:
         return SecretBytes(body)
 
 
+def _kind_of(source: HttpSource, method: str) -> Mapping[str, str]:
+    """Return the type of what is uploaded, unless it is named: libcurl would say that it is a form."""
+    is_named = method in ("GET", "HEAD") or any(name.lower() == "content-type" for name in source.headers)
+    return {} if is_named else {"Content-Type": "application/octet-stream"}
+
+
 def send(
     source: HttpSource,
     times: AnswerTimes,
@@ -165,7 +171,7 @@ def send(
     exchange = _native.Exchange(
         _native.HttpTarget(
             url=source.url,
-            headers=[f"{name}: {value}" for name, value in source.headers.items()],
+            headers=[f"{name}: {value}" for name, value in {**_kind_of(source, method), **source.headers}.items()],
             ca_file=source.ca_file or default_ca_file(),
             proxy=source.proxy or "",
             expires_at_s=0.0,

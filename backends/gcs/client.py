@@ -41,7 +41,6 @@ __all__ = ["GcsClient"]
 
 DEFAULT_LIMITS = Limits()
 CERTIFICATE = "the client certificate of google-auth's configuration"
-OCTETS = {"content-type": "application/octet-stream"}  # libcurl's own is that of a form
 
 A = TypeVar("A", Answer, Response)
 
@@ -88,7 +87,7 @@ class GcsClient:
     def put(self, bucket: str, key: str, data: bytes) -> Answer:
         """Upload one small object in one request; exceptions and answers as those of `get`."""
         url = self._url("upload/storage/v1", bucket, None, {"uploadType": "media", "name": key})
-        return self._authorized(lambda bearer: self._answer_to(self.target(url, bearer, OCTETS), "POST", data))
+        return self._authorized(lambda bearer: self._answer_to(self.target(url, bearer), "POST", data))
 
     def read(self, url: str, begin: int, end: int) -> Response:
         """Request a range of an object in gcsfs's session, in one attempt; exceptions and answers as those of `get`."""

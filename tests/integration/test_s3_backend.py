@@ -497,3 +497,10 @@ def test_the_callers_options_and_environment_are_left_alone(s3_server: SeaweedSe
 def _info(store: S3Store) -> ObjectInfo:
     """Describe the root without asking for it."""
     return ObjectInfo(store.root, "s3://bucket/key", size_bytes=len(DATA))
+
+
+def test_what_is_written_is_no_form(s3_server: SeaweedServer) -> None:
+    """libcurl says of an upload that it is one, unless it is told otherwise."""
+    opened(s3_server, "s3://private/written").write("private/written/file", b"{}")
+    kept = s3_server.client().head_object(Bucket="private", Key="written/file")
+    assert kept["ContentType"] == "application/octet-stream"
