@@ -20,7 +20,7 @@ MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is th
 CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")  # Python itself may refuse to read longer ones
-_WORD = re.compile(r"[\w.:=/-]{1,128}", re.ASCII)
+_WORD = re.compile(r"[\w.:;=/-]{1,128}", re.ASCII)  # "Root=1-68a;2f4" is an id of the Hub
 
 
 def parse_document(body: bytes) -> Any | None:
@@ -98,8 +98,8 @@ def parse_word(value: object) -> str | None:
     r"""Return a word, such as an error code or a request id; None for anything else.
 
     Example:
-        >>> [parse_word(value) for value in ("tx0000-1", "a b", "caf\xe9", 1)]
-        ['tx0000-1', None, None, None]
+        >>> [parse_word(value) for value in ("tx0000-1", "Root=1-68a;2f4", "a b", "caf\xe9", 1)]
+        ['tx0000-1', 'Root=1-68a;2f4', None, None, None]
     """
     return value if isinstance(value, str) and _WORD.fullmatch(value) else None
 

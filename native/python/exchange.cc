@@ -12,6 +12,7 @@
 
 #include "http/demanded_pause.h"
 #include "http/request.h"
+#include "python/gil.h"
 #include "python/interruptible.h"
 #include "python/registers.h"
 
@@ -71,7 +72,7 @@ void register_exchange(py::module_& module) {
       .def("receive_head", &receive_head, "Send the request; None once the head is there.")
       .def("read_into", &read_into, py::arg("buffer"), py::arg("timeout_s"),
            "Fill a buffer from the body; the number of bytes, and an error or None.")
-      .def("close", &Exchange::close, py::call_guard<py::gil_scoped_release>())
+      .def("close", &Exchange::close, py::call_guard<GilReleased>())
       .def_property_readonly("status", &Exchange::status)
       .def_property_readonly("headers", &headers_of_answer)
       .def_property_readonly("has_ended", &Exchange::has_ended)
