@@ -31,7 +31,7 @@ from streamer.backends.s3.foreign_answers import ForeignAnswerError
 from streamer.backends.s3.options import endpoint_of, filled_options, times_of
 from streamer.backends.s3.presigning import hold_to_region, presigned_get, template_of
 from streamer.backends.s3.tenants import allow_tenants, check_tenant
-from streamer.backends.s3.transport import calling, is_final, send_natively
+from streamer.backends.s3.transport import Call, calling, is_final, send_natively
 from streamer.backends.s3.url_template import UrlTemplate
 from streamer.backends.s3.user_agent import user_agent_of
 from streamer.core.collector import collector_paused
@@ -119,8 +119,11 @@ class S3Client:
 
     def proxy(self, url: str) -> str | None:
         """Return the proxy that ``config_kwargs`` names for the scheme of this URL."""
+        return self._proxies().get(url.partition(":")[0])
+
+    def _proxies(self) -> Mapping[str, str]:
         proxies: Mapping[str, str] = self._fs.s3.meta.config.proxies or {}
-        return proxies.get(url.partition(":")[0])
+        return proxies
 
     def client_certificate(self) -> tuple[str | None, str | None]:
         """Return the files of the certificate that ``config_kwargs`` names, and of its key if that has its own."""
@@ -148,7 +151,8 @@ class S3Client:
 
     async def _bounded_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         client = await self._signing_client(bucket)
-        with calling() as call:
+        call = Call(self._way(), self._proxies(), self._times, self._limits.answer_bytes)
+        with calling(call):
             try:
                 request = getattr(client, method)(Bucket=bucket, **parameters)
                 answer: dict[str, Any] = await asyncio.wait_for(request, self._times.request_s)
@@ -181,19 +185,17 @@ class S3Client:
         if client not in self._prepared:  # each region has a client
             self._prepared.add(client)
             _prepare(client)
-            send_natively(client, self._way, self._times, self._limits.answer_bytes)
         if self._clock_offset_s:  # which the signer of each client has to know
             sign_at_offset(request_signer(client), self._clock_offset_s)
         return client
 
-    def _way(self, url: str) -> HttpSource:
-        """Return the way of the reads, without a signature."""
+    def _way(self) -> HttpSource:
+        """Return certificates and headers of the reads, for any URL."""
         name, (certificate, key) = self.user_agent(), self.client_certificate()
         return HttpSource(
-            url,
+            "",
             {"User-Agent": name} if name else {},
             ca_file=self.ca_file(),
-            proxy=self.proxy(url),
             client_cert=certificate,
             client_key=key,
         )
@@ -211,6 +213,7 @@ class S3Client:
 
 def _prepare(client: Any) -> None:
     """Register what botocore's client is to do besides; may be called repeatedly."""
+    send_natively(client)
     allow_tenants(client)
     hold_to_region(client)
     client.meta.events.register("needs-retry.s3", _give_up, unique_id="streamer-give-up")

@@ -11,7 +11,7 @@ engine's error in its ``kwargs``, so that botocore repeats the request as it wou
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -43,18 +43,27 @@ _FINAL: Callable[..., Exception] = boto.HTTPClientError
 _CA_OPTION = "client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.pem"
 _LISTING = "before-send.s3.ListObjectsV2"
 
-Way = Callable[[str], HttpSource]
-
 
 @dataclass
 class Call:
     """One call of a method of botocore's client, of whatever number of requests.
 
+    A client belongs to a file system, which many loads share, each with its own bounds: so they come with the call. Nor
+    does it hold the load's client, which a thread would keep for a moment longer than the load.
+
     Attributes:
-        has_answer: One of them was answered, so that a later failure is about its content.
+        way: Certificates and headers of the reads.
+        proxies: Those that the options name, by scheme.
+        times: How long an answer may take.
+        most_bytes: Its largest body.
+        has_answer: A request was answered, so that a later failure is about its content.
         began_s: When the first was sent, by `time.monotonic`.
     """
 
+    way: HttpSource
+    proxies: Mapping[str, str] = field(repr=False)
+    times: AnswerTimes
+    most_bytes: int
     has_answer: bool = False
     began_s: float = field(default_factory=monotonic)
 
@@ -63,27 +72,18 @@ _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 @contextmanager
-def calling() -> Iterator[Call]:
-    """Give the call that the requests of this task belong to."""
-    call = Call()
+def calling(call: Call) -> Iterator[None]:
+    """Let the requests of this task belong to a call."""
     token = _call.set(call)
     try:
-        yield call
+        yield
     finally:
         _call.reset(token)
 
 
-def send_natively(client: Any, way: Way, times: AnswerTimes, most_bytes: int) -> None:
-    """Make a client send its requests so; may be called repeatedly.
-
-    Args:
-        client: Of aiobotocore.
-        way: Returns certificates, proxy and headers for a URL.
-        times: How long an answer may take.
-        most_bytes: Largest body.
-    """
-    handler = partial(_send, way, times, most_bytes)
-    client.meta.events.register_last("before-send.s3", handler, unique_id="streamer-send")
+def send_natively(client: Any) -> None:
+    """Make a client of aiobotocore send the requests of our calls so; may be called repeatedly."""
+    client.meta.events.register_last("before-send.s3", _send, unique_id="streamer-send")
 
 
 def is_final(error: BaseException | None) -> bool:
@@ -92,21 +92,20 @@ def is_final(error: BaseException | None) -> bool:
     return type(error) is _FINAL or (isinstance(reason, StreamerError) and not may_pass(reason))
 
 
-async def _send(
-    way: Way, times: AnswerTimes, most_bytes: int, request: Any, event_name: str = "", **_: Any
-) -> AioAWSResponse | None:
-    call, way_there = _call.get(), way(request.url)
+async def _send(request: Any, event_name: str = "", **_: Any) -> AioAWSResponse | None:
+    call = _call.get()
     if call is None:  # a request of the user's, to whom the instance of s3fs belongs
         return None
     headers = {name: _text(value) for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
-    source = replace(way_there, headers={**headers, **way_there.headers})
+    proxy = call.proxies.get(request.url.partition(":")[0])
+    source = replace(call.way, url=request.url, headers={**headers, **call.way.headers}, proxy=proxy)
     request_of_engine = partial(
         send,
         source,
-        times,
+        call.times,
         method=request.method,
         body=await _body_of(request),
-        head_timeout_s=times.left_s(monotonic() - call.began_s),
+        head_timeout_s=call.times.left_s(monotonic() - call.began_s),
         ca_option=_CA_OPTION,
     )
     try:
@@ -114,7 +113,7 @@ async def _send(
     except StreamerError as error:
         raise _as_botocores(error, request.url) from error
     try:
-        await in_thread(lambda: response.read(most_bytes))
+        await in_thread(lambda: response.read(call.most_bytes))
     except ConnectError as error:
         raise _as_botocores(error, request.url) from error
     except StreamerError as error:  # too long, or too slow: it would be again

@@ -38,6 +38,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
     UsageError,
 )
+from streamer.core.options.limits import Limits
 from streamer.core.store.sources import HttpSource, ObjectInfo
 
 pytestmark = pytest.mark.server
@@ -504,3 +505,13 @@ def test_what_is_written_is_no_form(s3_server: SeaweedServer) -> None:
     opened(s3_server, "s3://private/written").write("private/written/file", b"{}")
     kept = s3_server.client().head_object(Bucket="private", Key="written/file")
     assert kept["ContentType"] == "application/octet-stream"
+
+
+def test_the_bounds_of_each_load_count_where_loads_share_a_file_system_regression(s3_server: SeaweedServer) -> None:
+    s3_server.put("private", "bounds/a.bin", DATA)
+    options = {**s3_server.storage_options(), "config_kwargs": {"user_agent_extra": "bounds"}}
+    uri = "s3://private/bounds"
+    assert S3Store(uri, options).find("private/bounds")
+    with pytest.raises(StorageError, match="more than 100 bytes"):
+        S3Store(uri, options, Limits(answer_bytes=100)).find("private/bounds")
+    assert S3Store(uri, options).find("private/bounds")
