@@ -62,7 +62,7 @@ STARTS = (
     ("native", r'start_(?:engine_)?thread\("(\w+)"'),
     ("core", r'name=f"streamer-(\w+)\{'),
     ("src", r'name=f"streamer-(\w+)\{'),
-    ("src", r'name="streamer-(\w+)"'),
+    *((folder, r'name="streamer-(\w+)"') for folder in ("src", "backends")),
     *((folder, r'\brole="(\w+)"') for folder in ("core", "src", "backends", "plugins")),
 )
 
