@@ -118,6 +118,8 @@ class _Answer(HttpResponse):
 
     def __init__(self, request: HttpRequest) -> None:
         super().__init__(request, None)
+        # What azure-storage takes for the body of a refusal without one; of a text it would warn on stderr.
+        self.reason = {}  # type: ignore[assignment]
 
     def take(self, response: Response) -> None:
         self._body = response.body

@@ -14,7 +14,8 @@ from time import monotonic
 
 from streamer import _native
 from streamer.backends.client.answer_times import BODY_S, AnswerTimes
-from streamer.backends.client.failures import failure_of, silent, too_long, too_slow
+from streamer.backends.client.encodings import is_plain
+from streamer.backends.client.failures import ambiguous, compressed, failure_of, silent, too_long, too_slow
 from streamer.backends.client.proxy import environment_proxy
 from streamer.core.errors import StreamerError
 from streamer.core.outages.received import note_bytes
@@ -118,6 +119,9 @@ class Response:
         return int(length or 0) if length.isascii() and length.isdigit() else 0
 
     def _received(self, wanted: int, announced: int) -> bytes:
+        if self.status < 300 and not is_plain(self.headers):
+            self.close()
+            raise compressed(self.status)
         body = bytearray()
         heard_at = began_at = monotonic()
         while len(body) < wanted and not self.has_ended:
@@ -190,4 +194,8 @@ def send(
         if failure.code == "tls":
             trust_in(source.ca_file or "")  # says what is wrong with the file of the certificates
         raise failure_of(failure, source.url, exchange, ca_option)
-    return Response(exchange, source.url, times)
+    response = Response(exchange, source.url, times)
+    if "," in response.headers.get("content-length", ""):
+        response.close()
+        raise ambiguous(response.status)
+    return response

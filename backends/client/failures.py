@@ -28,7 +28,7 @@ from streamer.core.quoting import quoted
 from streamer.core.store.certificates import flaw_in
 from streamer.core.store.proxies import advice_about
 
-__all__ = ["failure_of", "silent", "too_long", "too_slow"]
+__all__ = ["ambiguous", "compressed", "failure_of", "silent", "too_long", "too_slow"]
 
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
 _CHECK_PLACE = "Check host and port, that the server runs, and the network"
@@ -90,6 +90,24 @@ def silent() -> TransferTimeoutError:
 def too_slow() -> TransferTimeoutError:
     """Make the error for a body that began to arrive, and was not complete in time."""
     return TransferTimeoutError("The server sends its answer too slowly", hint=TOO_SLOW)
+
+
+def compressed(status: int) -> StorageError:
+    """Make the error for an answer that is compressed; ``Accept-Encoding: identity`` was sent."""
+    return StorageError(
+        "The server compresses its answer, though it was asked not to",
+        status=status,
+        hint="Turn compression off, there or in the proxy before it",
+    )
+
+
+def ambiguous(status: int) -> StorageError:
+    """Make the error for an answer of two lengths (RFC 9112, 6.3)."""
+    return StorageError(
+        "The server tells two lengths of its answer",
+        status=status,
+        hint="Mend the server, or the proxy before it: one of both is wrong",
+    )
 
 
 def too_long(status: int, most_bytes: int) -> StorageError:

@@ -67,6 +67,11 @@ def check_proxy(proxy: str) -> None:
             "SOCKS proxies cannot be used",
             hint="Let HTTPS_PROXY, or the option, name an HTTP proxy, or NO_PROXY the host",
         )
+    if _is_ambiguous(proxy):
+        raise OptionError(
+            "The login in the proxy's URL holds an @ or a space",
+            hint="Write them percent-encoded: %40 for @, %20 for a space",
+        )
     if not _names_a_host(proxy):
         raise OptionError(
             "The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or an option names is no URL with a host",
@@ -75,11 +80,19 @@ def check_proxy(proxy: str) -> None:
 
 
 def _names_a_host(proxy: str) -> bool:
+    if "://" in proxy and not proxy.lower().startswith(("http://", "https://")):
+        return False
     try:
         place = urlsplit(f"//{place_of(proxy)}")
         return bool(place.hostname) and place.port != 0
     except ValueError:  # the port is no number, or a bracket is not closed
         return False
+
+
+def _is_ambiguous(proxy: str) -> bool:
+    """Whether libcurl and Python would take another part of the URL for its login."""
+    login, _, _ = proxy.rpartition("@")
+    return "@" in login or " " in login
 
 
 def _is_of_socks(proxy: str) -> bool:

@@ -26,6 +26,8 @@ from streamer.core.errors import RangeResponseError, StorageError
 
 __all__ = ["index_page", "probe_object"]
 
+PARTIAL = 206
+
 
 def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
     """Request the first byte of an object.
@@ -72,6 +74,9 @@ def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
     answer = client.open(folder, uri, {})
     stated = media_type(answer.headers)
     try:
+        if answer.response.status == PARTIAL:
+            what = "The server sends a part of the folder's index page, though all of it was asked for"
+            raise StorageError(what, status=PARTIAL, hint=NAME_THE_INDEX)
         page = answer.response.read_up_to(MAX_PAGE_BYTES + 1) if stated in PAGES else b""
     except StorageError as error:
         error.uri = uri

@@ -182,11 +182,14 @@ class HttpStore:
             raise
 
     def _listed(self, path: str) -> list[ObjectInfo]:
-        """Describe a file that is linked; nothing if it is gone, or a sub-folder that is linked without its slash."""
+        """Describe a file that is linked; nothing if it is a sub-folder that is linked without its slash.
+
+        One that the server does not have is listed: whoever wants it has to be told that a part is lost.
+        """
         try:
             return [self.info(path)]
-        except ObjectNotFoundError:
-            return []
+        except ObjectNotFoundError as error:
+            return [ObjectInfo(path, self._uri(path), size_bytes=None)] if error.status else []
         except StorageError as error:
             if is_transient(error):
                 raise  # the caller retries: the file exists, but its size is not known

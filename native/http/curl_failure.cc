@@ -58,6 +58,8 @@ ReadError error_of_curl(CURLcode result, const char* message, bool has_head, boo
     error.code = ErrorCode::kTls;  // ours is demanded, under TLS 1.3 behind the handshake
   } else if (result == CURLE_SSL_CONNECT_ERROR && has_answered) {
     error.code = ErrorCode::kConnect;  // its TLS was right before: the connection was lost
+  } else if (result == CURLE_UNSUPPORTED_PROTOCOL && has_answered) {
+    error.code = ErrorCode::kConnect;  // it spoke HTTP before: an answer has left something behind
   }
   return error;
 }

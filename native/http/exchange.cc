@@ -151,7 +151,10 @@ std::optional<ReadError> Exchange::conclude(CURLcode result) {
   has_ended_ = true;
   curl_multi_remove_handle(multi_.get(), easy_.get());
   if (!strange_start_.empty()) {
-    return failure(error_of(ErrorCode::kHttpStatus, "the answer is not HTTP"), result);
+    // On a connection that has answered others, something was left behind: a new one has nothing.
+    const ErrorCode code =
+        has_new_connection(easy_.get()) ? ErrorCode::kHttpStatus : ErrorCode::kConnect;
+    return failure(error_of(code, "the answer is not HTTP"), result);
   }
   if (has_too_many_headers_) result = CURLE_OK;
   if (result == CURLE_OK && has_head_) {
@@ -174,7 +177,7 @@ ReadError Exchange::failure(ReadError error, CURLcode result) {
   curl_easy_getinfo(easy_.get(), CURLINFO_OS_ERRNO, &os_error);
   curl_off_t connected_us = 0;
   curl_easy_getinfo(easy_.get(), CURLINFO_CONNECT_TIME_T, &connected_us);
-  was_connected_ = connected_us > 0;
+  was_connected_ = connected_us > 0 || !strange_start_.empty();
   const bool has_no_connection =
       error.code == ErrorCode::kConnect || error.code == ErrorCode::kResolve;
   const int shortage = has_no_connection && !has_head_ ? descriptor_shortage() : 0;

@@ -278,7 +278,11 @@ def test_a_proxy_that_refuses_is_not_waited_for_as_the_server_that_answered_dire
     assert time.monotonic() - began < 20
 
 
-MISTAKEN = {"socks5h://127.0.0.1:1080": "SOCKS", **dict.fromkeys(("http://", "http://:80", "proxy:port"), "no URL")}
+MISTAKEN = {
+    "socks5h://127.0.0.1:1080": "SOCKS",
+    **dict.fromkeys(("http://", "http://:80", "proxy:port", "ftp://proxy:21"), "no URL"),
+    "http://user:p@ss@127.0.0.1:3128": "percent-encoded",
+}
 
 
 @pytest.mark.parametrize("proxy", MISTAKEN)
