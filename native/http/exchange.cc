@@ -97,6 +97,9 @@ std::optional<ReadError> Exchange::receive_head(const IsInterrupted& is_interrup
 
 Exchange::Piece Exchange::read(char* into, std::size_t size, double timeout_s,
                                const IsInterrupted& is_interrupted) {
+  if (getpid() != owner_) {
+    return {0, error_of(ErrorCode::kConnect, "the connection is the parent process's")};
+  }
   const BrokenPipesIgnored by_libcurl;  // on the caller's thread
   into_ = into;
   room_ = size;
@@ -156,16 +159,15 @@ std::optional<ReadError> Exchange::conclude(CURLcode result) {
         has_new_connection(easy_.get()) ? ErrorCode::kHttpStatus : ErrorCode::kConnect;
     return failure(error_of(code, "the answer is not HTTP"), result);
   }
-  if (has_too_many_headers_) result = CURLE_OK;
+  if (has_too_many_headers_) {
+    return failure(
+        error_of(ErrorCode::kEndlessHeaders, "the headers of the server's answer do not end"),
+        CURLE_OK);
+  }
   if (result == CURLE_OK && has_head_) {
     KeptConnections::of_process().keep(std::move(multi_), request_.target.endpoint);
     easy_.reset();
     return std::nullopt;
-  }
-  if (has_too_many_headers_) {
-    return failure(
-        error_of(ErrorCode::kEndlessHeaders, "the headers of the server's answer do not end"),
-        result);
   }
   const bool has_answered = request_.target.endpoint->has_answered();
   return failure(error_of_curl(result, message_.data(), has_head_, has_answered), result);
@@ -182,8 +184,7 @@ ReadError Exchange::failure(ReadError error, CURLcode result) {
       error.code == ErrorCode::kConnect || error.code == ErrorCode::kResolve;
   const int shortage = has_no_connection && !has_head_ ? descriptor_shortage() : 0;
   if (shortage != 0) {
-    error = error_of(ErrorCode::kIo, "no file descriptor is left for a connection", shortage);
-    return error;
+    return error_of(ErrorCode::kIo, "no file descriptor is left for a connection", shortage);
   }
   if (result == CURLE_COULDNT_CONNECT) error.os_error = static_cast<int>(os_error);
   const bool was_prompt = seconds_between(started_, Clock::now()) < kPromptLookupS;

@@ -14,11 +14,16 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from safetensors.numpy import save_file
+from servers.scripted_http import ScriptedServer
 
 import streamer
+from streamer.backends.client.answer_times import answer_times
+from streamer.backends.client.exchange import send
 from streamer.backends.fsspec import reads as fsspec_reads
 from streamer.backends.http import stream as http_stream
 from streamer.core.errors import EngineError
+from streamer.core.options.limits import Limits
+from streamer.core.store.sources import HttpSource
 
 LOADS = """
     import os, signal, sys, threading
@@ -139,3 +144,26 @@ def test_whatever_a_child_asks_of_its_parents_stream_the_error_is_of_the_tree_re
 
     assert ends_in_child(ask) == 0
     stream.close()
+
+
+def test_a_child_takes_no_byte_of_its_parents_answer():
+    """Both would read from one socket, and each would miss what the other took."""
+    data = os.urandom(4 << 20)
+
+    def whole(request, answer):
+        answer.become(200, data)
+
+    with ScriptedServer(data, whole) as server:
+        response = send(HttpSource(server.url), answer_times(Limits()))
+        got = bytearray(len(data))
+        view = memoryview(got)
+        assert response.read_into(view[:1000], 10) == 1000
+
+        def read_in_child():
+            with pytest.raises(streamer.StorageError):
+                response.read_into(memoryview(bytearray(1000)), 10)
+            response.close()
+
+        assert ends_in_child(read_in_child) == 0
+        assert response.read_into(view[1000:], 30) == len(data) - 1000
+    assert bytes(got) == data
