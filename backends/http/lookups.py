@@ -18,6 +18,7 @@ from streamer.backends.http.probe import (
     MEND_RANGES,
     Probe,
     check_kind,
+    covers_all,
     probe_of,
     size_of,
     version_in,
@@ -74,9 +75,6 @@ def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
     answer = client.open(folder, uri, {})
     stated = media_type(answer.headers)
     try:
-        if answer.response.status == PARTIAL:
-            what = "The server sends a part of the folder's index page, though all of it was asked for"
-            raise StorageError(what, status=PARTIAL, hint=NAME_THE_INDEX)
         page = answer.response.read_up_to(MAX_PAGE_BYTES + 1) if stated in PAGES else b""
     except StorageError as error:
         error.uri = uri
@@ -85,6 +83,9 @@ def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
         answer.response.close()
     if not is_page(answer.headers, page):
         return b"", answer.hop.url
+    if answer.response.status == PARTIAL and not covers_all(answer.headers):
+        what = "The server sends a part of the folder's index page, though all of it was asked for"
+        raise StorageError(what, uri=uri, status=PARTIAL, hint=NAME_THE_INDEX)
     if len(page) > MAX_PAGE_BYTES:
         raise StorageError("The index page of the folder has no end", uri=uri, hint=NAME_THE_INDEX)
     if not is_whole(answer.headers, page):

@@ -24,6 +24,7 @@ __all__ = [
     "MEND_RANGES",
     "Probe",
     "check_kind",
+    "covers_all",
     "expiry_of",
     "probe_of",
     "size_of",
@@ -32,6 +33,7 @@ __all__ = [
 
 FIRST_BYTE = {"Range": "bytes=0-0"}
 _RANGE = re.compile(r"bytes\s+0-0/([0-9]+|\*)", re.IGNORECASE)
+_WHOLE = re.compile(r"bytes\s+0-([0-9]{1,18})/([0-9]{1,18})", re.IGNORECASE)
 _OPEN = "*"  # the server leaves the total open
 _WEIGHTS = (".safetensors", ".json")
 _PAGES = (".html", ".htm", ".xhtml")
@@ -126,6 +128,17 @@ def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
             uri=uri,
             hint="Name a .safetensors file, or a folder whose page links to some",
         )
+
+
+def covers_all(headers: Mapping[str, str]) -> bool:
+    """Say whether the range that an answer tells is the whole.
+
+    Example:
+        >>> [covers_all({"content-range": value}) for value in ("bytes 0-9/10", "bytes 0-8/10", "bytes 0-9/*")]
+        [True, False, False]
+    """
+    told = _WHOLE.fullmatch(headers.get("content-range", "").strip())
+    return told is not None and int(told[1]) + 1 == int(told[2])
 
 
 def size_of(status: int, headers: Mapping[str, str], uri: str) -> tuple[int | None, bool]:
