@@ -25,10 +25,10 @@ from botocore.awsrequest import HeadersDict
 
 from streamer.backends.client.answer_times import AnswerTimes
 from streamer.backends.client.exchange import send
-from streamer.backends.client.in_thread import in_thread
 from streamer.backends.client.retry import may_pass
 from streamer.backends.s3.foreign_answers import refuse_foreign_listing
 from streamer.core.errors import ConnectError, StreamerError, TlsError, TransferTimeoutError
+from streamer.core.in_thread import in_thread
 from streamer.core.store.sources import HttpSource
 
 __all__ = ["Call", "calling", "is_final", "send_natively"]
@@ -109,11 +109,11 @@ async def _send(request: Any, event_name: str = "", **_: Any) -> AioAWSResponse 
         ca_option=_CA_OPTION,
     )
     try:
-        response = await in_thread(request_of_engine)
+        response = await in_thread(request_of_engine, role="request")
     except StreamerError as error:
         raise _as_botocores(error, request.url) from error
     try:
-        await in_thread(lambda: response.read(call.most_bytes))
+        await in_thread(lambda: response.read(call.most_bytes), role="request")
     except ConnectError as error:
         raise _as_botocores(error, request.url) from error
     except StreamerError as error:  # too long, or too slow: it would be again

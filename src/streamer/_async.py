@@ -7,11 +7,8 @@ closes its stream, and the thread closes any result that it still produces.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -22,6 +19,7 @@ from streamer._stream import Order, Stream, begun
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.report import LoadReport
 from streamer.core.errors import UsageError
+from streamer.core.in_thread import in_thread
 from streamer.core.request.argument_types import UriOption
 from streamer.core.tensors.tensor_types import TensorT
 
@@ -71,7 +69,7 @@ class AsyncStream(Generic[TensorT]):
         """Stop reading, and wait until it has stopped. Tensors already yielded stay valid."""
         self._ready.clear()
         if self._stream is not None:
-            await asyncio.shield(asyncio.ensure_future(_in_thread(self._stream.close)))
+            await asyncio.shield(asyncio.ensure_future(in_thread(self._stream.close, role="async")))
 
     def __aiter__(self) -> Self:
         return self
@@ -82,7 +80,7 @@ class AsyncStream(Generic[TensorT]):
             self._turn_began = time.monotonic()
         if not self._ready:
             started = await self._started()
-            self._ready = await self._closing_if_cancelled(_in_thread(partial(_step, started)))
+            self._ready = await self._closing_if_cancelled(in_thread(partial(_step, started), role="async"))
             self._ready.reverse()
             self._turn_began = time.monotonic()
         if not self._ready:
@@ -100,7 +98,7 @@ class AsyncStream(Generic[TensorT]):
 
     async def _started(self) -> Stream[TensorT]:
         if self._stream is None:
-            self._stream = await _in_thread(self._start, discard=Stream.close)
+            self._stream = await in_thread(self._start, role="async", discard=Stream.close)
         return self._stream
 
     async def _closing_if_cancelled(self, step: Awaitable[Result]) -> Result:
@@ -168,11 +166,11 @@ async def aload(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, An
         >>> tensors = await streamer.aload("s3://bucket/model")     # doctest: +SKIP
     """
     uri, how = hidden_arguments(uri, how)
-    tensors = await _in_thread(lambda: whole_read(request_of(aload, uri, how)), discard=WholeRead.close)
+    tensors = await in_thread(lambda: whole_read(request_of(aload, uri, how)), role="async", discard=WholeRead.close)
     try:
-        return await _in_thread(partial(collected, tensors))
+        return await in_thread(partial(collected, tensors), role="async")
     except asyncio.CancelledError:
-        await asyncio.shield(asyncio.ensure_future(_in_thread(tensors.close)))
+        await asyncio.shield(asyncio.ensure_future(in_thread(tensors.close, role="async")))
         raise
 
 
@@ -186,42 +184,3 @@ def _step(tensors: Stream[TensorT]) -> list[tuple[str, TensorT]]:
         if not tensors.is_next_ready or size_bytes >= STEP_BYTES or len(taken) == STEP_TENSORS:
             break
     return taken
-
-
-async def _in_thread(call: Callable[[], Result], discard: Callable[[Result], object] | None = None) -> Result:
-    """Wait for a call in a daemon thread.
-
-    Args:
-        call: In the context of the caller.
-        discard: Called with its result, in a thread, if nobody waits for it any more.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Result] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            result = context.run(call)
-        except BaseException as error:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(_fail, answer, error)
-            return
-        try:
-            loop.call_soon_threadsafe(deliver, result)
-        except RuntimeError:
-            if discard is not None:
-                discard(result)
-
-    def deliver(result: Result) -> None:
-        if not answer.done():
-            answer.set_result(result)
-        elif discard is not None:
-            threading.Thread(target=discard, args=(result,), name="streamer-async", daemon=True).start()
-
-    threading.Thread(target=run, name="streamer-async", daemon=True).start()
-    return await answer
-
-
-def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
-    if not answer.done():
-        answer.set_exception(error)

@@ -1,0 +1,58 @@
+"""Runs a blocking call beside an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from threading import Thread
+from typing import Any, TypeVar
+
+__all__ = ["in_thread"]
+
+Result = TypeVar("Result")
+
+
+async def in_thread(
+    call: Callable[[], Result], *, role: str, discard: Callable[[Result], object] | None = None
+) -> Result:
+    """Wait for a call in a daemon thread, which no exit of the program waits for; its exceptions pass through.
+
+    Args:
+        call: In the context of the caller.
+        role: Of the thread, for its name.
+        discard: Called with the result, in a thread, if nobody waits for it any more.
+    """
+    loop, context = asyncio.get_running_loop(), copy_context()
+    answer: asyncio.Future[Result] = loop.create_future()
+
+    def start(work: Callable[[], object]) -> None:
+        Thread(target=work, name=f"streamer-{role}", daemon=True).start()
+
+    def run() -> None:
+        try:
+            result = context.run(call)
+        except BaseException as error:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(_fail, answer, error)
+            return
+        try:
+            loop.call_soon_threadsafe(deliver, result)
+        except RuntimeError:
+            if discard is not None:
+                discard(result)
+
+    def deliver(result: Result) -> None:
+        if not answer.done():
+            answer.set_result(result)
+        elif discard is not None:
+            start(lambda: discard(result))
+
+    start(run)
+    return await answer
+
+
+def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error)
