@@ -5,9 +5,15 @@
 #include <new>
 #include <string_view>
 
+#include "base/descriptors.h"
+#include "net/name_lookup.h"
+
 namespace streamer {
 namespace {
 
+// A name server that answered libcurl this fast will answer us as fast. One that did not has failed
+// by being slow, and would hold up the thread again.
+constexpr double kPromptLookupS = 0.5;
 constexpr std::size_t kLongestHeaderLineBytes = 100 << 10;  // libcurl's CURL_MAX_HTTP_HEADER
 
 ErrorCode code_of(CURLcode result) {
@@ -34,8 +40,9 @@ ErrorCode code_of(CURLcode result) {
   }
 }
 
-// libcurl takes a header line of 100 KB and headers of 300 KB together. Of a longer line it says
-// that memory is out: so it is, where there is none for another one either.
+// libcurl accepts header lines of up to 100 KB, and 300 KB of headers in total. If a line is
+// longer, it reports that memory is exhausted. Whether that is true shows an allocation of the same
+// size.
 bool means_endless_headers(CURLcode result, std::string_view message) {
   if (result == CURLE_RECV_ERROR) return message.substr(0, 9) == "Too large";
 #if LIBCURL_VERSION_NUM >= 0x080600
@@ -62,6 +69,19 @@ ReadError error_of_curl(CURLcode result, const char* message, bool has_head, boo
     error.code = ErrorCode::kConnect;  // it spoke HTTP before: an answer has left something behind
   }
   return error;
+}
+
+void refine_connect_error(ReadError& error, const std::string& url, double elapsed_s,
+                          bool may_look_up) {
+  if (error.code != ErrorCode::kConnect && error.code != ErrorCode::kResolve) return;
+  if (const int shortage = descriptor_shortage(); shortage != 0) {
+    error.code = ErrorCode::kIo;
+    error.os_error = shortage;
+    error.is_of_proxy = false;
+    error.detail = "no file descriptor is left for a connection";
+  } else if (error.code == ErrorCode::kResolve && elapsed_s < kPromptLookupS && may_look_up) {
+    error.code = look_up(host_of(url));
+  }
 }
 
 }  // namespace streamer

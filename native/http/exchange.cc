@@ -7,11 +7,9 @@
 #include <utility>
 
 #include "base/broken_pipe.h"
-#include "base/descriptors.h"
 #include "http/curl_failure.h"
 #include "http/proxy_refusal.h"
 #include "http/secrets.h"
-#include "net/name_lookup.h"
 
 namespace streamer {
 namespace {
@@ -20,7 +18,6 @@ constexpr double kLookS = 0.1;
 constexpr int kPollMs = 100;
 constexpr std::size_t kMostHeaders = 200;  // libcurl bounds their bytes
 constexpr std::size_t kQuotedBytes = 4096;
-constexpr double kPromptLookupS = 0.5;  // a name server that answered this fast will again
 
 // Of "HTTP/1.1 200 OK".
 int status_of(std::string_view line) {
@@ -180,18 +177,11 @@ ReadError Exchange::failure(ReadError error, CURLcode result) {
   curl_off_t connected_us = 0;
   curl_easy_getinfo(easy_.get(), CURLINFO_CONNECT_TIME_T, &connected_us);
   was_connected_ = connected_us > 0 || !strange_start_.empty();
-  const bool has_no_connection =
-      error.code == ErrorCode::kConnect || error.code == ErrorCode::kResolve;
-  const int shortage = has_no_connection && !has_head_ ? descriptor_shortage() : 0;
-  if (shortage != 0) {
-    return error_of(ErrorCode::kIo, "no file descriptor is left for a connection", shortage);
-  }
   if (result == CURLE_COULDNT_CONNECT) error.os_error = static_cast<int>(os_error);
-  const bool was_prompt = seconds_between(started_, Clock::now()) < kPromptLookupS;
-  if (error.code == ErrorCode::kResolve && was_prompt) {
-    error.code = look_up(host_of(request_.target.url));
-  }
-  error.elapsed_s = seconds_between(started_, Clock::now());
+  const double elapsed_s = seconds_between(started_, Clock::now());
+  if (!has_head_) refine_connect_error(error, request_.target.url, elapsed_s, true);
+  if (error.code == ErrorCode::kIo) return error;  // nobody was asked
+  error.elapsed_s = elapsed_s;
   blame_proxy(error, result, easy_.get(), request_.target);
   mask_secrets(error, request_.target);
   return error;
@@ -247,7 +237,7 @@ std::size_t Exchange::take_body(std::string_view data) {
   return data.size();
 }
 
-// Puts as much as has room where it is wanted, and says how much.
+// Copies what fits into the caller's buffer, and returns the number of bytes.
 std::size_t Exchange::place(std::string_view data) {
   const std::size_t fitting = std::min(room_, data.size());
   if (fitting == 0) return 0;

@@ -2,8 +2,8 @@
 // versions and logins, small uploads, and objects of servers without byte ranges.
 //
 // It takes a connection that is kept (http/kept_connections.h), and gives it back at the end of the
-// body, so that the data finds it open. It is sent once, and redirects are not followed. Nothing is
-// received ahead of who reads, but for what libcurl and the socket hold.
+// body, so that the data finds it open. It is sent once, and redirects are not followed. It
+// receives what the caller reads; libcurl and the socket hold a little more.
 //
 // For one thread at a time. A forked child leaves its parent's alone.
 #pragma once
@@ -97,8 +97,8 @@ class Exchange {
   bool has_head_ = false;
   bool has_too_many_headers_ = false;
   std::string strange_start_;
-  char* into_ = nullptr;  // where the body goes, as long as somebody reads
-  std::size_t room_ = 0;  // there
+  char* into_ = nullptr;  // the caller's buffer, during read()
+  std::size_t room_ = 0;  // bytes left in it
   std::string spilled_;   // came with what was read, and is for the next read
   bool is_paused_ = false;
   bool has_ended_ = false;

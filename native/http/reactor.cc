@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/descriptors.h"
+#include "http/curl_failure.h"
 
 namespace streamer {
 namespace {
@@ -153,7 +154,10 @@ void HttpReactor::collect_finished() {
     auto& transfer = *reinterpret_cast<HttpTransfer*>(self);
     const TimePoint now = Clock::now();
     std::optional<ReadError> error = transfer.conclude(result, now);
-    if (error) refine_connect_error(*error, transfer, now);
+    if (error && error->http_status == 0) {
+      const double elapsed_s = seconds_between(active_.at(&transfer).started, now);
+      refine_connect_error(*error, transfer.target()->url, elapsed_s, !scheduler_.is_stopped());
+    }
     settle(transfer, std::move(error));
   }
 }

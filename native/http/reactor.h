@@ -88,7 +88,6 @@ class HttpReactor {
   void enforce_deadlines();
   void hedge_slow_ones(TimePoint now);
   void hedge(HttpTransfer& slow, Flight& flight, TimePoint now);
-  void refine_connect_error(ReadError& error, HttpTransfer& transfer, TimePoint now) const;
   void settle(HttpTransfer& transfer, std::optional<ReadError> error);
   static void record_answer(const HttpTransfer& transfer, bool is_full_size, TimePoint now);
   void settle_duplicate(Flight duplicate, bool is_complete);

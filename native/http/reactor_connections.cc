@@ -3,9 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/descriptors.h"
 #include "http/reactor.h"
-#include "net/name_lookup.h"
 
 namespace streamer {
 namespace {
@@ -15,9 +13,6 @@ constexpr std::size_t kConnectionsKept = 64;
 constexpr double kDescriptorPollS = 0.02;  // before a block that found none is tried again
 constexpr double kPatienceS = WaitingRequests::kPatienceS;
 constexpr double kTimesUsual = 4;
-// A name server that answered libcurl this fast will answer us as fast; one that did not has failed
-// by being slow, and would hold up every other request of this thread.
-constexpr double kPromptLookupS = 0.5;
 
 }  // namespace
 
@@ -96,25 +91,6 @@ void HttpReactor::put_back(Block block, TimePoint due) {
 
 void HttpReactor::leave_if_others_remain() {
   is_leaving_ = is_leaving_ || counters_.reactors.leave_to_others();
-}
-
-// Tells apart what libcurl has one word for.
-void HttpReactor::refine_connect_error(ReadError& error, HttpTransfer& transfer,
-                                       TimePoint now) const {
-  const bool has_no_connection =
-      error.code == ErrorCode::kConnect || error.code == ErrorCode::kResolve;
-  if (!has_no_connection || error.http_status != 0) return;
-  if (const int shortage = descriptor_shortage(); shortage != 0) {
-    error.code = ErrorCode::kIo;
-    error.os_error = shortage;
-    error.is_of_proxy = false;
-    error.detail = "no file descriptor is left for a connection";
-    return;
-  }
-  const bool was_prompt = seconds_between(active_.at(&transfer).started, now) < kPromptLookupS;
-  if (error.code == ErrorCode::kResolve && was_prompt && !scheduler_.is_stopped()) {
-    error.code = look_up(host_of(transfer.target()->url));
-  }
 }
 
 // Puts the block back without counting an attempt, as it was never sent: for this reactor, which
