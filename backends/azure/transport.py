@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
-    """Sends requests, and again where that may help.
+    """Sends requests, and repeats a request whose failure may pass.
 
     Args:
         times: How long an answer may take.
@@ -94,8 +94,8 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
             self.times,
             method=method,
             body=answer.request.data or b"",  # type: ignore[arg-type]  # one small blob is bytes
-            head_timeout_s=self.times.left_s(attempts.elapsed_s),
-            is_repeated=attempts.number > 1,
+            head_timeout_s=attempts.head_timeout_s,
+            is_repeated=attempts.is_repeated,
             ca_option=_CA_OPTION,
         )
         if method != "HEAD":

@@ -64,7 +64,7 @@ class Response:
         return self._failure is None and self._exchange.has_ended
 
     def read_into(self, buffer: memoryview, timeout_s: float) -> int:
-        """Receive bytes of the body; fewer than the buffer holds where it ends, or the time is over.
+        """Receive bytes of the body. They do not fill the buffer if the body ends, or if the time is over.
 
         Raises:
             StorageError: the connection failed before the first of these bytes.
@@ -113,10 +113,11 @@ class Response:
 
     def _announced(self, most_bytes: int) -> int:
         length = self.headers.get("content-length", "")
-        if not self.has_ended and length.isdigit() and int(length) > most_bytes:  # a HEAD has it, and no body
+        announced = int(length) if length.isascii() and length.isdigit() else 0
+        if announced > most_bytes and not self.has_ended:  # the answer to a HEAD has a length and no body
             self.close()
             raise too_long(self.status, most_bytes)
-        return int(length or 0) if length.isascii() and length.isdigit() else 0
+        return announced
 
     def _received(self, wanted: int, announced: int) -> bytes:
         if self.status < 300 and not is_plain(self.headers):

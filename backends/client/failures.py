@@ -51,11 +51,10 @@ def failure_of(native: ReadError, url: str, exchange: Exchange | None = None, ca
 
 
 def _failure_of(native: ReadError, url: str, exchange: Exchange | None, ca_option: str) -> StreamerError:
-    has_strange_answer = exchange is not None and exchange.was_connected and native.code == "http_status"
-    if exchange is not None and has_strange_answer and not native.is_of_proxy:
-        return _not_http(exchange.strange_start)
     if native.is_of_proxy:
         return _of_proxy(native)
+    if exchange is not None and exchange.was_connected and native.code == "http_status":
+        return _not_http(exchange.strange_start)
     if native.code == "tls":
         return _of_tls(native.detail, ca_option)
     if native.code == "timeout":

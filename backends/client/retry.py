@@ -49,9 +49,19 @@ class Attempts:
         return monotonic() - self.began_s
 
     @property
+    def is_repeated(self) -> bool:
+        """An attempt failed before the current one."""
+        return self.number > 1
+
+    @property
+    def head_timeout_s(self) -> float:
+        """Seconds that the head of the answer may take in the current attempt."""
+        return self._times.left_s(self.elapsed_s)
+
+    @property
     def are_over(self) -> bool:
         """The current attempt is the last: there are no more, or the time is over."""
-        return self.number >= self._most or not self._times.left_s(self.elapsed_s)
+        return self.number >= self._most or not self.head_timeout_s
 
     def wait(self, least_s: float = 0.0) -> None:
         """Wait before the next attempt, at least as long as the server demands."""

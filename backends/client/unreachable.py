@@ -13,7 +13,7 @@ from streamer.core.errors import ConnectError
 from streamer.core.outages.transient import UNKNOWN_HOST
 from streamer.core.quoting import quoted
 
-__all__ = ["is_unknown_host", "refused", "unknown_host", "where"]
+__all__ = ["is_unknown_host", "unknown_host", "where"]
 
 # A name without any address of the wanted kind does not exist for us either. Not every system has all three.
 _UNKNOWN = frozenset(
@@ -39,9 +39,9 @@ def where(error: BaseException) -> str:
     host, port = getattr(error, "host", None), getattr(error, "port", None)
     if not isinstance(host, str) or not isinstance(port, int):
         return ""
-    return f" at {host}:{port}{refused(error)}"
+    return f" at {host}:{port}{_refused(error)}"
 
 
-def refused(error: BaseException | None) -> str:
+def _refused(error: BaseException | None) -> str:
     """Say that the host refuses the connection: it runs, or a firewall does, and nothing listens on the port."""
     return ", which refuses it" if isinstance(getattr(error, "os_error", None), ConnectionRefusedError) else ""

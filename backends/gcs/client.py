@@ -164,8 +164,8 @@ class GcsClient:
                 self._limits.answer_bytes,
                 method=method,
                 body=data,
-                head_timeout_s=self._times.left_s(attempts.elapsed_s),
-                is_repeated=attempts.number > 1,
+                head_timeout_s=attempts.head_timeout_s,
+                is_repeated=attempts.is_repeated,
             )
 
         return Answer.of(*answered(received, self._times, None))

@@ -108,7 +108,7 @@ class HttpClient:
         return send(
             HttpSource(hop.url, {**hop.headers, **extra}, ca_file=self._access.ca_file, proxy=self._access.proxy),
             self._times,
-            head_timeout_s=self._times.left_s(attempts.elapsed_s),
-            is_repeated=attempts.number > 1,
+            head_timeout_s=attempts.head_timeout_s,
+            is_repeated=attempts.is_repeated,
             ca_option=CA_OPTION,
         )
