@@ -61,7 +61,7 @@ def answer_times(limits: Limits, attempt_s: float | None = None) -> AnswerTimes:
 
 
 def named_times(limits: Limits, named: aiohttp.ClientTimeout | None) -> AnswerTimes:
-    """Divide the time, of which an option of the storage may name each part."""
+    """Divide the time among attempts; an option of the storage may set parts of it."""
     if named is None:
         return answer_times(limits)
     times = answer_times(limits, named.total or named.sock_read)

@@ -90,7 +90,7 @@ def _configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> S
 
 
 def _kinds() -> Kinds:
-    yarl = sys.modules.get("yarl")  # nobody has a URL of its without it
+    yarl = sys.modules.get("yarl")  # if it is not imported, no option is one of its URLs
     return {
         **dict.fromkeys(("access", "endpoint_url", "key_file", "project"), TEXT),
         "requester_pays": Kind("True, or the name of a project", (bool, str)),

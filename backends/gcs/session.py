@@ -1,4 +1,4 @@
-"""Sends requests in gcsfs's own session, if the engine cannot use the options of that session.
+"""Sends requests through gcsfs's own session, if that session has options that the engine cannot use.
 
 Guarantees: lookups and reads use the same session, with its certificates and its proxy, follow no redirect, and end
 within their time. Errors are those of this package, and repeat nothing of a request.
@@ -112,7 +112,7 @@ class GcsfsSession:
         return {} if has_own or not self.endpoint.startswith("https://") else {"ssl": trust_in()}
 
     def _environment_proxy(self) -> dict[str, Any]:
-        """Obey ``HTTPS_PROXY``, where the user's session names no proxy itself."""
+        """Return the proxy of ``HTTPS_PROXY``, unless the user's session names one or obeys the environment itself."""
         if self._fs.session_kwargs.keys() & {"proxy", "trust_env"}:
             return {}
         return {"proxy": environment_proxy(self.endpoint)}

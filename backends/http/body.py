@@ -19,7 +19,7 @@ STALL_SHARE = 1 / 8
 
 
 def receive(response: Response, buffer: memoryview, uri: str, limits: Limits) -> int:
-    """Receive the next bytes of the body; fewer than the buffer holds where it ends, breaks off or is slow.
+    """Receive the next bytes of the body. They do not fill the buffer if the body ends, breaks off or is slow.
 
     Raises:
         TransferTimeoutError: it stalled.

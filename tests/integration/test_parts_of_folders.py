@@ -1,4 +1,4 @@
-"""A folder of a web server of which something is missing is an error, and never a smaller checkpoint."""
+"""If a web server lacks a part of a folder, the load fails: it never returns a smaller checkpoint."""
 
 from __future__ import annotations
 
