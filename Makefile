@@ -12,6 +12,7 @@ TORCH ?= torch==2.13.0
 ARGS ?=
 # How long `make fuzz` gives each target.
 SECONDS ?= 60
+FUZZING ?= -max_total_time=$(SECONDS)
 # Processes that share the Python tests. Most of a test is waiting: four keep two processors busy, and take 8 GB together.
 WORKERS ?= 4
 
@@ -88,15 +89,15 @@ soak: $(INSTALL_STAMP) $(AZURITE_STAMP) ## draw more examples for property tests
 
 NATIVE_FUZZERS = range_response url nfs_url nfs_link
 PYTHON_FUZZERS = header index manifest uri error_body gcs_listing hub_listing index_page probe_header s3_listing
-fuzz: $(INSTALL_STAMP) clang-packages ## fuzz every parser for SECONDS each, from the corpus of the repository
+fuzz: $(INSTALL_STAMP) clang-packages ## fuzz every parser for SECONDS each, from the corpus of the repository, or as FUZZING says in libFuzzer's options
 	$(UV) 'atheris>=2.3'
 	CXX=clang++ $(BIN)/cmake -S native -B build/fuzzers -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	  -DSTREAMER_BUILD_PYTHON=OFF -DSTREAMER_BUILD_FUZZERS=ON
 	$(BIN)/cmake --build build/fuzzers --target $(addsuffix _fuzz,$(NATIVE_FUZZERS))
 	mkdir -p $(addprefix build/fuzz/,$(NATIVE_FUZZERS))
 	printf '%s\n' $(NATIVE_FUZZERS) | xargs -P 2 -I % \
-	  env build/fuzzers/%_fuzz -max_total_time=$(SECONDS) build/fuzz/% native/fuzz/corpus/%
-	cd tests && printf '%s\n' $(PYTHON_FUZZERS) | xargs -P 2 -I % ../$(BIN)/python -m fuzzing % -max_total_time=$(SECONDS)
+	  env build/fuzzers/%_fuzz $(FUZZING) build/fuzz/% native/fuzz/corpus/%
+	cd tests && printf '%s\n' $(PYTHON_FUZZERS) | xargs -P 2 -I % ../$(BIN)/python -m fuzzing % $(FUZZING)
 
 coverage: $(INSTALL_STAMP) $(AZURITE_STAMP) $(SAFETENSORS_STAMP) $(TRANSFORMERS_STAMP) $(RUNAI_STAMP) test-packages ## run all Python tests and record which test ran which line, for tests/mutation
 	$(UV) 'pytest-cov>=5'
