@@ -28,7 +28,6 @@ from servers.seaweedfs import SeaweedServer, find_weed
 from streamer import _native
 from streamer.backends.client import retry
 from streamer.core.options import neighbours
-from streamer.core.outages import servers
 
 # Named here and not beside the tests of the contract: where workers run the tests, the process that reports reads only
 # this file.
@@ -72,9 +71,9 @@ def _no_neighbours(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_server_is_known() -> Iterator[None]:
-    """Forget what servers demanded: a later test may have its own at the port of one that is gone."""
+    """Forget which servers answered: a later test may have its own at the port of one that is gone."""
     yield
-    servers.SERVERS.clear()
+    _native.forget_servers_for_tests()
 
 
 @pytest.fixture(autouse=True)

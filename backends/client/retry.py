@@ -10,12 +10,14 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from math import inf
 from time import monotonic, sleep
 
 from streamer.backends.client.answer_times import ATTEMPTS, AnswerTimes
 from streamer.backends.client.demanded_pause import LONGEST_PAUSE_S, demanded_pause_s
 from streamer.backends.client.exchange import Response
 from streamer.core.errors import StorageError, StreamerError, TransferTimeoutError
+from streamer.core.outages.probes import first_byte_limit_s
 from streamer.core.outages.transient import STATUSES, is_transient
 
 __all__ = ["Attempts", "answered", "may_pass"]
@@ -31,7 +33,7 @@ class Attempts:
     Args:
         times: How long the attempts may take together.
         most: How many there may be: the first, one for a connection that was closed while idle, and one for a server
-            that restarts.
+            that restarts. The probe of an outage is sent once.
 
     Attributes:
         number: Number of the current attempt, from 1.
@@ -39,7 +41,9 @@ class Attempts:
     """
 
     def __init__(self, times: AnswerTimes, most: int = ATTEMPTS) -> None:
-        self._times, self._most = times, most
+        self._times = times
+        self._first_byte_s = first_byte_limit_s()
+        self._most = most if self._first_byte_s == inf else 1
         self.number = 1
         self.began_s = monotonic()
 
@@ -50,13 +54,13 @@ class Attempts:
 
     @property
     def is_repeated(self) -> bool:
-        """An attempt failed before the current one."""
-        return self.number > 1
+        """An attempt failed before the current one, or others did if it is the probe of an outage."""
+        return self.number > 1 or self._first_byte_s < inf
 
     @property
     def head_timeout_s(self) -> float:
         """Seconds that the head of the answer may take in the current attempt."""
-        return self._times.left_s(self.elapsed_s)
+        return min(self._times.left_s(self.elapsed_s), self._first_byte_s)
 
     @property
     def are_over(self) -> bool:

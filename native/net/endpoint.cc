@@ -79,9 +79,14 @@ std::shared_ptr<Endpoint> Endpoint::on_route(const std::string& name, std::size_
 }
 
 void Endpoint::note_answer_of(std::string_view url, const std::string& proxy) {
-  const std::shared_ptr<Endpoint> endpoint = of(url, proxy);
-  const std::lock_guard lock(endpoint->mutex_);
-  endpoint->note_answer();
+  of(url, proxy)->note_answer();
+}
+
+void Endpoint::forget_all_for_tests() {
+  Table& table = Table::instance();
+  const std::lock_guard lock(table.mutex);
+  table.endpoints.clear();
+  table.answered.clear();
 }
 
 std::optional<TimePoint> Endpoint::closed_until(TimePoint now) {
@@ -99,6 +104,18 @@ std::optional<TimePoint> Endpoint::closed_until_locked(TimePoint now) const {
 std::optional<OutageTicket> Endpoint::try_start(TimePoint now, std::uint64_t object) {
   const std::lock_guard lock(mutex_);
   if (closed_until_locked(now)) return std::nullopt;
+  return start_locked(object);
+}
+
+std::optional<OutageTicket> Endpoint::try_start_lookup(TimePoint now, std::uint64_t object) {
+  const std::lock_guard lock(mutex_);
+  if (outage_.is_open() && !outage_.may_probe(now)) return std::nullopt;
+  const OutageTicket ticket = start_locked(object);
+  if (ticket.is_probe) outage_.lose_probe_at(after(now, ticket.first_byte_s));
+  return ticket;
+}
+
+OutageTicket Endpoint::start_locked(std::uint64_t object) {
   OutageTicket ticket = outage_.start(object);
   ticket.in_flight = window_.start();
   return ticket;
@@ -107,7 +124,7 @@ std::optional<OutageTicket> Endpoint::try_start(TimePoint now, std::uint64_t obj
 void Endpoint::finish_well(const OutageTicket& ticket, double seconds, bool is_full_size,
                            TimePoint now) {
   const std::lock_guard lock(mutex_);
-  note_answer();
+  note_answer_locked();
   if (is_full_size) latency_.add(seconds);
   outage_.finish_well(ticket, now);
   window_.finish_well(ticket.in_flight);
@@ -127,7 +144,7 @@ bool Endpoint::finish_badly(const OutageTicket& ticket, const ReadError& error, 
   const FailureKind kind = classify(error);
   const std::lock_guard lock(mutex_);
   const bool is_answer = error.http_status != 0 || !error.storage_code.empty();
-  if (is_answer && !error.is_of_proxy) note_answer();
+  if (is_answer && !error.is_of_proxy) note_answer_locked();
   bool is_of_outage = false;
   if (kind != FailureKind::kTransient && kind != FailureKind::kThrottle) {
     outage_.finish_well(ticket, now);  // it works; what was asked of it was wrong
@@ -190,8 +207,13 @@ OutageTotals Endpoint::totals(TimePoint now) {
   return outage_.totals(now);
 }
 
-// Its lock is held; the table's is taken inside, by nobody the other way round.
 void Endpoint::note_answer() {
+  const std::lock_guard lock(mutex_);
+  note_answer_locked();
+}
+
+// Its lock is held; the table's is taken inside, by nobody the other way round.
+void Endpoint::note_answer_locked() {
   if (std::exchange(has_answered_, true)) return;
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);

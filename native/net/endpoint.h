@@ -51,6 +51,9 @@ class Endpoint {
   // Somebody else in this process was answered by the server of this URL, on the same way.
   static void note_answer_of(std::string_view url, const std::string& proxy);
 
+  // Whoever asks from here on knows nothing of any server.
+  static void forget_all_for_tests();
+
   // `name` is for messages. `has_answered`: in this process, ever. `shared`: with other ways to it.
   explicit Endpoint(std::string name, bool has_answered = false, std::size_t route = 0,
                     std::shared_ptr<WaitingRequests> shared = nullptr)
@@ -73,6 +76,9 @@ class Endpoint {
   // Takes room for one request, where there is some. Each must be finished, or cancelled.
   // `object`: HttpObject::id(), where requests for several objects can be told apart.
   std::optional<OutageTicket> try_start(TimePoint now, std::uint64_t object = 0);
+  // The same for a lookup, which waits for no room, and may not keep the time of a probe
+  // (lookup.h).
+  std::optional<OutageTicket> try_start_lookup(TimePoint now, std::uint64_t object);
 
   // The request took so long; `is_full_size` if that can be compared with others.
   void finish_well(const OutageTicket& ticket, double seconds, bool is_full_size, TimePoint now);
@@ -90,6 +96,8 @@ class Endpoint {
   RequestAdvice advice();
 
   bool has_answered();
+  // Its server answered something.
+  void note_answer();
   // How many times more failures of one request than usual are chance, as many of all fail.
   double row_factor();
   // Nothing where the server works, as far as is known.
@@ -99,7 +107,8 @@ class Endpoint {
  private:
   static std::shared_ptr<Endpoint> on_route(const std::string& name, std::size_t route);
   std::optional<TimePoint> closed_until_locked(TimePoint now) const;
-  void note_answer();
+  OutageTicket start_locked(std::uint64_t object);
+  void note_answer_locked();
 
   const std::string name_;
   const std::size_t route_;  // tells the ways to it apart

@@ -54,6 +54,7 @@ std::string story_of(const std::string& server, const OutageStory& outage, TimeP
 OutageTicket Outage::start(std::uint64_t object) {
   if (is_open_) {
     is_probing_ = true;
+    probe_lost_at_ = TimePoint::max();
     ++story_.probes;
   }
   if (!is_open_) return {.epoch = epoch_, .object = object};

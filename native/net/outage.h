@@ -59,11 +59,15 @@ class Outage {
  public:
   // Whether there is one.
   bool is_open() const { return is_open_; }
-  bool may_probe(TimePoint now) const { return !is_probing_ && now >= probe_at_; }
+  bool may_probe(TimePoint now) const {
+    return (!is_probing_ || now >= probe_lost_at_) && now >= probe_at_;
+  }
   TimePoint probe_at() const { return probe_at_; }
 
   // A request is sent; while there is an outage only where may_probe().
   OutageTicket start(std::uint64_t object = 0);
+  // From then on another probe may be sent beside the last one: its sender may not keep its time.
+  void lose_probe_at(TimePoint when) { probe_lost_at_ = when; }
   // It was answered well, or by a server that works.
   void finish_well(const OutageTicket& ticket, TimePoint now);
   // It failed, as `kind` says, while `in_flight` were under way, itself included. True when that is
@@ -97,6 +101,7 @@ class Outage {
   bool is_probing_ = false;
   int pauses_ = 0;  // of this outage
   TimePoint probe_at_{};
+  TimePoint probe_lost_at_ = TimePoint::max();
   struct Failed {
     TimePoint at;
     std::uint64_t good_before;  // good_ at that time

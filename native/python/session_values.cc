@@ -21,11 +21,6 @@ namespace {
 
 using Headers = std::vector<std::string>;
 
-struct ForeignRequest {
-  std::shared_ptr<Endpoint> server;
-  std::unique_ptr<WaitingRequests::Foreign> under_way = nullptr;
-};
-
 // A getter of such text.
 template <typename Owner>
 auto text_in(std::string Owner::*member) {
@@ -125,17 +120,6 @@ void register_delivery(py::module_& module) {
 void register_http_target(py::module_& module) {
   module.def("note_answer_of", &Endpoint::note_answer_of, py::arg("url"), py::arg("proxy"),
              "Tell the engine that somebody else was answered by the server of this URL.");
-  py::class_<ForeignRequest>(module, "ForeignRequest",
-                             "A request to the server of a URL that is not the engine's, while it "
-                             "is entered.")
-      .def(py::init([](const std::string& url) { return ForeignRequest{Endpoint::of(url)}; }),
-           py::arg("url"))
-      .def("__enter__",
-           [](ForeignRequest& request) {
-             request.under_way =
-                 std::make_unique<WaitingRequests::Foreign>(*request.server->waiting);
-           })
-      .def("__exit__", [](ForeignRequest& request, const py::args&) { request.under_way.reset(); });
   py::class_<HttpTarget>(module, "HttpTarget", "How to reach an object over HTTP.")
       .def(py::init([](std::string url, Headers headers, std::string ca_file, std::string proxy,
                        double expires_at_s, double renew_at_s, bool is_redirect,

@@ -1,11 +1,12 @@
-// Doors for the tests of this repository: other libraries in the place of NVIDIA's. A wheel has
-// none of them.
+// Doors for the tests of this repository: other libraries in the place of NVIDIA's, and servers
+// that nobody has met. A wheel has none of them.
 #include <pybind11/pybind11.h>
 
 #include <string>
 #include <utility>
 
 #include "cuda/runtime.h"
+#include "net/endpoint.h"
 #include "python/registers.h"
 
 namespace py = pybind11;
@@ -13,6 +14,8 @@ namespace py = pybind11;
 namespace streamer {
 
 void register_test_seams(py::module_& module) {
+  module.def("forget_servers_for_tests", &Endpoint::forget_all_for_tests,
+             "Know of no server any more.");
   module.def(
       "cuda_use_library_for_tests",
       [](std::string path) { CudaRuntime::instance().use_library_for_tests(std::move(path)); },

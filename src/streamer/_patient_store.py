@@ -57,8 +57,6 @@ class _PatientStore:
     def __init__(self, store: Any, route: Route, server: str, patience: Patience, secrets: SecretTexts) -> None:
         self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
         self._route = route
-        self._name = server.encode("utf-8", "replace")  # a URL may hold what is no text
-        self._kept = _native.ForeignRequest(self._name)  # what it refers to would be made anew for each request
         self.root: str = store.root
 
     def info(self, path: str) -> ObjectInfo:
@@ -86,9 +84,8 @@ class _PatientStore:
         self._store.close()
 
     def _ask(self, request: Callable[[], Answer]) -> Answer:
-        with _native.ForeignRequest(self._name):  # which may wait until the engine closes a connection
-            guarded = _without_secrets(self._secrets, _noting(self._route, request))
-            return self._patience.ask(self.server, guarded, self._route.number())
+        guarded = _without_secrets(self._secrets, _noting(self._route, request))
+        return self._patience.ask(self.server, guarded, self._route.lookup())
 
     def _ask_to_list(self, request: Callable[[], Answer]) -> Answer:
         """Ask; an error says that listing was refused, and what works without it."""

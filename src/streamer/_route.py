@@ -6,18 +6,18 @@ that by the storages' clients; a proxy of plain HTTP sends a status that the ser
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from streamer import _native
 from streamer.core.errors import OptionError, StorageError
+from streamer.core.secrets.options import SecretOptions
 from streamer.core.store.proxies import place_of, suspect_proxy
 
 __all__ = ["Route"]
 
-_VARIABLES = ("all_proxy", "http_proxy", "https_proxy", "no_proxy")
 # Under these names, options hold the URL of a proxy of plain HTTP: proxy, proxies={"http": …}, of requests also a host.
 _OF_PLAIN_HTTP = re.compile(r"proxy|(http|all)(://.*)?")
 
@@ -27,19 +27,18 @@ class Route:
 
     Args:
         server: ``scheme://host:port``.
-        options: Of the storage. Of their values, hosts and ports of proxies are kept.
+        options: Of the storage, which may name proxies.
     """
 
     def __init__(self, server: str, options: Mapping[str, Any] | None) -> None:
-        named = tuple(_proxies_in(options or {}))
-        self._server, self._named = server, hash(named)
-        places = {place_of(value) for name, value in named if _OF_PLAIN_HTTP.fullmatch(name)}
+        self._server, self._options = server, SecretOptions(options)
+        places = {place_of(value) for name, value in _proxies_in(self._options) if _OF_PLAIN_HTTP.fullmatch(name)}
         self._places = " or ".join(sorted(places))
 
-    def number(self) -> int:
-        """Return what tells this way from others at this moment: a number, as URLs of proxies hold passwords."""
-        of_environment = (os.environ.get(name) for each in _VARIABLES for name in (each, each.upper()))
-        return hash((self._named, *of_environment))
+    def lookup(self) -> _native.Lookup:
+        """Return a question to the server, on the way that the options and the environment name at this moment."""
+        named = sorted({value for _, value in _proxies_in(self._options)})
+        return _native.Lookup(self._server.encode("utf-8", "replace"), "\n".join(named))  # a URL may hold no text
 
     def note_failure(self, error: StorageError) -> None:
         """Note in an error that the proxy may have sent it, unless it has a word or a number of the storage."""

@@ -12,6 +12,7 @@ from servers.scripted_http import Answer, Request, ScriptedServer
 from servers.scripted_proxy import refusing_proxy
 
 import streamer
+from streamer import _native
 from streamer.core.outages.patience import Patience
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_pauses")]
@@ -94,5 +95,5 @@ def test_a_question_that_asked_nobody_is_no_answer_regression() -> None:
 
     for question, kind in ((without_credentials, streamer.StorageError), (refused, streamer.ConnectError)):
         with pytest.raises(kind):
-            patience.ask("http://never-reached", question)
+            patience.ask("http://never-reached", question, _native.Lookup(b"http://never-reached", ""))
     assert patience.outages == 0

@@ -19,6 +19,7 @@ from streamer.core.errors import (
     TransferTimeoutError,
 )
 from streamer.core.options.limits import Limits
+from streamer.core.outages.probes import limited
 from streamer.core.outages.transient import UNKNOWN_HOST
 
 TIMES = answer_times(Limits(connect_timeout_s=10, first_byte_timeout_s=30))
@@ -82,3 +83,11 @@ def test_no_attempt_follows_when_the_time_is_over() -> None:
     assert not attempts.are_over
     attempts.began_s -= TIMES.all_headers_s
     assert attempts.are_over
+
+
+def test_the_probe_of_an_outage_is_sent_once_and_is_brief() -> None:
+    with limited(0.5):
+        attempts = Attempts(TIMES)
+    assert attempts.are_over
+    assert attempts.is_repeated  # on a new connection
+    assert attempts.head_timeout_s == 0.5

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 
 import pytest
 
+from streamer import _native
 from streamer._route import Route
 from streamer.core.errors import AccessDeniedError, HttpStatusError
 
@@ -19,6 +21,12 @@ def _no_proxies(monkeypatch):
         monkeypatch.delenv(name)
 
 
+@pytest.fixture
+def server():
+    """A server that nobody in this process has heard of."""
+    return f"http://{secrets.token_hex(8)}.test"
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -29,19 +37,39 @@ def _no_proxies(monkeypatch):
         {"s3": {"config_kwargs": {"proxies": {"https": PROXY}}}},
     ],
 )
-def test_a_proxy_that_options_name_is_a_way_of_its_own_and_its_password_is_not_kept(options):
-    route = Route(SERVER, options)
-    assert route.number() != Route(SERVER, {"key": "value"}).number()
-    assert route.number() == Route(SERVER, {**options, "key": "value"}).number()
+def test_a_proxy_that_options_name_is_a_way_of_its_own_and_its_password_is_not_kept(server, options):
+    route = Route(server, options)
+    route.lookup().note_answer()
+    assert Route(server, {**options, "key": "value"}).lookup().has_server_answered
+    assert not Route(server, {"key": "value"}).lookup().has_server_answered
     assert "CANARY" not in repr(vars(route))
 
 
-@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "ALL_PROXY", "no_proxy"])
-def test_a_variable_changes_the_way(monkeypatch, name):
-    route = Route(SERVER, None)
-    before = route.number()
+@pytest.mark.parametrize("name", ["http_proxy", "ALL_PROXY"])
+def test_a_variable_changes_the_way(monkeypatch, server, name):
+    route = Route(server, None)
+    route.lookup().note_answer()
+    assert route.lookup().has_server_answered
     monkeypatch.setenv(name, PROXY)
-    assert route.number() != before
+    assert not route.lookup().has_server_answered
+    route.lookup().note_answer()
+    monkeypatch.setenv("no_proxy", "another.test")
+    assert not route.lookup().has_server_answered
+
+
+def test_a_variable_that_is_of_no_concern_changes_no_way(monkeypatch, server):
+    """Such as the proxy of https:// for http://, or one of the environment where the options name another."""
+    Route(server, None).lookup().note_answer()
+    monkeypatch.setenv("HTTPS_PROXY", PROXY)
+    assert Route(server, None).lookup().has_server_answered
+    Route(server, {"proxy": PROXY}).lookup().note_answer()
+    monkeypatch.setenv("http_proxy", PROXY)
+    assert Route(server, {"proxy": PROXY}).lookup().has_server_answered
+
+
+def test_a_way_is_the_one_of_the_reads(server):
+    _native.note_answer_of(f"{server}/a", PROXY)
+    assert Route(server, {"proxy": PROXY}).lookup().has_server_answered
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,16 @@ import itertools
 import os
 import threading
 import time
+from math import inf
 
 import pytest
 
+from streamer import _native
 from streamer.backends.client.proxy import refusal_of_proxy
 from streamer.core.errors import ConnectError, HttpStatusError, ObjectNotFoundError, StorageError
 from streamer.core.outages import patience as server_outages
-from streamer.core.outages import servers
 from streamer.core.outages.patience import Patience
+from streamer.core.outages.probes import first_byte_limit_s
 from streamer.core.outages.received import note_bytes
 
 NAMES = (f"http://host{number}" for number in itertools.count())
@@ -21,11 +23,17 @@ NAMES = (f"http://host{number}" for number in itertools.count())
 
 @pytest.fixture
 def server(monkeypatch):
-    """The name of a server that nobody has heard of, whose outages are short."""
+    """The name of a server that nobody has heard of."""
     monkeypatch.setattr(server_outages, "LOOK_S", 0.005)
-    monkeypatch.setattr(server_outages, "ANSWERED_LATELY_S", 0)  # an outage begins with the first failure
-    monkeypatch.setattr(servers, "PAUSE_S", 0.01)
     return next(NAMES)
+
+
+def ask(patience, server, question, proxy=""):
+    return patience.ask(server, question, lookup_of(server, proxy))
+
+
+def lookup_of(server, proxy=""):
+    return _native.Lookup(server.encode(), proxy)
 
 
 def told(*answers):
@@ -44,15 +52,16 @@ def told(*answers):
     return question
 
 
-def refused():
-    return ConnectError("refused")
+def refused(message="refused"):
+    """Three attempts of a storage's client, as many as begin an outage."""
+    return ConnectError(message, attempts=3)
 
 
 def test_a_server_that_answered_is_asked_again(server):
     patience = Patience(10)
-    patience.ask(server, told("first"))
+    ask(patience, server, told("first"))
     question = told(refused(), refused(), "second")
-    assert patience.ask(server, question) == "second"
+    assert ask(patience, server, question) == "second"
     assert len(question.asked) == 3
     assert (patience.outages, patience.probes) == (1, 2)
 
@@ -63,49 +72,64 @@ def test_a_failure_while_others_are_answered_is_no_outage_regression(server):
 
     def question():
         if len(asked) < 3:
-            asked.append(patience.ask(server, told("another")))
+            asked.append(ask(patience, server, told("another")))
             raise HttpStatusError("busy", status=503)
         return "at last"
 
     asked = []
-    patience.ask(server, told("first"))
-    assert patience.ask(server, question) == "at last"
+    ask(patience, server, told("first"))
+    assert ask(patience, server, question) == "at last"
     assert len(asked) == 3
     assert (patience.outages, patience.probes) == (0, 0)
 
 
-def test_eight_failures_since_the_last_answer_are_chance_and_more_are_an_outage(server, monkeypatch):
-    monkeypatch.setattr(server_outages, "ANSWERED_LATELY_S", 60)
-    monkeypatch.setattr(server_outages, "LONGEST_PAUSE_ALONE_S", 0.001)
+def test_a_single_failed_request_is_no_outage(server):
     patience = Patience(10)
-    patience.ask(server, told("first"))
-    assert patience.ask(server, told(*[refused()] * 8, "second")) == "second"
-    assert patience.outages == 0
-    assert patience.ask(server, told(*[refused()] * 9, "third")) == "third"
-    assert patience.outages == 1
+    ask(patience, server, told("first"))
+    assert ask(patience, server, told(ConnectError("refused"), ConnectError("refused"), "second")) == "second"
+    assert (patience.outages, patience.probes) == (0, 0)
+
+
+def test_an_outage_is_known_to_all_lookups_and_reads_and_a_probe_is_brief(server):
+    def question():
+        limits.append(first_byte_limit_s())
+        if len(limits) <= 2:
+            raise refused()
+
+    limits = []
+    ask(Patience(10), server, told("first"))
+    kept = lookup_of(server)
+    with pytest.raises(ConnectError):
+        ask(Patience(0), server, question)
+    assert kept.outage is not None
+    patience = Patience(10)
+    ask(patience, server, question)
+    assert (patience.outages, patience.probes) == (1, 2)
+    assert kept.outage is None
+    assert limits == [inf, 2, 4]
 
 
 def test_a_failure_while_others_are_answered_is_waited_for_no_longer_than_any_other(server):
     def question():
-        patience.ask(server, told("another"))
+        ask(patience, server, told("another"))
         raise HttpStatusError("busy", status=503)
 
     patience = Patience(0.5)
     with pytest.raises(HttpStatusError):
-        patience.ask(server, question)
+        ask(patience, server, question)
     assert patience.outages == 0
 
 
 def test_one_that_never_did_is_not(server):
     question = told(refused(), "late")
     with pytest.raises(ConnectError):
-        Patience(10).ask(server, question)
+        ask(Patience(10), server, question)
     assert len(question.asked) == 1
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_status_that_asks_for_patience_is_an_answer(server, status):
-    assert Patience(10).ask(server, told(HttpStatusError("busy", status=status), "well")) == "well"
+    assert ask(Patience(10), server, told(HttpStatusError("busy", status=status), "well")) == "well"
 
 
 @pytest.mark.parametrize(
@@ -118,10 +142,10 @@ def test_a_status_that_asks_for_patience_is_an_answer(server, status):
 )
 def test_what_will_not_pass_is_raised_at_once(server, final):
     patience = Patience(10)
-    patience.ask(server, told("first"))
+    ask(patience, server, told("first"))
     question = told(final, "never")
     with pytest.raises(type(final)):
-        patience.ask(server, question)
+        ask(patience, server, question)
     assert len(question.asked) == 1
     assert patience.outages == 0
 
@@ -130,9 +154,9 @@ def test_what_will_not_pass_is_raised_at_once(server, final):
 def test_what_may_be_the_fault_of_one_question_is_tried_for_a_shorter_while(server, status, monkeypatch):
     monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
     patience = Patience(60)
-    assert patience.ask(server, told(HttpStatusError("broken", status=status), "well")) == "well"
+    assert ask(patience, server, told(HttpStatusError("broken", status=status), "well")) == "well"
     with pytest.raises(HttpStatusError):
-        patience.ask(server, told(HttpStatusError("broken", status=status)))
+        ask(patience, server, told(HttpStatusError("broken", status=status)))
 
 
 @pytest.mark.parametrize("status", [408, 500])
@@ -140,39 +164,39 @@ def test_what_fails_alone_is_told_as_that_and_not_as_an_outage_regression(server
     """The error told how long the server had been failing, and advised to wait."""
     monkeypatch.setattr(server_outages, "LIMIT_OF_ONE_REQUEST_S", 0.1)
     patience = Patience(60)
-    patience.ask(server, told("well"))
+    ask(patience, server, told("well"))
     with pytest.raises(HttpStatusError, match="alone: it answers others") as caught:
-        patience.ask(server, told(HttpStatusError("broken", status=status, hint="Wait")))
+        ask(patience, server, told(HttpStatusError("broken", status=status, hint="Wait")))
     assert "has been failing" not in str(caught.value)
     assert "Look at this object" in caught.value.hint
 
 
 def test_a_server_that_answered_by_another_route_is_not_waited_for_regression(server):
     """A wrong proxy was waited for two minutes, though the server had answered directly."""
-    Patience(10).ask(server, told("well"), "directly")
+    ask(Patience(10), server, told("well"))
     question = told(refused())
     with pytest.raises(ConnectError):
-        Patience(10).ask(server, question, "by a proxy")
+        ask(Patience(10), server, question, "http://proxy.test:3128")
     assert len(question.asked) == 1
 
 
 def test_a_refusal_of_the_proxy_is_no_answer_of_the_server_regression(server):
     question = told(refusal_of_proxy(503).error(None, status=503))
     with pytest.raises(HttpStatusError, match="proxy"):
-        Patience(10).ask(server, question)
+        ask(Patience(10), server, question)
     assert len(question.asked) == 1
 
 
 def test_questions_that_wait_at_a_time_count_once(server):
     patience, count = Patience(60), 8
-    patience.ask(server, told("first"))
+    ask(patience, server, told("first"))
     began, is_back = time.monotonic(), threading.Event()
 
     def question():
         if not is_back.is_set():
             raise refused()
 
-    threads = [threading.Thread(target=patience.ask, args=(server, question)) for _ in range(count)]
+    threads = [threading.Thread(target=ask, args=(patience, server, question)) for _ in range(count)]
     for thread in threads:
         thread.start()
     time.sleep(0.2)
@@ -188,7 +212,7 @@ def test_a_server_is_left_alone_for_as_long_as_it_asks(server):
     busy.retry_after_s = 0.3
     question = told(busy, "well")
     began = time.monotonic()
-    assert Patience(60).ask(server, question) == "well"
+    assert ask(Patience(60), server, question) == "well"
     assert time.monotonic() - began >= 0.3
 
 
@@ -197,13 +221,13 @@ def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait_at_once(se
     busy.retry_after_s = 61
     began = time.monotonic()
     with pytest.raises(HttpStatusError, match=r"busy; .* it wants to be left alone for 61 s"):
-        Patience(60).ask(server, told(busy, "never asked for"))
+        ask(Patience(60), server, told(busy, "never asked for"))
     assert time.monotonic() - began < 10
 
 
 def test_the_story_tells_of_a_server_that_says_nothing(server):
     patience, release = Patience(60), threading.Event()
-    thread = threading.Thread(target=patience.ask, args=(server, release.wait))
+    thread = threading.Thread(target=ask, args=(patience, server, release.wait))
     thread.start()
     while not patience.story():
         time.sleep(0.001)
@@ -222,7 +246,7 @@ def test_the_story_tells_of_a_server_whose_answer_does_not_end(server):
         noted.set()
         release.wait()
 
-    thread = threading.Thread(target=patience.ask, args=(server, question))
+    thread = threading.Thread(target=ask, args=(patience, server, question))
     thread.start()
     noted.wait()
     assert patience.story().startswith(f"; {server} has sent 17 bytes in 0.")
@@ -232,17 +256,17 @@ def test_the_story_tells_of_a_server_whose_answer_does_not_end(server):
 
 def test_the_answer_that_there_is_nothing_ends_an_outage(server):
     patience = Patience(10)
-    patience.ask(server, told("first"))
+    ask(patience, server, told("first"))
     with pytest.raises(ObjectNotFoundError):
-        patience.ask(server, told(refused(), ObjectNotFoundError("absent", status=404)))
-    assert servers.SERVERS[server, None].outage is None
+        ask(patience, server, told(refused(), ObjectNotFoundError("absent", status=404)))
+    assert lookup_of(server).outage is None
 
 
 def test_exhaustion_tells_first_and_last_failure(server):
     patience = Patience(0.2)
-    patience.ask(server, told("first"))
+    ask(patience, server, told("first"))
     with pytest.raises(ConnectError) as caught:
-        patience.ask(server, told(ConnectError("broken off"), refused()))
+        ask(patience, server, told(refused("broken off"), refused()))
     assert caught.value.message.startswith(f"refused; {server} has been failing for 0.")
     assert caught.value.message.endswith("; at first: broken off")
     assert caught.value.attempts > 2
@@ -250,7 +274,7 @@ def test_exhaustion_tells_first_and_last_failure(server):
 
 def test_threads_send_one_probe_together(server):
     patience, together = Patience(10), threading.Barrier(8)
-    patience.ask(server, told("first"))
+    ask(patience, server, told("first"))
     most, now, guard = [0], [0], threading.Lock()
     is_back = threading.Event()
 
@@ -264,12 +288,13 @@ def test_threads_send_one_probe_together(server):
         if not is_back.is_set():
             raise refused()
 
+    known = lookup_of(server)
     with pytest.raises(ConnectError):
-        Patience(0).ask(server, question)  # the outage is known
-    threads = [threading.Thread(target=lambda: (together.wait(), patience.ask(server, question))) for _ in range(8)]
+        ask(Patience(0), server, question)  # the outage is known
+    threads = [threading.Thread(target=lambda: (together.wait(), ask(patience, server, question))) for _ in range(8)]
     for thread in threads:
         thread.start()
-    while servers.SERVERS[server, None].outage.requests < 5:
+    while known.outage.failed < 5:
         time.sleep(0.001)
     assert most == [1]
     is_back.set()
@@ -279,12 +304,12 @@ def test_threads_send_one_probe_together(server):
 
 def test_an_end_lets_everybody_go(server):
     patience = Patience(60)
-    patience.ask(server, told("first"))
+    ask(patience, server, told("first"))
     ended = threading.Event()
 
     def wait():
         with pytest.raises(ConnectError):
-            patience.ask(server, told(refused()))
+            ask(patience, server, told(refused()))
         ended.set()
 
     thread = threading.Thread(target=wait)
@@ -297,25 +322,15 @@ def test_an_end_lets_everybody_go(server):
 
 def test_an_interrupted_probe_leaves_the_turn_to_others(server):
     patience = Patience(10)
-    patience.ask(server, told("first"))
+    ask(patience, server, told("first"))
     with pytest.raises(KeyboardInterrupt):
-        patience.ask(server, told(refused(), KeyboardInterrupt()))
-    assert patience.ask(server, told("second")) == "second"
+        ask(patience, server, told(refused(), KeyboardInterrupt()))
+    assert ask(patience, server, told("second")) == "second"
 
 
 def test_a_child_knows_nothing_of_its_parents_outages(server):
-    Patience(1).ask(server, told("first"))
-    guard = servers._servers_guard
-    with guard:  # by a thread that the child does not have
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if not servers.SERVERS and not servers._servers_guard.locked() else 1)
+    ask(Patience(1), server, told("first"))
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if lookup_of(server).has_server_answered else 0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_few_servers_are_remembered(monkeypatch):
-    monkeypatch.setattr(servers, "MOST_SERVERS", 3)
-    asked = [next(NAMES) for _ in range(10)]
-    for name in asked:
-        Patience(1).ask(name, told("answer"))
-    assert [name for name, _ in servers.SERVERS] == asked[-3:]  # the last ones

@@ -1,0 +1,83 @@
+// What Python's requests know of their servers, for core/outages/patience.py alone.
+#include "net/lookup.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "python/foreign_text.h"
+#include "python/registers.h"
+
+namespace py = pybind11;
+
+namespace streamer {
+namespace {
+
+// A request is as wrong as its storage's client says: what it raised is no business of the engine.
+std::optional<double> finish_badly(Lookup& lookup, std::string detail, int http_status,
+                                   bool is_transient, bool is_of_proxy, double retry_after_s,
+                                   int requests, double random) {
+  const bool is_status = is_transient && http_status != 0;
+  const ErrorCode code = is_status      ? ErrorCode::kHttpStatus
+                         : is_transient ? ErrorCode::kConnect
+                                        : ErrorCode::kSource;
+  ReadError error = error_of(code, std::move(detail));
+  error.http_status = is_status ? http_status : 0;
+  error.is_of_proxy = is_of_proxy;
+  error.retry_after_s = retry_after_s;
+  return lookup.finish_badly(std::move(error), requests, random);
+}
+
+double began_s(const OutageStory& outage) {
+  return std::chrono::duration<double>(outage.since.time_since_epoch()).count();
+}
+
+double age_s(const OutageStory& outage) { return seconds_between(outage.since, Clock::now()); }
+
+std::string told(const OutageStory& outage, const std::string& server) {
+  std::string story = story_of(server, outage, Clock::now());
+  if (outage.first_failure != summary_of(outage.last_failure)) {
+    story += "; at first: " + outage.first_failure;
+  }
+  return story;
+}
+
+}  // namespace
+
+void register_lookup(py::module_& module) {
+  py::class_<OutageStory>(module, "OutageStory", "An outage of a server, as it is now.")
+      .def_property_readonly("began_s", &began_s, "By the engine's clock; tells outages apart.")
+      .def_property_readonly("age_s", &age_s)
+      .def_readonly("failed", &OutageStory::failed)
+      .def_property_readonly(
+          "last_failure",
+          [](const OutageStory& outage) { return text_of(summary_of(outage.last_failure)); })
+      .def(
+          "told",
+          [](const OutageStory& outage, const std::string& server) {
+            return text_of(told(outage, server));
+          },
+          py::arg("server"), "In one sentence.");
+  py::class_<Lookup>(module, "Lookup", "A question to a server; see net/lookup.h.")
+      .def(py::init<const std::string&, const std::string&>(), py::arg("url"), py::arg("proxy"))
+      .def("__enter__", &Lookup::begin)
+      .def("__exit__", [](Lookup& lookup, const py::args&) { lookup.end(); })
+      .def("try_start", &Lookup::try_start)
+      .def("finish_well", &Lookup::finish_well)
+      .def("finish_badly", &finish_badly, py::arg("detail"), py::kw_only(), py::arg("http_status"),
+           py::arg("is_transient"), py::arg("is_of_proxy"), py::arg("retry_after_s"),
+           py::arg("requests"), py::arg("random"))
+      .def("cancel", &Lookup::cancel)
+      .def("note_answer", &Lookup::note_answer)
+      .def_property_readonly("is_probe", &Lookup::is_probe)
+      .def_property_readonly("first_byte_s", &Lookup::first_byte_s)
+      .def_property_readonly("has_server_answered", &Lookup::has_server_answered)
+      .def_property_readonly("fails_alone", &Lookup::fails_alone)
+      .def_property_readonly("outage", &Lookup::outage);
+}
+
+}  // namespace streamer
