@@ -14,10 +14,15 @@ std::uint64_t next_number() {
   return next++;
 }
 
+// As the reads name it: with another version of NFS than the usual one, it is another service.
+std::shared_ptr<Endpoint> endpoint_of(const std::string& server, const std::string& proxy) {
+  return server.starts_with("nfs://") ? Endpoint::named(server) : Endpoint::of(server, proxy);
+}
+
 }  // namespace
 
-Lookup::Lookup(std::string_view url, const std::string& proxy)
-    : server_(Endpoint::of(url, proxy)), number_(next_number()) {}
+Lookup::Lookup(const std::string& server, const std::string& proxy)
+    : server_(endpoint_of(server, proxy)), number_(next_number()) {}
 
 void Lookup::end() {
   cancel();

@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "net/endpoint.h"
 
@@ -20,7 +19,8 @@ namespace streamer {
 
 class Lookup {
  public:
-  Lookup(std::string_view url, const std::string& proxy);
+  // `server`: a URL, or the name that its store gives it.
+  Lookup(const std::string& server, const std::string& proxy);
   ~Lookup() { cancel(); }
   Lookup(const Lookup&) = delete;
   Lookup& operator=(const Lookup&) = delete;

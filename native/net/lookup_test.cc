@@ -112,6 +112,14 @@ TEST_CASE(
   CHECK_FALSE(lookup.has_server_answered());
 }
 
+TEST_CASE("two versions of NFS are two services, which lookups and reads name alike") {
+  Lookup usual("nfs://lookups:2049", "");
+  Lookup other("nfs://lookups:2049?version=3", "");
+  usual.note_answer();
+  CHECK_FALSE(other.has_server_answered());
+  CHECK(Endpoint::named("nfs://lookups:2049")->has_answered());
+}
+
 TEST_CASE("a lookup needs no room among the reads, which are fewer after an outage") {
   const auto reads = Endpoint::of("http://lookups-room");
   reads->note_answer();

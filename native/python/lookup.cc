@@ -63,7 +63,7 @@ void register_lookup(py::module_& module) {
           },
           py::arg("server"), "In one sentence.");
   py::class_<Lookup>(module, "Lookup", "A question to a server; see net/lookup.h.")
-      .def(py::init<const std::string&, const std::string&>(), py::arg("url"), py::arg("proxy"))
+      .def(py::init<const std::string&, const std::string&>(), py::arg("server"), py::arg("proxy"))
       .def("__enter__", &Lookup::begin)
       .def("__exit__", [](Lookup& lookup, const py::args&) { lookup.end(); })
       .def("try_start", &Lookup::try_start)

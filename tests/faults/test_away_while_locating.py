@@ -119,8 +119,9 @@ def test_many_questions_send_one_probe_at_a_time(storages: Storages, expected: d
     assert len(results) == len(loads)
     for loaded, _ in results:
         assert_same(loaded, expected)
-    # Pauses of 0.5, 1, 2 s, a quarter shorter at most: four probes in two seconds, one of each load at its beginning.
-    assert sum(report.probes for _, report in results) <= 6
+    # Pauses are drawn from 0 to 0.05, 0.1, 0.2, ... s: seven in two seconds on average. Each load by itself would send
+    # so many: 56.
+    assert sum(report.probes for _, report in results) <= 20
 
 
 def test_ctrl_c_ends_the_wait(storages: Storages) -> None:
