@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.header_reads import read_headers
 from streamer.core.checkpoint.shard_choice import NO_INDEX, ShardChoice, twin
 from streamer.core.collector import collector_paused
@@ -22,10 +23,27 @@ __all__ = ["Catalog", "ShardTensor", "check_index", "not_held", "read_catalog"]
 
 
 class ShardTensor(NamedTuple):
-    """One tensor and the number of the shard that holds it."""
+    """One tensor, or a part of one, and the number of the shard that holds it.
+
+    Attributes:
+        shard: The number.
+        entry: What is read.
+        cut: How the part is cut out of that; None where what is read is handed out as it is.
+    """
 
     shard: int
     entry: TensorEntry
+    cut: Cut | None = None
+
+    @property
+    def kept(self) -> TensorEntry:
+        """What is handed out, with its shape."""
+        return self.entry if self.cut is None else self.entry._replace(shape=self.cut.kept)
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor that a part is cut out of."""
+        return self.entry.shape if self.cut is None else self.cut.whole
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,19 @@ class Destinations:
         self.in_place: Mapping[str, Any] = targets.in_place if targets else {}
         entries = [each.entry for each in wanted]
         kinds = set()
-        for entry in entries:
-            if (entry.dtype, entry.shape) not in kinds:
-                framework.dtype(entry)
-                framework.shape(entry)
-                kinds.add((entry.dtype, entry.shape))
+        for each in wanted:
+            kind = each.entry.dtype, each.whole_shape
+            if kind not in kinds:
+                framework.dtype(each.entry)
+                framework.shape(each.entry._replace(shape=each.whole_shape))
+                kinds.add(kind)
         if targets is None:
             self._devices = [framework.devices.engine_device(entry.name) for entry in entries]
         else:
             self._devices = [targets.devices.get(entry.name, _native.HOST) for entry in entries]
+        for item, each in enumerate(wanted):
+            if each.cut is not None and self._is_new(each.entry.name):
+                self._devices[item] = _native.HOST  # cut here, as a device has to hold no more than what is kept
         self.device_tensors: DeviceTensors | None = None
         if any(device != _native.HOST for device in self._devices):
             self.device_tensors = DeviceTensors(entries, self._devices, framework)
@@ -98,7 +102,10 @@ class Destinations:
         if self._targets is not None or self.device_tensors is not None:
             return [self._tensor(*each) for each in zip(items, memories, entries, strict=True)]
         made = self._framework.tensors(memories, entries)
-        return [self._moved_and_cast(tensor, entry) for tensor, entry in zip(made, entries, strict=True)]
+        return [
+            self._moved_and_cast(self._cut(item, tensor), entry)
+            for item, tensor, entry in zip(items, made, entries, strict=True)
+        ]
 
     def device_paths(self) -> set[str]:
         """List the planned paths of the tensors to their devices, as `Devices.path`."""
@@ -111,16 +118,32 @@ class Destinations:
         return self._framework.devices.remarks()
 
     def _tensor(self, item: int, memory: _native.Memory | None, entry: TensorEntry) -> Any:
-        targets = self._targets
-        if entry.name in self.in_place:
-            return self.in_place[entry.name]
-        if self.device_tensors and self.is_on_accelerator(item):
+        name = entry.name
+        if name in self.in_place:
+            return self.in_place[name]
+        is_on_accelerator = self.device_tensors is not None and self.is_on_accelerator(item)
+        if self.device_tensors is not None and is_on_accelerator:
             tensor = self.device_tensors.take(item)
-            return tensor if targets and entry.name in targets.copies else self._framework.cast(tensor, entry)
-        (tensor,) = self._framework.tensors([memory], [entry])
-        if targets is None or entry.name in targets.fresh:
+        else:
+            (tensor,) = self._framework.tensors([memory], [entry])
+        tensor = self._cut(item, tensor)
+        if self._targets is not None and name in self._targets.copies:
+            return tensor
+        if self._is_new(name) and not is_on_accelerator:
             return self._moved_and_cast(tensor, entry)
-        return tensor if entry.name in targets.copies else self._framework.cast(tensor, entry)
+        return self._framework.cast(tensor, entry)
+
+    def _is_new(self, name: str) -> bool:
+        return self._targets is None or name in self._targets.fresh
+
+    def _cut(self, item: int, tensor: Any) -> Any:
+        """Give the part that is kept of what was read: a view, if it is then copied to a target."""
+        wanted = self._wanted[item]
+        if wanted.cut is None:
+            return tensor
+        is_copied = self._targets is not None and wanted.entry.name in self._targets.copies
+        cut = wanted.cut.view if is_copied else wanted.cut.copy
+        return cut(tensor, wanted.entry, self._framework)
 
     def _moved_and_cast(self, tensor: Any, entry: TensorEntry) -> Any:
         return self._framework.cast(self._framework.devices.moved(tensor, entry.name), entry)

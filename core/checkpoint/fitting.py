@@ -51,7 +51,7 @@ class KeptMemory:
         framework, targets = self._framework, self._targets
         new = [each for each in self._wanted if targets is None or each.entry.name in targets.fresh]
         here = [each for each in new if not framework.devices.path(each.entry.name)]
-        return sum(_kept_bytes(each, framework, targets) for each in here)
+        return sum(_kept_bytes(each, framework) for each in here)
 
     def check_fit(self, uri: str) -> None:
         """Check that it can be had, beside what other loads of this process have yet to take; until `end`, it counts.
@@ -103,8 +103,5 @@ def _refusal(needed_bytes: int, free_now: int, promised: int, uri: str) -> OutOf
     )
 
 
-def _kept_bytes(wanted: ShardTensor, framework: Framework, targets: Targets | None) -> int:
-    entry = wanted.entry
-    is_cut = targets is not None and entry.name in targets.cuts  # a part of what is read
-    shape = targets.fresh[entry.name].shape if targets is not None and is_cut else framework.shape(entry)
-    return prod(shape) * int(framework.final_dtype(entry).itemsize)
+def _kept_bytes(wanted: ShardTensor, framework: Framework) -> int:
+    return prod(framework.shape(wanted.kept)) * int(framework.final_dtype(wanted.entry).itemsize)

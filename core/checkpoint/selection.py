@@ -16,7 +16,7 @@ from typing import TypeAlias
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.quoting import quoted
 
-__all__ = ["NamesOption", "checked_names", "select", "unknown_tensor"]
+__all__ = ["NamesOption", "checked_names", "hint_at_names", "select", "unknown_tensor"]
 
 NamesOption: TypeAlias = str | Iterable[str] | Callable[[str], bool] | None
 
@@ -93,10 +93,11 @@ def unknown_tensor(wanted: str, available: Sequence[str], uri: str | None = None
         uri: The checkpoint, without secrets.
     """
     what = "no tensor matches pattern" if _PATTERN_CHARACTERS.search(wanted) else "there is no tensor"
-    return UnknownTensorError(f"{what} {quoted(wanted)}", uri=uri, hint=_hint(wanted, available))
+    return UnknownTensorError(f"{what} {quoted(wanted)}", uri=uri, hint=hint_at_names(wanted, available))
 
 
-def _hint(wanted: str, available: Sequence[str]) -> str:
+def hint_at_names(wanted: str, available: Sequence[str]) -> str:
+    """Write the hint for a name or pattern that matches nothing: which names are similar."""
     module = wanted.rstrip(".")
     below = sum(name.startswith(f"{module}.") for name in available) if module else 0
     if below:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.tensor_slice import narrow
+from streamer.core.checkpoint.cuts import cut_out
 from streamer.core.errors import TargetError
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import Framework
@@ -43,7 +43,6 @@ class Targets:
         tied: Name to the other name under which the same memory is filled, and the tensor; compared at the end.
         fresh: Name to tensor on the meta device, for those that are replaced by loaded ones.
         fresh_ties: Of these, name to the other name of the same tensor; compared at the end.
-        cuts: Name to what is kept of a tensor that was read, for those of which a part is wanted that is not its rows.
         lock: Keeps the memory of all targets where it is; the caller releases it.
         states: Of the caller's own tensors, when the load began.
     """
@@ -58,7 +57,6 @@ class Targets:
     tied: dict[str, tuple[str, Any]] = field(default_factory=dict)
     fresh: dict[str, Any] = field(default_factory=dict)
     fresh_ties: dict[str, str] = field(default_factory=dict)
-    cuts: dict[str, tuple[slice, ...]] = field(default_factory=dict)
 
 
 def match_targets(
@@ -95,7 +93,6 @@ def match_targets(
             targets.states.add(each.name, each.target, filled)
         added = [each for each in here if each.name in fresh]
         _add_fresh(targets, added, tensors, framework, takes_stored_dtypes=takes_stored_dtypes)
-        targets.cuts.update({each.name: each.cut for each in here if each.cut})
         return [each.wanted for each in here], targets
     except BaseException:
         lock.release()
@@ -110,28 +107,32 @@ class _Here(NamedTuple):
         wanted: What is read.
         target: What is filled.
         shape: Of the target, as it should be.
-        cut: What is kept of what is read; empty for all of it.
     """
 
     name: str
     wanted: ShardTensor
     target: Any
     shape: tuple[int, ...]
-    cut: tuple[slice, ...] = ()
 
     @classmethod
     def of(cls, wanted: ShardTensor, target: Any, framework: Framework) -> _Here:
-        entry, shape = wanted.entry, framework.shape(wanted.entry)
+        entry, shape = wanted.entry, framework.shape(wanted.kept)
         if not is_sharded(target):
             return cls(entry.name, wanted, target, shape)
+        if wanted.cut is not None:
+            hint = "Leave it out of slices=: its placements say which part is read"
+            raise TargetError(f"the target of tensor {entry.name[:80]!r}, which slices= cuts, is a DTensor", hint=hint)
         _check_shape(entry.name, shape, target.shape)
         part = part_of(entry.name, target)
-        rows, _ = narrow(entry, part.slices[:1])
         here = tuple(each.stop - each.start for each in part.slices)
-        if framework.shape(rows) == here:
-            return cls(entry.name, ShardTensor(wanted.shard, rows), part.local, here)
-        rest = part.slices if rows.shape == entry.shape else (slice(None), *part.slices[1:])
-        return cls(entry.name, ShardTensor(wanted.shard, rows), part.local, here, rest)
+        read, cut = cut_out(entry, _stored(part.slices, entry, shape))
+        return cls(entry.name, ShardTensor(wanted.shard, read, cut), part.local, here)
+
+
+def _stored(slices: tuple[slice, ...], entry: TensorEntry, shape: tuple[int, ...]) -> list[slice]:
+    """Give a part of a tensor in positions of the checkpoint, of which torch packs two of F4 into one of its own."""
+    packed = [stored // size if size else 1 for stored, size in zip(entry.shape, shape, strict=True)]
+    return [slice(each.start * count, each.stop * count) for each, count in zip(slices, packed, strict=True)]
 
 
 def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
@@ -183,7 +184,7 @@ def _placed(
         targets.device_paths.add(framework.devices.path_of(tensor))
         entry = here.wanted.entry
         is_stored_so = framework.dtype(entry) == tensor.dtype and tensor.nbytes == entry.end - entry.begin
-        is_changed = bool(here.cut) or not is_stored_so
+        is_changed = here.wanted.cut is not None or not is_stored_so
         address = None if is_changed else _address(tensor, is_filled_on_device=device != _native.HOST)
         if name in ties:  # no byte may have two writers
             targets.tied[name] = ties[name], tensor

@@ -7,9 +7,10 @@ from math import prod
 from numbers import Integral
 from typing import Any, Generic
 
+from streamer.core.checkpoint.cuts import Cut
 from streamer.core.checkpoint.unread import Unread
 from streamer.core.errors import TensorIndexError
-from streamer.core.format.dtypes import bits_of
+from streamer.core.format.dtypes import bits_of, byte_length
 from streamer.core.format.header import TensorEntry
 from streamer.core.quoting import printable, quoted, size_text
 from streamer.core.tensors.frameworks import Framework
@@ -88,12 +89,21 @@ class TensorSlice(Unread, Generic[TensorT]):
         read: Gives the tensor of an entry, which may be a part of this one.
         framework: Of the tensors that `read` gives.
         uri: The checkpoint, for messages.
+        cut: How `read` cuts a part out of what it reads for `entry`; that is then read whole for every index.
     """
 
     def __init__(
-        self, entry: TensorEntry, read: Callable[[TensorEntry], Any], framework: Framework, uri: str | None = None
+        self,
+        entry: TensorEntry,
+        read: Callable[[TensorEntry], Any],
+        framework: Framework,
+        uri: str | None = None,
+        *,
+        cut: Cut | None = None,
     ) -> None:
-        self._entry = entry
+        self._read_entry = entry
+        self._entry = entry if cut is None else entry._replace(shape=cut.kept)
+        self._cut = cut
         self._read = read
         self._framework = framework
         self._uri = uri
@@ -118,8 +128,8 @@ class TensorSlice(Unread, Generic[TensorT]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole tensor in the checkpoint."""
-        return self._entry.end - self._entry.begin
+        """Bytes of the whole tensor in the checkpoint; of a part of one, its bytes."""
+        return byte_length(self._entry.shape, self._entry.dtype)
 
     def get_shape(self) -> list[int]:
         """Give the shape in the checkpoint."""
@@ -144,6 +154,8 @@ class TensorSlice(Unread, Generic[TensorT]):
             for part in key if isinstance(key, tuple) else (key,):
                 _check_kind(part)
             entry, rest = narrow(self._entry, key)
+            if self._cut is not None:
+                entry, rest = self._read_entry, key if isinstance(key, tuple) else (key,)
         except _NO_INDEX as error:
             raise self._refused(error) from error
         tensor: TensorT = self._read(entry)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from streamer.core.checkpoint.selection import NamesOption, checked_names
+from streamer.core.checkpoint.slicing import SlicesOption, checked_slices
 from streamer.core.checkpoint.strategies import VerifyOption
 from streamer.core.errors import UsageError
 from streamer.core.options.arguments import (
@@ -47,6 +48,7 @@ class Request:
     uri: UriOption = field(repr=False)
     device: Any = "cpu"
     names: NamesOption = None
+    slices: SlicesOption = None
     framework: str = "pt"
     storage_options: StorageOptions = field(default=None, repr=False)
     fs: AbstractFileSystem | None = field(default=None, repr=False)
@@ -69,6 +71,7 @@ class Request:
             storage_options=hidden(storage_options),
             fs=fs,
             names=checked_names(self.names),
+            slices=checked_slices(self.slices),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from streamer._stream import Stream, stream
     from streamer.compat.patches import patch, patched, unpatch
     from streamer.core.checkpoint.report import LoadReport
+    from streamer.core.checkpoint.slices import Slice
+    from streamer.core.checkpoint.tensor_parallel import TensorParallel
     from streamer.core.errors import (
         AccessDeniedError,
         ChangedError,
@@ -71,7 +73,9 @@ __all__ = [
     "LoadReport",
     "ManifestReport",
     "Options",
+    "Slice",
     "Stream",
+    "TensorParallel",
     "AccessDeniedError",
     "ChangedError",
     "ChecksumError",
@@ -148,6 +152,8 @@ _HOME = {
     "unpatch": "streamer.compat.patches",
     "Options": "streamer.core.options.options",
     "LoadReport": "streamer.core.checkpoint.report",
+    "Slice": "streamer.core.checkpoint.slices",
+    "TensorParallel": "streamer.core.checkpoint.tensor_parallel",
     "hookimpl": "streamer.core.store.sources",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "streamer.core.errors"),
 }

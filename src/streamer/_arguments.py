@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from streamer._stream import Order
     from streamer.core.checkpoint.selection import NamesOption
+    from streamer.core.checkpoint.slicing import SlicesOption
     from streamer.core.checkpoint.strategies import VerifyOption
     from streamer.core.options.options import Options
     from streamer.core.request.argument_types import ProgressOption, StorageOptions
@@ -40,6 +41,7 @@ class LoadArguments(TypedDict, total=False):
 
     device: Any
     names: NamesOption
+    slices: SlicesOption
     storage_options: StorageOptions
     fs: AbstractFileSystem | None
     options: Options | None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from streamer._arguments import hidden_arguments, request_of, takes_request
 from streamer._load import collected
-from streamer._opened_checkpoint import framework_for, open_checkpoint
+from streamer._opened_checkpoint import framework_for, open_checkpoint, wanted_tensors
 from streamer._stream import Stream
 from streamer._whole_read import WholeRead
 from streamer.core.checkpoint.catalog import ShardTensor
@@ -57,8 +57,7 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         # Each read has the whole deadline, and a report of its own.
         self._checkpoint.settings = replace(self._checkpoint.settings, began=None, earlier=EarlierCounters())
         self._checkpoint.stages = {}
-        chosen = select(request.names, list(self._checkpoint.catalog.tensors), self._checkpoint.label)
-        self._shard_tensors = {each.entry.name: each for each in self._checkpoint.catalog.in_file_order(chosen)}
+        self._shard_tensors = {each.entry.name: each for each in wanted_tensors(self._checkpoint, request)}
         self._is_closed = False
 
     def keys(self) -> list[str]:  # type: ignore[override]  # a list, as that of safetensors
@@ -131,9 +130,10 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
         library = self._library(device, dtype)
         return TensorSlice(
             shard_tensor.entry,
-            lambda entry: self._read(ShardTensor(shard_tensor.shard, entry), library),
+            lambda entry: self._read(shard_tensor._replace(entry=entry), library),
             library,
             self._checkpoint.label,
+            cut=shard_tensor.cut,
         )
 
     def close(self) -> None:
@@ -231,6 +231,8 @@ def open(uri: UriOption, **how: Unpack[RequestArguments]) -> Checkpoint[Any]:
     Args:
         uri: As for `streamer.load`, like the keyword arguments that are not described here.
         names: The returned object contains only these tensors.
+        slices: Tensors of the returned object are these parts: so are their shapes, and what indexing them counts in.
+            A part that is not of rows is read whole for each index.
         progress: The default for calls of `Checkpoint.get_tensors`.
         verify: For each read. Rows of a tensor have no digest. With ``"auto"``, an object that is read in several calls
             is not compared, except for responses with their own checksum.

@@ -45,6 +45,11 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
             these (``{"model.layers.0": 0, "": "cpu"}``, like accelerate's ``device_map``; ``""`` is for all others).
         names: None for all tensors, or a name, an ``fnmatch`` pattern, a list of these, or a callable
             ``name -> bool``. Only the bytes of the chosen tensors are read.
+        slices: None for whole tensors, or what a rank keeps of each: a mapping of names or ``fnmatch`` patterns to a
+            `Slice`, or to None for whole tensors; a callable ``(name, shape, dtype) -> Slice | None``, with the shape
+            and the dtype (``"BF16"``) that the checkpoint has; or a `TensorParallel`. The first pattern that matches a
+            name counts; tensors that none matches are whole. Of rows (dimension 0) only their bytes are read. For
+            other dimensions, the range of bytes that holds the part is read once, and the part is copied out of it.
         framework: ``"pt"`` (torch), ``"np"`` (numpy, CPU only) or ``"jax"`` (its devices and shardings, too).
         storage_options: Passed to fsspec unchanged (``{"key": …, "secret": …, "endpoint_url": …}``). For URIs on
             several storages, options under the name of a scheme (``{"s3": {…}, "gs": {…}}``) apply only to its URLs,
@@ -65,7 +70,7 @@ def load(uri: UriOption, **how: Unpack[RequestArguments]) -> dict[str, Any]:
         Name to tensor, in file order. Every tensor owns its memory.
 
     Raises:
-        UsageError: or a subclass: unknown scheme, device, tensor name, dtype or option.
+        UsageError: or a subclass: unknown scheme, device, tensor name, dtype or option; a Slice that does not fit.
         FormatError: or a subclass: malformed header or index.
         StorageError: or a subclass: missing, denied, changed, truncated, unreachable, timed out; with `verify`,
             `ChecksumError`.
@@ -83,7 +88,7 @@ def whole_read(request: Request) -> WholeRead:
     """Begin a load; raises as `load` does."""
     library = framework_for(request)
     checkpoint = open_checkpoint(request)
-    return WholeRead(checkpoint, wanted_tensors(checkpoint, request.names), library, progress=request.progress)
+    return WholeRead(checkpoint, wanted_tensors(checkpoint, request), library, progress=request.progress)
 
 
 def collected(read: WholeRead) -> dict[str, Any]:

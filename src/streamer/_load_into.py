@@ -24,7 +24,6 @@ from streamer.core.request.argument_types import UriOption
 from streamer.core.request.request import Request
 from streamer.core.tensors.captures import outside_captures
 from streamer.core.tensors.frameworks import AUTO, DtypesByName, Framework
-from streamer.core.tensors.inference_mode import normal_tensors
 from streamer.core.tensors.load_hooks import run_post_hooks, skipped_code
 from streamer.core.tensors.meta_module import MetaModule
 from streamer.core.tensors.named_targets import tensors_of
@@ -74,6 +73,7 @@ def load_into(
             the target's name. None instead of a name leaves the tensor out.
         device: The device of tensors that replace those on the meta device; None is ``"cpu"``.
         names: The names are those in the checkpoint.
+        slices: A target has the shape of the part. The placements of a DTensor say which part is read.
         framework: ``"pt"`` or ``"np"``, the library of the targets.
         dtype: A target must have the dtype of its tensor after the cast. ``"target"`` casts each tensor to the dtype of
             its target, for the same dtypes. ``"auto"`` gives parameters and buffers on the meta device the dtypes of
@@ -104,7 +104,7 @@ def load_into(
     fresh = _replaceable(meta, own, request.device)
     library = _library(request, request.device)
     checkpoint = open_checkpoint(request)
-    wanted = wanted_tensors(checkpoint, request.names)
+    wanted = wanted_tensors(checkpoint, request)
     chosen = [each.entry.name for each in wanted]
     pairs = pair_names(chosen, list(checkpoint.catalog.tensors), own, renaming, strict=strict)
     tensors = {stored: own[name] for stored, name in pairs.targets.items()}
@@ -197,12 +197,10 @@ def _fill(tensors: WholeRead, targets: Targets) -> dict[str, Any]:
     """Fill the targets that the engine does not fill; return new tensors, and those tied to another target."""
     loaded: dict[str, Any] = {}
     for name, tensor in tensors:
-        cut = targets.cuts.get(name)
         if name in targets.copies:
-            _copy(name, tensor if cut is None else tensor[cut], targets.copies[name])
+            _copy(name, tensor, targets.copies[name])
         elif name in targets.tied or name in targets.fresh:
-            with normal_tensors():
-                loaded[name] = tensor if cut is None else tensor[cut].clone()  # the rest of it is freed
+            loaded[name] = tensor
     return loaded
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from streamer._locate import locate
 from streamer.core.checkpoint.catalog import Catalog, ShardTensor, read_catalog
-from streamer.core.checkpoint.selection import NamesOption, select
+from streamer.core.checkpoint.selection import select
 from streamer.core.checkpoint.shards import Shards
+from streamer.core.checkpoint.slicing import sliced
 from streamer.core.checkpoint.strategies import Strategy, strategy_of
 from streamer.core.checkpoint.verification import Verification
 from streamer.core.collector import collector_spared
@@ -84,11 +85,13 @@ def framework_for(request: Request, device: Any = None, dtype: Any = None, *, fi
     )
 
 
-def wanted_tensors(checkpoint: OpenedCheckpoint, names: NamesOption) -> list[ShardTensor]:
-    """Choose the tensors, in file order.
+def wanted_tensors(checkpoint: OpenedCheckpoint, request: Request) -> list[ShardTensor]:
+    """Choose the tensors, in file order, and the parts of them.
 
     Raises:
         UnknownTensorError: a name or pattern matches nothing.
+        UsageError: a Slice does not fit its tensor.
     """
-    chosen = select(names, list(checkpoint.catalog.tensors), checkpoint.label)
-    return list(checkpoint.catalog.in_file_order(chosen))
+    available = list(checkpoint.catalog.tensors)
+    chosen = select(request.names, available, checkpoint.label)
+    return sliced(list(checkpoint.catalog.in_file_order(chosen)), request.slices, available, checkpoint.label)

@@ -274,6 +274,6 @@ def begun(request: Request, order: Order) -> Stream[Any]:
         raise OptionError(f'order is "completion" or "file", not {order!r}')
     library = framework_for(request)
     checkpoint = open_checkpoint(request)
-    wanted = wanted_tensors(checkpoint, request.names)
+    wanted = wanted_tensors(checkpoint, request)
     verification = checkpoint.verification(wanted)
     return Stream(checkpoint, wanted, library, verification, order=order, progress=request.progress)

@@ -86,13 +86,13 @@ def test_what_needs_no_memory_of_ours_or_less_is_loaded(file: Path) -> None:
 
 @pytest.mark.usefixtures("little_memory")
 def test_of_a_sharded_tensor_only_the_part_that_is_kept_counts() -> None:
-    wanted = [ShardTensor(0, TensorEntry("columns", "U8", (8, MIB), 0, 8 * MIB))]
+    whole = ShardTensor(0, TensorEntry("columns", "U8", (8, MIB), 0, 8 * MIB))
     part = torch.empty(8, MIB // 8, dtype=torch.uint8, device="meta")
     targets = Targets(ResizeLock(()), fresh={"columns": part})
     with pytest.raises(streamer.OutOfMemoryError):
-        fitting.KeptMemory(wanted, framework_of("pt"), targets).check_fit("a")
-    targets.cuts["columns"] = (slice(None), slice(0, MIB // 8))
-    fitting.KeptMemory(wanted, framework_of("pt"), targets).check_fit("a")
+        fitting.KeptMemory([whole], framework_of("pt"), targets).check_fit("a")
+    columns = streamer.Slice(1, 0, 8).of(whole)
+    fitting.KeptMemory([columns], framework_of("pt"), targets).check_fit("a")
 
 
 @pytest.mark.usefixtures("little_memory")

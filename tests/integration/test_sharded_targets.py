@@ -67,9 +67,9 @@ def test_of_rows_only_those_of_the_process_are_read(of_two: Any, of_four: Any) -
         assert second < first < 0.7 * WHOLE
 
 
-def test_of_columns_whole_tensors_are_read(of_two: Any) -> None:
-    assert len({each["bytes_read"] for each in of_two["columns"]}) == 1
-    assert of_two["columns"][0]["bytes_read"] == of_two["copies"][0]["bytes_read"]
+def test_of_columns_whole_tensors_are_read_at_most(of_two: Any) -> None:
+    whole = of_two["copies"][0]["bytes_read"]
+    assert all(0.8 * whole < each["bytes_read"] <= whole for each in of_two["columns"])
 
 
 def test_a_process_that_has_no_part_is_told(of_two: Any) -> None:

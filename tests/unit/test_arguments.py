@@ -35,6 +35,7 @@ WRONG: dict[str, list[Any]] = {
         iter(()),
     ],
     "names": [3, 3.5, True, b"x", [3], [None], OTHER],
+    "slices": [3, True, "x", b"x", [], {"a": 3}, {3: None}, streamer.Slice, streamer.Slice(0, 0, 2), OTHER],
     "device": [3.5, [], {}, {"": 3.5}, {3: "cpu"}, True, OTHER],
     "framework": [3, [], {}, None, b"pt", "x"],
     "dtype": [3, [], {}, b"x", "x", torch.int32],

@@ -20,8 +20,8 @@ PUBLIC = """
     AccessDeniedError AsyncStream ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError
     EngineError FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
     MissingShardError ObjectNotFoundError OptionError Options OutOfMemoryError PluginError
-    RangeResponseError RedirectError ShardIndexError StorageError Stream StreamerError TargetError TensorIndexError
-    TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
+    RangeResponseError RedirectError ShardIndexError Slice StorageError Stream StreamerError TargetError
+    TensorIndexError TensorParallel TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
     UnsupportedDtypeError UsageError accelerate aload astream dcp diffusers fsspec hookimpl load load_file load_into
     open patch patched plugins release release_pinned_memory safe_open stream transformers unpatch write_manifest
 """

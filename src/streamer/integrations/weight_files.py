@@ -80,7 +80,7 @@ def _header(tensors: Mapping[str, ShardTensor], metadata: Mapping[str, str]) -> 
     """Give the bytes before the tensors, which lie in the order and at the distances of the original."""
     first = min((each.entry.begin for each in tensors.values()), default=0)
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-    for name, (_, entry) in tensors.items():
+    for name, entry in ((name, each.entry) for name, each in tensors.items()):
         offsets = [entry.begin - first, entry.end - first]
         entries[name] = {"dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": offsets}
     text = json.dumps(entries).encode()

@@ -1,0 +1,75 @@
+"""One of several equal parts of a tensor: what a rank keeps, along one dimension.
+
+Guarantees: the parts of all indices, one after the other, are the tensor.
+Refuses: counts below 1, indices that are not below the count, dimensions that the tensor does not have, scalars.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.cuts import cut_out
+from streamer.core.errors import UsageError
+from streamer.core.quoting import quoted
+
+__all__ = ["Slice"]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One of `count` parts of a tensor along a dimension, for ``slices=`` of `streamer.load`.
+
+    A dimension that `count` does not divide is cut as ``torch.chunk`` and the ``Shard`` of DTensor cut it: each part
+    has ``ceil(size / count)`` positions, the last parts are smaller, or empty. 10 rows in 4 parts are 3, 3, 3 and 1;
+    5 rows are 2, 2, 1 and 0. (https://docs.pytorch.org/docs/stable/generated/torch.chunk.html)
+
+    Args:
+        dim: The dimension, as the checkpoint stores the tensor; a negative one counts from the last.
+        index: Which part, from 0: the rank.
+        count: How many parts: the number of ranks.
+
+    Raises:
+        UsageError: an argument is no integer, `count` is below 1, or `index` is not in ``0 … count - 1``.
+
+    Example:
+        >>> Slice(dim=0, index=3, count=4).bounds(10)
+        (9, 10)
+    """
+
+    dim: int
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise UsageError(f"{name} of a Slice is an integer, not {type(value).__name__}")
+        if self.count < 1 or not 0 <= self.index < self.count:
+            raise UsageError(
+                f"a Slice cannot have index {self.index} of count {self.count}",
+                hint="count is the number of ranks, 1 or more; index is the rank, from 0 to count - 1",
+            )
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        """Give the first position of this part, and the one after its last, in a dimension of this size."""
+        each = -(-size // self.count)
+        return min(size, self.index * each), min(size, (self.index + 1) * each)
+
+    def of(self, whole: ShardTensor) -> ShardTensor:
+        """Give this part of a tensor.
+
+        Raises:
+            UsageError: it has no such dimension, or the part begins or ends inside of a byte.
+        """
+        shape = whole.entry.shape
+        if not -len(shape) <= self.dim < len(shape):
+            what = f"{list(shape)} has no dimension {self.dim}" if shape else "[] is a scalar, and has no dimension"
+            raise UsageError(
+                f"{self} does not fit tensor {quoted(whole.entry.name)}: its shape {what}",
+                hint="Give it None in slices=, which loads it whole" if not shape else None,
+            )
+        box = [slice(0, size) for size in shape]
+        box[self.dim] = slice(*self.bounds(shape[self.dim]))
+        entry, cut = cut_out(whole.entry, box)
+        return ShardTensor(whole.shard, entry, cut)

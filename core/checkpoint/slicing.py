@@ -1,0 +1,104 @@
+"""Which part of each tensor a caller asks for: ``slices=`` by pattern, by a function, or by the plan of a model.
+
+Guarantees: a pattern that decides about no tensor is an error, never a silently larger result; every part is checked
+against its tensor's shape before a byte of data is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from streamer.core.checkpoint.catalog import ShardTensor
+from streamer.core.checkpoint.selection import select
+from streamer.core.checkpoint.slices import Slice
+from streamer.core.checkpoint.tensor_parallel import TensorParallel
+from streamer.core.errors import StreamerError, UsageError
+from streamer.core.quoting import quoted
+
+__all__ = ["SlicesOption", "checked_slices", "sliced"]
+
+SlicesOption: TypeAlias = (
+    Mapping[str, Slice | None] | Callable[[str, tuple[int, ...], str], Slice | None] | TensorParallel | None
+)
+_Rule: TypeAlias = Callable[[str, tuple[int, ...], str], Any]
+
+
+def checked_slices(slices: SlicesOption) -> SlicesOption:
+    """Check the argument ``slices``; return a mapping as a dict of its own.
+
+    Raises:
+        UsageError: it is of another type.
+    """
+    if slices is None or isinstance(slices, TensorParallel) or (callable(slices) and not isinstance(slices, type)):
+        return slices
+    if not isinstance(slices, Mapping):
+        what = "a mapping of patterns to Slice, a callable or a TensorParallel"
+        hint = 'For all tensors: {"*": Slice(…)}' if isinstance(slices, Slice) else None
+        raise UsageError(f"slices must be None, {what}, not {type(slices).__name__}", hint=hint)
+    for pattern, part in slices.items():
+        if not isinstance(pattern, str):
+            raise UsageError(f"slices must have strings as keys, not {type(pattern).__name__}")
+        _check_part(part, f"for pattern {quoted(pattern)}")
+    return dict(slices)
+
+
+def sliced(
+    wanted: Sequence[ShardTensor], slices: SlicesOption, available: Sequence[str], uri: str | None = None
+) -> list[ShardTensor]:
+    """Narrow tensors to the parts that are asked for.
+
+    Args:
+        wanted: The tensors.
+        slices: As for `streamer.load`.
+        available: The names of all tensors of the checkpoint, which patterns are compared with.
+        uri: The checkpoint, for messages.
+
+    Raises:
+        UnknownTensorError: a pattern matches no tensor; hints at similar names.
+        UsageError: a pattern matches only tensors that earlier ones match, a callable returned something else than a
+            Slice or None, or a Slice does not fit a tensor.
+    """
+    if slices is None:
+        return list(wanted)
+    try:
+        rule = _rule_of(slices, available)
+        return [_part_of(each, rule) for each in wanted]
+    except StreamerError as error:
+        error.uri = error.uri or uri
+        raise
+
+
+def _rule_of(slices: Any, available: Sequence[str]) -> _Rule:
+    if isinstance(slices, TensorParallel):
+        slices.check_fits(available)
+        return lambda name, shape, _dtype: slices.slice_of(name, shape)
+    return _rule_of_patterns(slices, available) if isinstance(slices, Mapping) else slices
+
+
+def _rule_of_patterns(slices: Mapping[str, Slice | None], available: Sequence[str]) -> _Rule:
+    parts: dict[str, Slice | None] = {}
+    for pattern, part in slices.items():
+        matched = select(pattern, available) or set()
+        if matched <= parts.keys():
+            raise UsageError(
+                f"pattern {quoted(pattern)} of slices= decides about no tensor: earlier ones match all of its names",
+                hint="The first pattern that matches a name counts: put it before the more general ones",
+            )
+        parts = {**dict.fromkeys(matched, part), **parts}
+    return lambda name, _shape, _dtype: parts.get(name)
+
+
+def _part_of(whole: ShardTensor, rule: _Rule) -> ShardTensor:
+    entry = whole.entry
+    part = rule(entry.name, entry.shape, entry.dtype)
+    _check_part(part, f"for tensor {quoted(entry.name)}")
+    return whole if part is None else part.of(whole)
+
+
+def _check_part(part: Any, where: str) -> None:
+    if part is not None and not isinstance(part, Slice):
+        raise UsageError(
+            f"slices must give a streamer.Slice or None {where}, not {type(part).__name__}",
+            hint="Slice(dim=0, index=rank, count=ranks); None loads the whole tensor",
+        )

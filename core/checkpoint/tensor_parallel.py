@@ -1,0 +1,160 @@
+"""The parts of one tensor-parallel rank, by the plan of a model: which way each module is cut.
+
+The names of the ways, and what they cut, are those of transformers' ``tp_plan``
+(https://huggingface.co/docs/transformers/perf_infer_gpu_multi). Only the parameters count here: two ways that differ in
+what they do with a module's input or output cut alike.
+Refuses: names of other ways, rules that match no tensor, and tensors of a cut module whose way of cutting is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from streamer.core.checkpoint.selection import hint_at_names
+from streamer.core.checkpoint.slices import Slice
+from streamer.core.errors import UnknownTensorError, UsageError
+from streamer.core.quoting import quoted
+
+__all__ = ["KNOWN_WAYS", "TensorParallel"]
+
+# A linear layer's weight is [out, in], fused experts are [experts, out, in].
+_CUT_OUTPUT = ("colwise", "colwise_rep", "colwise_gather_output", "local_colwise")
+_CUT_INPUT = ("rowwise", "rowwise_rep", "rowwise_split_input", "local_rowwise")
+_CUT_FIRST = ("embedding_rowwise", "grouped_gemm")
+_CUT_SECOND = ("embedding_colwise",)
+_WHOLE = (
+    "replicate",
+    "replicated_with_grad_allreduce",
+    "sequence_parallel",
+    "all_reduce",
+    "gather",
+    "local",
+    "local_params",
+    "mla_kv_a_proj",
+    "moe_tp_experts",
+    "moe_identity_expert",
+    "ep_dispatch_experts",
+    "ep_router",
+)
+_PACKED = ("packed_colwise", "packed_rowwise", "local_packed_rowwise")
+KNOWN_WAYS = (*_CUT_OUTPUT, *_CUT_INPUT, *_CUT_FIRST, *_CUT_SECOND, *_WHOLE)
+_PARAMETERS = ("weight", "bias")  # of a module whose rule is of the module, not of one of its parameters
+
+
+@dataclass(frozen=True)
+class TensorParallel:
+    """What one tensor-parallel rank keeps, for ``slices=`` of `streamer.load`.
+
+    Args:
+        rank: This rank, from 0.
+        size: The number of ranks.
+        plan: Names of modules or tensors, as the checkpoint has them, to the way in which they are cut. ``*`` stands
+            for one part of a name between dots. A rule of a tensor's own name counts before one of its module, and the
+            first that matches before later ones. Tensors without a rule are loaded whole. With tensors stored as
+            ``[out, in]``:
+
+            - ``"colwise"`` (also ``colwise_rep``, ``colwise_gather_output``, ``local_colwise``): weights by `out`
+              (dimension -2), tensors of one dimension (biases) by their only dimension;
+            - ``"rowwise"`` (also ``rowwise_rep``, ``rowwise_split_input``, ``local_rowwise``): weights by `in`
+              (dimension -1), tensors of one dimension (biases) whole;
+            - ``"embedding_rowwise"``: by the vocabulary (dimension 0); ``"embedding_colwise"``: by dimension 1;
+            - ``"grouped_gemm"``: fused experts by expert (dimension 0);
+            - ``"replicate"`` and the other names of transformers that cut no parameter: whole.
+
+    Sizes that `size` does not divide are cut as `Slice` cuts them.
+
+    Raises:
+        UsageError: `rank` or `size` is out of bounds, or the plan has a name that is not listed. Ways of packed weights
+            (``packed_colwise``, …) are refused: they cut each half of a tensor, which is no `Slice`.
+
+    Example:
+        >>> plan = {"model.layers.*.mlp.up_proj": "colwise", "model.layers.*.mlp.down_proj": "rowwise"}
+        >>> TensorParallel(rank=1, size=8, plan=plan).slice_of("model.layers.0.mlp.down_proj.weight", (4096, 14336))
+        Slice(dim=-1, index=1, count=8)
+    """
+
+    rank: int
+    size: int
+    plan: Mapping[str, str] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        Slice(0, self.rank, self.size)  # which checks both
+        if not isinstance(self.plan, Mapping):
+            raise UsageError(f"the plan is a mapping of names to ways, not {type(self.plan).__name__}")
+        vars(self).update(plan=dict(self.plan))
+        for name, way in self.plan.items():
+            if not isinstance(name, str):
+                raise UsageError(f"the plan has a key of type {type(name).__name__}, not a name")
+            _check_way(name, way)
+
+    def slice_of(self, name: str, shape: tuple[int, ...]) -> Slice | None:
+        """Say which part of a tensor this rank keeps; None for the whole tensor.
+
+        Args:
+            name: Of the tensor, as the checkpoint has it.
+            shape: Of the tensor, as the checkpoint has it.
+
+        Raises:
+            UsageError: the rule of its module does not say how it is cut.
+        """
+        way = self._way(name)
+        module, _, parameter = name.rpartition(".")
+        if way is None:
+            way = self._way(module)
+            if way is not None and way not in _WHOLE and parameter not in _PARAMETERS:
+                raise UsageError(
+                    f"the plan cuts {quoted(module)} {way}, which does not say how its {quoted(parameter)} is cut",
+                    hint=f'Add a rule of its own to the plan: {quoted(name)}: "replicate" loads it whole',
+                )
+        dim = None if way is None else _dimension(way, len(shape))
+        return None if dim is None else Slice(dim, self.rank, self.size)
+
+    def check_fits(self, available: Sequence[str]) -> None:
+        """Check that each rule that cuts matches a tensor.
+
+        Args:
+            available: The names of all tensors of the checkpoint.
+
+        Raises:
+            UnknownTensorError: a rule matches none.
+        """
+        names = {*available, *(name.rpartition(".")[0] for name in available)}
+        for rule, way in self.plan.items():
+            if way not in _WHOLE and not any(map(_compiled(rule).fullmatch, names)):
+                hint = (
+                    f"{hint_at_names(rule, available)}. Names are whole; leave the rule out if the tensor is not stored"
+                )
+                raise UnknownTensorError(f"the plan's rule {quoted(rule)} matches no tensor", hint=hint)
+
+    def _way(self, name: str) -> str | None:
+        return next((way for rule, way in self.plan.items() if _compiled(rule).fullmatch(name)), None)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(rule: str) -> re.Pattern[str]:
+    return re.compile(r"[^.]*".join(map(re.escape, rule.split("*"))))
+
+
+def _dimension(way: str, rank: int) -> int | None:
+    if way in _CUT_OUTPUT:
+        return -2 if rank > 1 else -1
+    if way in _CUT_INPUT:
+        return -1 if rank > 1 else None
+    if way in _WHOLE:
+        return None
+    return 1 if way in _CUT_SECOND else 0
+
+
+def _check_way(name: str, way: object) -> None:
+    if way in KNOWN_WAYS:
+        return
+    if way in _PACKED:
+        reason = "which cuts each half of a packed tensor: slices= cannot"
+        raise UsageError(f"the plan's rule for {quoted(name)} is {way!r}, {reason}", hint="Load it whole, and cut it")
+    raise UsageError(
+        f"the plan's rule for {quoted(name)} is {str(way)[:80]!r}, which is unknown",
+        hint=f"Known: {', '.join(KNOWN_WAYS)}",
+    )
