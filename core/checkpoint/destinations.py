@@ -11,7 +11,7 @@ from typing import Any
 
 from streamer import _native
 from streamer.core.checkpoint.catalog import ShardTensor
-from streamer.core.checkpoint.targets import Targets, bytes_at
+from streamer.core.checkpoint.targets import Targets, bytes_at, path_of_new
 from streamer.core.engine.plan import Row
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.captures import outside_captures
@@ -111,7 +111,7 @@ class Destinations:
         """List the planned paths of the tensors to their devices, as `Devices.path`."""
         if self._targets is not None:
             return self._targets.device_paths
-        return {self._framework.devices.path(each.entry.name) for each in self._wanted}
+        return {path_of_new(each, self._framework) for each in self._wanted}
 
     def remarks(self) -> list[str]:
         """List why a CUDA device is not filled by the engine."""

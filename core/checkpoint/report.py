@@ -57,7 +57,7 @@ class LoadReport:
     Attributes:
         uri: The URI that was loaded, without secrets.
         tensors: Number of tensors delivered.
-        bytes: Bytes of these tensors.
+        bytes: Bytes of these tensors; for those that ``slices=`` cuts, of what was read for them.
         bytes_read: Bytes requested from the storage for them, with dropped gaps, without headers.
         seconds: From the call to the last tensor.
         requests: Range requests sent for headers and tensors, including retries, without those that found the

@@ -7,6 +7,7 @@ Refuses: counts below 1, indices that are not below the count, dimensions that t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import cut_out
@@ -43,8 +44,10 @@ class Slice:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise UsageError(f"{name} of a Slice is an integer, not {type(value).__name__}")
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                hint = 'int(os.environ["RANK"]) makes one' if isinstance(value, str) else None
+                raise UsageError(f"{name} of a Slice is an integer, not {type(value).__name__}", hint=hint)
+        vars(self).update({name: int(value) for name, value in vars(self).items()})  # those of numpy overflow
         if self.count < 1 or not 0 <= self.index < self.count:
             raise UsageError(
                 f"a Slice cannot have index {self.index} of count {self.count}",
@@ -67,7 +70,7 @@ class Slice:
             what = f"{list(shape)} has no dimension {self.dim}" if shape else "[] is a scalar, and has no dimension"
             raise UsageError(
                 f"{self} does not fit tensor {quoted(whole.entry.name)}: its shape {what}",
-                hint="Give it None in slices=, which loads it whole" if not shape else None,
+                hint='Load it whole: None in slices=, "replicate" in a plan' if not shape else None,
             )
         box = [slice(0, size) for size in shape]
         box[self.dim] = slice(*self.bounds(shape[self.dim]))

@@ -24,7 +24,7 @@ from streamer.core.tensors.target_kinds import check_kind
 from streamer.core.tensors.target_memory import check_all_apart
 from streamer.core.tensors.target_states import TargetStates
 
-__all__ = ["Targets", "bytes_at", "match_targets"]
+__all__ = ["Targets", "bytes_at", "match_targets", "path_of_new"]
 
 _NONE: Mapping[str, Any] = {}
 
@@ -135,6 +135,12 @@ def _stored(slices: tuple[slice, ...], entry: TensorEntry, shape: tuple[int, ...
     return [slice(each.start * count, each.stop * count) for each, count in zip(slices, packed, strict=True)]
 
 
+def path_of_new(wanted: ShardTensor, framework: Framework) -> str:
+    """Say how a new tensor gets to its device, as `Devices.path`; a part that was cut out is copied by torch."""
+    path = framework.devices.path(wanted.entry.name)
+    return "torch" if path == "ring" and wanted.cut is not None else path
+
+
 def bytes_at(tensor: Any, entry: TensorEntry) -> memoryview | None:
     """Give the bytes of a target the engine filled in place; None for an empty one, or one on a device."""
     address = _address(tensor, is_filled_on_device=False)
@@ -213,7 +219,7 @@ def _add_fresh(
         else:
             _check_alike(here.target, here, framework)
         targets.devices[name] = framework.devices.engine_device(name)
-        targets.device_paths.add(framework.devices.path(name))
+        targets.device_paths.add(path_of_new(here.wanted, framework))
         first = first_names.setdefault(id(tensors[name]), name)
         if first != name:
             targets.fresh_ties[name] = first

@@ -18,7 +18,7 @@ from streamer.core.checkpoint.slices import Slice
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.quoting import quoted
 
-__all__ = ["KNOWN_WAYS", "TensorParallel"]
+__all__ = ["KNOWN_WAYS", "PACKED_WAYS", "TensorParallel"]
 
 # A linear layer's weight is [out, in], fused experts are [experts, out, in].
 _CUT_OUTPUT = ("colwise", "colwise_rep", "colwise_gather_output", "local_colwise")
@@ -39,7 +39,7 @@ _WHOLE = (
     "ep_dispatch_experts",
     "ep_router",
 )
-_PACKED = ("packed_colwise", "packed_rowwise", "local_packed_rowwise")
+PACKED_WAYS = ("packed_colwise", "packed_rowwise", "local_packed_rowwise")
 KNOWN_WAYS = (*_CUT_OUTPUT, *_CUT_INPUT, *_CUT_FIRST, *_CUT_SECOND, *_WHOLE)
 _PARAMETERS = ("weight", "bias")  # of a module whose rule is of the module, not of one of its parameters
 
@@ -81,10 +81,10 @@ class TensorParallel:
     plan: Mapping[str, str] = field(hash=False)
 
     def __post_init__(self) -> None:
-        Slice(0, self.rank, self.size)  # which checks both
+        part = Slice(0, self.rank, self.size)  # which checks both
         if not isinstance(self.plan, Mapping):
             raise UsageError(f"the plan is a mapping of names to ways, not {type(self.plan).__name__}")
-        vars(self).update(plan=dict(self.plan))
+        vars(self).update(rank=part.index, size=part.count, plan=dict(self.plan))
         for name, way in self.plan.items():
             if not isinstance(name, str):
                 raise UsageError(f"the plan has a key of type {type(name).__name__}, not a name")
@@ -151,7 +151,7 @@ def _dimension(way: str, rank: int) -> int | None:
 def _check_way(name: str, way: object) -> None:
     if way in KNOWN_WAYS:
         return
-    if way in _PACKED:
+    if way in PACKED_WAYS:
         reason = "which cuts each half of a packed tensor: slices= cannot"
         raise UsageError(f"the plan's rule for {quoted(name)} is {way!r}, {reason}", hint="Load it whole, and cut it")
     raise UsageError(

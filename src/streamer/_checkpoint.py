@@ -17,6 +17,7 @@ from streamer.core.checkpoint.fitting import KeptMemory
 from streamer.core.checkpoint.selection import NamesOption, select, unknown_tensor
 from streamer.core.checkpoint.tensor_slice import TensorSlice
 from streamer.core.errors import ChangedError, UsageError
+from streamer.core.format.dtypes import byte_length
 from streamer.core.options.arguments import check_name, check_progress
 from streamer.core.outages.earlier_counters import EarlierCounters
 from streamer.core.quoting import printable, size_text
@@ -160,7 +161,8 @@ class Checkpoint(Mapping[str, TensorSlice[TensorT]]):
     def __repr__(self) -> str:
         if not hasattr(self, "_shard_tensors"):  # in a traceback with locals, of an error while it was opened
             return f"<{type(self).__name__}, not open>"
-        size_bytes = sum(each.entry.end - each.entry.begin for each in self._shard_tensors.values())
+        kept = [each.kept for each in self._shard_tensors.values()]
+        size_bytes = sum(byte_length(each.shape, each.dtype) for each in kept)
         shards = len({each.shard for each in self._shard_tensors.values()})
         what = f"{len(self)} tensors, {size_text(size_bytes)} in {shards} shard{'' if shards == 1 else 's'}"
         state = ", closed" if self._is_closed else ""

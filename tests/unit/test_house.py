@@ -19,11 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = """
     AccessDeniedError AsyncStream ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError
     EngineError FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
-    MissingShardError ObjectNotFoundError OptionError Options OutOfMemoryError PluginError
-    RangeResponseError RedirectError ShardIndexError Slice StorageError Stream StreamerError TargetError
-    TensorIndexError TensorParallel TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError UnknownTensorError
-    UnsupportedDtypeError UsageError accelerate aload astream dcp diffusers fsspec hookimpl load load_file load_into
-    open patch patched plugins release release_pinned_memory safe_open stream transformers unpatch write_manifest
+    MissingShardError ObjectNotFoundError OptionError Options OutOfMemoryError PluginError RangeResponseError
+    RedirectError ShardIndexError Slice StorageError Stream StreamerError TargetError TensorIndexError
+    TensorParallel TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError
+    UnknownTensorError UnsupportedDtypeError UsageError accelerate aload astream dcp diffusers fsspec hookimpl load
+    load_file load_into open patch patched plugins release release_pinned_memory safe_open stream transformers
+    unpatch write_manifest
 """
 
 

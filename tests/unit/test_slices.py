@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -47,6 +48,11 @@ def test_a_slice_that_cannot_be_is_refused(given: Any) -> None:
         Slice(*given)
 
 
+def test_integers_of_numpy_are_integers() -> None:
+    assert Slice(np.int8(0), np.int8(3), np.int8(4)).bounds(1 << 40) == (3 << 38, 1 << 40)  # type: ignore[arg-type]
+    assert TensorParallel(np.int64(1), np.int64(2), {}) == TensorParallel(1, 2, {})  # type: ignore[arg-type]
+
+
 def test_the_first_pattern_that_matches_counts() -> None:
     rows, columns = Slice(0, 0, 2), Slice(-1, 0, 2)
     shapes = parts({"*.0.up.bias": None, "model.layers.*": rows, "model.*": columns})
@@ -77,7 +83,7 @@ def test_a_dimension_that_a_tensor_lacks_is_refused(dim: int) -> None:
 
 @pytest.mark.parametrize("dim", [0, -1])
 def test_a_scalar_is_refused(dim: int) -> None:
-    with pytest.raises(streamer.UsageError, match=r"'step'.*is a scalar.*None"):
+    with pytest.raises(streamer.UsageError, match=r"'step'.*is a scalar.*whole"):
         parts({"step": Slice(dim, 0, 2)})
 
 
