@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from streamer import Slice, TensorParallel
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import LEAST_SAVED, cut_out
 from streamer.core.checkpoint.slicing import sliced
+from streamer.core.engine.plan import plan_reads
 from streamer.core.format.dtypes import byte_length
 from streamer.core.format.header import TensorEntry
 from streamer.core.tensors.frameworks import framework_of
@@ -219,3 +221,49 @@ def test_a_scale_of_a_module_that_is_cut_needs_a_rule_of_its_own() -> None:
         TensorParallel(0, 2, plan).slice_of("up.weight_scale", (1,))
     with_rule = TensorParallel(0, 2, {"up.weight_scale": "replicate", **plan})
     assert with_rule.slice_of("up.weight_scale", (1,)) is None
+
+
+def llama_3_8b() -> Iterator[ShardTensor]:
+    begin = 0
+    shapes = {
+        "input_layernorm": (4096,),
+        "mlp.down_proj": (4096, 14336),
+        "mlp.gate_proj": (14336, 4096),
+        "mlp.up_proj": (14336, 4096),
+        "post_attention_layernorm": (4096,),
+        "self_attn.k_proj": (1024, 4096),
+        "self_attn.o_proj": (4096, 4096),
+        "self_attn.q_proj": (4096, 4096),
+        "self_attn.v_proj": (1024, 4096),
+    }
+    layers = {f"model.layers.{layer}.{name}": shape for layer in range(32) for name, shape in shapes.items()}
+    ends = {"model.embed_tokens": (128256, 4096), "lm_head": (128256, 4096), "model.norm": (4096,)}
+    for name, shape in {**layers, **ends}.items():
+        size_bytes = byte_length(shape, "BF16")
+        yield ShardTensor(0, TensorEntry(f"{name}.weight", "BF16", shape, begin, begin + size_bytes))
+        begin += size_bytes
+
+
+@pytest.mark.parametrize("rank", [0, 3, 7])
+def test_of_llama_3_8b_a_rank_of_eight_reads_what_the_page_says(rank: int) -> None:
+    plan = {
+        **{f"model.layers.*.self_attn.{name}": "colwise" for name in ("q_proj", "k_proj", "v_proj")},
+        **{f"model.layers.*.mlp.{name}": "colwise" for name in ("gate_proj", "up_proj")},
+        **{f"model.layers.*.{name}": "rowwise" for name in ("self_attn.o_proj", "mlp.down_proj")},
+        "model.embed_tokens": "embedding_rowwise",
+        "lm_head": "colwise_rep",
+    }
+    whole = list(llama_3_8b())
+    kept = sliced(whole, TensorParallel(rank, 8, plan), [each.entry.name for each in whole])
+    rows = [each for each in kept if each.cut is None]
+
+    def read_bytes(wanted: list[ShardTensor]) -> int:
+        items = [(0, each.entry.begin, each.entry.end, 0, 0) for each in wanted]
+        return plan_reads(items, streamer.Options().coalesce_gap_bytes).span_bytes
+
+    def kept_bytes(wanted: list[ShardTensor]) -> int:
+        return sum(byte_length(each.kept.shape, "BF16") for each in wanted)
+
+    assert read_bytes(rows) <= 1.0001 * kept_bytes(rows)
+    figures = [read_bytes(whole), kept_bytes(kept), read_bytes(kept), read_bytes(rows)]
+    assert [round(each / 1e9, 1) for each in figures] == [16.1, 2.0, 6.2, 1.4]
