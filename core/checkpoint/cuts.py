@@ -28,24 +28,25 @@ class Cut(NamedTuple):
 
     Attributes:
         whole: Shape of the tensor, as the checkpoint has it.
-        kept: Shape of the part.
+        box: Shape of the part in that.
         first: The part's first element, counted in what is read.
+        kept: Shape of the part as it is handed out: neighbouring dimensions of `box` may be one.
     """
 
     whole: tuple[int, ...]
-    kept: tuple[int, ...]
+    box: tuple[int, ...]
     first: int
+    kept: tuple[int, ...]
 
     def view(self, read: Any, entry: TensorEntry, framework: Framework) -> Any:
-        """Give the part as a view of what was read, a tensor of one dimension."""
-        strides = _strides(framework.shape(entry._replace(shape=self.whole)))
-        shape = framework.shape(entry._replace(shape=self.kept))
+        """Give the part of what was read, a tensor of one dimension: a view, where there is one of that shape."""
+        whole, box, kept = (framework.shape(entry._replace(shape=each)) for each in (self.whole, self.box, self.kept))
         if hasattr(read, "data_ptr"):
             first = self.first * read.numel() // prod(entry.shape)  # torch has two values of F4 in an element
-            return read.as_strided(shape, strides, read.storage_offset() + first)
-        in_bytes = [stride * read.itemsize for stride in strides]
+            return read.as_strided(box, _strides(whole), read.storage_offset() + first).reshape(kept)
+        in_bytes = [stride * read.itemsize for stride in _strides(whole)]
         numpy, memory = sys.modules["numpy"], read.view("u1")  # numpy takes no dtype of ml_dtypes for a buffer
-        return numpy.ndarray(shape, read.dtype, memory, self.first * read.itemsize, in_bytes)
+        return numpy.ndarray(box, read.dtype, memory, self.first * read.itemsize, in_bytes).reshape(kept)
 
     def copy(self, read: Any, entry: TensorEntry, framework: Framework) -> Any:
         """Give the part in memory of its own, so that the rest of what was read is freed."""
@@ -53,12 +54,15 @@ class Cut(NamedTuple):
         return view.contiguous() if hasattr(view, "data_ptr") else sys.modules["numpy"].ascontiguousarray(view)
 
 
-def cut_out(entry: TensorEntry, box: Sequence[slice]) -> tuple[TensorEntry, Cut | None]:
+def cut_out(
+    entry: TensorEntry, box: Sequence[slice], kept: tuple[int, ...] | None = None
+) -> tuple[TensorEntry, Cut | None]:
     """Find the bytes that hold a part of a tensor.
 
     Args:
         entry: The tensor.
         box: The elements of the part: a slice without a step for each dimension, inside of the shape.
+        kept: Shape of the part as it is handed out; None for that of the box.
 
     Returns:
         What to read, and how to cut the part out of it; None where what is read is the part.
@@ -66,25 +70,26 @@ def cut_out(entry: TensorEntry, box: Sequence[slice]) -> tuple[TensorEntry, Cut 
     Raises:
         UsageError: the part begins or ends inside of a byte, which dtypes below 8 bits allow.
     """
-    kept = tuple(each.stop - each.start for each in box)
-    if kept == entry.shape:
-        return entry, None
-    if 0 in kept:
+    shape = tuple(each.stop - each.start for each in box)
+    kept = shape if kept is None else kept
+    if 0 in shape:
         return entry._replace(shape=kept, end=entry.begin), None
-    strides = _strides(entry.shape)
+    _check_whole_bytes(entry, box)
+    strides, count = _strides(entry.shape), prod(entry.shape)
     first = sum(each.start * stride for each, stride in zip(box, strides, strict=True))
     last = 1 + sum((each.stop - 1) * stride for each, stride in zip(box, strides, strict=True))
-    _check_whole_bytes(entry, box)
-    bits = bits_of(entry.dtype)
-    if last - first == prod(kept):
-        return entry._replace(
-            shape=kept, begin=entry.begin + first * bits // 8, end=entry.begin + last * bits // 8
-        ), None
-    count = prod(entry.shape)
+    if last - first == prod(shape):
+        return _range(entry, first, last)._replace(shape=kept), None
     if (count - (last - first)) * LEAST_SAVED < count:
-        return entry._replace(shape=(count,)), Cut(entry.shape, kept, first)
+        return entry._replace(shape=(count,)), Cut(entry.shape, shape, first, kept)
+    return _range(entry, first, last), Cut(entry.shape, shape, 0, kept)
+
+
+def _range(entry: TensorEntry, first: int, last: int) -> TensorEntry:
+    """Narrow an entry to some of its elements, which begin and end with a byte."""
+    bits = bits_of(entry.dtype)
     begin, end = entry.begin + first * bits // 8, entry.begin + last * bits // 8
-    return entry._replace(shape=(last - first,), begin=begin, end=end), Cut(entry.shape, kept, 0)
+    return entry._replace(shape=(last - first,), begin=begin, end=end)
 
 
 def _check_whole_bytes(entry: TensorEntry, box: Sequence[slice]) -> None:
@@ -94,8 +99,8 @@ def _check_whole_bytes(entry: TensorEntry, box: Sequence[slice]) -> None:
         is_cut = each.stop - each.start < size
         if is_cut and any(position * stride * bits % 8 for position in (each.start, each.stop, size)):
             raise UsageError(
-                f"tensor {quoted(entry.name)} of {entry.dtype} {list(entry.shape)} cannot be cut at"
-                f" {each.start}:{each.stop}, which is inside of a byte",
+                f"tensor {quoted(entry.name)} of {entry.dtype} cannot be cut to {each.start}:{each.stop} of {size},"
+                " which begins or ends inside of a byte",
                 hint="Load it whole, or cut another dimension",
             )
 

@@ -1,6 +1,6 @@
 """One of several equal parts of a tensor: what a rank keeps, along one dimension.
 
-Guarantees: the parts of all indices, one after the other, are the tensor.
+Guarantees: the parts of all indices, one after the other, are the tensor, or each of its blocks.
 Refuses: counts below 1, indices that are not below the count, dimensions that the tensor does not have, scalars.
 """
 
@@ -12,6 +12,7 @@ from numbers import Integral
 from streamer.core.checkpoint.catalog import ShardTensor
 from streamer.core.checkpoint.cuts import cut_out
 from streamer.core.errors import UsageError
+from streamer.core.format.header import TensorEntry
 from streamer.core.quoting import quoted
 
 __all__ = ["Slice"]
@@ -29,9 +30,11 @@ class Slice:
         dim: The dimension, as the checkpoint stores the tensor; a negative one counts from the last.
         index: Which part, from 0: the rank.
         count: How many parts: the number of ranks.
+        blocks: How many equal blocks lie along the dimension (2 where gate and up projections are one tensor). The part
+            is that of each block, one after the other; `blocks` times `count` must then divide the dimension.
 
     Raises:
-        UsageError: an argument is no integer, `count` is below 1, or `index` is not in ``0 … count - 1``.
+        UsageError: an argument is no integer, `count` or `blocks` is below 1, or `index` is not in ``0 … count - 1``.
 
     Example:
         >>> Slice(dim=0, index=3, count=4).bounds(10)
@@ -41,6 +44,7 @@ class Slice:
     dim: int
     index: int
     count: int
+    blocks: int = 1
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -53,6 +57,8 @@ class Slice:
                 f"a Slice cannot have index {self.index} of count {self.count}",
                 hint="count is the number of ranks, 1 or more; index is the rank, from 0 to count - 1",
             )
+        if self.blocks < 1:
+            raise UsageError(f"a Slice cannot have {self.blocks} blocks", hint="1 is a tensor that is no joint one")
 
     def bounds(self, size: int) -> tuple[int, int]:
         """Give the first position of this part, and the one after its last, in a dimension of this size."""
@@ -63,16 +69,27 @@ class Slice:
         """Give this part of a tensor.
 
         Raises:
-            UsageError: it has no such dimension, or the part begins or ends inside of a byte.
+            UsageError: it has no such dimension, blocks do not divide it, or the part begins or ends inside of a byte.
         """
-        shape = whole.entry.shape
+        entry = whole.entry
+        dim, block = self._place(entry)
+        first, end = self.bounds(block)
+        before, after = entry.shape[:dim], entry.shape[dim + 1 :]
+        in_blocks = entry._replace(shape=(*before, self.blocks, block, *after))
+        box = [slice(0, size) for size in in_blocks.shape]
+        box[dim + 1] = slice(first, end)
+        read, cut = cut_out(in_blocks, box, (*before, self.blocks * (end - first), *after))
+        return ShardTensor(whole.shard, read, cut)
+
+    def _place(self, entry: TensorEntry) -> tuple[int, int]:
+        """Give the dimension, counted from the first, and the size of a block in it; raises as `of`."""
+        shape = entry.shape
         if not -len(shape) <= self.dim < len(shape):
             what = f"{list(shape)} has no dimension {self.dim}" if shape else "[] is a scalar, and has no dimension"
-            raise UsageError(
-                f"{self} does not fit tensor {quoted(whole.entry.name)}: its shape {what}",
-                hint='Load it whole: None in slices=, "replicate" in a plan' if not shape else None,
-            )
-        box = [slice(0, size) for size in shape]
-        box[self.dim] = slice(*self.bounds(shape[self.dim]))
-        entry, cut = cut_out(whole.entry, box)
-        return ShardTensor(whole.shard, entry, cut)
+            hint = 'Load it whole: None in slices=, "replicate" in a plan' if not shape else None
+            raise UsageError(f"{self} does not fit tensor {quoted(entry.name)}: its shape {what}", hint=hint)
+        dim = self.dim % len(shape)
+        if self.blocks > 1 and shape[dim] % (self.blocks * self.count):
+            what = f"{self.blocks} blocks of {self.count} parts do not divide dimension {dim} of {list(shape)}"
+            raise UsageError(f"{self} does not fit tensor {quoted(entry.name)}: {what}")
+        return dim, shape[dim] // self.blocks

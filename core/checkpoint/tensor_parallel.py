@@ -18,7 +18,7 @@ from streamer.core.checkpoint.slices import Slice
 from streamer.core.errors import UnknownTensorError, UsageError
 from streamer.core.quoting import quoted
 
-__all__ = ["KNOWN_WAYS", "PACKED_WAYS", "TensorParallel"]
+__all__ = ["KNOWN_WAYS", "TensorParallel"]
 
 # A linear layer's weight is [out, in], fused experts are [experts, out, in].
 _CUT_OUTPUT = ("colwise", "colwise_rep", "colwise_gather_output", "local_colwise")
@@ -39,8 +39,9 @@ _WHOLE = (
     "ep_dispatch_experts",
     "ep_router",
 )
-PACKED_WAYS = ("packed_colwise", "packed_rowwise", "local_packed_rowwise")
-KNOWN_WAYS = (*_CUT_OUTPUT, *_CUT_INPUT, *_CUT_FIRST, *_CUT_SECOND, *_WHOLE)
+_PACKED_OUTPUT = ("packed_colwise",)  # gate and up projections in one tensor, one after the other
+_PACKED_INPUT = ("packed_rowwise", "local_packed_rowwise")
+KNOWN_WAYS = (*_CUT_OUTPUT, *_CUT_INPUT, *_CUT_FIRST, *_CUT_SECOND, *_PACKED_OUTPUT, *_PACKED_INPUT, *_WHOLE)
 _PARAMETERS = ("weight", "bias")  # of a module whose rule is of the module, not of one of its parameters
 
 
@@ -62,18 +63,19 @@ class TensorParallel:
               (dimension -1), tensors of one dimension (biases) whole;
             - ``"embedding_rowwise"``: by the vocabulary (dimension 0); ``"embedding_colwise"``: by dimension 1;
             - ``"grouped_gemm"``: fused experts by expert (dimension 0);
+            - ``"packed_colwise"``, ``"packed_rowwise"`` (also ``local_packed_rowwise``): as without ``packed_``, but
+              each half of that dimension by itself, which `size` must divide; no biases of ``packed_colwise``;
             - ``"replicate"`` and the other names of transformers that cut no parameter: whole.
 
     Sizes that `size` does not divide are cut as `Slice` cuts them.
 
     Raises:
-        UsageError: `rank` or `size` is out of bounds, or the plan has a name that is not listed. Ways of packed weights
-            (``packed_colwise``, …) are refused: they cut each half of a tensor, which is no `Slice`.
+        UsageError: `rank` or `size` is out of bounds, or the plan has a name that is not listed.
 
     Example:
         >>> plan = {"model.layers.*.mlp.up_proj": "colwise", "model.layers.*.mlp.down_proj": "rowwise"}
         >>> TensorParallel(rank=1, size=8, plan=plan).slice_of("model.layers.0.mlp.down_proj.weight", (4096, 14336))
-        Slice(dim=-1, index=1, count=8)
+        Slice(dim=-1, index=1, count=8, blocks=1)
     """
 
     rank: int
@@ -109,8 +111,12 @@ class TensorParallel:
                     f"the plan cuts {quoted(module)} {way}, which does not say how its {quoted(parameter)} is cut",
                     hint=f'Add a rule of its own to the plan: {quoted(name)}: "replicate" loads it whole',
                 )
+        if way in _PACKED_OUTPUT and len(shape) == 1:
+            hint = f'Add a rule of its own to the plan: {quoted(name)}: "colwise" or "replicate"'
+            raise UsageError(f"{way} does not say how {quoted(name)}, which has one dimension, is cut", hint=hint)
         dim = None if way is None else _dimension(way, len(shape))
-        return None if dim is None else Slice(dim, self.rank, self.size)
+        blocks = 2 if way in (*_PACKED_OUTPUT, *_PACKED_INPUT) else 1
+        return None if dim is None else Slice(dim, self.rank, self.size, blocks)
 
     def check_fits(self, available: Sequence[str]) -> None:
         """Check that each rule that cuts matches a tensor.
@@ -139,9 +145,9 @@ def _compiled(rule: str) -> re.Pattern[str]:
 
 
 def _dimension(way: str, rank: int) -> int | None:
-    if way in _CUT_OUTPUT:
+    if way in (*_CUT_OUTPUT, *_PACKED_OUTPUT):
         return -2 if rank > 1 else -1
-    if way in _CUT_INPUT:
+    if way in (*_CUT_INPUT, *_PACKED_INPUT):
         return -1 if rank > 1 else None
     if way in _WHOLE:
         return None
@@ -151,9 +157,6 @@ def _dimension(way: str, rank: int) -> int | None:
 def _check_way(name: str, way: object) -> None:
     if way in KNOWN_WAYS:
         return
-    if way in PACKED_WAYS:
-        reason = "which cuts each half of a packed tensor: slices= cannot"
-        raise UsageError(f"the plan's rule for {quoted(name)} is {way!r}, {reason}", hint="Load it whole, and cut it")
     raise UsageError(
         f"the plan's rule for {quoted(name)} is {str(way)[:80]!r}, which is unknown",
         hint=f"Known: {', '.join(KNOWN_WAYS)}",

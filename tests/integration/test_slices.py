@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from comparison import assert_same
+from safetensors.torch import save_file
 from servers.one_file import is_block, one_file, place_of
 from servers.scripted_http import ScriptedServer
 from servers.seaweedfs import SeaweedServer
@@ -50,10 +51,8 @@ def file_of(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:
 def chunk(tensor: Any, part: Slice, packed: int = 1) -> Any:
     """Cut a whole tensor, as torch does; `packed` values lie in an element of the last dimension."""
     dim = part.dim % len(tensor.shape)
-    last = dim == len(tensor.shape) - 1
-    size = tensor.shape[dim] * (packed if last else 1)
-    first, end = part.bounds(size)
-    factor = packed if last else 1
+    factor = packed if dim == len(tensor.shape) - 1 else 1
+    first, end = part.bounds(tensor.shape[dim] * factor)
     return tensor[(*[slice(None)] * dim, slice(first // factor, end // factor))]
 
 
@@ -97,6 +96,31 @@ def check_equal(uri: Any, dtype: str, framework: str, **how: Any) -> None:
 def test_each_part_is_equal_to_that_of_a_whole_tensor(dtype: str, framework: str, files: Any, tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(files[dtype])
     check_equal(tmp_path, dtype, framework)
+
+
+@pytest.mark.parametrize("framework", ["pt", "np"])
+@pytest.mark.parametrize("dtype", ["F4", "F8_E4M3", "BF16", "C64"])
+def test_of_joint_tensors_each_block_is_cut(dtype: str, framework: str, files: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(files[dtype])
+    whole = streamer.load(tmp_path, framework=framework)
+    join: Any = torch.cat if framework == "pt" else np.concatenate
+    raw = {name: tensor.view(torch.uint8 if framework == "pt" else np.uint8) for name, tensor in whole.items()}
+    for name, dim in [("cube", 1), ("matrix", 1), ("pair", 1), ("one", 2), ("vector", 0), ("none", 1), ("none", 0)]:
+        for index in range(2):
+            got = streamer.load(tmp_path, framework=framework, slices={name: Slice(dim, index, 2, blocks=2)})[name]
+            size = raw[name].shape[dim]
+            quarters = [slice(size * quarter // 4, size * (quarter + 1) // 4) for quarter in (index, 2 + index)]
+            expected = join([raw[name][(*[slice(None)] * dim, each)] for each in quarters], dim)
+            assert bytes_of(got) == bytes_of(expected)
+            assert got.shape[:dim] == expected.shape[:dim]
+            assert got.shape[dim] * 2 == whole[name].shape[dim]
+
+
+def test_targets_are_filled_with_blocks(tmp_path: Path) -> None:
+    save_file({"up": torch.arange(32.0).view(8, 4)}, tmp_path / "a.safetensors")
+    target = {"up": torch.empty(4, 4)}
+    streamer.load_into(tmp_path, target, slices=TensorParallel(1, 2, {"up": "packed_colwise"}))
+    assert target["up"][:, 0].tolist() == [8, 12, 24, 28]
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "I32"])

@@ -43,7 +43,8 @@ def test_the_parts_are_those_of_chunk_and_then_empty_ones(size: int, count: int)
 
 
 @pytest.mark.parametrize(
-    "given", [(0, 2, 2), (0, -1, 2), (0, 0, 0), (0, 0, -1), ("0", 0, 1), (0, True, 2), (0, 0.0, 1)]
+    "given",
+    [(0, 0, 2, 0), (0, 2, 2), (0, -1, 2), (0, 0, 0), (0, 0, -1), (0, 0, 1, 0), ("0", 0, 1), (0, True, 2), (0, 0.0, 1)],
 )
 def test_a_slice_that_cannot_be_is_refused(given: Any) -> None:
     with pytest.raises(streamer.UsageError):
@@ -195,10 +196,30 @@ def test_an_unknown_way_is_refused_with_those_that_are_known() -> None:
         TensorParallel(0, 2, {"up": "columnwise"})
 
 
-@pytest.mark.parametrize("way", ["packed_colwise", "packed_rowwise", "local_packed_rowwise"])
-def test_a_way_that_cuts_each_half_is_refused(way: str) -> None:
-    with pytest.raises(streamer.UsageError, match="each half"):
-        TensorParallel(0, 2, {"up": way})
+@pytest.mark.parametrize(
+    ("way", "shape", "dim"),
+    [
+        ("packed_colwise", (8, 4), -2),
+        ("packed_colwise", (3, 8, 4), -2),
+        ("packed_rowwise", (4, 8), -1),
+        ("local_packed_rowwise", (3, 4, 8), -1),
+        ("packed_rowwise", (8,), None),
+    ],
+)
+def test_packed_ways_cut_each_half(way: str, shape: tuple[int, ...], dim: int | None) -> None:
+    part = TensorParallel(1, 2, {"gate_up": way}).slice_of("gate_up", shape)
+    assert part == (None if dim is None else Slice(dim, 1, 2, blocks=2))
+
+
+def test_a_packed_bias_needs_a_rule_of_its_own() -> None:
+    with pytest.raises(streamer.UsageError, match=r"packed_colwise does not say how 'up\.bias', which"):
+        TensorParallel(0, 2, {"up": "packed_colwise"}).slice_of("up.bias", (8,))
+
+
+@pytest.mark.parametrize("shape", [(10, 6), (9, 6)])
+def test_blocks_that_do_not_divide_a_dimension_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(streamer.UsageError, match="2 blocks of 2 parts do not divide dimension 0"):
+        sliced([stored("w", shape)], {"w": Slice(0, 0, 2, blocks=2)}, ["w"])
 
 
 @pytest.mark.parametrize(
