@@ -1,7 +1,7 @@
-"""Sessions of botocore for s3fs: blank variables count as unset, and data of botocore's own files is shared.
+"""Sessions of botocore: blank variables count as unset, and data of botocore's own files is shared.
 
-Guarantees: a session behaves like the one that s3fs would make, but that a blank variable, or a blank line of a
-profile, says nothing. botocore takes many at their word, and old releases take a blank name of the certificates for
+Guarantees: a session behaves like botocore's own, but that a blank variable, or a blank line of a profile, says
+nothing. botocore takes many at their word, and old releases take a blank name of the certificates for
 "do not verify". ``SSL_CERT_FILE``, which botocore does not know, counts as for the engine. Without sharing, each
 session parses its own copy of botocore's model of S3 and of all endpoints: 60 ms and 13 MB. The times in answers are
 parsed faster.
@@ -13,11 +13,12 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache, partial
+from threading import RLock
 from typing import Any
 
-from aiobotocore.session import AioSession
 from botocore import configprovider
 from botocore.loaders import create_loader
+from botocore.session import Session
 from botocore.utils import parse_timestamp
 
 from streamer.backends.login_state import login_state
@@ -26,16 +27,16 @@ from streamer.backends.private_names.botocore import change_credential_provider,
 from streamer.core.secrets.environment import is_blank, set_variables
 from streamer.core.secrets.options import plain
 
-__all__ = ["EnvironmentSession"]
+__all__ = ["EnvironmentSession", "SkipsBlanks"]
 
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z", re.ASCII)  # as S3 writes it
 
 
-class EnvironmentSession(AioSession):  # type: ignore[misc]  # aiobotocore has no types
-    """A session for the arguments of an s3fs; its `repr` is equal for equal logins, as fsspec compares options by it.
+class SkipsBlanks(Session):  # type: ignore[misc]  # botocore has no types
+    """What a session has beside botocore's class; its `repr` is equal for equal logins, as fsspec compares by it.
 
     Args:
-        options: Those that s3fs gives to a session.
+        options: Arguments of that class.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -51,10 +52,28 @@ class EnvironmentSession(AioSession):  # type: ignore[misc]  # aiobotocore has n
         return f"{type(self).__name__}({hash(self._login):#x})"
 
 
+class EnvironmentSession(SkipsBlanks):
+    """A session of this moment's environment and files, which several threads may use."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._lock = RLock()
+        super().__init__(options)
+
+    def get_credentials(self) -> Any:
+        """Find the credentials, once."""
+        with self._lock:
+            return super().get_credentials()
+
+    def create_client(self, *names: str, **arguments: Any) -> Any:
+        """Make a client, as botocore does."""
+        with self._lock:
+            return super().create_client(*names, **arguments)
+
+
 class _SetLine(configprovider.BaseProvider):  # type: ignore[misc]  # botocore has no types
     """A line of the profile, unless it is blank."""
 
-    def __init__(self, name: Any, session: AioSession) -> None:
+    def __init__(self, name: Any, session: Any) -> None:
         self._line = configprovider.ScopedConfigProvider(name, session)
         self._arguments = (name, session)
 
@@ -66,7 +85,7 @@ class _SetLine(configprovider.BaseProvider):  # type: ignore[misc]  # botocore h
         return None if is_blank(value) else value
 
 
-def _ignore_blanks(session: AioSession, environment: Mapping[str, str]) -> None:
+def _ignore_blanks(session: Any, environment: Mapping[str, str]) -> None:
     """Replace botocore's providers of its configuration by ones that skip blank variables and lines."""
     store = session.get_component("config_store")
     table = configprovider.BOTOCORE_DEFAUT_SESSION_VARIABLES  # botocore's own spelling
@@ -84,7 +103,7 @@ def _ignore_blanks(session: AioSession, environment: Mapping[str, str]) -> None:
     store.set_config_provider("ca_bundle", configprovider.ChainProvider(bundles))
 
 
-def _providers(session: AioSession, environment: Mapping[str, str], table: Mapping[str, Any]) -> dict[str, Any]:
+def _providers(session: Any, environment: Mapping[str, str], table: Mapping[str, Any]) -> dict[str, Any]:
     """Make the providers of one of botocore's tables: for each name the lines, variables, default and conversion."""
     providers = {}
     for name, (lines, variables, default, convert) in table.items():

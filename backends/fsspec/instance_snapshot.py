@@ -69,8 +69,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_own_session(value: Any) -> bool:
-    module = sys.modules.get("streamer.backends.aws_sessions")  # which needs s3fs
-    return module is not None and isinstance(value, module.EnvironmentSession)
+    module = sys.modules.get("streamer.backends.fsspec.aws_session")  # which needs s3fs
+    return module is not None and isinstance(value, module.AsyncEnvironmentSession)
 
 
 def _forget(instances: list[AbstractFileSystem]) -> None:

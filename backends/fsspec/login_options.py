@@ -45,13 +45,13 @@ def check_instance(fs: AbstractFileSystem) -> None:
     for layer in layers(fs):
         if "s3fs" not in {cls.__module__.partition(".")[0] for cls in type(layer).__mro__}:
             continue
-        from streamer.backends.aws_sessions import EnvironmentSession  # noqa: PLC0415  (only S3 needs it)
+        from streamer.backends.fsspec.aws_session import AsyncEnvironmentSession  # noqa: PLC0415  (only S3 needs it)
         from streamer.backends.private_names.s3fs import give_session, is_connected, verifies_tls  # noqa: PLC0415
 
         if not verifies_tls(layer):
             raise OptionError("The file system fs= is connected without verifying TLS certificates", hint=_HINT)
         if not is_connected(layer) and layer.session is None:
-            give_session(layer, EnvironmentSession(SecretOptions(layer.kwargs)))
+            give_session(layer, AsyncEnvironmentSession(SecretOptions(layer.kwargs)))
 
 
 def _fill_s3(options: SecretOptions) -> None:
@@ -68,12 +68,12 @@ def _fill_s3(options: SecretOptions) -> None:
         from aiobotocore.session import AioSession  # noqa: PLC0415  (only S3 needs it)
         from s3fs import S3FileSystem  # noqa: PLC0415
 
-        from streamer.backends.aws_sessions import EnvironmentSession  # noqa: PLC0415
+        from streamer.backends.fsspec.aws_session import AsyncEnvironmentSession  # noqa: PLC0415
     except ImportError:  # fsspec says so
         return
     of_session = names_of_arguments(AioSession)
     check_option_names("s3://", options, names_of_arguments(S3FileSystem) | of_session)
-    options["session"] = EnvironmentSession({name: options[name] for name in options if name in of_session})
+    options["session"] = AsyncEnvironmentSession({name: options[name] for name in options if name in of_session})
 
 
 def _fill_hub(options: SecretOptions) -> None:

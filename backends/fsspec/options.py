@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fsspec import AbstractFileSystem
 from fsspec.config import apply_config
 
 from streamer.core.errors import OptionError
@@ -20,7 +19,7 @@ from streamer.core.secrets.options import SecretOptions, plain
 __all__ = ["configured_options", "names_of_arguments"]
 
 
-def configured_options(cls: type[AbstractFileSystem], storage_options: Mapping[str, Any]) -> SecretOptions:
+def configured_options(cls: type[Any], storage_options: Mapping[str, Any]) -> SecretOptions:
     """Merge fsspec's configuration of a file system class into the arguments that the user gave.
 
     Raises:

@@ -1,6 +1,6 @@
-"""botocore and aiobotocore: the signer of a client, the time of a signature, the metadata server.
+"""botocore: the signer of a client, the time of a signature, the metadata server.
 
-Tried with botocore 1.34.131 to 1.43.117 and aiobotocore 2.13.1 to 3.10.0.
+Tried with botocore 1.34.131 to 1.43.117, and its sessions also of aiobotocore 2.13.1 to 3.10.0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""s3fs: what closes its clients, whose its session is, and whether a client that it has made verifies TLS.
+"""s3fs: whose its session is, and whether a client that it has made verifies TLS.
 
 Tried with s3fs 2024.6.0 to 2026.9.0.
 """
@@ -9,12 +9,7 @@ from typing import Any
 
 from s3fs import S3FileSystem
 
-__all__ = ["client_creator", "give_session", "is_connected", "verifies_tls"]
-
-
-def client_creator(fs: S3FileSystem) -> Any:
-    """Return the context manager that made the client, or with `cache_regions` one for each region; None before."""
-    return getattr(fs, "_s3creator", None)
+__all__ = ["give_session", "is_connected", "verifies_tls"]
 
 
 def give_session(fs: S3FileSystem, session: Any) -> None:

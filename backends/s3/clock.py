@@ -7,14 +7,17 @@ the clock of this machine, and of every other library in the process, is not cha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
-from streamer.backends.private_names.botocore import change_before_signing
+from streamer.backends.private_names.botocore import change_before_signing, request_signer
 
-__all__ = ["TOLERANCE_S", "clock_offset_s", "sign_at_offset"]
+__all__ = ["TOLERANCE_S", "clock_offset_s", "sign_at_offset", "signed_at_offset"]
 
 # A `Date` is seconds old when it is read, or more after a slow network. A smaller difference does no harm: S3 tolerates
 # 15 minutes, and our URLs are valid for 10.
@@ -23,6 +26,7 @@ TOLERANCE_S = 60.0
 # A machine without a battery for its clock begins in 1970. A larger difference is no time, and no calendar may hold it.
 MOST_S = 100 * 365.25 * 86400
 
+_offset_s: ContextVar[float] = ContextVar("offset_s", default=0.0)
 _TIMESTAMP = "%Y%m%dT%H%M%SZ"  # of SigV4, as botocore writes it into the context of a request
 
 
@@ -52,16 +56,25 @@ def clock_offset_s(date: str | None, now_s: float) -> float | None:
     return offset_s if abs(offset_s) > TOLERANCE_S else 0.0
 
 
-def sign_at_offset(signer: Any, offset_s: float) -> None:
-    """Make a request signer of aiobotocore add `offset_s` to the time of every later signature."""
-    if offset_s == 0:
-        vars(signer).pop("get_auth_instance", None)
-        return
-    plain = type(signer).get_auth_instance
+@contextmanager
+def signed_at_offset(offset_s: float) -> Iterator[None]:
+    """Let signatures of this thread be made at a time that is so many seconds ahead; 0 is this machine's."""
+    token = _offset_s.set(offset_s)
+    try:
+        yield
+    finally:
+        _offset_s.reset(token)
 
-    async def get_auth_instance(**arguments: Any) -> Any:
-        auth = await plain(signer, **arguments)
-        change_before_signing(auth, partial(_shift, offset_s))
+
+def sign_at_offset(client: Any) -> None:
+    """Make a client of botocore obey `signed_at_offset`."""
+    signer = request_signer(client)
+    plain = signer.get_auth_instance
+
+    def get_auth_instance(*names: Any, **arguments: Any) -> Any:
+        auth = plain(*names, **arguments)
+        if _offset_s.get():
+            change_before_signing(auth, partial(_shift, _offset_s.get()))
         return auth
 
     signer.get_auth_instance = get_auth_instance

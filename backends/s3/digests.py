@@ -16,10 +16,10 @@ from typing import Any
 from streamer.core.store.digest_doubts import parts_in_etag
 from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartDigest, digest_of_base64
 
-__all__ = ["Composite", "digest_in_head", "digest_of_parts"]
+__all__ = ["FIELDS", "Composite", "digest_in_head", "digest_of_parts"]
 
 # By botocore's names; those first that cost least to compute.
-_FIELDS = {
+FIELDS = {
     "ChecksumCRC64NVME": "crc64nvme",
     "ChecksumCRC32C": "crc32c",
     "ChecksumCRC32": "crc32",
@@ -36,7 +36,7 @@ class Composite:
 
     def __init__(self, field: str, parts: int) -> None:
         self.field = field
-        self.algorithm = _FIELDS[field]
+        self.algorithm = FIELDS[field]
         self.parts = parts
 
 
@@ -47,10 +47,10 @@ def digest_in_head(answer: Mapping[str, Any], size_bytes: int) -> ObjectDigest |
         >>> digest_in_head({"ChecksumCRC32C": "4waSgw=="}, 9).parts[0].value
         'e3069283'
     """
-    field = next((field for field in _FIELDS if answer.get(field)), None)
+    field = next((field for field in FIELDS if answer.get(field)), None)
     if field is None:
         return NoDigest("it was uploaded without a checksum, and S3 keeps none")
-    algorithm, uploaded_parts = _FIELDS[field], parts_in_etag(answer.get("ETag"))
+    algorithm, uploaded_parts = FIELDS[field], parts_in_etag(answer.get("ETag"))
     value, has_parts, parts = str(answer[field]).partition("-")
     if not has_parts and answer.get("ChecksumType") != "COMPOSITE":
         doubt = _doubt_of_whole(algorithm, answer.get("ChecksumType"), uploaded_parts)

@@ -6,7 +6,6 @@ botocore or of the user's options enters a message, so no secret can. The caller
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import replace
 from typing import Any
@@ -113,7 +112,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "The TLS handshake with the service of AWS that gives credentials failed",
         "For a private CA: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
     ),
-    (boto.ConnectTimeoutError, boto.ReadTimeoutError, asyncio.TimeoutError, TimeoutError): ErrorRow(
+    (boto.ConnectTimeoutError, boto.ReadTimeoutError, TimeoutError): ErrorRow(
         TransferTimeoutError, "S3 did not answer in time", HOW_TO_WAIT
     ),
     (boto.ConnectionError, boto.HTTPClientError): ErrorRow(
@@ -133,22 +132,18 @@ class MalformedAnswerError(Exception):
 
 
 def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
-    """Translate an exception of botocore or s3fs.
+    """Translate an exception of botocore.
 
     Args:
         error: The exception, to be chained as the cause.
         uri: URL of the request's object or folder, without secrets.
         bucket: Its bucket.
     """
-    if isinstance(error, StreamerError):  # of the options, which are looked at late where no client was needed before
+    if isinstance(error, StreamerError):  # of the engine, or of options that were not looked at before
         error.uri = error.uri or uri
         return error
-    if isinstance(error, boto.ClientError):
-        return _from_answer(error.response, uri, bucket)
-    inner = getattr(error, "kwargs", {}).get("error")  # what the engine says
-    if isinstance(inner, StreamerError):
-        inner.uri = uri
-        return inner
+    if (answer := _answer_in(error)) is not None:
+        return _from_answer(answer, uri, bucket)
     if isinstance(error, ForeignAnswerError):
         return error.storage_error(uri)
     if isinstance(error, MalformedAnswerError) and isinstance(error.__cause__, boto.InvalidRegionError):
@@ -156,6 +151,7 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
         return RedirectError(
             f"The S3 endpoint names a region that cannot be one: {region}", uri=uri, hint=_CHECK_SERVER
         )
+    inner = getattr(error, "kwargs", {}).get("error")
     is_of_answer = isinstance(inner, UnicodeError) and not isinstance(error, boto.ConfigParseError)
     if isinstance(error, MalformedAnswerError) or is_of_answer:
         return StorageError("S3's answer is malformed", uri=uri, hint=_CHECK_SERVER)
@@ -167,8 +163,14 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
 
 def error_code(error: Exception) -> str | None:
     """Return S3's error code; None where the answer has none, as it is in the body, and a HEAD has no body."""
-    code = _code_in(error.response) if isinstance(error, boto.ClientError) else ""
+    code = _code_in(_answer_in(error) or {})
     return None if not code or code == "Unknown" else code
+
+
+def _answer_in(error: Exception) -> dict[str, Any] | None:
+    """Return what botocore's `ClientError` and our `RefusedError` have; its other exceptions have None there."""
+    answer: dict[str, Any] | None = getattr(error, "response", None)
+    return answer
 
 
 def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageError:

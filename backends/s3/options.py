@@ -11,11 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession
 from botocore.config import Config
 from botocore.session import Session
-from s3fs import S3FileSystem
 
 from streamer.backends.client.answer_times import AnswerTimes, answer_times
 from streamer.backends.client.option_types import CA_FILE, MAPPING, NUMBER, TEXT, Kinds, check_types
@@ -30,10 +27,10 @@ from streamer.core.secrets.environment import is_blank
 from streamer.core.secrets.options import SecretOptions
 from streamer.core.store.trust import check_client_certificate
 
-__all__ = ["endpoint_of", "times_of", "filled_options"]
+__all__ = ["NAMES", "OF_AIOBOTOCORE", "OF_SESSION", "endpoint_of", "filled_options", "times_of"]
 
-# The first attempt, one for a connection that was closed while idle, one for a server that restarts.
-RETRIES = {"mode": "standard", "total_max_attempts": 3}
+OF_SESSION = ("event_hooks", "include_builtin_handlers", "profile", "session_vars")  # of a session of botocore
+OF_AIOBOTOCORE = frozenset({"connector_args", "http_session_cls", "warm_up_loader_caches"})  # how it sends; we do not
 
 _AMAZON = "https://s3.amazonaws.com"  # or a host below it, of which NO_PROXY knows no more
 
@@ -54,10 +51,23 @@ _KINDS: Kinds = {
 }
 
 
-# s3fs hands what it does not know to botocore's session, whose error does not come before the first request.
-_NAMES = names_of_arguments(S3FileSystem, AioSession)
+# Arguments of s3fs and of the session that it makes. For others s3fs is imported, which takes a quarter of a second.
+NAMES = frozenset(
+    {
+        *("anon", "cache_regions", "client_kwargs", "config_kwargs", "default_block_size", "default_cache_type"),
+        *("default_fill_cache", "endpoint_url", "key", "password", "requester_pays", "s3_additional_kwargs", "secret"),
+        *("session", "token", "use_ssl", "username", "version_aware"),
+        *OF_SESSION,
+    }
+)
 _NAMES_OF_CLIENT = names_of_arguments(Session.create_client) - {"self", "service_name", "config"}
-_NAMES_OF_CONFIG = names_of_arguments(AioConfig) | {*Config.OPTION_DEFAULTS}
+_NAMES_OF_CONFIG = names_of_arguments(Config) | {*Config.OPTION_DEFAULTS} | OF_AIOBOTOCORE
+
+
+class _Schemes:
+    """What fsspec's configuration is looked up for."""
+
+    protocol = ("s3", "s3a")
 
 
 def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
@@ -69,13 +79,15 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
         OptionError: an unknown option, a value of the wrong type, a key with a line end, ``verify=False``, a secret in
             ``endpoint_url``, or an ``asynchronous`` instance.
     """
-    check_option_names("s3://", storage_options, _NAMES)
-    options = configured_options(S3FileSystem, storage_options)
+    if not storage_options.keys() <= NAMES:
+        _check_names(storage_options)
+    options = configured_options(_Schemes, storage_options)
     check_types(options, _KINDS)
+    _merge_other_names(options)
     check_option_names("client_kwargs", options.get("client_kwargs") or {}, _NAMES_OF_CLIENT)
     check_option_names("config_kwargs", options.get("config_kwargs") or {}, _NAMES_OF_CONFIG)
     options["client_kwargs"] = _filled_client(options, environment)
-    options["config_kwargs"] = _filled_config(options, environment)
+    options["config_kwargs"] = _filled_config(options)
     for name in _unstripped(options, environment):  # S3 would only say that keys do not fit, or is not reached
         raise OptionError(f"{name} has a space or a line end around it", hint="Strip it where it is read from a file")
     _check_endpoints(options, environment)
@@ -87,6 +99,21 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     if not proxies:
         environment_proxy(endpoint_of(options, environment) or _AMAZON)  # refuses one that cannot be used
     return options
+
+
+def _check_names(storage_options: Mapping[str, Any]) -> None:
+    from s3fs import S3FileSystem  # noqa: PLC0415 (see above)
+
+    check_option_names("s3://", storage_options, NAMES | names_of_arguments(S3FileSystem))
+
+
+def _merge_other_names(options: SecretOptions) -> None:
+    """Put the values of s3fs's second names for keys under the first."""
+    for name, other in (("key", "username"), ("secret", "password")):
+        if options.get(other):
+            if options.get(name):
+                raise OptionError(f"{name} and {other} are two names of one option", hint="Leave one out")
+            options[name] = options.pop(other)
 
 
 def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
@@ -131,7 +158,7 @@ def _regions(options: Mapping[str, Any], environment: Mapping[str, str]) -> list
 
 def _keys(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[tuple[str, Any]]:
     """Name the places of keys, as `_endpoints` does."""
-    of_options = [(name, options.get(name)) for name in ("key", "secret", "token", "username", "password")]
+    of_options = [(name, options.get(name)) for name in ("key", "secret", "token")]
     of_options += [(f"client_kwargs[{name!r}]", options["client_kwargs"].get(name)) for name in _KEYS_OF_CLIENT]
     variables = () if options.get("anon") else map(str.upper, _KEYS_OF_CLIENT)
     return _with_variables(of_options, variables, environment)
@@ -198,7 +225,7 @@ def _lacks_region(options: Mapping[str, Any], environment: Mapping[str, str]) ->
     return not (any(named) or options.get("cache_regions"))
 
 
-def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
+def _filled_config(options: Mapping[str, Any]) -> SecretOptions:
     config = SecretOptions(options.get("config_kwargs"))
     check_user_agent(config)
     if config.get("client_cert") is not None:
@@ -210,6 +237,4 @@ def _filled_config(options: Mapping[str, Any], environment: Mapping[str, str]) -
                 hint="Name a proxy over plain HTTP (its tunnel to an https:// server is TLS), or the host in NO_PROXY",
             )
     config.setdefault("signature_version", "s3v4")  # botocore still signs URLs with the retired SigV2 by default
-    if "AWS_MAX_ATTEMPTS" not in environment and "AWS_RETRY_MODE" not in environment:
-        config.setdefault("retries", dict(RETRIES))
     return config

@@ -1,46 +1,54 @@
-"""Finds the login of a plain load: static keys, and an endpoint and region that nothing else changes.
+"""Finds the login of a plain load: an endpoint and region that nothing unusual changes, and where the keys come from.
 
 botocore and fsspec take their configuration from a dozen places, and need a third of a second to read it. Where only
-the usual ones say anything, what they say is found here, as they would find it. Everything else is left to them: a
-role, an option that is not known here, a variable, a line of a file. Nothing here is an error.
+the usual ones say anything, what they say is found here, as they would find it. Keys that are not written down (of a
+role, a single sign-on, a machine) are found by botocore's session, which needs no client. Everything else is left to
+botocore's client: an option that is not known here, a variable, a line of a file. Nothing here is an error.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from configparser import Error, RawConfigParser
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from streamer.backends.client.answer_times import ATTEMPTS
 from streamer.backends.fsspec_settings import are_configured
 from streamer.backends.s3.ca_files import ca_file_of
+from streamer.core.collector import collector_paused
 
-__all__ = ["PlainLogin", "StaticKeys", "plain_login"]
+__all__ = ["Keys", "PlainLogin", "keys_of_session", "plain_login"]
 
-_OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "secret", "token"})
+_OPTIONS = frozenset({"anon", "client_kwargs", "endpoint_url", "key", "profile", "secret", "token"})
 _OPTIONS_OF_CLIENT = frozenset({"endpoint_url", "region_name", "verify"})
 _PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 _LINES_OF_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _VARIABLES_OF_KEYS = tuple(line.upper() for line in _LINES_OF_KEYS)
 _LINES = frozenset({*_LINES_OF_KEYS, "cli_pager", "output", "region"})
+# What says how botocore's session finds keys, and nothing else.
+_LINES_OF_SESSION = frozenset(
+    {
+        *("credential_process", "credential_source", "duration_seconds", "external_id", "role_arn"),
+        *("role_session_name", "source_profile", "sso_account_id", "sso_region", "sso_registration_scopes"),
+        *("sso_role_name", "sso_session", "sso_start_url", "web_identity_token_file"),
+    }
+)
 _VARIABLES = frozenset(
     {
         *_VARIABLES_OF_KEYS,
-        "AWS_CA_BUNDLE",
-        "AWS_CONFIG_FILE",
-        "AWS_DEFAULT_OUTPUT",
-        "AWS_DEFAULT_REGION",
-        "AWS_EC2_METADATA_DISABLED",
-        "AWS_ENDPOINT_URL",
-        "AWS_ENDPOINT_URL_S3",
-        "AWS_MAX_ATTEMPTS",
-        "AWS_PAGER",
-        "AWS_PROFILE",
-        "AWS_REGION",
-        "AWS_RETRY_MODE",
-        "AWS_SHARED_CREDENTIALS_FILE",
+        *("AWS_CA_BUNDLE", "AWS_CONFIG_FILE", "AWS_DEFAULT_OUTPUT", "AWS_DEFAULT_REGION", "AWS_EC2_METADATA_DISABLED"),
+        *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_MAX_ATTEMPTS", "AWS_PAGER", "AWS_PROFILE", "AWS_REGION"),
+        *("AWS_RETRY_MODE", "AWS_SHARED_CREDENTIALS_FILE"),
+        # How a session finds keys, as the lines above.
+        *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+        *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+        *("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"),
+        *("AWS_EC2_METADATA_V1_DISABLED", "AWS_METADATA_SERVICE_NUM_ATTEMPTS", "AWS_METADATA_SERVICE_TIMEOUT"),
+        *("AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_STS_REGIONAL_ENDPOINTS", "AWS_WEB_IDENTITY_TOKEN_FILE"),
     }
 )
 # Anything more (a path, a user, Amazon's own name) has rules of its own.
@@ -53,12 +61,16 @@ _DEFAULT_REGION = "us-east-1"  # for which botocore signs where none is named
 
 
 @dataclass(frozen=True)
-class StaticKeys:
-    """Keys that do not change during a load, under the names that botocore's signers use."""
+class Keys:
+    """What signs, under the names that botocore's signers use."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
+
+    def same(self) -> Keys:
+        """Return these keys, whenever it is."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -68,14 +80,16 @@ class PlainLogin:
     Attributes:
         endpoint: URL of the server; None for Amazon's own.
         region: What signatures are made for.
-        keys: What they are made with; None for anonymous requests.
+        keys: Returns what they are made with, at each moment; None for anonymous requests.
         ca_file: Certificates to trust; None for the system's.
+        most_attempts: How often a request is sent.
     """
 
     endpoint: str | None
     region: str
-    keys: StaticKeys | None
+    keys: Callable[[], Keys] | None
     ca_file: str | None
+    most_attempts: int
 
     def url_of(self, bucket: str) -> str | None:
         """Return the URL of a bucket without a slash at its end; None where botocore has to find it."""
@@ -100,11 +114,12 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
     client = storage_options.get("client_kwargs") or {}
     if not _are_plain(storage_options, client) or _is_configured_otherwise(environment):
         return None
-    sections = _sections_of_profile(environment)
-    if sections is None:
+    sections = _sections_of_profile(storage_options.get("profile") or environment.get("AWS_PROFILE"), environment)
+    attempts = environment.get("AWS_MAX_ATTEMPTS") or str(ATTEMPTS)
+    if sections is None or not (attempts.isascii() and attempts.isdigit() and int(attempts)):
         return None
-    keys = _keys(storage_options, environment, sections)
     is_anonymous = storage_options.get("anon") is True
+    keys = None if is_anonymous else _keys(storage_options, environment, sections)
     if keys is None and not is_anonymous:
         return None
     endpoint = _first(
@@ -126,7 +141,7 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
     ca_file = ca_file_of(client.get("verify"), environment)
     if ca_file and not _has_certificates(ca_file):
         return None  # an error says so
-    return PlainLogin(endpoint and endpoint.removesuffix("/"), region, None if is_anonymous else keys, ca_file)
+    return PlainLogin(endpoint and endpoint.removesuffix("/"), region, keys, ca_file, int(attempts))
 
 
 def _has_certificates(path: str) -> bool:
@@ -171,13 +186,12 @@ def _is_configured_otherwise(environment: Mapping[str, str]) -> bool:
     return are_configured("s3", "s3a", variables=environment)
 
 
-def _sections_of_profile(environment: Mapping[str, str]) -> list[Mapping[str, str]] | None:
-    """Return what the files of credentials and of the configuration say of the profile, or None to ask botocore."""
-    profile = environment.get("AWS_PROFILE")
+def _sections_of_profile(profile: str | None, environment: Mapping[str, str]) -> list[Mapping[str, str]] | None:
+    """Return what the files of credentials and of the configuration say of a profile, or None to ask botocore."""
     credentials = _section(environment.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials", profile or "default")
     in_config = f"profile {profile}" if profile and profile != "default" else "default"
     config = _section(environment.get("AWS_CONFIG_FILE") or "~/.aws/config", in_config)
-    if credentials is None or config is None or not credentials.keys() | config.keys() <= _LINES:
+    if credentials is None or config is None or not credentials.keys() | config.keys() <= _LINES | _LINES_OF_SESSION:
         return None
     return None if profile and not credentials and not config else [credentials, config]
 
@@ -201,16 +215,33 @@ def _section(path: str, name: str) -> Mapping[str, str] | None:
 
 def _keys(
     options: Mapping[str, Any], environment: Mapping[str, str], sections: list[Mapping[str, str]]
-) -> StaticKeys | None:
-    """Take keys from the first place that has one, which must have both."""
-    places = [
-        tuple(map(options.get, ("key", "secret", "token"))),
-        tuple(map(environment.get, _VARIABLES_OF_KEYS)),
-        *(tuple(map(section.get, _LINES_OF_KEYS)) for section in sections),
-    ]
+) -> Callable[[], Keys] | None:
+    """Return what gives the keys: those of the first place that has one, which must have both, or a session's."""
+    has_profile = options.get("profile") is not None  # by which botocore prefers a session to variables
+    asks_session = has_profile or any(_LINES_OF_SESSION & section.keys() for section in sections)
+    places = [tuple(map(options.get, ("key", "secret", "token")))]
+    places += [] if has_profile else [tuple(map(environment.get, _VARIABLES_OF_KEYS))]
+    places += [] if asks_session or "AWS_ROLE_ARN" in environment else [_keys_in(section) for section in sections]
     for key, secret, token in places:
         if any(each and each != each.strip() for each in (key, secret, token)):
             return None  # an error says so
         if key or secret or token:
-            return StaticKeys(key, secret, token or None) if key and secret else None
-    return None
+            keys = Keys(key, secret, token or None) if key and secret else None
+            return None if keys is None else keys.same
+    return partial(keys_of_session, options.get("profile"))
+
+
+def _keys_in(section: Mapping[str, str]) -> tuple[str | None, ...]:
+    return tuple(map(section.get, _LINES_OF_KEYS))
+
+
+def keys_of_session(profile: str | None) -> Keys:
+    """Find keys as botocore does, which renews them before they expire; its exceptions pass through."""
+    with collector_paused():
+        from botocore.exceptions import NoCredentialsError  # noqa: PLC0415 (a session takes 0.1 s)
+
+        from streamer.backends.s3.sessions import shared_session  # noqa: PLC0415
+    credentials = shared_session(profile).get_credentials()
+    if credentials is None:
+        raise NoCredentialsError
+    return Keys(*credentials.get_frozen_credentials()[:3])

@@ -21,14 +21,14 @@ _GLOBAL = {"aws-global": "us-east-1"}  # no region, but a name for the global en
 
 
 def hold_to_region(client: Any) -> None:
-    """Make a client of aiobotocore sign URLs for the region of their bucket; may be called repeatedly."""
+    """Make a client of botocore sign URLs for the region of their bucket; may be called repeatedly."""
     events = client.meta.events  # handlers of one id are registered once
     events.register("before-parameter-build.s3.GetObject", _prefer_region, unique_id=f"{_ID}-endpoint")
     events.register_last("before-endpoint-resolution.s3", _note_region, unique_id=f"{_ID}-region")
     events.register("before-sign.s3.GetObject", _sign_for_region, unique_id=f"{_ID}-signature")
 
 
-async def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:
+def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:
     """Sign a GET of an object.
 
     Args:
@@ -36,13 +36,13 @@ async def presigned_get(client: Any, lifetime_s: int, **parameters: Any) -> str:
         lifetime_s: How long the URL is valid.
         parameters: Of ``GetObject``.
     """
-    url: str = await client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=lifetime_s)
+    url: str = client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=lifetime_s)
     return url
 
 
-async def template_of(client: Any, url: str, key: str) -> UrlTemplate | None:
+def template_of(client: Any, url: str, key: str) -> UrlTemplate | None:
     """Make the template of a URL that the client has just signed; None where others cannot follow from it."""
-    auth = await request_signer(client).get_auth_instance(
+    auth = request_signer(client).get_auth_instance(
         signing_name="s3", region_name=client.meta.region_name, signature_version="s3v4-query"
     )
     keys = getattr(auth, "credentials", None)  # of this moment: if the URL was signed with others, there is no template

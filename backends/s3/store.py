@@ -10,18 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from streamer.backends.client.answer_values import is_directly_in, parse_size
 from streamer.backends.client.pinned_versions import refuse_version_of_folder
 from streamer.backends.s3.answers import ListedObject, count_of_entries, names_in, objects_in
+from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
-from streamer.backends.s3.quick_client import QuickClient
-from streamer.backends.s3.urls import parse_url
+from streamer.backends.s3.urls import parse_url, split_path
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.answered import answered_so_far
+from streamer.core.outages.transient import STATUSES
 from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.glances import folders_among
@@ -72,7 +74,7 @@ class S3Store:
     def __init__(self, uri: str, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._scheme, self.root, self._pinned_version = parse_url(uri)
-        self._client = QuickClient(storage_options, limits)
+        self._client = S3Client(storage_options, limits)
         self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
 
     def info(self, path: str) -> ObjectInfo:
@@ -83,7 +85,7 @@ class S3Store:
             AccessDeniedError: the credentials do not suffice; `CredentialsError` when they are wrong.
             StorageError: any other error of S3, the network or TLS.
         """
-        bucket, key = self._client.split(path)
+        bucket, key = split_path(path)
         uri = self._uri(path)
         if not key:
             raise ObjectNotFoundError("This is a bucket, not an object", uri=uri, hint="Name an object in it")
@@ -103,7 +105,7 @@ class S3Store:
             ObjectNotFoundError: there is no such bucket.
             StorageError: as for `info`.
         """
-        bucket, key = self._client.split(prefix)
+        bucket, key = split_path(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""
         uri = self._uri(f"{bucket}/{folder}")
         pages = self._pages(bucket, folder, uri)
@@ -114,13 +116,13 @@ class S3Store:
 
     def glance(self, prefix: str) -> list[str]:
         """Name the objects and folders of the first page of a folder's listing."""
-        bucket, key = self._client.split(prefix)
+        bucket, key = split_path(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""
         return names_in(next(self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))), folder)
 
     def folders(self, prefix: str) -> list[str]:
         """Name the sub-folders of a folder; raises as `find`."""
-        bucket, key = self._client.split(prefix)
+        bucket, key = split_path(prefix)
         folder = f"{key.rstrip('/')}/" if key else ""
         pages = self._pages(bucket, folder, self._uri(f"{bucket}/{folder}"))
         names = folders_among(name for page in pages for name in names_in(page, folder))
@@ -133,23 +135,17 @@ class S3Store:
         Raises:
             CredentialsError: there are no credentials, or they could not be renewed.
         """
-        bucket, key = self._client.split(info.path)
+        bucket, key = split_path(info.path)
         signed_at_s = time.time()
         try:
             url = self._client.signed_get(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
         except Exception as error:
             raise self._storage_error(error, info.uri, bucket) from error
-        anonymous = self._client.is_anonymous
-        return HttpSource(
-            url=url,
-            headers=self._headers(),
-            version=info.version,
-            expires_at_s=None if anonymous else signed_at_s + SIGNATURE_LIFETIME_S,
-            refresh=None if anonymous else partial(self._renewed, info, signed_at_s),
-            ca_file=self._client.ca_file(),
-            proxy=self._client.proxy(url),
-            client_cert=self._client.client_certificate()[0],
-            client_key=self._client.client_certificate()[1],
+        source = replace(self._client.way(url), version=info.version)
+        if self._client.is_anonymous:
+            return source
+        return replace(
+            source, expires_at_s=signed_at_s + SIGNATURE_LIFETIME_S, refresh=partial(self._renewed, info, signed_at_s)
         )
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
@@ -158,7 +154,7 @@ class S3Store:
         Raises:
             StorageError: as for `info`.
         """
-        bucket, key = self._client.split(info.path)
+        bucket, key = split_path(info.path)
         target = {"Key": key, **self._version_of(info.path)}
         try:
             answer = self._client.call("head_object", bucket, ChecksumMode="ENABLED", **target)
@@ -184,7 +180,7 @@ class S3Store:
             AccessDeniedError: the credentials do not allow writing.
             StorageError: as for `info`.
         """
-        bucket, key = self._client.split(path)
+        bucket, key = split_path(path)
         try:
             self._client.call("put_object", bucket, Key=key, Body=data)
         except Exception as error:
@@ -192,12 +188,6 @@ class S3Store:
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
-
-    def _headers(self) -> dict[str, str]:
-        name = self._client.user_agent()
-        # The signature covers the payer, so it must be sent.
-        payer = {"x-amz-request-payer": "requester"} if self._client.requester_pays else {}
-        return payer | ({"User-Agent": name} if name else {})
 
     def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
         """Sign again. A signature that is refused early may have a wrong time, which any answer corrects."""
@@ -262,7 +252,8 @@ class S3Store:
 
     def _reason(self, error: Exception, bucket: str, target: Mapping[str, str]) -> Exception:
         """Request the reason why a HEAD was refused: only the answer of a GET has a body that names it."""
-        if not hasattr(error, "response") or _error_code(error) is not None:
+        status = (getattr(error, "response", None) or {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if status is None or status in STATUSES or _error_code(error) is not None:
             return error
         try:
             self._client.call("get_object", bucket, Range="bytes=0-0", **target)

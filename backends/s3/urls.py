@@ -5,10 +5,22 @@ Refuses what looks like credentials.
 
 from __future__ import annotations
 
+import re
+
 from streamer.core.errors import UsageError
 from streamer.core.secrets.redact import redact
 
-__all__ = ["parse_url"]
+__all__ = ["parse_url", "split_path"]
+
+# What may stand for a bucket and has slashes: access points (of a region, of Outposts, of Lambda), buckets of Outposts.
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-access-points.html
+_NAME = r"[a-zA-Z0-9-]{1,63}"
+_ARN = re.compile(
+    r"arn:aws[^/]*?:(?:"
+    r"s3:[a-z0-9-]*:[0-9]{12}:accesspoint[:/][^/]+"
+    rf"|s3-outposts:[a-z0-9-]+:[0-9]{{12}}:outpost[/:]{_NAME}[/:](?:bucket|accesspoint)[/:]{_NAME}"
+    rf"|s3-object-lambda:[a-z0-9-]+:[0-9]{{12}}:accesspoint[/:]{_NAME})(?:/|\Z)"
+)
 
 
 def parse_url(uri: str) -> tuple[str, str, str]:
@@ -26,6 +38,20 @@ def parse_url(uri: str) -> tuple[str, str, str]:
     root = _with_tenant(path.rstrip("/"))
     _check_bucket(root, uri)
     return scheme, root, version
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """Split ``bucket/key``, where the bucket may be the ARN of an access point.
+
+    Example:
+        >>> split_path("models/llama/a"), split_path("arn:aws:s3:us-west-2:123456789012:accesspoint/mine/a/b")
+        (('models', 'llama/a'), ('arn:aws:s3:us-west-2:123456789012:accesspoint/mine', 'a/b'))
+    """
+    arn = _ARN.match(path)
+    if arn is not None:
+        return arn[0].removesuffix("/"), path[arn.end() :]
+    bucket, _, key = path.partition("/")
+    return bucket, key
 
 
 def _with_tenant(path: str) -> str:

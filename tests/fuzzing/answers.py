@@ -30,8 +30,8 @@ from streamer.backends.http.probe import check_kind, expiry_of, size_of, version
 from streamer.backends.s3.answers import count_of_entries, objects_in
 from streamer.backends.s3.clock import clock_offset_s
 from streamer.backends.s3.digests import digest_in_head
+from streamer.backends.s3.documents import parse_page
 from streamer.backends.s3.errors import storage_error
-from streamer.backends.s3.listing_page import parse_page
 from streamer.core.errors import StorageError
 from streamer.core.options.limits import Limits
 
@@ -172,7 +172,7 @@ def _check_hop(hop: Hop) -> None:
 
 
 def _parsed_by_botocore(operation: str, status: int, headers: dict[str, str], body: bytes) -> dict[str, Any] | None:
-    """None where it fails: the client of `streamer.backends.s3.client` gives that a name of its own."""
+    """None where it fails: the client of `streamer.backends.s3.botocore_client` gives that a name of its own."""
     answer = {"status_code": status, "headers": headers, "body": body, "context": {}}
     try:
         parsed: dict[str, Any] = _parser().parse(answer, _service().operation_model(operation).output_shape)

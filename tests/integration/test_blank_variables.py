@@ -6,7 +6,6 @@ session token, to whoever answered.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -236,12 +235,12 @@ def test_the_credentials_of_a_session_overlook_blank_variables_regression(tmp_pa
         *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
     ):
         monkeypatch.setenv(name, "")
-    found = asyncio.run(EnvironmentSession({}).get_credentials())
+    found = EnvironmentSession({}).get_credentials()
     assert found.access_key == "of-file"
     monkeypatch.setenv("AWS_SECURITY_TOKEN", "of-the-old-name")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-environment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    assert asyncio.run(EnvironmentSession({}).get_credentials()).token == "of-the-old-name"
+    assert EnvironmentSession({}).get_credentials().token == "of-the-old-name"
 
 
 def test_a_blank_proxy_hides_none_regression(monkeypatch):

@@ -17,7 +17,7 @@ from faults.server import FaultServer
 from safetensors.torch import save_file
 
 import streamer
-from streamer.backends.s3 import client as s3_client
+from streamer.backends.s3 import botocore_client, plain_requests
 
 TOLERANCE_S = 900  # S3's own
 REFUSAL = (
@@ -112,6 +112,7 @@ def test_a_real_server_accepts_the_learnt_time(s3_server, s3_checkpoint, monkeyp
         return datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) + datetime.timedelta(seconds=wrong_by)
 
     monkeypatch.setattr(botocore.auth, "get_current_datetime", wrong_clock)
-    monkeypatch.setattr(s3_client, "time", SimpleNamespace(time=lambda: time.time() + wrong_by))
-    given = {**s3_server.storage_options(), "use_listings_cache": False, "skip_instance_cache": True}
-    assert streamer.load(s3_checkpoint, names="*norm*", storage_options=given)
+    for client in (botocore_client, plain_requests):
+        monkeypatch.setattr(client, "time", SimpleNamespace(time=lambda: time.time() + wrong_by))
+    for more in ({}, {"use_listings_cache": False, "skip_instance_cache": True}):
+        assert streamer.load(s3_checkpoint, names="*norm*", storage_options={**s3_server.storage_options(), **more})

@@ -11,7 +11,7 @@ from comparison import assert_same
 from safetensors.torch import save_file
 
 import streamer
-from streamer.backends.s3.quick_client import QuickClient
+from streamer.backends.s3.client import S3Client
 from streamer.core.checkpoint import manifest_lookup
 
 SHARDS = 40
@@ -31,13 +31,13 @@ def shards(tmp_path_factory):
 def requests(monkeypatch):
     """Count what is asked of S3; everything is really asked."""
     counts: Counter[str] = Counter()
-    call = QuickClient.call
+    call = S3Client.call
 
     def counted(self, method, *arguments, **named):
         counts[method] += 1
         return call(self, method, *arguments, **named)
 
-    monkeypatch.setattr(QuickClient, "call", counted)
+    monkeypatch.setattr(S3Client, "call", counted)
     return counts
 
 

@@ -22,10 +22,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import botocore.auth
 import pytest
-from s3fs import S3FileSystem
 from servers.seaweedfs import SeaweedServer
 
-from streamer.backends.s3 import client as s3_client
 from streamer.backends.s3.store import S3Store
 from streamer.core.errors import (
     AccessDeniedError,
@@ -229,24 +227,6 @@ def test_requester_pays_is_signed_and_sent(s3_server: SeaweedServer, bucket: str
     assert get(unsent)[0] == 403
 
 
-@pytest.mark.parametrize("pays", [True, False])
-def test_an_s3fs_that_does_not_tell_who_pays_is_used_regression(
-    s3_server: SeaweedServer, bucket: str, monkeypatch: pytest.MonkeyPatch, pays: bool
-) -> None:
-    """As all before 2026.9: each load off the plain path ended with an AttributeError."""
-
-    class Older(S3FileSystem):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            vars(self).pop("requester_pays", None)
-
-    monkeypatch.setattr(s3_client, "S3FileSystem", Older)
-    s3_server.put(bucket, "a.bin", DATA)
-    source = signed(s3_server, f"s3://{bucket}/a.bin", requester_pays=pays)
-    assert ("x-amz-request-payer" in source.headers) is pays
-    assert get(source) == (200, DATA)
-
-
 @pytest.mark.parametrize(
     ("options", "host"),
     [
@@ -276,8 +256,7 @@ def test_a_region_learnt_from_a_redirect_is_asked_and_signed_for() -> None:
         builtins["AWS::Region"] = "ap-south-2"
 
     store = S3Store("s3://bucket/key", {"key": "AKID", "secret": "S", "skip_instance_cache": True})
-    store._client.renew()  # from here on, botocore signs
-    store._client._full()._fs.s3.meta.events.register("before-endpoint-resolution.s3", teach)
+    store._client._botocore()._login.client().meta.events.register("before-endpoint-resolution.s3", teach)
     source = store.source(_info(store))
     assert urlsplit(source.url).netloc == "bucket.s3.ap-south-2.amazonaws.com"
     assert query(source)["X-Amz-Credential"].split("/")[2] == "ap-south-2"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from botocore import exceptions as boto
 from botocore.exceptions import ClientError
-from fsspec.exceptions import FSTimeoutError
 
 from streamer.backends.s3.errors import error_code, storage_error
 from streamer.core.errors import (
@@ -104,7 +103,6 @@ def test_the_region_of_an_ordinary_refusal_is_no_redirect() -> None:
         (boto.SSLError(endpoint_url="CANARY", error="e"), TlsError),
         (boto.ConnectTimeoutError(endpoint_url="CANARY"), TransferTimeoutError),
         (boto.ReadTimeoutError(endpoint_url="CANARY"), TransferTimeoutError),
-        (FSTimeoutError(), TransferTimeoutError),
         (boto.ProxyConnectionError(proxy_url="http://user:CANARY@proxy"), ConnectError),
         (boto.EndpointConnectionError(endpoint_url="CANARY"), ConnectError),
         (boto.ConnectionClosedError(endpoint_url="CANARY"), ConnectError),

@@ -8,9 +8,14 @@ from typing import Any
 
 import fsspec.config
 import pytest
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from s3fs import S3FileSystem
 
 from streamer.backends.aws_sessions import EnvironmentSession
-from streamer.backends.s3.options import RETRIES, filled_options
+from streamer.backends.fsspec.options import names_of_arguments
+from streamer.backends.s3.botocore_login import BotocoreLogin
+from streamer.backends.s3.options import NAMES, OF_AIOBOTOCORE, filled_options
 from streamer.backends.s3.plain_login import plain_login
 from streamer.core.errors import OptionError, UnknownSchemeError
 from streamer.plugins import open_store
@@ -25,9 +30,8 @@ def client(options: dict[str, Any], environment: dict[str, str]) -> Any:
     return filled_options(options, environment)["client_kwargs"]
 
 
-def test_urls_are_signed_with_the_current_signature_and_few_attempts_are_made() -> None:
-    config = {"signature_version": "s3v4", "retries": RETRIES}
-    assert filled_options({}, {}) == {"client_kwargs": {}, "config_kwargs": config}
+def test_urls_are_signed_with_the_current_signature() -> None:
+    assert filled_options({}, {}) == {"client_kwargs": {}, "config_kwargs": {"signature_version": "s3v4"}}
 
 
 def test_what_the_user_configures_is_kept() -> None:
@@ -35,9 +39,29 @@ def test_what_the_user_configures_is_kept() -> None:
     assert filled_options({"config_kwargs": config}, {})["config_kwargs"] == config
 
 
-@pytest.mark.parametrize("name", ["AWS_MAX_ATTEMPTS", "AWS_RETRY_MODE"])
-def test_retries_of_the_environment_are_left_to_botocore(name: str) -> None:
-    assert "retries" not in filled_options({}, {name: "standard"})["config_kwargs"]
+@pytest.mark.parametrize(
+    ("retries", "variables", "attempts"),
+    [
+        (None, {}, 3),
+        (None, {"AWS_MAX_ATTEMPTS": "5"}, 5),
+        ({"total_max_attempts": 2}, {"AWS_MAX_ATTEMPTS": "5"}, 2),
+        ({"max_attempts": 0}, {}, 1),  # as botocore counts: after the first
+        ({"mode": "adaptive"}, {"AWS_MAX_ATTEMPTS": " "}, 3),
+    ],
+)
+def test_a_request_is_sent_as_often_as_botocore_would(
+    monkeypatch: pytest.MonkeyPatch, retries: dict[str, Any] | None, variables: dict[str, str], attempts: int
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    options = filled_options({"config_kwargs": {"retries": retries}}, {})
+    assert BotocoreLogin(options).attempts() == attempts
+
+
+def test_every_known_option_is_one_of_s3fs() -> None:
+    """It is not asked for these."""
+    assert names_of_arguments(S3FileSystem, AioSession) >= NAMES
+    assert names_of_arguments(AioConfig) | {"warm_up_loader_caches"} >= OF_AIOBOTOCORE
 
 
 def test_the_callers_options_are_not_changed() -> None:

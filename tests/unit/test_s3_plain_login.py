@@ -8,10 +8,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 import fsspec.config
 import pytest
+from botocore.exceptions import NoCredentialsError
 
-from streamer.backends.client.answer_times import answer_times
-from streamer.backends.s3.client import S3Client
-from streamer.backends.s3.plain_login import plain_login
+from streamer.backends.s3.botocore_client import BotocoreClient
+from streamer.backends.s3.plain_login import keys_of_session, plain_login
 from streamer.backends.s3.plain_requests import PlainRequests
 from streamer.core.options.limits import Limits
 from streamer.core.secrets.environment import set_variables
@@ -44,6 +44,9 @@ region =
 [profile role]
 role_arn = arn:aws:iam::123456789012:role/reader
 source_profile = default
+[profile process]
+credential_process = echo '{"Version": 1, "AccessKeyId": "AKIDPROCESS", "SecretAccessKey": "s", "SessionToken": "t"}'
+region = eu-west-3
 [profile local]
 endpoint_url = http://127.0.0.1:9000
 [profile virtual]
@@ -93,11 +96,15 @@ PLAIN = {
         {"AWS_PROFILE": "", "AWS_DEFAULT_PROFILE": " ", "AWS_ENDPOINT_URL": "", "AWS_USE_FIPS_ENDPOINT": ""},
         True,
     ),
+    "few attempts": ({**KEYS, "endpoint_url": OWN}, {"AWS_MAX_ATTEMPTS": "2"}, False),
+    "an option's profile beside keys of the environment": ({"profile": "other"}, OF_ENVIRONMENT, True),
+    "a process": ({}, {"AWS_PROFILE": "process"}, True),
+    "a process beside keys of the environment": ({"profile": "process"}, OF_ENVIRONMENT, True),
+    "a process of another profile": ({"profile": "process", **KEYS, "endpoint_url": OWN}, {}, True),
     "no login at all": ({"anon": True, "endpoint_url": OWN}, {}, False),
     "no login in spite of one": ({"anon": True, "endpoint_url": OWN, **KEYS}, OF_ENVIRONMENT, True),
 }
 OTHER = {
-    "no keys": ({"endpoint_url": OWN}, {}, False),
     "half a login": ({"key": "AKID", "endpoint_url": OWN}, {}, False),
     "half a login beside another": ({"key": "AKID", "endpoint_url": OWN}, OF_ENVIRONMENT, False),
     "half a login of the environment": ({"endpoint_url": OWN}, {"AWS_ACCESS_KEY_ID": "AKID"}, True),
@@ -137,13 +144,20 @@ OTHER = {
     "a switch of a wrong type": ({**KEYS, "endpoint_url": OWN, "anon": "no"}, {}, False),
     "client options of a wrong type": ({**KEYS, "endpoint_url": OWN, "client_kwargs": [1]}, {}, False),
     "an unknown variable": ({**KEYS, "endpoint_url": OWN}, {"AWS_USE_FIPS_ENDPOINT": "true"}, False),
-    "a role of the environment": ({**KEYS, "endpoint_url": OWN}, {"AWS_ROLE_ARN": "arn"}, False),
     "the configuration of fsspec": ({"endpoint_url": OWN}, {"FSSPEC_S3_KEY": "AKID"}, False),
-    "a role": ({}, {"AWS_PROFILE": "role"}, True),
+    "attempts that are no number": ({**KEYS, "endpoint_url": OWN}, {"AWS_MAX_ATTEMPTS": "few"}, False),
+    "no attempts": ({**KEYS, "endpoint_url": OWN}, {"AWS_MAX_ATTEMPTS": "0"}, False),
     "an endpoint of the configuration": (KEYS, {"AWS_PROFILE": "local", "AWS_REGION": "us-west-1"}, True),
     "a style of the configuration": (KEYS, {"AWS_PROFILE": "virtual"}, True),
     "an unknown profile": (KEYS, {"AWS_PROFILE": "none", "AWS_REGION": "us-west-1"}, True),
 }
+
+
+OBJECTS = (
+    ("bucket", {"Key": "folder/model-1_of~2.safetensors"}),
+    ("bucket", {"Key": "with space+plus/ünïcode/per%20cent&<b>//./../x?y#z="}),
+    ("a-bucket-2", {"Key": "x", "VersionId": "1/+="}),
+)
 
 
 @pytest.fixture
@@ -167,18 +181,39 @@ def test_a_url_is_the_one_that_botocore_signs(prepared, case):
     options = prepared(*PLAIN[case])
     login = plain_login(options, set_variables())
     assert login is not None
-    client = S3Client(options)
-    for bucket, key in (("bucket", "folder/model-1_of~2.safetensors"), ("a-bucket-2", "x")):
+    client = BotocoreClient(options)
+    for bucket, parameters in OBJECTS:
         times = {"of one", "of another"}
         while len(times) == 2:  # both sign anew
-            plain = PlainRequests(login, 1000, answer_times(Limits()))
+            plain = PlainRequests(login, Limits())
             client.forget_templates()
-            signed = [plain.signed_get(bucket, 600, key), client.signed_get(bucket, 600, Key=key)]
+            signed = [plain.signed_get(bucket, 600, parameters), client.signed_get(bucket, 600, **parameters)]
             times = {dict(parse_qsl(urlsplit(url).query)).get("X-Amz-Date") for url in signed}
         assert signed[0] == signed[1]
-    assert plain.ca_file() == client.ca_file()
+    assert plain.login.ca_file == client.way("").ca_file
     assert login.endpoint == client.endpoint
     assert (login.keys is None) == client.is_anonymous
+    assert login.most_attempts == client._login.attempts()
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "has_files"),
+    [
+        ({"endpoint_url": OWN}, {"AWS_EC2_METADATA_DISABLED": "true"}, False),
+        ({"endpoint_url": OWN}, {"AWS_ROLE_ARN": "arn", "AWS_EC2_METADATA_DISABLED": "true"}, False),
+    ],
+)
+def test_where_there_are_no_keys_botocore_says_so(prepared, monkeypatch, tmp_path, options, variables, has_files):
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "absent"))
+    plain = PlainRequests(plain_login(prepared(options, variables, has_files), set_variables()), Limits())
+    with pytest.raises(NoCredentialsError):
+        plain.signed_get("bucket", 60, {"Key": "key"})
+
+
+def test_a_role_is_asked_of_the_session(prepared):
+    login = plain_login(prepared({}, {"AWS_PROFILE": "role"}, True), set_variables())
+    assert login.keys.func is keys_of_session
 
 
 @pytest.mark.parametrize("case", OTHER)
@@ -198,9 +233,9 @@ def test_certificates_are_those_that_the_other_client_trusts(prepared, tmp_path,
     monkeypatch.chdir(tmp_path)
     shutil.copy(default_ca_file(), tmp_path / "ca.pem")
     options = prepared({**KEYS, "endpoint_url": OWN, **options}, variables, False)
-    login, client = plain_login(options, os.environ), S3Client(options)
+    login, client = plain_login(options, os.environ), BotocoreClient(options)
     client.signed_get("bucket", 60, Key="key")
-    assert login.ca_file == client.ca_file() == "ca.pem"
+    assert login.ca_file == client.way("").ca_file == "ca.pem"
 
 
 @pytest.mark.parametrize("bucket", ["Upper", "under_score", "dots..two", "a--x-s3", "arn:aws:s3:::x", "", "ab", ".."])

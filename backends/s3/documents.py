@@ -1,6 +1,7 @@
-"""Parses one page of an S3 listing from its XML, into what botocore makes of it.
+"""Parses S3's documents, a page of a listing and an error, from their XML into what botocore makes of them. Pure.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
+https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote_plus
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
-__all__ = ["parse_page"]
+__all__ = ["parse_error", "parse_page"]
 
 
 def parse_page(document: bytes) -> dict[str, Any] | None:
@@ -23,12 +24,8 @@ def parse_page(document: bytes) -> dict[str, Any] | None:
         >>> parse_page(b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size></Contents></ListBucketResult>")
         {'Contents': [{'Key': 'a', 'Size': 1}], 'CommonPrefixes': [], 'IsTruncated': False}
     """
-    try:
-        text = document.decode()
-        root = None if "<!" in text else fromstring(text)  # noqa: S314 (without a declaration, entities are XML's own)
-    except (ParseError, UnicodeDecodeError):
-        return None
-    if root is None or _name(root) != "ListBucketResult":
+    root = _root(document, "ListBucketResult")
+    if root is None:
         return None
     texts = _texts(root)
     is_encoded = texts.get("EncodingType") == "url"
@@ -39,6 +36,26 @@ def parse_page(document: bytes) -> dict[str, Any] | None:
     folders = [_entry(each, is_encoded=is_encoded) for each in _children(root, "CommonPrefixes")]
     page = {"Contents": entries, "CommonPrefixes": folders, "IsTruncated": texts.get("IsTruncated") == "true"}
     return page | {name: texts[name] for name in ("NextContinuationToken",) if name in texts}
+
+
+def parse_error(document: bytes) -> dict[str, str]:
+    """Parse the answer to a request that S3 refuses; empty where it says nothing.
+
+    Example:
+        >>> parse_error(b"<Error><Code>NoSuchKey</Code><Key>a</Key></Error>")
+        {'Code': 'NoSuchKey', 'Key': 'a'}
+    """
+    root = _root(document, "Error")
+    return {} if root is None else _texts(root)
+
+
+def _root(document: bytes, name: str) -> Element | None:
+    try:
+        text = document.decode()
+        root = None if "<!" in text else fromstring(text)  # noqa: S314 (without a declaration, entities are XML's own)
+    except (ParseError, UnicodeDecodeError):
+        return None
+    return None if root is None or _name(root) != name else root
 
 
 def _entry(element: Element, *, is_encoded: bool) -> dict[str, Any]:

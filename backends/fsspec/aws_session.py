@@ -1,0 +1,13 @@
+"""The session of botocore that an s3fs of fsspec's gets, so that blank variables count as unset there, too."""
+
+from __future__ import annotations
+
+from aiobotocore.session import AioSession
+
+from streamer.backends.aws_sessions import SkipsBlanks
+
+__all__ = ["AsyncEnvironmentSession"]
+
+
+class AsyncEnvironmentSession(SkipsBlanks, AioSession):  # type: ignore[misc]  # aiobotocore has no types
+    """A session of this moment's environment and files, for file systems with an event loop."""

@@ -1,0 +1,155 @@
+"""The S3 control plane by botocore: its client makes, signs and parses requests, which the engine sends.
+
+Guarantees: options of the user (arguments, fsspec configuration, AWS environment) are never overridden, changed in
+place or written back; a request ends within its attempts and the time of `answer_times`; where the clock of this
+machine is wrong, signatures are made at the server's time. Refuses unverified TLS, and follows no redirect.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError
+
+from streamer.backends.s3.botocore_login import shared_login
+from streamer.backends.s3.clock import TOLERANCE_S, clock_offset_s, signed_at_offset
+from streamer.backends.s3.errors import MalformedAnswerError
+from streamer.backends.s3.foreign_answers import ForeignAnswerError
+from streamer.backends.s3.options import endpoint_of, filled_options, times_of
+from streamer.backends.s3.presigning import presigned_get, template_of
+from streamer.backends.s3.sender import Sender
+from streamer.backends.s3.tenants import check_tenant
+from streamer.backends.s3.transport import Call, calling
+from streamer.backends.s3.url_template import UrlTemplate
+from streamer.backends.s3.user_agent import user_agent_of
+from streamer.core.errors import StreamerError
+from streamer.core.options.limits import Limits
+from streamer.core.secrets.environment import set_variables
+from streamer.core.store.sources import HttpSource
+
+__all__ = ["BotocoreClient"]
+
+DEFAULT_LIMITS = Limits()
+
+# Exceptions with an answer that are not about its text; any other means that botocore could not parse it.
+_NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, StreamerError)
+
+
+class BotocoreClient:
+    """Sends requests about objects, and signs URLs for them, with one login.
+
+    Args:
+        storage_options: Arguments of `s3fs.S3FileSystem`.
+        limits: Bounds of S3's answers.
+
+    Raises:
+        OptionError: an option that is refused, or that s3fs does not know.
+    """
+
+    def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+        environment = set_variables()
+        options = filled_options(storage_options, environment)
+        self._limits, self._times = limits, times_of(options, limits)
+        self._user_agent: str | None = options["config_kwargs"].get("user_agent")
+        self._login = shared_login(options)
+        self.endpoint = endpoint_of(options, environment)
+        self.is_anonymous = bool(options.get("anon"))
+        self._payer = {"RequestPayer": "requester"} if options.get("requester_pays") else {}
+        self._clock_offset_s = 0.0
+        self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
+
+    def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the botocore client; its exceptions pass through.
+
+        Where S3 refuses a request and its time differs from this machine's, the request is signed for that time and
+        sent once more.
+        """
+        wanted = {**self._payer, **parameters}
+        try:
+            answer = self._bounded_call(method, bucket, wanted)
+        except ClientError as error:
+            if not self._notes_clock(error.response) or _status(error.response) != 403:
+                raise
+            answer = self._bounded_call(method, bucket, wanted)
+        self._notes_clock(answer)
+        if "Body" in answer:  # requested only for the reason of a refusal
+            answer.pop("Body").close()
+        return answer
+
+    def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
+        """Return a URL that is valid for so long, or one without a signature for anonymous use.
+
+        botocore builds the host from region, endpoint and addressing style, and signs with the credentials of this
+        moment, for the region of the bucket where a redirect named it. For some seconds, further URLs of the bucket are
+        signed alike.
+        """
+        template = self._templates.get((bucket, lifetime_s))
+        is_plain = not self._payer and list(parameters) == ["Key"]
+        if template is not None and is_plain and (url := template.url(parameters["Key"])) is not None:
+            return url
+        client = self._client_of(bucket)
+        with signed_at_offset(self._clock_offset_s), calling(self._new_call()):
+            url = presigned_get(client, lifetime_s, Bucket=bucket, **self._payer, **parameters)
+            if is_plain:
+                self._templates[bucket, lifetime_s] = template_of(client, url, parameters["Key"])
+        return url
+
+    def forget_templates(self) -> None:
+        """Have the next URL of each bucket signed with the credentials of that moment."""
+        self._templates.clear()
+
+    def way(self, url: str) -> HttpSource:
+        """Return how a URL is read: with what the signature covers, and certificates, proxy and name of the options."""
+        config = self._login.client().meta.config  # its `user_agent` is what botocore makes of all three
+        default = getattr(self._login.session.get_default_client_config(), "user_agent", None)
+        name = user_agent_of(self._user_agent or default, config.user_agent_appid, config.user_agent_extra)
+        named = config.client_cert  # a file, or one for the certificate and one for its key
+        certificate, key = (named, None) if named is None or isinstance(named, str) else named
+        payer = {"x-amz-request-payer": "requester"} if self._payer else {}
+        return HttpSource(
+            url,
+            payer | ({"User-Agent": name} if name else {}),
+            ca_file=self._login.ca_file(),
+            proxy=(config.proxies or {}).get(url.partition(":")[0]),
+            client_cert=certificate,
+            client_key=key,
+        )
+
+    def _bounded_call(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        client, call = self._client_of(bucket), self._new_call()
+        with signed_at_offset(self._clock_offset_s), calling(call):
+            try:
+                answer: dict[str, Any] = getattr(client, method)(Bucket=bucket, **parameters)
+            except Exception as error:
+                if isinstance(error, ClientError):
+                    error.response.setdefault("ResponseMetadata", {})["RetryAttempts"] = call.attempts - 1
+                is_of_text = isinstance(error, InvalidRegionError) or not isinstance(error, _NOT_OF_TEXT)
+                if not (call.has_answer and is_of_text):
+                    raise
+                raise MalformedAnswerError from error
+        return answer
+
+    def _client_of(self, bucket: str) -> Any:
+        client = self._login.client()
+        check_tenant(client, bucket)
+        return client
+
+    def _new_call(self) -> Call:
+        return Call(self.way, Sender(self._times, self._limits.answer_bytes, self._login.attempts()))
+
+    def _notes_clock(self, answer: Mapping[str, Any]) -> bool:
+        """Compare the server's time with ours; return whether the difference is another than before."""
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        offset_s = clock_offset_s(date, time.time())
+        if offset_s is None or abs(offset_s - self._clock_offset_s) <= TOLERANCE_S:
+            return False
+        self._clock_offset_s = offset_s
+        self._templates.clear()
+        return True
+
+
+def _status(answer: Mapping[str, Any]) -> int:
+    status: int = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status

@@ -1,0 +1,61 @@
+"""Sends the requests of S3's control plane: the one place where they are repeated and bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+
+from streamer.backends.client.answer_times import AnswerTimes
+from streamer.backends.client.exchange import Response, send
+from streamer.backends.client.retry import Attempts, answered
+from streamer.core.store.sources import HttpSource
+
+__all__ = ["Sender"]
+
+_CA_OPTION = "client_kwargs={'verify': '/path/ca.pem'}, AWS_CA_BUNDLE=/path/ca.pem"
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Bounds of a request and its answer.
+
+    Attributes:
+        times: How long an answer may take.
+        most_bytes: Its largest body.
+        most_attempts: How often a request is sent.
+    """
+
+    times: AnswerTimes
+    most_bytes: int
+    most_attempts: int
+
+    def answer(
+        self, source: HttpSource, method: str, body: bytes = b"", *, began_s: float | None = None
+    ) -> tuple[Response, Attempts]:
+        """Return the whole answer, of any status, and the attempts that it took.
+
+        Args:
+            source: URL, headers, certificates and proxy.
+            method: Of HTTP.
+            body: What is sent.
+            began_s: When the first of several requests began that have their time together, by `time.monotonic`.
+
+        Raises:
+            StorageError: there is none.
+        """
+
+        def once(attempts: Attempts) -> Response:
+            left_s = attempts.head_timeout_s
+            response = send(
+                source,
+                self.times,
+                method=method,
+                body=body,
+                head_timeout_s=left_s if began_s is None else min(left_s, self.times.left_s(monotonic() - began_s)),
+                is_repeated=attempts.is_repeated,
+                ca_option=_CA_OPTION,
+            )
+            response.read(self.most_bytes)
+            return response
+
+        return answered(once, self.times, None, self.most_attempts)
