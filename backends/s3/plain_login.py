@@ -111,7 +111,7 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
     Returns:
         None where they have to be asked.
     """
-    client = storage_options.get("client_kwargs") or {}
+    client = {} if storage_options.get("client_kwargs") is None else storage_options["client_kwargs"]
     if not _are_plain(storage_options, client) or _is_configured_otherwise(environment):
         return None
     sections = _sections_of_profile(storage_options.get("profile") or environment.get("AWS_PROFILE"), environment)

@@ -27,7 +27,7 @@ from faults.outages import OUTAGES, Scene
 from faults.started_storages import SMALL, Storages, load, stream
 from faults.storages import Storage
 
-LASTS_S = 2.0
+LASTS_S = 3.5  # longer than the three attempts of a lookup, also where each waits for a second as demanded
 LIMIT_S = 1.5  # a second, and what a busy machine takes to wake a thread
 
 
@@ -53,7 +53,7 @@ def away(outage: str, storage: Storage, lasts_s: float | None) -> Iterator[TcpPr
             story.join()
 
 
-@pytest.mark.usefixtures("short_pauses")  # botocore's own attempts may take three seconds, and outlast the outage
+@pytest.mark.usefixtures("short_pauses")  # the attempts of a lookup would outlast the outage
 @pytest.mark.parametrize(
     ("kind", "outage"),
     [

@@ -56,7 +56,7 @@ def test_an_endpoint_that_answers_with_a_page_is_named_at_once_regression(body: 
     assert words in str(error)
     assert "endpoint_url" in str(error)
     assert ESCAPE not in str(error)
-    assert len(server.requests) == 2  # one before s3fs is imported, and one of botocore's
+    assert len(server.requests) == 1
 
 
 def test_what_it_answers_is_quoted_without_what_may_be_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:

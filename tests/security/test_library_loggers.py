@@ -28,6 +28,7 @@ HASTY = streamer.Options(max_attempts=1, block_deadline_s=0.5)
 
 ASKED: dict[str, Any] = {
     "s3": lambda at: ("s3://bucket/a.safetensors", {**S3, "endpoint_url": at}),
+    "s3 by botocore's client": lambda at: ("s3://bucket/a", {**S3, "endpoint_url": at, "config_kwargs": {}}),
     "s3 in a cache": lambda at: ("simplecache::s3://bucket/a.safetensors", {"s3": {**S3, "endpoint_url": at}}),
     "s3 in the URL": lambda at: (f"simplecache::s3://AKID:{CANARY}@bucket/a", {"s3": {"endpoint_url": at}}),
     "gs": lambda at: ("gs://bucket/a.safetensors", {"token": f"ya29.{CANARY}", "endpoint_url": at}),

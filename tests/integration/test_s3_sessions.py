@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
+from servers.scripted_http import ScriptedServer
 
 from streamer.backends.s3.botocore_login import shared_login
+from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.options import filled_options
 from streamer.backends.s3.plain_login import keys_of_session
 from streamer.backends.s3.store import S3Store
@@ -59,6 +61,23 @@ def test_loads_with_the_same_profile_fetch_its_keys_once(tmp_path: Path, monkeyp
         assert all("AKIDPROCESS" in source(options).url for _ in range(3))
     assert calls.read_text() == "\n"
     assert "AKIDPROCESS" not in repr(keys_of_session("counting"))
+
+
+def test_the_keys_of_a_container_are_used_without_a_client_of_botocore(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {
+        "AccessKeyId": "AKIDCONTAINER",
+        "SecretAccessKey": "s",
+        "Token": "T/1",
+        "Expiration": "2099-01-01T00:00:00Z",
+    }
+    monkeypatch.setattr(S3Client, "_botocore", lambda _: pytest.fail("botocore's client was asked"))
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, "/absent")
+    with ScriptedServer(b"", lambda _, answer: answer.become(200, json.dumps(keys).encode())) as server:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url)
+        urls = [source({"endpoint_url": "http://127.0.0.1:9"}).url for _ in range(2)]
+        assert len(server.requests) == 1
+    assert all("AKIDCONTAINER" in url and "X-Amz-Security-Token=T%2F1" in url for url in urls)
 
 
 @pytest.mark.parametrize("name", ["key", "secret", "token"])
