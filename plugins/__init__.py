@@ -43,6 +43,7 @@ from streamer.core.store.sources import (
     WritableStore,
     hookimpl,
 )
+from streamer.core.store.uploads import Upload, UploadingStore
 from streamer.plugins.inventory import Backend, Examined, examine, installed
 from streamer.plugins.registry import open_store
 
@@ -80,6 +81,8 @@ __all__ = [
     "TlsError",
     "TransferTimeoutError",
     "TruncatedError",
+    "Upload",
+    "UploadingStore",
     "UsageError",
     "WritableStore",
     "check_option_names",

@@ -8,6 +8,7 @@ account key never leaves this process: it signs a URL that reads one blob for te
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from streamer.core.outages.answered import answered_so_far
 from streamer.core.store.digests import HASHES, NoDigest, ObjectDigest, PartDigest
 from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import AnswerChecksum, HttpSource, ObjectInfo, Store, hookimpl
+from streamer.core.store.uploads import Upload
 
 __all__ = ["AzureStore", "streamer_open_store", "streamer_source_kind"]
 
@@ -181,6 +183,23 @@ class AzureStore:
             service.get_blob_client(container, name).upload_blob(data, overwrite=True, **options)
 
         self._client.call(upload, self._url.uri_of(name), container)
+
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin a blob; raises as `Upload.send` with its first block."""
+        from streamer.backends.azure.upload import AzureUpload  # noqa: PLC0415 (a load needs none)
+
+        del size_bytes  # a blob of one block is written as any other
+        return AzureUpload(self._client, path, self._url.uri_of(path.partition("/")[2]), part_bytes, replaced)
+
+    def remove(self, path: str) -> None:
+        """Remove one blob; raises as `write`."""
+        container, _, name = path.partition("/")
+
+        def delete(service: BlobServiceClient, options: Mapping[str, Any]) -> None:
+            service.get_blob_client(container, name).delete_blob(**options)
+
+        with suppress(ObjectNotFoundError):
+            self._client.call(delete, self._url.uri_of(name), container)
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""

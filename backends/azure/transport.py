@@ -67,9 +67,10 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
         call: Call = options["call"]
         request.headers.update(call.headers)
         answer = _Answer(request)
+        times = self.times.with_upload(len(request.data or b""))
         del request  # its `repr` shows a SAS
         response, call.attempts = answered(
-            lambda attempts: self._exchange(answer, attempts), self.times, call.uri, self.most_attempts
+            lambda attempts: self._exchange(answer, attempts), times, call.uri, self.most_attempts
         )
         answer.take(response)
         return answer

@@ -21,6 +21,7 @@ BODY_S = 30.0  # for a page of a listing or a document; 16 MiB, the largest inde
 SILENCE_S = 15.0  # in the middle of a body, or longer where an answer may begin so late
 TOO_SLOW = "Check the network and the proxy on the way to it; a page or document has 30 s"
 HOW_TO_WAIT = "If it is this slow, raise connect_timeout_s and first_byte_timeout_s in Options"
+SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10  # of one of several connections: a line with 16 Mbit/s has eight
 ATTEMPTS = 3  # the most that any of the clients makes
 
 
@@ -45,6 +46,16 @@ class AnswerTimes:
     def left_s(self, elapsed_s: float) -> float:
         """Return how long the next headers may take, so long after the first attempt began."""
         return max(0.0, min(self.headers_s, self.all_headers_s - elapsed_s))
+
+    def with_upload(self, size_bytes: int) -> AnswerTimes:
+        """Return the times of a request with such a body, which is sent before the answer begins."""
+        more_s = size_bytes / SLOWEST_UPLOAD_BYTES_PER_S
+        return replace(
+            self,
+            headers_s=self.headers_s + more_s,
+            all_headers_s=self.all_headers_s + more_s * ATTEMPTS,
+            request_s=self.request_s + more_s * ATTEMPTS,
+        )
 
 
 def answer_times(limits: Limits, attempt_s: float | None = None) -> AnswerTimes:

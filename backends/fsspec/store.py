@@ -22,6 +22,7 @@ from streamer.backends.fsspec.info import fresh_info, size_of, version_of
 from streamer.backends.fsspec.instance_snapshot import InstanceSnapshot
 from streamer.backends.fsspec.login_options import check_instance
 from streamer.backends.fsspec.reads import source_of
+from streamer.backends.fsspec.upload import FsspecUpload
 from streamer.backends.private_names.fsspec import path_of
 from streamer.core.discovery.entry_points import refuse_accidental
 from streamer.core.errors import ObjectNotFoundError, OptionError, StreamerError, UsageError
@@ -30,6 +31,7 @@ from streamer.core.secrets.redact import redact
 from streamer.core.secrets.urls import hidden_part
 from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import ObjectInfo, PythonSource, Store, hookimpl
+from streamer.core.store.uploads import Upload
 
 __all__ = ["FsspecStore", "streamer_open_store", "streamer_source_kind"]
 
@@ -213,6 +215,33 @@ class WritableFsspecStore(FsspecStore):
             self._fs.pipe_file(str(self._own_path(path)), data)
         except NotImplementedError:
             raise UsageError("this storage cannot be written", uri=self._uri(path)) from None
+        except Exception as error:
+            raise_storage_error(error, self._uri(path), hides_cause=self._hides_causes)
+
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Open a file for writing.
+
+        Raises:
+            UsageError: the file system has no way to write.
+            AccessDeniedError: it refuses.
+            StorageError: it failed.
+        """
+        del part_bytes  # the file system has its own
+        return FsspecUpload(
+            self._fs,
+            str(self._own_path(path)),
+            self._uri(path),
+            size_bytes,
+            replaces=replaced is not None,
+            fail=lambda error: raise_storage_error(error, self._uri(path), hides_cause=self._hides_causes),
+        )
+
+    def remove(self, path: str) -> None:
+        """Remove one file; raises as `UploadingStore.remove`."""
+        try:
+            self._fs.rm_file(str(self._own_path(path)))
+        except FileNotFoundError:
+            pass
         except Exception as error:
             raise_storage_error(error, self._uri(path), hides_cause=self._hides_causes)
 

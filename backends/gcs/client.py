@@ -84,10 +84,34 @@ class GcsClient:
         url = self._url("storage/v1", bucket, key, parameters)
         return self._authorized(lambda bearer: self._answer_to(self.target(url, bearer)))
 
+    def change(
+        self,
+        method: str,
+        service: str,
+        bucket: str,
+        key: str | None,
+        parameters: Mapping[str, str],
+        *,
+        data: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send a request that writes or removes; exceptions and answers as those of `get`.
+
+        Args:
+            method: ``POST``, ``PUT`` or ``DELETE``.
+            service: Start of the path: ``storage/v1``, or ``upload/storage/v1``.
+            bucket: Of the object.
+            key: Of the object, if the path names it.
+            parameters: Of the query.
+            data: The body.
+            headers: Besides those of every request.
+        """
+        url = self._url(service, bucket, key, parameters)
+        return self._authorized(lambda bearer: self._answer_to(self.target(url, bearer, headers), method, data))
+
     def put(self, bucket: str, key: str, data: bytes) -> Answer:
         """Upload one small object in one request; exceptions and answers as those of `get`."""
-        url = self._url("upload/storage/v1", bucket, None, {"uploadType": "media", "name": key})
-        return self._authorized(lambda bearer: self._answer_to(self.target(url, bearer), "POST", data))
+        return self.change("POST", "upload/storage/v1", bucket, None, {"uploadType": "media", "name": key}, data=data)
 
     def read(self, url: str, begin: int, end: int) -> Response:
         """Request a range of an object in gcsfs's session, in one attempt; exceptions and answers as those of `get`."""
@@ -168,7 +192,7 @@ class GcsClient:
                 is_repeated=attempts.is_repeated,
             )
 
-        return Answer.of(*answered(received, self._times, None))
+        return Answer.of(*answered(received, self._times.with_upload(len(data)), None))
 
     def _received(self, source: HttpSource, most_bytes: int, **request: Any) -> Response:
         """Send a request, once, and receive the whole answer."""

@@ -32,7 +32,7 @@ from streamer.core.errors import (
     TlsError,
 )
 
-__all__ = ["Answer", "Caller", "raise_storage_error", "refusal"]
+__all__ = ["Answer", "Caller", "missing_bucket", "not_found", "raise_storage_error", "refusal"]
 
 HOW_TO_LOG_IN = (
     "Set GOOGLE_APPLICATION_CREDENTIALS to a key file, run `gcloud auth application-default login`, or give "
@@ -75,6 +75,7 @@ class Answer:
         attempts: Number of attempts.
         elapsed_s: Seconds that all attempts took.
         retry_after_s: Seconds that it asks to wait before the next request, or 0.
+        headers: By their names in lower case.
     """
 
     status: int
@@ -83,6 +84,7 @@ class Answer:
     attempts: int = 1
     elapsed_s: float = 0.0
     retry_after_s: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, response: Response, attempts: Attempts | None = None) -> Answer:
@@ -94,6 +96,7 @@ class Answer:
             attempts.number if attempts else 1,
             attempts.elapsed_s if attempts else 0.0,
             demanded_pause_s(response.status, response.headers),
+            response.headers,
         )
 
     @property
@@ -223,3 +226,21 @@ def _bad_request(answer: Answer, caller: Caller) -> ErrorRow[StorageError]:
 def _document(body: bytes) -> Mapping[str, Any] | None:
     document = parse_document(body)
     return document if isinstance(document, dict) else None
+
+
+def missing_bucket(answer: Answer, bucket: str, uri: str) -> StorageError:
+    """Make the error of an answer 404 about a bucket."""
+    return not_found(answer, f"There is no bucket {bucket!r}", uri, "Check its name, endpoint_url and project")
+
+
+def not_found(answer: Answer, message: str, uri: str, hint: str | None) -> StorageError:
+    """Make the error of an answer 404."""
+    return ObjectNotFoundError(
+        message,
+        uri=uri,
+        hint=hint,
+        status=404,
+        code=answer.reason,
+        request_id=answer.request_id,
+        attempts=answer.attempts,
+    )

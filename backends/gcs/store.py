@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamer.backends.client.answer_values import is_directly_in
 from streamer.backends.client.pinned_versions import refuse_version_of_folder
 from streamer.backends.gcs.answers import names_in, object_in, page_in
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.credentials import Bearer
-from streamer.backends.gcs.errors import Answer, raise_storage_error, refusal
+from streamer.backends.gcs.errors import Answer, missing_bucket, not_found, raise_storage_error, refusal
 from streamer.backends.gcs.python_reads import RangeReader
 from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount
@@ -26,6 +26,10 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest, digest_of_base64
 from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, PythonSource, Source, Store, hookimpl
+from streamer.core.store.uploads import Upload
+
+if TYPE_CHECKING:
+    from streamer.backends.gcs.upload import ObjectWriter
 
 __all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
 
@@ -181,18 +185,28 @@ class GcsStore:
             AccessDeniedError: the credentials do not allow writing.
             StorageError: as for `info`.
         """
-        bucket, _, key = path.partition("/")
-        uri = self._uri(path)
-        try:
-            answer = self._client.put(bucket, key, data)
-        except Exception as error:
-            raise_storage_error(error, uri)
-        if answer.status == 404:
-            raise _missing_bucket(answer, bucket, uri)
-        self._document(answer, uri)
+        self._writer(path).put(data)
+
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin a resumable upload; raises as `write`, and UsageError for a URL that pins a generation."""
+        from streamer.backends.gcs.upload import GcsUpload  # noqa: PLC0415 (a load needs none)
+
+        del part_bytes  # chunks of any multiple of 256 KiB
+        if self._pinned_generation:
+            raise UsageError("A generation of an object cannot be written", uri=self._uri(path), hint=UNPIN)
+        return GcsUpload(self._writer(path), size_bytes, replaced)
+
+    def remove(self, path: str) -> None:
+        """Remove one object; raises as `write`."""
+        self._writer(path).remove()
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
+
+    def _writer(self, path: str) -> ObjectWriter:
+        from streamer.backends.gcs.upload import ObjectWriter  # noqa: PLC0415 (a load needs none)
+
+        return ObjectWriter(self._client, path, self._uri(path))
 
     def _source(self, info: ObjectInfo, refused: str | None) -> HttpSource:
         bearer = self._bearer(info.uri, refused)
@@ -247,15 +261,15 @@ class GcsStore:
         uri, fields = self._uri(f"{bucket}/{folder}"), "items(name,size,generation),prefixes,nextPageToken"
         answer = self._get(uri, bucket, prefix=folder or None, delimiter="/", pageToken=token, fields=fields)
         if answer.status == 404:
-            raise _missing_bucket(answer, bucket, uri)
+            raise missing_bucket(answer, bucket, uri)
         return self._document(answer, uri)
 
     def _absence(self, answer: Answer, bucket: str, uri: str, generation: str | None) -> StorageError:
         """Find out what is missing: the answer about an object is 404 for a missing bucket, too."""
         if self._get(uri, bucket, maxResults="1", fields="nextPageToken").status == 404:
-            return _missing_bucket(answer, bucket, uri)
+            return missing_bucket(answer, bucket, uri)
         what = "object of this name and generation" if generation else "object of this name"
-        return _not_found(answer, f"There is no {what} in the bucket", uri, None)
+        return not_found(answer, f"There is no {what} in the bucket", uri, None)
 
     def _info_of(self, entry: object, bucket: str, uri: str) -> ObjectInfo:
         described = object_in(entry, uri)
@@ -268,22 +282,6 @@ class GcsStore:
     def _uri(self, path: str) -> str:
         generation = self._generation_of(path)
         return redact(f"{self._scheme}://{path}") + (f"#{generation}" if generation else "")
-
-
-def _missing_bucket(answer: Answer, bucket: str, uri: str) -> StorageError:
-    return _not_found(answer, f"There is no bucket {bucket!r}", uri, "Check its name, endpoint_url and project")
-
-
-def _not_found(answer: Answer, message: str, uri: str, hint: str | None) -> StorageError:
-    return ObjectNotFoundError(
-        message,
-        uri=uri,
-        hint=hint,
-        status=404,
-        code=answer.reason,
-        request_id=answer.request_id,
-        attempts=answer.attempts,
-    )
 
 
 def _check_bucket(bucket: str, uri: str) -> None:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["draft_of", "write_atomically"]
+__all__ = ["draft_of", "sync_folder", "write_atomically"]
 
 
 def write_atomically(path: str, data: bytes) -> None:
@@ -18,7 +18,7 @@ def write_atomically(path: str, data: bytes) -> None:
     """
     with draft_of(path) as draft, open(draft, "xb") as file:
         file.write(data)
-    _sync_folder(os.path.dirname(path))
+    sync_folder(os.path.dirname(path))
 
 
 @contextmanager
@@ -46,8 +46,8 @@ def draft_of(path: str, *, is_flushed: bool = True) -> Iterator[str]:
         raise
 
 
-def _sync_folder(folder: str) -> None:
-    """Flush the new name to the disk."""
+def sync_folder(folder: str) -> None:
+    """Flush the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # some network file systems have no such call

@@ -7,23 +7,24 @@ folder that the URL names. Refuses everything but regular files.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from streamer import _native
 from streamer.backends.option_names import check_option_names
+from streamer.backends.posix.errors import storage_error
 from streamer.backends.posix.links import followed
 from streamer.backends.posix.paths import absolute_path
 from streamer.core.disk_names import disk_name, text_of
-from streamer.core.errors import AccessDeniedError, ObjectNotFoundError, OptionError, StorageError
+from streamer.core.errors import ObjectNotFoundError, OptionError, StorageError
 from streamer.core.format.shard_names import is_of_checkpoint
-from streamer.core.no_room import NO_ROOM
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import FileSource, ObjectInfo, Store, hookimpl
+from streamer.core.store.uploads import Upload
 
 __all__ = ["PosixStore", "streamer_open_store", "streamer_source_kind"]
 
@@ -107,7 +108,7 @@ class PosixStore:
         try:
             status = os.stat(disk_name(path))
         except OSError as error:
-            failed = _storage_error(error, path)
+            failed = storage_error(error, path)
             if isinstance(failed, ObjectNotFoundError):
                 from streamer.backends.posix.missing_paths import hint_for_missing  # noqa: PLC0415 (takes 1 ms)
 
@@ -129,7 +130,7 @@ class PosixStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise _storage_error(error, prefix) from error
+            raise storage_error(error, prefix) from error
         return sorted(infos, key=lambda info: info.path)
 
     def glance(self, prefix: str) -> list[str]:
@@ -152,7 +153,7 @@ class PosixStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise _storage_error(error, prefix) from error
+            raise storage_error(error, prefix) from error
 
     def source(self, info: ObjectInfo) -> FileSource:
         """Name the file for the native readers, and say whether it is on another machine."""
@@ -177,7 +178,32 @@ class PosixStore:
         try:
             write_atomically(disk_name(path), data)
         except OSError as error:
-            raise _storage_error(error, path) from error
+            raise storage_error(error, path) from error
+
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin a file under another name beside `path`, in folders that are made if they are missing.
+
+        Raises:
+            AccessDeniedError: the folder may not be written.
+            StorageError: the disk is full, read-only, or failed.
+        """
+        from streamer.backends.posix.upload import PosixUpload  # noqa: PLC0415 (takes 1 ms)
+
+        del size_bytes, part_bytes  # no disk asks for them
+        return PosixUpload(path, replaced, self.info)
+
+    def remove(self, path: str) -> None:
+        """Remove one file.
+
+        Raises:
+            AccessDeniedError: the folder may not be written.
+            StorageError: the disk failed.
+        """
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(disk_name(path))
+        except OSError as error:
+            raise storage_error(error, path) from error
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
@@ -233,19 +259,3 @@ def _is_empty(folder: str) -> bool:
             return next(entries, None) is None
     except OSError:
         return False
-
-
-def _storage_error(error: OSError, path: str) -> StorageError:
-    code = errno.errorcode.get(error.errno or 0)
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return ObjectNotFoundError(
-            "No such file or folder", uri=redact(path), hint="Check the path, and that its disk is mounted", code=code
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        hint = "Check the permissions of it, and of the folders above it"
-        return AccessDeniedError("The file system refuses access", uri=redact(path), hint=hint, code=code)
-    if error.errno in NO_ROOM:
-        hint = "Free some space, or write to another disk"
-    else:
-        hint = "Check the path and the disk; the kernel's log (dmesg) may tell more"
-    return StorageError(f"The file system failed: {error.strerror}", uri=redact(path), hint=hint, code=code)

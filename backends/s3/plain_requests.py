@@ -46,6 +46,7 @@ _PARAMETERS = {
 _OF_HEAD = {"ETag": "etag", "ChecksumType": "x-amz-checksum-type"} | {
     field: f"x-amz-checksum-{algorithm}" for field, algorithm in FIELDS.items()
 }
+_OF_USER = "x-amz-meta-"
 
 
 class RefusedError(Exception):
@@ -157,7 +158,9 @@ def _head_of(answer: Response) -> dict[str, Any] | None:
     if not (length.isascii() and length.isdigit()):
         return None
     named = {name: answer.headers.get(header) for name, header in _OF_HEAD.items()}
-    return {"ContentLength": int(length)} | {name: value for name, value in named.items() if value}
+    of_user = {name[len(_OF_USER) :]: value for name, value in answer.headers.items() if name.startswith(_OF_USER)}
+    found = {name: value for name, value in named.items() if value}
+    return {"ContentLength": int(length), "Metadata": of_user} | found
 
 
 def _refusal(response: Response, attempts: Attempts) -> dict[str, Any]:

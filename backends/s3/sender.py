@@ -43,19 +43,20 @@ class Sender:
         Raises:
             StorageError: there is none.
         """
+        times = self.times.with_upload(len(body))
 
         def once(attempts: Attempts) -> Response:
             left_s = attempts.head_timeout_s
             response = send(
                 source,
-                self.times,
+                times,
                 method=method,
                 body=body,
-                head_timeout_s=left_s if began_s is None else min(left_s, self.times.left_s(monotonic() - began_s)),
+                head_timeout_s=left_s if began_s is None else min(left_s, times.left_s(monotonic() - began_s)),
                 is_repeated=attempts.is_repeated,
                 ca_option=_CA_OPTION,
             )
             response.read(self.most_bytes)
             return response
 
-        return answered(once, self.times, None, self.most_attempts)
+        return answered(once, times, None, self.most_attempts)

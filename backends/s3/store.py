@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamer.backends.client.answer_values import is_directly_in, parse_size
 from streamer.backends.client.pinned_versions import refuse_version_of_folder
@@ -20,7 +20,7 @@ from streamer.backends.s3.answers import ListedObject, count_of_entries, names_i
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.digests import Composite, digest_in_head, digest_of_parts
 from streamer.backends.s3.urls import parse_url, split_path
-from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError
+from streamer.core.errors import ObjectNotFoundError, StorageError, StreamerError, UsageError
 from streamer.core.options.limits import Limits, ListingCount
 from streamer.core.outages.answered import answered_so_far
 from streamer.core.outages.transient import STATUSES
@@ -28,6 +28,10 @@ from streamer.core.secrets.redact import redact
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.glances import folders_among
 from streamer.core.store.sources import HttpSource, ObjectInfo, Store, hookimpl
+from streamer.core.store.uploads import Upload
+
+if TYPE_CHECKING:
+    from streamer.backends.s3.upload import ObjectWriter
 
 __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
 
@@ -180,14 +184,33 @@ class S3Store:
             AccessDeniedError: the credentials do not allow writing.
             StorageError: as for `info`.
         """
-        bucket, key = split_path(path)
-        try:
-            self._client.call("put_object", bucket, Key=key, Body=data)
-        except Exception as error:
-            raise self._storage_error(error, self._uri(path), bucket) from error
+        self._writer(path).call("put_object", Body=data)
+
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin an object, by a multipart upload if it is not small.
+
+        Raises:
+            UsageError: the URL pins a version.
+            AccessDeniedError: the credentials do not allow writing.
+            StorageError: as for `info`.
+        """
+        from streamer.backends.s3.upload import S3Upload  # noqa: PLC0415 (a load needs none)
+
+        if self._pinned_version:
+            raise UsageError("A version of an object cannot be written", uri=self._uri(path), hint=UNPIN)
+        return S3Upload(self._writer(path), size_bytes, part_bytes, replaced)
+
+    def remove(self, path: str) -> None:
+        """Remove one object; raises as `write`."""
+        self._writer(path).call("delete_object")
 
     def close(self) -> None:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
+
+    def _writer(self, path: str) -> ObjectWriter:
+        from streamer.backends.s3.upload import ObjectWriter  # noqa: PLC0415 (a load needs none)
+
+        return ObjectWriter(self._client, path, self._uri(path), self._storage_error)
 
     def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
         """Sign again. A signature that is refused early may have a wrong time, which any answer corrects."""

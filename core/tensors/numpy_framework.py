@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from streamer import _native
     from streamer.core.format.header import TensorEntry
 
-__all__ = ["NumpyFramework"]
+__all__ = ["ML_DTYPES", "NUMPY_DTYPES", "NumpyFramework"]
 
-_NUMPY_DTYPES = {
+NUMPY_DTYPES = {
     "BOOL": "?",
     "U8": "u1",
     "I8": "i1",
@@ -33,7 +33,7 @@ _NUMPY_DTYPES = {
     "I64": "<i8",
     "U64": "<u8",
 }
-_ML_DTYPES = {
+ML_DTYPES = {
     "F4": "float4_e2m1fn",
     "BF16": "bfloat16",
     "F8_E5M2": "float8_e5m2",
@@ -56,7 +56,7 @@ class NumpyFramework:
 
     def dtype(self, entry: TensorEntry) -> Any:
         if entry.dtype not in self._dtypes:
-            name = _NUMPY_DTYPES.get(entry.dtype)
+            name = NUMPY_DTYPES.get(entry.dtype)
             self._dtypes[entry.dtype] = self._np.dtype(name) if name else self._ml_dtype(entry)
         return self._dtypes[entry.dtype]
 
@@ -92,7 +92,7 @@ class NumpyFramework:
         return halves.reshape(-1)
 
     def _ml_dtype(self, entry: TensorEntry) -> Any:
-        name = _ML_DTYPES.get(entry.dtype)
+        name = ML_DTYPES.get(entry.dtype)
         if name is None:
             raise unsupported(entry, "numpy has no such dtype", hint='Use framework="pt"')
         try:

@@ -1,4 +1,4 @@
-"""Optional methods of a store: `digest`, `folders` and `write`."""
+"""Optional methods of a store: `digest`, `folders`, `write`, and `begin_upload` with `remove`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import hashlib
 import pytest
 
 from streamer import _native
-from streamer.core.errors import AccessDeniedError
+from streamer.core.errors import AccessDeniedError, ChangedError
 from streamer.core.options.options import MIB
 from streamer.core.store.digests import CHECKSUMS, NoDigest
-from streamer.core.store.sources import DigestingStore, FolderStore, WritableStore
+from streamer.core.store.sources import DigestingStore, FolderStore, ObjectInfo, WritableStore
+from streamer.core.store.uploads import Upload, UploadingStore
 from streamer.plugins.contract.rules import rule
 from streamer.plugins.contract.storage import ContractStorage, pattern, read_whole
 
@@ -66,6 +67,47 @@ class ExtrasContract(ContractStorage):
                 pytest.skip("these options allow reading only")
             self._names.append(f"{self._folder}/written.json")
             assert read_whole(self._object(self._uri("written.json"))) == data
+
+    @rule
+    def test_an_upload_shows_up_whole_and_only_if_nothing_else_is_there(self) -> None:
+        """A store with `begin_upload` and `remove` writes an object in parts, and none that is given up."""
+        self._put("a.safetensors", b"123")
+        store = self._open(self._uri())
+        if not isinstance(store, UploadingStore):
+            pytest.skip("this store takes no uploads")
+        data, part_bytes = pattern(5 * MIB + 3), 5 * MIB  # S3 takes no smaller ones
+        try:
+            given_up, kept = (self._uploaded(store, name, data, part_bytes, None) for name in ("no.bin", "yes.bin"))
+        except AccessDeniedError:
+            pytest.skip("these options allow reading only")
+        given_up.abort()
+        kept.finish()
+        kept.finish()  # asked again, as after an answer that was lost
+        with pytest.raises(ChangedError):
+            self._write_over(store, "yes.bin", b"other")
+        assert read_whole(self._object(self._uri("yes.bin"))) == data
+        self._uploaded(store, "yes.bin", b"new", part_bytes, store.info(f"{store.root}/yes.bin")).finish()
+        assert read_whole(self._object(self._uri("yes.bin"))) == b"new"
+        for _ in range(2):
+            store.remove(f"{store.root}/yes.bin")
+        assert [self.name(info) for info in self._listed(self._open(self._uri()))] == ["a.safetensors"]
+
+    def _write_over(self, store: UploadingStore, name: str, data: bytes) -> None:
+        """Write an object as if there were none."""
+        upload = self._uploaded(store, name, data, MIB, None)
+        try:
+            upload.finish()
+        finally:
+            upload.abort()
+
+    def _uploaded(
+        self, store: UploadingStore, name: str, data: bytes, part_bytes: int, replaced: ObjectInfo | None
+    ) -> Upload:
+        root: str = store.root  # type: ignore[attr-defined]  # of every store
+        upload = store.begin_upload(f"{root}/{name}", len(data), part_bytes, replaced)
+        for begin in range(0, len(data), part_bytes):
+            upload.send(begin, memoryview(data)[begin : begin + part_bytes])
+        return upload
 
 
 def _digest(algorithm: str, data: bytes) -> str:

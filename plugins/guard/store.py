@@ -11,13 +11,16 @@ from typing import Any
 
 from streamer.core.store.digests import NoDigest, ObjectDigest
 from streamer.core.store.sources import ObjectInfo, Source
+from streamer.core.store.uploads import Upload
 from streamer.plugins.guard.answers import digest_in, info_in, listing_in, names_in, text_in
 from streamer.plugins.guard.calls import Calls
 from streamer.plugins.guard.plugin import BrokenContractError, kind_of
 from streamer.plugins.guard.sources import guarded_source
+from streamer.plugins.guard.uploads import GuardedUpload, upload_in
 
 __all__ = ["GuardedStore", "guarded", "unguarded"]
 
+OPTIONAL = ("begin_upload", "digest", "folders", "remove", "write")
 METHODS = ("info", "find", "source", "close")
 CLOSE_TIMEOUT_S = 10.0  # a load that has all its tensors should not wait longer
 
@@ -47,6 +50,10 @@ class GuardedStore:
             self.folders: Callable[[str], list[str]] = self._folders
         if "write" in optional:
             self.write: Callable[[str, bytes], None] = self._write
+        if "begin_upload" in optional:
+            self.begin_upload: Callable[..., Upload] = self._begin_upload
+        if "remove" in optional:
+            self.remove: Callable[[str], None] = self._remove
 
     def info(self, path: str) -> ObjectInfo:
         """Describe one object; raises as `Store.info`."""
@@ -81,6 +88,14 @@ class GuardedStore:
     def _write(self, path: str, data: bytes) -> None:
         self._calls.ask("write", lambda: self._store.write(path, data), self._uri(path))
 
+    def _begin_upload(self, path: str, *facts: Any) -> Upload:
+        uri = self._uri(path)
+        upload = self._calls.ask("begin_upload", lambda: upload_in(self._store.begin_upload(path, *facts)), uri)
+        return GuardedUpload(upload, self._calls, uri)
+
+    def _remove(self, path: str) -> None:
+        self._calls.ask("remove", lambda: self._store.remove(path), self._uri(path))
+
     def _uri(self, path: str) -> str | None:
         """Name an object in the words of the user's URL, or None where its path does not continue that."""
         shown, root = self._calls.uri, self.root.rstrip("/")
@@ -89,7 +104,7 @@ class GuardedStore:
         return shown + path[len(root) :]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("digest", "folders", "server", "write"):
+        if name.startswith("_") or name in (*OPTIONAL, "server"):
             raise AttributeError(name)
         return getattr(self._store, name)
 
@@ -115,7 +130,7 @@ def _parts_of(store: Any) -> tuple[str, str | None, set[str]]:
         lacking.append("root")
     if lacking:
         raise BrokenContractError(f"returned {kind_of(store)}, which lacks {', '.join(lacking)}")
-    optional = {name for name in ("digest", "folders", "write") if getattr(store, name, None) is not None}
+    optional = {name for name in OPTIONAL if getattr(store, name, None) is not None}
     for name in optional:
         if not callable(getattr(store, name)):
             raise BrokenContractError(f"returned a store whose {name} is no method")

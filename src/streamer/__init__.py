@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from streamer._manifest import ManifestReport, write_manifest
     from streamer._release import release, release_pinned_memory
     from streamer._safe_open import safe_open
+    from streamer._save.report import SaveReport
+    from streamer._save.save import asave, save, save_model
     from streamer._stream import Stream, stream
     from streamer.compat.patches import patch, patched, unpatch
     from streamer.core.checkpoint.report import LoadReport
@@ -73,6 +75,7 @@ __all__ = [
     "LoadReport",
     "ManifestReport",
     "Options",
+    "SaveReport",
     "Slice",
     "Stream",
     "TensorParallel",
@@ -110,6 +113,7 @@ __all__ = [
     "UsageError",
     "accelerate",
     "aload",
+    "asave",
     "astream",
     "dcp",
     "diffusers",
@@ -125,6 +129,8 @@ __all__ = [
     "release",
     "release_pinned_memory",
     "safe_open",
+    "save",
+    "save_model",
     "stream",
     "transformers",
     "unpatch",
@@ -145,6 +151,10 @@ _HOME = {
     "release": "streamer._release",
     "release_pinned_memory": "streamer._release",
     "safe_open": "streamer._safe_open",
+    "SaveReport": "streamer._save.report",
+    "asave": "streamer._save.save",
+    "save": "streamer._save.save",
+    "save_model": "streamer._save.save",
     "Stream": "streamer._stream",
     "stream": "streamer._stream",
     "patch": "streamer.compat.patches",

@@ -24,6 +24,7 @@ from streamer.core.store.sources import (
     Source,
     Store,
 )
+from streamer.core.store.uploads import Upload, UploadingStore
 from streamer.plugins.registry import scheme_of
 
 __all__ = ["patient"]
@@ -58,6 +59,9 @@ class _PatientStore:
         self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
         self._route = route
         self.root: str = store.root
+        if isinstance(store, UploadingStore):  # as attributes of the instance: by these Python finds what it can do
+            self.begin_upload: Callable[..., Upload] = self._begin_upload
+            self.remove: Callable[[str], None] = self._remove
 
     def info(self, path: str) -> ObjectInfo:
         info: ObjectInfo = self._ask(lambda: self._store.info(path))
@@ -83,6 +87,12 @@ class _PatientStore:
     def close(self) -> None:
         self._store.close()
 
+    def _begin_upload(self, *arguments: Any) -> Upload:
+        return _PatientUpload(self._ask(lambda: self._store.begin_upload(*arguments)), self._ask)
+
+    def _remove(self, path: str) -> None:
+        self._ask(lambda: self._store.remove(path))
+
     def _ask(self, request: Callable[[], Answer]) -> Answer:
         guarded = _without_secrets(self._secrets, _noting(self._route, request))
         return self._patience.ask(self.server, guarded, self._route.lookup())
@@ -96,6 +106,23 @@ class _PatientStore:
         except AccessDeniedError as error:
             error.hint = f"{UNLISTED}. {error.hint}" if error.hint else UNLISTED
             raise
+
+
+class _PatientUpload:
+    """An upload whose requests are retried, each for itself."""
+
+    def __init__(self, upload: Upload, ask: Callable[[Callable[[], None]], None]) -> None:
+        self._upload, self._ask = upload, ask
+        self.parallel_parts, self.needs_equal_parts = upload.parallel_parts, upload.needs_equal_parts
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        self._ask(lambda: self._upload.send(offset_bytes, part))
+
+    def finish(self) -> None:
+        self._ask(self._upload.finish)
+
+    def abort(self) -> None:
+        self._ask(self._upload.abort)
 
 
 class _PatientDigestingStore(_PatientStore):

@@ -102,6 +102,9 @@ WAYS = {
     "safe_open": lambda uri, options: streamer.safe_open(uri, "pt", storage_options=options, options=HASTY),
     "a list": lambda uri, options: streamer.load([uri, uri], storage_options=[options, None], options=HASTY),
     "aload": lambda uri, options: asyncio.run(streamer.aload(uri, storage_options=options, options=HASTY)),
+    "save": lambda uri, options: streamer.save({}, uri, storage_options=options, options=HASTY),
+    "save_model": lambda uri, options: streamer.save_model({}, uri, storage_options=options, options=HASTY),
+    "asave": lambda uri, options: asyncio.run(streamer.asave({}, uri, storage_options=options, options=HASTY)),
     "write_manifest": lambda uri, options: streamer.write_manifest(uri, storage_options=options, options=HASTY),
 }
 

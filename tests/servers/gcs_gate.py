@@ -22,6 +22,8 @@ import google.auth.jwt
 from aiohttp import web
 from yarl import URL
 
+from servers.gcs_uploads import RefusedError, ResumableUploads
+
 RIGHTS = {"owner": {"get", "list", "create"}, "reader": {"get"}, "stranger": set()}
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 AUDIENCE = "https://oauth2.googleapis.com/token"  # google-auth signs for this one, whatever the token_uri
@@ -50,14 +52,6 @@ class Seen:
     @property
     def is_media(self) -> bool:
         return self.path.startswith("/download/")
-
-
-class RefusedError(Exception):
-    """An answer of Google's JSON API that is no success."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.reason = status, reason
 
 
 Interference = Callable[[Seen], "web.Response | None"]
@@ -104,9 +98,12 @@ class Gate:
 
     async def _start(self) -> int:
         self._client = aiohttp.ClientSession(auto_decompress=False)
-        app = web.Application()
+        self._resumable = ResumableUploads(self._client, self._emulator_url)
+        app = web.Application(client_max_size=1 << 30)
         app.router.add_post("/token", self._exchange)
-        app.router.add_post("/upload/{rest:.*}", self._answer_upload)
+        for method in ("POST", "PUT", "DELETE"):
+            app.router.add_route(method, "/upload/{rest:.*}", self._answer_upload)
+        app.router.add_delete("/{rest:.*}", self._answer)
         app.router.add_get("/{rest:.*}", self._answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -144,7 +141,11 @@ class Gate:
         seen = Seen(path, dict(request.query), dict(request.headers))
         self.requests.append(seen)
         try:
+            if (answer := self.interfere(seen) if self.interfere else None) is not None:
+                return answer
             self._check_rights(path.split("/")[5], self._identity(seen), "create")
+            if request.query.get("uploadType") == "resumable":
+                return await self._resumable.answer(request, path.split("/")[5])
         except RefusedError as refused:
             detail = {"domain": "global", "reason": refused.reason, "message": "SERVERTEXT"}
             body = {"error": {"code": refused.status, "message": "SERVERTEXT", "errors": [detail]}}
@@ -162,7 +163,7 @@ class Gate:
         try:
             answer = self.interfere(seen) if self.interfere else None
             if answer is None:  # before aiohttp 3.10, an empty answer was false
-                answer = await self._rightful_answer(seen)
+                answer = await (self._removal(seen) if request.method == "DELETE" else self._rightful_answer(seen))
         except RefusedError as refused:
             text = f"SERVERTEXT: {refused}"
             detail = {"domain": "global", "reason": refused.reason, "message": text}
@@ -190,7 +191,17 @@ class Gate:
             raise RefusedError(404, "notFound", f"No such object: {bucket}/{unquote(key)}")
         if seen.query.get("ifGenerationMatch", metadata["generation"]) != metadata["generation"]:
             raise RefusedError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
-        return await self._media(seen, metadata) if match["download"] else web.json_response(metadata)
+        if match["download"]:
+            return await self._media(seen, metadata)
+        return web.json_response({**metadata, **self._resumable.described.get((bucket, unquote(key)), {})})
+
+    async def _removal(self, seen: Seen) -> web.Response:
+        match = _OBJECTS.fullmatch(seen.path)
+        assert match is not None
+        self._check_rights(match["bucket"], self._identity(seen), "create")
+        self._resumable.described.pop((match["bucket"], unquote(match["key"])), None)
+        async with self._client.delete(URL(self._emulator_url + seen.path, encoded=True)) as answer:
+            return web.Response(status=answer.status)
 
     def _identity(self, seen: Seen) -> str | None:
         header = seen.headers.get("Authorization")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import pickle
@@ -55,6 +56,9 @@ CALLS: dict[str, Any] = {
     "load_file": lambda uri=URL, **named: streamer.load_file(uri, **named),
     "safe_open": lambda uri=URL, framework="pt", **named: streamer.safe_open(uri, framework, **named),
     "write_manifest": streamer.write_manifest,
+    "save": lambda uri=URL, **named: streamer.save({}, uri, **named),
+    "save_model": lambda uri=URL, **named: streamer.save_model({}, uri, **named),
+    "asave": lambda uri=URL, **named: asyncio.run(streamer.asave({}, uri, **named)),
     "open_store": lambda uri=URL, **named: streamer.plugins.open_store(uri, **named),
 }
 TAKES = {
@@ -65,6 +69,7 @@ TAKES = {
     "load_file": ["uri", "device", "storage_options", "options"],
     "safe_open": ["uri", "framework", "device", "storage_options", "options"],
     "open_store": ["uri", "storage_options", "fs"],
+    **{name: ["uri", "storage_options", "options", "progress"] for name in ("save", "save_model", "asave")},
 }
 CASES = [
     (call, argument, number)

@@ -20,17 +20,17 @@ PUBLIC = """
     AccessDeniedError AsyncStream ChangedError Checkpoint ChecksumError ConnectError CredentialsError DeviceError
     EngineError FormatError HeaderError HttpStatusError LoadCancelledError LoadReport ManifestError ManifestReport
     MissingShardError ObjectNotFoundError OptionError Options OutOfMemoryError PluginError RangeResponseError
-    RedirectError ShardIndexError Slice StorageError Stream StreamerError TargetError TensorIndexError
+    RedirectError SaveReport ShardIndexError Slice StorageError Stream StreamerError TargetError TensorIndexError
     TensorParallel TlsError TransferTimeoutError TruncatedError UnknownDeviceError UnknownSchemeError
-    UnknownTensorError UnsupportedDtypeError UsageError accelerate aload astream dcp diffusers fsspec hookimpl load
-    load_file load_into open patch patched plugins release release_pinned_memory safe_open stream transformers
-    unpatch write_manifest
+    UnknownTensorError UnsupportedDtypeError UsageError accelerate aload asave astream dcp diffusers fsspec hookimpl
+    load load_file load_into open patch patched plugins release release_pinned_memory safe_open save save_model
+    stream transformers unpatch write_manifest
 """
 
 
 FOR_PLUGINS = """
     AnswerChecksum Backend DigestingStore Examined FileSource HttpSource Limits ListingCount NfsSource NoDigest
-    ObjectDigest ObjectInfo PartDigest PythonSource RemoteStore Source Store WritableStore
+    ObjectDigest ObjectInfo PartDigest PythonSource RemoteStore Source Store Upload UploadingStore WritableStore
     check_option_names examine hookimpl installed open_store
     AccessDeniedError ChangedError ChecksumError ConnectError CredentialsError HttpStatusError ObjectNotFoundError
     OptionError PluginError RangeResponseError RedirectError StorageError StreamerError

@@ -1,0 +1,113 @@
+"""Writes one blob to Azure, in blocks that become a blob in one request.
+
+Guarantees: the blob shows up whole, in `AzureUpload.finish`, and only if none is there, or the one that is to be
+replaced. Azure checks the MD5 of each block. Blocks of a save that failed take space, and show nowhere; Azure removes
+them after a week, and has no request to do it earlier.
+https://learn.microsoft.com/rest/api/storageservices/put-block-list
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from azure.core import MatchConditions
+from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient
+
+from streamer.backends.azure.client import AzureClient
+from streamer.core.errors import ChangedError, ObjectNotFoundError, StorageError
+from streamer.core.store.sources import ObjectInfo
+
+__all__ = ["AzureUpload"]
+
+PARALLEL_PARTS = 16
+MARK = "streamer_upload"  # a name of the blob's metadata, in which Azure allows no dash
+
+_Answer = TypeVar("_Answer")
+
+
+class AzureUpload:
+    """See `streamer.core.store.uploads.Upload`.
+
+    Args:
+        client: Of the store.
+        path: ``container/name``.
+        uri: Of the blob, without secrets.
+        part_bytes: Of each part but the last.
+        replaced: What is to be replaced, or None.
+    """
+
+    parallel_parts = PARALLEL_PARTS
+    needs_equal_parts = True
+
+    def __init__(self, client: AzureClient, path: str, uri: str, part_bytes: int, replaced: ObjectInfo | None) -> None:
+        self._client, self._uri = client, uri
+        self._container, _, self._name = path.partition("/")
+        self._part_bytes, self._replaced = part_bytes, replaced
+        self._mark = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._blocks: dict[int, str] = {}
+        self._may_be_there = False
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        """Send one block; raises as `Upload.send`."""
+        number = offset_bytes // self._part_bytes
+        block_id = f"{self._mark}-{number:06d}"  # all of a blob have one length
+        data = bytes(part)
+        self._ask(lambda blob, options: blob.stage_block(block_id, data, validate_content=True, **options))
+        with self._lock:
+            self._blocks[number] = block_id
+
+    def finish(self) -> None:
+        """Make a blob of the blocks; raises as `Upload.finish`."""
+        self._may_be_there = True
+        blocks = [BlobBlock(block_id) for _, block_id in sorted(self._blocks.items())]
+        commit = partial(_commit, blocks, {MARK: self._mark}, self._condition())
+        try:
+            self._ask(commit)
+        except StorageError as error:
+            if error.status not in (400, 404, 409, 412):
+                raise
+            if not self._is_ours():  # the answer to an earlier attempt may have been lost
+                raise (self._changed() if error.status in (409, 412) else error) from error.__cause__
+
+    def abort(self) -> None:
+        """Remove a blob whose answer was lost; raises as `Upload.abort`."""
+        if self._may_be_there and self._replaced is None and self._is_ours():
+            self._ask(lambda blob, options: blob.delete_blob(**options))
+
+    def _condition(self) -> dict[str, Any]:
+        if self._replaced is None:
+            return {"match_condition": MatchConditions.IfMissing}
+        return {"match_condition": MatchConditions.IfNotModified, "etag": self._replaced.version}
+
+    def _is_ours(self) -> bool:
+        try:
+            properties = self._ask(lambda blob, options: blob.get_blob_properties(**options))
+        except ObjectNotFoundError:
+            return False
+        return bool((properties.metadata or {}).get(MARK) == self._mark)
+
+    def _changed(self) -> StorageError:
+        what = "written it" if self._replaced is None else "replaced or removed it"
+        hint = "Make sure that one program at a time saves there, and save again"
+        return ChangedError(f"another program has {what} meanwhile", uri=self._uri, hint=hint)
+
+    def _ask(self, request: Callable[[BlobClient, Mapping[str, Any]], _Answer]) -> _Answer:
+        def send(service: BlobServiceClient, options: Mapping[str, Any]) -> _Answer:
+            return request(service.get_blob_client(self._container, self._name), options)
+
+        return self._client.call(send, self._uri, self._container)
+
+
+def _commit(
+    blocks: list[BlobBlock],
+    metadata: dict[str, str],
+    condition: Mapping[str, Any],
+    blob: BlobClient,
+    options: Mapping[str, Any],
+) -> None:
+    blob.commit_block_list(blocks, metadata=metadata, **condition, **options)

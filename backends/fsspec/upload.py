@@ -1,0 +1,125 @@
+"""Writes one object through a file that an fsspec file system has opened for writing, part after part.
+
+When the object shows up is up to the file system: most object stores show it when the file is closed, SFTP and others
+while it is written. A new large file is closed after its last byte, so that no buffer waits for `finish`; a small one
+is written in `finish`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from fsspec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile
+
+from streamer.backends.private_names.fsspec import parent_of
+from streamer.core.errors import ChangedError, UsageError
+
+__all__ = ["FsspecUpload"]
+
+SMALL_BYTES = 1 << 20
+_READ_ONLY = (NotImplementedError, ValueError)  # what file systems raise that know no mode "wb"
+
+
+class FsspecUpload:
+    """See `streamer.core.store.uploads.Upload`.
+
+    Args:
+        fs: The file system.
+        path: Its own path of the object.
+        uri: Of the object, without secrets.
+        size_bytes: Of the object.
+        replaces: Whether an object that is there is to be replaced.
+        fail: Raises an exception of the file system as an error of this package.
+
+    Raises:
+        UsageError: the file system has no way to write; of a small file, in `finish`, as the next two.
+        ChangedError: there is such an object.
+        StorageError: the file cannot be opened.
+    """
+
+    parallel_parts = 1
+    needs_equal_parts = False
+
+    def __init__(
+        self,
+        fs: AbstractFileSystem,
+        path: str,
+        uri: str,
+        size_bytes: int,
+        *,
+        replaces: bool,
+        fail: Callable[[Exception], NoReturn],
+    ) -> None:
+        self._fs, self._path, self._uri, self._fail = fs, path, uri, fail
+        self._size_bytes, self._replaces = size_bytes, replaces
+        self._written_bytes = 0
+        self._small = bytearray()
+        self._file: Any = None
+        self._is_finished = False
+        if size_bytes > SMALL_BYTES:
+            self._open()
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        """Write one part; raises as `Upload.send`."""
+        if self._file is None:
+            self._small[offset_bytes:] = part
+            return
+        if offset_bytes < self._written_bytes:  # it was written, and a failure to close the file is asked again
+            part = part[self._written_bytes - offset_bytes :]
+        try:
+            self._file.write(part)
+            self._written_bytes += part.nbytes
+            if self._written_bytes == self._size_bytes and not self._replaces:
+                self._file.close()
+        except Exception as error:
+            self._fail(error)
+
+    def finish(self) -> None:
+        """Write a small file, and close any; raises as `Upload.finish`."""
+        if self._is_finished:
+            return
+        if self._file is None:
+            self._open()
+        try:
+            if self._small:
+                self._file.write(bytes(self._small))
+            self._file.close()
+        except Exception as error:
+            self._fail(error)
+        self._is_finished = True
+
+    def abort(self) -> None:
+        """Give the file up, and remove what shows up of it; raises as `Upload.abort`."""
+        if self._file is None or self._is_finished:
+            return
+        try:
+            if isinstance(self._file, AbstractBufferedFile) and not self._file.closed:
+                self._file.discard()
+                self._file.closed = True  # or its finalizer would write what is left
+                return
+            self._file.close()
+            self._fs.rm_file(self._path)
+        except FileNotFoundError:
+            pass
+        except Exception as error:
+            self._fail(error)
+
+    def _open(self) -> None:
+        fs, folder = self._fs, parent_of(self._fs, self._path)
+        try:
+            fs.invalidate_cache(folder)
+            if not self._replaces and fs.exists(self._path):
+                hint = "Make sure that one program at a time saves there, and save again"
+                raise ChangedError("another program has written it meanwhile", uri=self._uri, hint=hint)
+            with suppress(NotImplementedError):
+                fs.makedirs(folder, exist_ok=True)
+            self._file = fs.open(self._path, "wb")
+        except _READ_ONLY:
+            raise UsageError("this storage cannot be written", uri=self._uri) from None
+        except ChangedError:
+            raise
+        except Exception as error:
+            self._fail(error)

@@ -1,0 +1,192 @@
+"""Writes one object to Google Cloud Storage by a resumable upload, chunk after chunk.
+
+Guarantees: the object shows up whole, in `GcsUpload.finish`, and only if none is there, or the generation that is to
+be replaced. Google's CRC32C of the whole object is compared with that of the bytes that were sent.
+https://cloud.google.com/storage/docs/performing-resumable-uploads
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from streamer import _native
+from streamer.backends.gcs.client import GcsClient
+from streamer.backends.gcs.errors import Answer, missing_bucket, raise_storage_error, refusal
+from streamer.core.errors import AccessDeniedError, ChangedError, ChecksumError, CredentialsError, StorageError
+from streamer.core.store.sources import ObjectInfo
+
+__all__ = ["GcsUpload", "ObjectWriter"]
+
+CHUNK_MULTIPLE_BYTES = 256 << 10  # of all chunks but the last: Google's rule
+MARK = "streamer-upload"
+SERVICE = "upload/storage/v1"
+INCOMPLETE, CANCELLED = 308, 499
+_RIGHTS = "Grant roles/storage.objectUser: storage.objects.create, and storage.objects.delete to replace"
+_RECEIVED = re.compile(r"bytes=0-(\d{1,20})")
+
+
+class ObjectWriter:
+    """Sends requests that change one object, and makes errors of their answers.
+
+    Args:
+        client: Of the store.
+        path: ``bucket/key``.
+        uri: Of the object, without secrets.
+    """
+
+    def __init__(self, client: GcsClient, path: str, uri: str) -> None:
+        self._client, self.uri = client, uri
+        self._bucket, _, self.key = path.partition("/")
+
+    def put(self, data: bytes) -> None:
+        """Upload the whole object; raises as `GcsUpload`."""
+        answer = self.upload("POST", {"uploadType": "media", "name": self.key}, data, {})
+        if answer.status != 200:
+            raise self.refused(answer)
+
+    def remove(self) -> None:
+        """Remove the object; raises as `GcsUpload`."""
+        answer = self._ask(lambda: self._client.change("DELETE", "storage/v1", self._bucket, self.key, {}))
+        if answer.status not in (200, 204, 404):
+            raise self.refused(answer)
+
+    def upload(self, method: str, query: Mapping[str, str], data: bytes, headers: Mapping[str, str]) -> Answer:
+        """Send a request of an upload; an answer of any status is returned."""
+        return self._ask(
+            lambda: self._client.change(method, SERVICE, self._bucket, None, query, data=data, headers=headers)
+        )
+
+    def metadata(self) -> Mapping[str, Any]:
+        """Request the metadata that the writer of the object has named; none of an absent object."""
+        answer = self._ask(lambda: self._client.get(self._bucket, self.key, fields="metadata"))
+        found: Mapping[str, Any] = (answer.document or {}).get("metadata") or {}
+        return found
+
+    def refused(self, answer: Answer) -> StorageError:
+        """Make an error of an answer."""
+        if answer.status == 404:
+            return missing_bucket(answer, self._bucket, self.uri)
+        error = refusal(answer, self._client.caller, self.uri)
+        if isinstance(error, AccessDeniedError) and not isinstance(error, CredentialsError):
+            error.hint = _RIGHTS
+        return error
+
+    def _ask(self, request: Callable[[], Answer]) -> Answer:
+        try:
+            return request()
+        except Exception as error:
+            raise_storage_error(error, self.uri)
+
+
+class GcsUpload:
+    """See `streamer.core.store.uploads.Upload`.
+
+    Args:
+        writer: Of the object.
+        size_bytes: Of the object.
+        replaced: What is to be replaced, or None.
+
+    Raises:
+        AccessDeniedError: the credentials do not allow writing.
+        StorageError: the bucket does not exist, and other failures.
+    """
+
+    parallel_parts = 1
+    needs_equal_parts = True
+
+    def __init__(self, writer: ObjectWriter, size_bytes: int, replaced: ObjectInfo | None) -> None:
+        self._writer, self._uri, self._size_bytes, self._refused = writer, writer.uri, size_bytes, writer.refused
+        self._replaced = replaced
+        self._mark = secrets.token_hex(16)
+        self._crc = self._crc_bytes = 0
+        self._last = b""  # sent by `finish`, with which Google completes the object
+        self._may_be_there = False
+        condition = (replaced.version or "") if replaced else "0"
+        query = {"uploadType": "resumable", "name": writer.key} | (
+            {"ifGenerationMatch": condition} if condition else {}
+        )
+        mark = json.dumps({"metadata": {MARK: self._mark}}).encode()
+        answer = writer.upload("POST", query, mark, {"Content-Type": "application/json"})
+        if answer.status != 200:
+            raise self._failed(answer)
+        # Only the id is taken: the credentials go to no other host than before.
+        self._id = parse_qs(urlsplit(answer.headers.get("location", "")).query).get("upload_id", [""])[0]
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        """Send one chunk, the last one without its end; raises as `Upload.send`."""
+        if offset_bytes == self._crc_bytes:
+            self._crc = _native.crc("crc32c", part, self._crc)
+            self._crc_bytes += part.nbytes
+        if offset_bytes + part.nbytes == self._size_bytes:
+            kept_bytes = part.nbytes % CHUNK_MULTIPLE_BYTES or min(part.nbytes, CHUNK_MULTIPLE_BYTES)
+            self._last = bytes(part[part.nbytes - kept_bytes :])
+            part = part[: part.nbytes - kept_bytes]
+        while part.nbytes:
+            received_bytes = self._received(self._put(offset_bytes, bytes(part)))
+            if not offset_bytes < received_bytes <= offset_bytes + part.nbytes:
+                hint = "Save again; the place has not changed"
+                raise StorageError(
+                    f"Google has received {received_bytes} bytes of the object", uri=self._uri, hint=hint
+                )
+            part, offset_bytes = part[received_bytes - offset_bytes :], received_bytes
+
+    def finish(self) -> None:
+        """Send the end, which completes the object; raises as `Upload.finish`."""
+        self._may_be_there = True
+        answer = self._put(self._size_bytes - len(self._last), self._last)
+        if answer.status not in (200, 201):
+            if answer.status not in (404, 410, 412) or not self._is_ours():
+                raise self._failed(answer)
+            return
+        self._check_digest(answer)
+
+    def abort(self) -> None:
+        """Give the session up, and remove an object whose answer was lost; raises as `Upload.abort`."""
+        answer = self._writer.upload("DELETE", self._session(), b"", {})
+        if answer.status not in (CANCELLED, 200, 204, 404, 410):
+            raise self._refused(answer)
+        if self._may_be_there and self._replaced is None and self._is_ours():
+            self._writer.remove()
+
+    def _put(self, offset_bytes: int, data: bytes) -> Answer:
+        span = f"bytes {offset_bytes}-{offset_bytes + len(data) - 1}/{self._size_bytes}"
+        return self._writer.upload("PUT", self._session(), data, {"Content-Range": span})
+
+    def _received(self, answer: Answer) -> int:
+        """Return how many bytes of the object Google has."""
+        if answer.status != INCOMPLETE:
+            raise self._failed(answer)
+        match = _RECEIVED.fullmatch(answer.headers.get("range", ""))
+        return int(match[1]) + 1 if match else 0
+
+    def _check_digest(self, answer: Answer) -> None:
+        text = (answer.document or {}).get("crc32c")
+        ours = base64.b64encode(self._crc.to_bytes(4, "big")).decode()
+        if text is not None and text != ours:
+            raise ChecksumError(
+                "the object that Google has differs from what was sent",
+                uri=self._uri,
+                hint="Save again",
+                algorithm="crc32c",
+                expected=f"{self._crc:08x}",
+                found=base64.b64decode(str(text)).hex(),
+            )
+
+    def _session(self) -> dict[str, str]:
+        return {"uploadType": "resumable", "upload_id": self._id}
+
+    def _is_ours(self) -> bool:
+        return bool(self._writer.metadata().get(MARK) == self._mark)
+
+    def _failed(self, answer: Answer) -> StorageError:
+        if answer.status != 412:
+            return self._refused(answer)
+        what = "written it" if self._replaced is None else "replaced or removed it"
+        hint = "Make sure that one program at a time saves there, and save again"
+        return ChangedError(f"another program has {what} meanwhile", uri=self._uri, hint=hint, status=412)

@@ -1,0 +1,81 @@
+"""The interface of stores to which large objects can be written, part by part, and removed.
+
+An object shows up under its name only in `Upload.finish`, whole; a storage that cannot do that says so in its
+documentation. So whoever writes many objects can send the bytes of all of them, and then show them one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from streamer.core.store.sources import ObjectInfo
+
+__all__ = ["Upload", "UploadingStore"]
+
+
+class Upload(Protocol):
+    """One object that is being written. It ends with `finish` or `abort`.
+
+    Attributes:
+        parallel_parts: Most calls of `send` at a time; with 1, the parts come in their order.
+        needs_equal_parts: Every part but the last has the size that `begin_upload` was told.
+    """
+
+    parallel_parts: int
+    needs_equal_parts: bool
+
+    def send(self, offset_bytes: int, part: memoryview) -> None:
+        """Send one part; called again with the same one after a failure that may pass.
+
+        Args:
+            offset_bytes: Of the part in the object.
+            part: Its bytes. The caller changes and frees nothing of it until all parts are sent.
+
+        Raises:
+            AccessDeniedError: it may not be written.
+            StorageError: it could not.
+        """
+
+    def finish(self) -> None:
+        """Let the object show up, whole. Nothing happens if that was done before.
+
+        Raises:
+            ChangedError: another program has written, replaced or removed the object meanwhile.
+            StorageError: it could not.
+        """
+
+    def abort(self) -> None:
+        """Remove what was sent. Does nothing to an object that has shown up.
+
+        Raises:
+            StorageError: it could not.
+        """
+
+
+@runtime_checkable
+class UploadingStore(Protocol):
+    """A `Store` to which large objects can be written in parts."""
+
+    def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
+        """Begin to write one object; nothing shows up yet.
+
+        Args:
+            path: Of the object; folders above it are made where the storage has any.
+            size_bytes: Of the whole object, more than 0.
+            part_bytes: Of each part but the last; the most of any part, if they need not be equal.
+            replaced: The object that is there and is to be replaced, if it is still this version when the upload
+                ends; None: there must be no object. A storage that has no such condition looks right before.
+
+        Raises:
+            UsageError: the storage cannot be written.
+            AccessDeniedError: it may not be written.
+            StorageError: it could not, or the bucket does not exist.
+        """
+
+    def remove(self, path: str) -> None:
+        """Remove one object; nothing happens if there is none.
+
+        Raises:
+            AccessDeniedError: it may not be removed.
+            StorageError: it could not.
+        """

@@ -1,0 +1,95 @@
+"""Tensors that share memory, and which of them a file keeps: as ``safetensors.torch`` decides both.
+
+Guarantees: the groups and the kept names are those of safetensors 0.8, for contiguous tensors; it refuses others.
+https://huggingface.co/docs/safetensors/torch_shared_tensors
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from streamer.core.errors import UsageError
+from streamer.core.quoting import quoted
+
+__all__ = ["names_to_drop", "refuse_shared", "shared_groups"]
+
+
+def shared_groups(tensors: Mapping[str, Any]) -> list[list[str]]:
+    """Return the names of tensors with overlapping memory, group by group, each sorted.
+
+    Args:
+        tensors: Of torch, with memory of their own.
+    """
+    by_storage: defaultdict[tuple[Any, int, int], list[str]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() and storage.nbytes():
+            by_storage[tensor.device, storage.data_ptr(), storage.nbytes()].append(name)
+    groups = [group for names in by_storage.values() for group in _overlapping(names, tensors)]
+    return sorted(sorted(group) for group in groups if len(group) > 1)
+
+
+def names_to_drop(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Choose the tensors that are left out, as others hold their memory: the name of each, and the one that is kept.
+
+    Raises:
+        UsageError: no tensor of a group covers the whole of the memory that they share.
+    """
+    dropped: dict[str, str] = {}
+    for group in shared_groups(tensors):
+        complete = [name for name in group if _is_complete(tensors[name])]
+        if not complete:
+            raise UsageError(
+                f"the tensors {_listed(group)} share memory, and none of them covers it all",
+                hint="Save clones of them, which have memory of their own: {name: tensor.clone()}",
+            )
+        dropped |= {name: complete[0] for name in group if name != complete[0]}
+    return dropped
+
+
+def refuse_shared(tensors: Mapping[str, Any]) -> None:
+    """Refuse tensors that share memory: each would be written in full, and be a tensor of its own when it is loaded.
+
+    Raises:
+        UsageError: two or more share memory; names them.
+    """
+    groups = shared_groups(tensors)
+    if groups:
+        hint = "save_model writes one of each group; or give clones of them, {name: tensor.clone()}"
+        raise UsageError(f"tensors share memory: {'; '.join(map(_listed, groups))}", hint=hint)
+
+
+def _overlapping(names: list[str], tensors: Mapping[str, Any]) -> list[list[str]]:
+    """Divide tensors of one storage where one ends before the next begins."""
+    areas = sorted((tensors[name].data_ptr(), _end_of(tensors[name]), name) for name in names)
+    groups: list[list[str]] = []
+    last_end = 0
+    for begin, end, name in areas:
+        if groups and begin < last_end:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+        last_end = end  # of this one, as in the reference: what lies behind it may overlap the one before
+    return groups
+
+
+def _end_of(tensor: Any) -> int:
+    begin: int = tensor.data_ptr()
+    if not tensor.numel():
+        return begin
+    last: int = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end: int = begin + (last + 1) * tensor.element_size()
+    return end
+
+
+def _is_complete(tensor: Any) -> bool:
+    storage = tensor.untyped_storage()
+    size_bytes = tensor.numel() * tensor.element_size()
+    return bool(tensor.data_ptr() == storage.data_ptr() and size_bytes == storage.nbytes())
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(quoted, names[:5]))
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")

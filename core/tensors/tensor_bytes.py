@@ -1,0 +1,124 @@
+"""The bytes of tensors as a safetensors file holds them: little-endian, row after row, without a copy where possible.
+
+Guarantees: what is returned is the tensor's own memory, unless it is not contiguous, is on another device, or is an
+array of another byte order or of unpacked 4-bit values; then it is a copy of this one tensor. Refuses tensors that
+have no memory of their own (meta, fake, DTensor, sparse), and dtypes that the format lacks.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from streamer.core.errors import UnsupportedDtypeError, UsageError
+from streamer.core.format.dtypes import TORCH_DTYPES
+from streamer.core.format.header_writer import TensorLayout
+from streamer.core.quoting import quoted
+from streamer.core.tensors.numpy_framework import ML_DTYPES, NUMPY_DTYPES
+
+__all__ = ["bytes_of", "dtype_name", "is_array", "is_torch_tensor", "layout_of"]
+
+_OF_TORCH = {name: dtype for dtype, name in TORCH_DTYPES.items()}
+_OF_ML_DTYPES = {name: dtype for dtype, name in ML_DTYPES.items()}
+_OF_NUMPY = {name: dtype for dtype, name in NUMPY_DTYPES.items()}
+
+
+def is_torch_tensor(value: Any) -> bool:
+    """Whether a value is a ``torch.Tensor``; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a ``numpy.ndarray``; numpy is not imported for it."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def layout_of(name: str, tensor: Any) -> TensorLayout:
+    """Describe a torch tensor or a numpy array as the header does.
+
+    Raises:
+        UnsupportedDtypeError: the format has no such dtype.
+        UsageError: the tensor has no memory of its own, or its 4-bit values do not fill whole bytes.
+    """
+    if is_torch_tensor(tensor):
+        _check_memory(name, tensor)
+        dtype = dtype_name(name, tensor.dtype)
+        return TensorLayout(name, dtype, _shape_of(name, tensor, dtype), tensor.numel() * tensor.element_size())
+    dtype = dtype_name(name, tensor.dtype)
+    if dtype == "F4" and tensor.size % 2:
+        raise UsageError(f"tensor {quoted(name)} has an odd number of 4-bit values, and a byte holds two")
+    return TensorLayout(name, dtype, tuple(tensor.shape), tensor.nbytes // (2 if dtype == "F4" else 1))
+
+
+def dtype_name(name: str, dtype: Any) -> str:
+    """Return what the format calls a dtype of torch or numpy.
+
+    Args:
+        name: Of its tensor, for a message.
+        dtype: Of the library.
+
+    Raises:
+        UnsupportedDtypeError: the format has no such dtype.
+    """
+    is_of_torch = str(dtype).startswith("torch.")
+    found = _OF_TORCH.get(str(dtype).removeprefix("torch.")) if is_of_torch else _dtype_of_array(dtype)
+    if found is None:
+        hint = f"The format has {', '.join(_OF_TORCH)}"
+        raise UnsupportedDtypeError(f"tensor {quoted(name)} has dtype {dtype}, which the format lacks", hint=hint)
+    return found
+
+
+def bytes_of(tensor: Any) -> memoryview:
+    """Return the bytes of a tensor that `layout_of` has accepted; the view keeps their memory."""
+    if not is_torch_tensor(tensor):
+        return _bytes_of_array(tensor)
+    torch = sys.modules["torch"]
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return memoryview(plain.reshape(-1).view(torch.uint8).numpy())
+
+
+def _bytes_of_array(array: Any) -> memoryview:
+    import numpy as np  # noqa: PLC0415  an array of it exists
+
+    plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(-1).view("u1")
+    if _dtype_of_array(array.dtype) == "F4":  # ml_dtypes keeps each value in a byte of its own
+        plain = (plain[0::2] & 0xF) | (plain[1::2] << 4)
+    return memoryview(plain.data)
+
+
+def _dtype_of_array(dtype: Any) -> str | None:
+    named = _OF_NUMPY.get("?" if dtype.kind == "b" else dtype.newbyteorder("<").str.lstrip("|"))
+    return named or _OF_ML_DTYPES.get(dtype.name)
+
+
+def _shape_of(name: str, tensor: Any, dtype: str) -> tuple[int, ...]:
+    if dtype != "F4":
+        return tuple(tensor.shape)
+    if not tensor.dim():
+        raise UsageError(f"tensor {quoted(name)} of 4-bit values has no dimension to unpack", hint="Use reshape(1)")
+    return (*tensor.shape[:-1], tensor.shape[-1] * 2)
+
+
+def _check_memory(name: str, tensor: Any) -> None:
+    torch = sys.modules["torch"]
+    if tensor.layout != torch.strided:
+        raise UsageError(f"tensor {quoted(name)} is sparse, and the format has none", hint="Use to_dense()")
+    if tensor.is_meta:
+        hint = "Load its weights first, or leave it out"
+        raise UsageError(f"tensor {quoted(name)} is on the meta device: it has no values", hint=hint)
+    if hasattr(tensor, "full_tensor"):
+        hint = "Save full_tensor(), which every rank must call, from one rank"
+        raise UsageError(f"tensor {quoted(name)} is a DTensor: this process has a part of it", hint=hint)
+    if tensor.numel() and not _has_memory(tensor):
+        kind = type(tensor).__name__
+        hint = "Give the tensors that it is made of, or its dequantized values"
+        raise UsageError(f"tensor {quoted(name)} is a {kind} without memory of its own", hint=hint)
+
+
+def _has_memory(tensor: Any) -> bool:
+    try:
+        return bool(tensor.untyped_storage().data_ptr())
+    except (NotImplementedError, RuntimeError, Warning):  # of fake tensors, and of classes that wrap others
+        return False

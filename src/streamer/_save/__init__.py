@@ -1,0 +1,1 @@
+"""Saves checkpoints: the public functions are in `save`, `streamer` names them."""

@@ -1,0 +1,144 @@
+"""Where a checkpoint is saved: what is there already, how the new files are called, and which old ones go.
+
+Guarantees: a new shard never has the name of a file that is there, so an older checkpoint stays whole until the new
+index, or the new only file, shows up. Refuses, before a byte is written, to overwrite without being asked to, and to
+save beside tensors of other files, which a load of the folder would read, too.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from streamer.core.checkpoint.sharding import is_usual_shard, shard_names
+from streamer.core.engine.session import SourceObject
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.errors import ObjectNotFoundError, UsageError
+from streamer.core.format.index import check_index_size, parse_index
+from streamer.core.format.shard_names import SHARD_SUFFIX, USUAL_INDEX, USUAL_SHARD, is_of_checkpoint
+from streamer.core.options.settings import Settings
+from streamer.core.quoting import quoted
+from streamer.core.store.sources import ObjectInfo, Store
+
+__all__ = ["Place", "place_of"]
+
+MANIFEST_SUFFIX = ".manifest.json"
+USUAL_MANIFEST = USUAL_SHARD + MANIFEST_SUFFIX
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of one save.
+
+    Attributes:
+        folder: The store's own path of the folder, with a slash at its end.
+        shards: Names of the new shards.
+        index: Name of the new index, or None for a single file.
+        manifest: Name of the manifest, new or old.
+        existing: The files there that belong to the checkpoint, by name.
+    """
+
+    folder: str
+    shards: Sequence[str]
+    index: str | None
+    manifest: str
+    existing: dict[str, ObjectInfo] = field(default_factory=dict)
+
+    @property
+    def has_old_shards_without_index(self) -> bool:
+        """Whether the new index would be the first, so that the old shards need one that sets them apart."""
+        has_shards = any(name.endswith(SHARD_SUFFIX) for name in self.existing)
+        return has_shards and self.index is not None and self.index not in self.existing
+
+    @property
+    def commit(self) -> str:
+        """Name of the file with which the checkpoint is complete."""
+        return self.index or self.shards[0]
+
+    def with_index(self, index: ObjectInfo) -> Place:
+        """Return the place once its old shards have an index."""
+        return replace(self, existing={**self.existing, USUAL_INDEX: index})
+
+    def unnamed(self, *, has_manifest: bool) -> list[str]:
+        """List the files there that the new checkpoint has no use for; those that would be read first come first."""
+        new = {*self.shards, self.index, self.manifest if has_manifest else None}
+        return sorted(
+            (name for name in self.existing if name not in new),
+            key=lambda name: (name != USUAL_INDEX, name != USUAL_SHARD, name),
+        )
+
+
+def place_of(store: Store, shards: int, settings: Settings, *, is_file: bool, overwrite: bool) -> Place:
+    """Look at what is there, and name the files.
+
+    Args:
+        store: Opened for the URI of the checkpoint.
+        shards: How many there will be.
+        settings: How to read an index that is there.
+        is_file: The URI names one file, and no folder.
+        overwrite: Whether a checkpoint may be there.
+
+    Raises:
+        UsageError: there is one, or there are files that no checkpoint of this name has.
+        StorageError: the storage cannot be listed.
+    """
+    if is_file:
+        name = store.root.rpartition("/")[2]
+        prefix = store.root[: len(store.root) - len(name)]
+        manifest = name + MANIFEST_SUFFIX
+        place = Place(prefix, [name], None, manifest, _present(store, [prefix + name, prefix + manifest]))
+    else:
+        place = _folder(store, shards, settings, overwrite=overwrite)
+    if place.existing and not overwrite:
+        first = min(place.existing)
+        hint = "Save elsewhere, or say overwrite=True: it stays loadable until the new one is complete"
+        raise UsageError(f"there is a checkpoint already: {quoted(first)}", uri=place.existing[first].uri, hint=hint)
+    return place
+
+
+def _present(store: Store, paths: Sequence[str]) -> dict[str, ObjectInfo]:
+    present = {}
+    for path in paths:
+        try:
+            present[path.rpartition("/")[2]] = store.info(path)
+        except ObjectNotFoundError:
+            continue
+    return present
+
+
+def _folder(store: Store, shards: int, settings: Settings, *, overwrite: bool) -> Place:
+    folder = f"{store.root.rstrip('/')}/"
+    listed = {info.path.rpartition("/")[2]: info for info in store.find(store.root)}
+    existing = {name: info for name, info in listed.items() if is_of_checkpoint(name) or name == USUAL_MANIFEST}
+    if overwrite:
+        _check_belongs(store, existing, settings)
+    # One file replaces one file; with an index, readers know which of the files beside each other belong together.
+    has_index = shards > 1 or not existing.keys() <= {USUAL_SHARD, USUAL_MANIFEST}
+    names = shard_names(shards, has_index=has_index)
+    if has_index and not existing.keys().isdisjoint(names):
+        names = shard_names(shards, has_index=True, save_id=secrets.token_hex(4))
+    return Place(folder, names, USUAL_INDEX if has_index else None, USUAL_MANIFEST, existing)
+
+
+def _check_belongs(store: Store, existing: dict[str, ObjectInfo], settings: Settings) -> None:
+    """Refuse tensors and indexes that belong to something else, as a load of the folder may read them, too."""
+    index = existing.get(USUAL_INDEX)
+    named = _named_in(store, index, settings) if index else frozenset[str]()
+    others = [name for name in existing if name not in named and not is_usual_shard(name)]
+    foreign = [name for name in others if name not in (USUAL_INDEX, USUAL_MANIFEST)]
+    if foreign:
+        hint = "Save elsewhere, or move them away first: a load of the folder could read them as part of the new one"
+        raise UsageError(
+            f"the folder holds files of another checkpoint: {quoted(foreign[0])}",
+            uri=existing[foreign[0]].uri,
+            hint=hint,
+        )
+
+
+def _named_in(store: Store, info: ObjectInfo, settings: Settings) -> frozenset[str]:
+    size_bytes = info.size_bytes or 0
+    check_index_size(size_bytes, uri=info.uri)
+    index = SourceObject(info.uri, store.source(info), size_bytes)
+    content, _ = read_ranges([index], [(0, 0, size_bytes)], settings, what="indexes")
+    return frozenset(parse_index(bytes(content[0]), uri=info.uri).shards)

@@ -1,0 +1,124 @@
+"""Writes the files of one save: all bytes first, then one file after the other shows up; or none stays.
+
+Guarantees: after an error, also an interrupt, what was written is removed again, and what could not be removed is named
+in the error or in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from threading import Event
+from typing import Any
+
+from streamer._progress import Progress
+from streamer._save.parts import PART_BYTES, cut, part_bytes_for
+from streamer.core.errors import LoadCancelledError, StorageError, StreamerError, UsageError
+from streamer.core.quoting import quoted
+from streamer.core.secrets.redact import redact
+from streamer.core.store.part_sender import send_parts
+from streamer.core.store.sources import ObjectInfo, Store
+from streamer.core.store.uploads import Upload, UploadingStore
+
+__all__ = ["Writing", "uploading_store"]
+
+_log = logging.getLogger("streamer")
+
+MOST_PARALLEL = 8
+# What a part in flight may hold: itself, if several tensors meet in it, and a copy on its way to the network.
+COPIES_OF_PART = 3
+
+
+def uploading_store(store: Store, uri: str) -> UploadingStore:
+    """Return the store as one that can be written.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if isinstance(store, UploadingStore):
+        return store
+    hint = "Save to a disk or an object store, and publish it from there"
+    raise UsageError("this storage cannot be written", uri=redact(uri), hint=hint)
+
+
+class Writing:
+    """A context manager around the writing of some files.
+
+    Args:
+        store: To write to.
+        memory_limit_bytes: Bounds the parts in flight.
+        progress: Of the save; its total is the bytes of all files.
+        is_cancelled: Set when the caller wants the save to end.
+    """
+
+    def __init__(self, store: Any, memory_limit_bytes: int, progress: Progress, is_cancelled: Event) -> None:
+        self._store, self._progress, self._is_cancelled = store, progress, is_cancelled
+        self._most_parallel = max(1, min(MOST_PARALLEL, memory_limit_bytes // (COPIES_OF_PART * PART_BYTES)))
+        self._begun: list[tuple[str, Upload]] = []
+        self._shown: list[tuple[str, Callable[[], None]]] = []  # files that no older checkpoint had
+        self._is_complete = False
+        self.sent_bytes = 0
+
+    def send(self, path: str, size_bytes: int, pieces: Iterable[memoryview], replaced: ObjectInfo | None) -> Upload:
+        """Send all bytes of one file, which shows up when `show` is called.
+
+        Raises:
+            LoadCancelledError: the save was cancelled.
+            StreamerError: the file cannot be written.
+        """
+        part_bytes = part_bytes_for(size_bytes)
+        upload: Upload = self._store.begin_upload(path, size_bytes, part_bytes, replaced)
+        self._begun.append((path, upload))
+        parts = cut(pieces, part_bytes, is_equal=upload.needs_equal_parts)
+        send_parts(upload, parts, self._most_parallel, self._note_sent)
+        return upload
+
+    def show(self, path: str, upload: Upload, replaced: ObjectInfo | None) -> None:
+        """Let one file show up under its name."""
+        self._check_wanted()
+        upload.finish()
+        self._begun = [each for each in self._begun if each[1] is not upload]
+        if replaced is None:
+            self._shown.append((path, lambda: self._store.remove(path)))
+
+    def keep_shown(self) -> None:
+        """Keep what has shown up, whatever comes: the checkpoint is complete."""
+        self._shown.clear()
+        self._is_complete = True
+
+    def __enter__(self) -> Writing:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
+        if error is None:
+            return
+        left = self._removed()
+        if isinstance(error, StorageError):
+            is_saved = "the checkpoint is saved, and not its manifest" if self._is_complete else "not saved"
+            error.message = f"{is_saved}: {error.message}"
+        if left and isinstance(error, StreamerError):
+            listed = f"Could not be removed: {', '.join(map(quoted, left))}"
+            error.hint = f"{error.hint}. {listed}" if error.hint else listed
+        elif left:
+            _log.warning("a save that failed could not remove %s", ", ".join(map(quoted, left)))
+
+    def _removed(self) -> list[str]:
+        """Remove what was written; return the names of what could not be."""
+        left = []
+        steps = [*reversed(self._shown), *((path, upload.abort) for path, upload in self._begun)]
+        for path, remove in steps:
+            try:
+                remove()
+            except StreamerError as error:
+                _log.debug("%s could not be removed: %s", path, error)
+                left.append(path.rpartition("/")[2])
+        return list(dict.fromkeys(left))
+
+    def _note_sent(self, size_bytes: int) -> None:
+        self.sent_bytes += size_bytes
+        self._progress.update(lambda: self.sent_bytes)
+        self._check_wanted()
+
+    def _check_wanted(self) -> None:
+        if self._is_cancelled.is_set():
+            raise LoadCancelledError("the save was cancelled")

@@ -1,0 +1,278 @@
+"""``save`` to every storage that can be written, over a socket: equal, whole or not there, and told what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from servers.azurite import AzuriteServer
+from servers.forwarding import Fault, ForwardingProxy
+from servers.gcs_emulator import GcsServer
+from servers.seaweedfs import SeaweedServer
+
+import streamer
+from streamer.core.engine.session import SourceObject
+from streamer.core.engine.small_reads import read_ranges
+from streamer.core.options.settings import resolve
+from streamer.plugins import open_store
+
+PLACES = ("s3", "gs", "az", "memory", "local")
+
+
+@dataclass(frozen=True)
+class There:
+    """A folder that no other test uses."""
+
+    url: str
+    options: dict[str, Any]
+    limited: dict[str, Any] | None = None  # options with which it may not be written
+
+    def names(self) -> list[str]:
+        """Name the objects in it."""
+        with closing(open_store(self.url, self.options)) as store:
+            return [info.path.rpartition("/")[2] for info in store.find(store.root)]
+
+    def content(self, name: str) -> bytes:
+        """Read one object whole."""
+        with closing(open_store(self.url, self.options)) as store:
+            info = store.info(f"{store.root}/{name}")
+            source = SourceObject(info.uri, store.source(info), info.size_bytes or 0)
+            content, _ = read_ranges([source], [(0, 0, info.size_bytes or 0)], resolve(None))
+            return bytes(content[0])
+
+
+@pytest.fixture(params=PLACES)
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> There:
+    name = f"save-{tmp_path.name}"
+    if request.param == "s3":
+        s3: SeaweedServer = request.getfixturevalue("s3_server")
+        return There(f"s3://private/{name}", s3.storage_options(), s3.storage_options(s3.limited))
+    if request.param == "gs":
+        gs: GcsServer = request.getfixturevalue("gcs_server")
+        return There(f"gs://private/{name}", gs.storage_options(), gs.storage_options("stranger"))
+    if request.param == "az":
+        az: AzuriteServer = request.getfixturevalue("azure_server")
+        return There(f"az://private/{name}", az.storage_options())
+    return There(f"memory://{name}" if request.param == "memory" else f"local://{tmp_path}/{name}", {})
+
+
+def tensors(value: float = 1.0, names: str = "abc", size: int = 100) -> dict[str, torch.Tensor]:
+    return {name: torch.full((size,), value + at) for at, name in enumerate(names)}
+
+
+def load(there: There, **how: Any) -> dict[str, torch.Tensor]:
+    return streamer.load(there.url, storage_options=there.options, verify="manifest", **how)
+
+
+def save(there: There, what: Any, **how: Any) -> streamer.SaveReport:
+    return streamer.save(what, there.url, storage_options=there.options, **how)
+
+
+def is_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_is_saved_is_loaded_and_nothing_else_is_there(there: There) -> None:
+    report = save(there, tensors())
+    assert is_equal(load(there), tensors())
+    assert there.names() == sorted(report.files) == ["model.safetensors", "model.safetensors.manifest.json"]
+
+
+def test_an_object_of_several_parts_is_byte_for_byte_the_references(there: There, tmp_path: Path) -> None:
+    saved = {"big": torch.randn(11 << 20), "b": torch.randn(1000), "a": torch.ones(3, dtype=torch.bfloat16)}
+    save(there, saved)
+    save_file(saved, tmp_path / "reference", {"format": "pt"})
+    assert there.content("model.safetensors") == (tmp_path / "reference").read_bytes()
+
+
+def test_an_older_checkpoint_is_replaced_only_when_asked(there: There) -> None:
+    save(there, tensors(1.0), max_shard_bytes=400)
+    before = there.names()
+    with pytest.raises(streamer.UsageError, match="already"):
+        save(there, tensors(2.0))
+    assert there.names() == before
+    report = save(there, tensors(2.0, "bcd"), max_shard_bytes=400, overwrite=True)
+    assert is_equal(load(there), tensors(2.0, "bcd"))
+    assert there.names() == sorted(report.files)
+    assert not report.not_removed
+
+
+def test_a_cancelled_save_leaves_the_older_one_and_nothing_else(there: There) -> None:
+    save(there, tensors(1.0))
+    before = there.names()
+
+    def cancel(done: int, total: int) -> None:
+        raise streamer.LoadCancelledError("enough")
+
+    with pytest.raises(streamer.LoadCancelledError):
+        save(there, tensors(2.0), max_shard_bytes=400, overwrite=True, progress=cancel)
+    assert there.names() == before
+    assert is_equal(load(there), tensors(1.0))
+
+
+def test_a_second_writer_is_told(there: There) -> None:
+    def meanwhile(done: int, total: int) -> None:
+        if not [name for name in there.names() if name.endswith("json")]:
+            save(there, tensors(1.0, "first"), progress=False)
+
+    if there.url.startswith("memory"):
+        pytest.skip("fsspec's memory shows a file as soon as it is opened")
+    with pytest.raises(streamer.ChangedError, match="not saved: another program has written it meanwhile"):
+        save(there, tensors(2.0), progress=meanwhile)
+    assert is_equal(load(there), tensors(1.0, "first"))
+    assert len(there.names()) == 2
+
+
+def test_a_checkpoint_is_copied_between_storages_without_a_disk(there: There, s3_server: SeaweedServer) -> None:
+    save(there, tensors())
+    target = f"s3://private/copy-{abs(hash(there.url))}"
+    with streamer.open(there.url, storage_options=there.options) as checkpoint:
+        streamer.save(checkpoint, target, storage_options=s3_server.storage_options(), max_shard_bytes=400)
+    copied = streamer.load(target, storage_options=s3_server.storage_options(), verify="manifest")
+    assert is_equal(copied, tensors())
+
+
+def test_without_the_right_to_write_it_is_an_access_error(there: There) -> None:
+    if there.limited is None:
+        pytest.skip("this server has one identity")
+    with pytest.raises(streamer.AccessDeniedError):
+        streamer.save(tensors(), there.url, storage_options=there.limited)
+    assert there.names() == []
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_a_bucket_that_does_not_exist_is_told(scheme: str, request: pytest.FixtureRequest) -> None:
+    fixture = {"s3": "s3_server", "gs": "gcs_server", "az": "azure_server"}[scheme]
+    options = request.getfixturevalue(fixture).storage_options()
+    with pytest.raises(streamer.ObjectNotFoundError, match=r"no (bucket|container)"):
+        streamer.save(tensors(), f"{scheme}://no-such-bucket/model", storage_options=options)
+
+
+# --- faults on the way to S3 ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3_there(s3_server: SeaweedServer, tmp_path: Path) -> There:
+    return There(f"s3://private/fault-{tmp_path.name}", s3_server.storage_options())
+
+
+def unfinished(server: SeaweedServer, prefix: str) -> list[str]:
+    client = server.client()
+    try:
+        uploads = client.list_multipart_uploads(Bucket="private").get("Uploads", [])
+    finally:
+        client.close()
+    return [each["Key"] for each in uploads if each["Key"].startswith(prefix)]
+
+
+class Faults:
+    """Decides once or always for requests whose method and path contain something."""
+
+    def __init__(self, method: str, part: str, fault: Fault, times: int) -> None:
+        self._method, self._part, self._fault, self._left = method, part, fault, times
+
+    def __call__(self, method: str, path: str) -> Fault:
+        if method != self._method or self._part not in path or not self._left:
+            return None
+        self._left -= 1
+        return self._fault
+
+
+FAULTS = {
+    "503 on a part": ("PUT", "partNumber=1", "refuse", 2),
+    "the answer to a part is lost": ("PUT", "partNumber=1", "lose", 1),
+    "503 on complete": ("POST", "uploadId=", "refuse", 1),
+    "the answer to complete is lost": ("POST", "uploadId=", "lose", 1),
+    "the answer to the manifest is lost": ("PUT", "manifest.json", "lose", 1),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.usefixtures("short_pauses")
+def test_a_fault_that_passes_does_no_harm(fault: str, s3_there: There, s3_server: SeaweedServer) -> None:
+    with ForwardingProxy(s3_server.port, Faults(*FAULTS[fault])) as proxy:  # type: ignore[arg-type]
+        options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        streamer.save(tensors(size=1 << 19), s3_there.url, storage_options=options)
+        assert len(proxy.requests) > 5
+    assert is_equal(load(s3_there), tensors(size=1 << 19))
+    assert unfinished(s3_server, s3_there.url.rpartition("/")[2]) == []
+
+
+@pytest.mark.parametrize("part", ["partNumber=1", "manifest.json", "uploads"])
+@pytest.mark.usefixtures("short_pauses")
+def test_a_fault_that_stays_leaves_nothing(part: str, s3_there: There, s3_server: SeaweedServer) -> None:
+    method = "POST" if part == "uploads" else "PUT"
+    with ForwardingProxy(s3_server.port, Faults(method, part, "refuse", 10**6)) as proxy:
+        options = {**s3_there.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        hasty = streamer.Options(block_deadline_s=0.5)
+        with pytest.raises(streamer.StorageError, match=r"not saved: .*503"):
+            streamer.save(tensors(size=1 << 19), s3_there.url, storage_options=options, options=hasty)
+    assert s3_there.names() == []
+    assert unfinished(s3_server, s3_there.url.rpartition("/")[2]) == []
+
+
+CHILD = """
+import json, os, sys, numpy, streamer
+from streamer._save.writing import Writing
+url, options, point = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+shown = 0
+show = Writing.show
+def dying_show(self, *arguments):
+    global shown
+    show(self, *arguments)
+    shown += 1
+    if point == str(shown):
+        os.kill(os.getpid(), 9)
+Writing.show = dying_show
+def progress(done, total):
+    if point == "parts":
+        os.kill(os.getpid(), 9)
+tensors = {name: numpy.full(1000, 2.0, "f4") for name in "bcd"}
+streamer.save(tensors, url, storage_options=options, max_shard_bytes=4000, overwrite=True, progress=progress)
+"""
+
+
+@pytest.mark.parametrize("point", ["parts", "1", "3", "4", "5"])
+def test_a_process_that_is_killed_leaves_the_old_or_the_new_one(point: str, s3_there: There) -> None:
+    save(s3_there, {name: np.full(1000, 1.0, "f4") for name in "abc"}, max_shard_bytes=4000)
+    arguments = [s3_there.url, json.dumps(s3_there.options), point]
+    killed = subprocess.run([sys.executable, "-c", CHILD, *arguments], check=False, capture_output=True)
+    assert killed.returncode == -9, killed.stderr.decode()
+    loaded = streamer.load(s3_there.url, storage_options=s3_there.options, framework="np")
+    assert "".join(loaded) in ("abc", "bcd")
+    assert {float(array[0]) for array in loaded.values()} == {1.0 if "a" in loaded else 2.0}
+    report = save(s3_there, tensors(), overwrite=True)
+    assert is_equal(load(s3_there), tensors())
+    assert s3_there.names() == sorted(report.files)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    streamer.save({f"layer.{n}": np.zeros(8 << 20, "u1") for n in range(12)}, tmp_path / "large")
+    return tmp_path / "large"
+
+
+COPY = """
+import json, resource, sys, streamer
+options = streamer.Options(memory_limit_bytes="64MiB")
+with streamer.open(sys.argv[1], framework="np", options=options) as checkpoint:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    checkpoint["layer.0"][...]
+    streamer.save(checkpoint, sys.argv[2], storage_options=json.loads(sys.argv[3]), options=options)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+def test_a_copy_takes_no_more_memory_than_a_few_parts(large: Path, s3_there: There) -> None:
+    arguments = [str(large), s3_there.url, json.dumps(s3_there.options)]
+    ran = subprocess.run([sys.executable, "-c", COPY, *arguments], check=True, capture_output=True, text=True)
+    assert int(ran.stdout) < 64 + 64 + 40  # MiB: the limit, what the promise allows beside it, and botocore's modules

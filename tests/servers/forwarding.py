@@ -1,0 +1,99 @@
+"""An HTTP proxy before a real store that refuses requests in the store's place, or loses the store's answers."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+
+from servers.background import served
+
+__all__ = ["Fault", "ForwardingProxy"]
+
+Fault = Literal["refuse", "lose", None]
+HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "content-length")
+
+
+class ForwardingProxy:
+    """A context manager around one proxy; requests keep their ``Host``, so that signatures stay valid.
+
+    Args:
+        port: Of the store, on loopback.
+        decide: Called with method and path of each request: ``"refuse"`` answers 503, ``"lose"`` passes the request on
+            and closes the connection without an answer, None passes both on.
+
+    Attributes:
+        port: Where it listens.
+        requests: Method and path of each request.
+    """
+
+    def __init__(self, port: int, decide: Callable[[str, str], Fault]) -> None:
+        self._store_port, self._decide = port, decide
+        self._guard = threading.Lock()
+        self.requests: list[tuple[str, str]] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.port = self._server.server_port
+        self._running: AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> ForwardingProxy:
+        self._running = served(self._server)
+        self._running.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._running is not None
+        self._running.__exit__(None, None, None)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                with proxy._guard:
+                    proxy.requests.append((self.command, self.path))
+                    fault = proxy._decide(self.command, self.path)
+                if fault == "refuse":
+                    self.send_response(503)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                status, headers, answer = proxy._forwarded(self, body)
+                if fault == "lose":
+                    self.close_connection = True
+                    return
+                self.send_response_only(status)
+                for name, value in headers:
+                    self.send_header(name, value)
+                if self.command != "HEAD":
+                    self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(answer)
+
+            do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 (the base class's names)
+
+            def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 (the base class's name)
+                """Say nothing."""
+
+        return Handler
+
+    def _forwarded(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._store_port, timeout=60)
+        try:
+            connection.putrequest(handler.command, handler.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in handler.headers.items():
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            dropped = HOP_BY_HOP[:-1] if handler.command == "HEAD" else HOP_BY_HOP
+            headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in dropped]
+            return answer.status, headers, answer.read()
+        finally:
+            connection.close()
