@@ -24,7 +24,7 @@ from streamer.backends.login_state import key_of, login_state
 from streamer.backends.s3.clock import sign_at_offset
 from streamer.backends.s3.options import OF_AIOBOTOCORE, OF_SESSION
 from streamer.backends.s3.presigning import hold_to_region
-from streamer.backends.s3.sessions import KEPT, UsersSession, shared_session
+from streamer.backends.s3.sessions import KEPT, UsersSession, keys_in, shared_session
 from streamer.backends.s3.tenants import allow_tenants
 from streamer.backends.s3.transport import send_natively
 from streamer.core.collector import collector_paused
@@ -67,8 +67,14 @@ class BotocoreLogin:
         return shared_session(of_session.get("profile")) if is_shared else EnvironmentSession(of_session)
 
     def client(self) -> Any:
-        """Return botocore's client; the exceptions of botocore pass through."""
+        """Return botocore's client; the exceptions of botocore pass through.
+
+        Raises:
+            LoginError: its keys could not be found, or renewed.
+        """
         with self._lock:
+            if not self._options.get("anon") and self._options.get("key") is None:
+                keys_in(self.session)
             return self._client
 
     @cached_property

@@ -33,7 +33,7 @@ from streamer.core.errors import (
 )
 from streamer.core.quoting import quoted
 
-__all__ = ["MalformedAnswerError", "error_code", "storage_error"]
+__all__ = ["LoginError", "MalformedAnswerError", "error_code", "storage_error"]
 
 _CHECK_KEY = "Check bucket and key; keys are case-sensitive, and have no slash at the start"
 _CHECK_SERVER = "Check endpoint_url: is it a server of S3's kind?"
@@ -80,10 +80,25 @@ _STATUSES: dict[int, ErrorRow[StorageError]] = {
     407: refusal_of_proxy(407),
 }
 
+_NOT_FETCHED: ErrorRow[StreamerError] = ErrorRow(
+    CredentialsError,
+    "The AWS credentials could not be fetched",
+    "See the cause, and check what gives them: credential_process, role or single sign-on of the profile, "
+    "AWS_CONTAINER_CREDENTIALS_*, AWS_WEB_IDENTITY_TOKEN_FILE",
+)
+_ROLE_REFUSED: ErrorRow[StreamerError] = ErrorRow(
+    CredentialsError,
+    "AWS gives no credentials for this role or identity",
+    "Check role_arn, the role's trust policy, and source_profile or the token file",
+)
+_OF_LOGINS = (CredentialsError, TlsError, ConnectError, TransferTimeoutError)
+
 _EXCEPTIONS: ExceptionTable[StreamerError] = {
     # botocore asks a HEAD of the bucket where a redirect leads, and follows what that says in the same way.
     (RecursionError,): ErrorRow(
-        RedirectError, "The S3 endpoint redirects in a circle", "Check endpoint_url and region"
+        RedirectError,
+        "The S3 endpoint redirects each request to another place",
+        "Check endpoint_url and region: a web page, and http:// in place of https://, answer so",
     ),
     (boto.NoCredentialsError, boto.PartialCredentialsError, boto.NoAuthTokenError): ErrorRow(
         CredentialsError,
@@ -101,11 +116,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "Check ~/.aws/credentials and ~/.aws/config, or the files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE "
         "name: UTF-8 text without a byte order mark, each section and line once",
     ),
-    (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError): ErrorRow(
-        CredentialsError,
-        "The AWS credentials could not be fetched",
-        "Check AWS_PROFILE; log in again if the profile uses single sign-on",
-    ),
+    (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError): _NOT_FETCHED,
     # These four are of the requests for credentials, which botocore sends itself.
     (boto.SSLError,): ErrorRow(
         TlsError,
@@ -119,12 +130,22 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         ConnectError, "No connection to the service of AWS that gives credentials", "Check region and network"
     ),
     (boto.ParamValidationError,): ErrorRow(UsageError, "The bucket or key is not valid", "Expected s3://bucket/key"),
-    (boto.BaseEndpointResolverError, AttributeError, TypeError, ValueError): ErrorRow(
+    (
+        boto.BaseEndpointResolverError,
+        boto.InvalidS3AddressingStyleError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ): ErrorRow(
         OptionError,
         "The S3 client cannot be made of these storage options",
         "See the cause; endpoint_url, region_name, client_kwargs and config_kwargs are looked at first",
     ),
 }
+
+
+class LoginError(Exception):
+    """There are no keys, as what gives them has failed; the cause is its exception."""
 
 
 class MalformedAnswerError(Exception):
@@ -142,6 +163,8 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     if isinstance(error, StreamerError):  # of the engine, or of options that were not looked at before
         error.uri = error.uri or uri
         return error
+    if isinstance(error, LoginError):
+        return _of_login(error.__cause__).error(uri)
     if (answer := _answer_in(error)) is not None:
         return _from_answer(answer, uri, bucket)
     if isinstance(error, ForeignAnswerError):
@@ -159,6 +182,13 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     if row is None:
         return StorageError(f"The S3 client failed with {type(error).__name__}", uri=uri, hint="Its cause says more")
     return row.error(uri)
+
+
+def _of_login(cause: BaseException | None) -> ErrorRow[StreamerError]:
+    if isinstance(cause, boto.ClientError):
+        return _ROLE_REFUSED
+    row = row_for(cause, _EXCEPTIONS) if isinstance(cause, Exception) else None
+    return row if row is not None and issubclass(row.cls, _OF_LOGINS) else _NOT_FETCHED
 
 
 def error_code(error: Exception) -> str | None:

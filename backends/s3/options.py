@@ -76,8 +76,8 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
 
     Raises:
-        OptionError: an unknown option, a value of the wrong type, a key with a line end, ``verify=False``, a secret in
-            ``endpoint_url``, or an ``asynchronous`` instance.
+        OptionError: an unknown option, a value of the wrong type, a key that is empty or has a line end,
+            ``verify=False``, a secret in ``endpoint_url``, or an ``asynchronous`` instance.
     """
     if not storage_options.keys() <= NAMES:
         _check_names(storage_options)
@@ -90,6 +90,9 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     options["config_kwargs"] = _filled_config(options)
     for name in _unstripped(options, environment):  # S3 would only say that keys do not fit, or is not reached
         raise OptionError(f"{name} has a space or a line end around it", hint="Strip it where it is read from a file")
+    for name in ("key", "secret"):
+        if options.get(name) == "":  # botocore would sign with it
+            raise OptionError(f"{name} is empty", hint="Leave it out, and the credentials of the environment count")
     _check_endpoints(options, environment)
     if _lacks_region(options, environment) and environment.get("AWS_REGION"):
         options["client_kwargs"]["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it

@@ -236,12 +236,17 @@ def _keys_in(section: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def keys_of_session(profile: str | None) -> Keys:
-    """Find keys as botocore does, which renews them before they expire; its exceptions pass through."""
+    """Find keys as botocore does, which renews them before they expire.
+
+    Raises:
+        LoginError: they could not be found.
+        NoCredentialsError: there are none.
+    """
     with collector_paused():
         from botocore.exceptions import NoCredentialsError  # noqa: PLC0415 (a session takes 0.1 s)
 
-        from streamer.backends.s3.sessions import shared_session  # noqa: PLC0415
-    credentials = shared_session(profile).get_credentials()
-    if credentials is None:
+        from streamer.backends.s3.sessions import keys_in, shared_session  # noqa: PLC0415
+    found = keys_in(shared_session(profile))
+    if found is None:
         raise NoCredentialsError
-    return Keys(*credentials.get_frozen_credentials()[:3])
+    return Keys(*found[:3])

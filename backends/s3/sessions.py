@@ -17,10 +17,24 @@ from botocore.session import Session
 
 from streamer.backends.aws_sessions import EnvironmentSession
 from streamer.backends.login_state import login_state
+from streamer.backends.s3.errors import LoginError
 
-__all__ = ["KEPT", "UsersSession", "shared_session"]
+__all__ = ["KEPT", "UsersSession", "keys_in", "shared_session"]
 
 KEPT = 8  # a job reads with a few logins in turn
+
+
+def keys_in(session: Session) -> Any:
+    """Return the frozen credentials of a session, which renews them before they expire; None if it has none.
+
+    Raises:
+        LoginError: they could not be found.
+    """
+    try:
+        found = session.get_credentials()
+        return None if found is None else found.get_frozen_credentials()
+    except Exception as error:
+        raise LoginError from error
 
 
 def shared_session(profile: str | None) -> EnvironmentSession:

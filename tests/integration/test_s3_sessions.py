@@ -100,3 +100,22 @@ def test_a_login_is_shared_unless_it_is_not_to_be() -> None:
     assert shared_login(options) is not shared_login(filled_options({"key": "k", "secret": "other"}, {}))
     alone = filled_options({"key": "k", "secret": "s", "skip_instance_cache": True}, {})
     assert shared_login(alone) is not shared_login(alone)
+
+
+@pytest.mark.parametrize("more", [{}, {"requester_pays": True}], ids=["plain", "botocore's client"])
+@pytest.mark.parametrize("process", ["echo no JSON", "true", "sh /absent/script", "/absent/program"])
+def test_a_process_that_gives_no_keys_is_named_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, more: dict[str, Any]
+) -> None:
+    """Wrong storage options, or the client of S3, were blamed for it, by an error of another class."""
+    (tmp_path / "config").write_text(f"[profile broken]\ncredential_process = {process}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(CredentialsError, match="credential_process"):
+        source({"profile": "broken", **more})
+
+
+def test_an_empty_key_is_refused_and_signs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with pytest.raises(OptionError, match="key is empty"):
+        source({"key": "", "secret": ""})

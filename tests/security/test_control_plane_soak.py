@@ -11,7 +11,7 @@ from make_checkpoint import make_checkpoint
 
 import streamer
 
-LOADS = 20  # of each kind; `python -m faults.control_soak` makes as many as one likes
+LOADS = 40  # of each kind; `python -m faults.control_soak` makes as many as one likes
 
 
 @pytest.fixture(scope="module")

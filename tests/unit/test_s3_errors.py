@@ -8,7 +8,7 @@ import pytest
 from botocore import exceptions as boto
 from botocore.exceptions import ClientError
 
-from streamer.backends.s3.errors import error_code, storage_error
+from streamer.backends.s3.errors import LoginError, error_code, storage_error
 from streamer.core.errors import (
     AccessDeniedError,
     ConnectError,
@@ -133,3 +133,24 @@ def test_an_exception_of_botocore_has_a_class(error: Exception, cls: type[Stream
 )
 def test_the_answer_to_a_head_has_no_code_of_its_own(error: Any, code: str | None) -> None:
     assert error_code(error) == code
+
+
+@pytest.mark.parametrize(
+    ("cause", "cls", "words"),
+    [
+        (ClientError({"Error": {"Code": "AccessDenied"}}, "AssumeRole"), CredentialsError, "role or identity"),
+        (ValueError("no JSON of a process"), CredentialsError, "could not be fetched"),
+        (FileNotFoundError("the process"), CredentialsError, "could not be fetched"),
+        (RuntimeError("they are expired"), CredentialsError, "could not be fetched"),
+        (KeyError("AssumeRoleResult"), CredentialsError, "could not be fetched"),
+        (boto.ProfileNotFound(profile="p"), CredentialsError, "no such profile"),
+        (boto.EndpointConnectionError(endpoint_url="https://sts"), ConnectError, "gives credentials"),
+    ],
+)
+def test_what_fails_while_keys_are_fetched_is_about_the_keys_regression(cause, cls, words):
+    """A role that may not be assumed was told as a refusal of the bucket, a broken process as wrong options."""
+    error = LoginError()
+    error.__cause__ = cause
+    told = storage_error(error, "s3://bucket/key", "bucket")
+    assert type(told) is cls
+    assert words in told.message
