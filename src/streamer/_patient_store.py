@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,8 +50,9 @@ def patient(
     if scheme_of(uri) == "file" and not isinstance(store, RemoteStore):
         return store
     server = store.server if isinstance(store, RemoteStore) else _server_of(uri)
-    patient_store = _PATIENT[isinstance(store, DigestingStore), isinstance(store, FolderStore)]
-    return patient_store(store, Route(server, options), server, patience, secrets)
+    abilities = tuple(ability for protocol, ability in _ABILITIES.items() if isinstance(store, protocol))
+    wrapped: Store = _patient_class(abilities)(store, Route(server, options), server, patience, secrets)
+    return wrapped
 
 
 class _PatientStore:
@@ -59,9 +60,6 @@ class _PatientStore:
         self._store, self.server, self._patience, self._secrets = store, server, patience, secrets
         self._route = route
         self.root: str = store.root
-        if isinstance(store, UploadingStore):  # as attributes of the instance: by these Python finds what it can do
-            self.begin_upload: Callable[..., Upload] = self._begin_upload
-            self.remove: Callable[[str], None] = self._remove
 
     def info(self, path: str) -> ObjectInfo:
         info: ObjectInfo = self._ask(lambda: self._store.info(path))
@@ -86,12 +84,6 @@ class _PatientStore:
 
     def close(self) -> None:
         self._store.close()
-
-    def _begin_upload(self, *arguments: Any) -> Upload:
-        return _PatientUpload(self._ask(lambda: self._store.begin_upload(*arguments)), self._ask)
-
-    def _remove(self, path: str) -> None:
-        self._ask(lambda: self._store.remove(path))
 
     def _ask(self, request: Callable[[], Answer]) -> Answer:
         guarded = _without_secrets(self._secrets, _noting(self._route, request))
@@ -125,29 +117,43 @@ class _PatientUpload:
         self._ask(self._upload.abort)
 
 
-class _PatientDigestingStore(_PatientStore):
+class _Digests:
+    """What wraps a `DigestingStore`, as the next two wrap others; a wrapper has no method that its store lacks."""
+
+    _store: Any
+    _ask: Callable[..., Any]
+
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
         digest: ObjectDigest | NoDigest = self._ask(lambda: self._store.digest(info))
         return digest
 
 
-class _PatientFolderStore(_PatientStore):
+class _Folders:
+    _store: Any
+    _ask_to_list: Callable[..., Any]
+
     def folders(self, prefix: str) -> list[str]:
         names: list[str] = self._ask_to_list(lambda: self._store.folders(prefix))
         return names
 
 
-class _PatientDigestingFolderStore(_PatientDigestingStore, _PatientFolderStore):
-    pass
+class _Uploads:
+    _store: Any
+    _ask: Callable[..., Any]
+
+    def begin_upload(self, *arguments: Any) -> Upload:
+        return _PatientUpload(self._ask(lambda: self._store.begin_upload(*arguments)), self._ask)
+
+    def remove(self, path: str) -> None:
+        self._ask(lambda: self._store.remove(path))
 
 
-# By the optional methods that a store has: `digest`, `folders`. A wrapper has no method that its store lacks.
-_PATIENT = {
-    (False, False): _PatientStore,
-    (True, False): _PatientDigestingStore,
-    (False, True): _PatientFolderStore,
-    (True, True): _PatientDigestingFolderStore,
-}
+_ABILITIES: dict[Any, type] = {DigestingStore: _Digests, FolderStore: _Folders, UploadingStore: _Uploads}
+
+
+@lru_cache(maxsize=8)  # all there are
+def _patient_class(abilities: tuple[type, ...]) -> type[Any]:
+    return type(_PatientStore.__name__, (*abilities, _PatientStore), {})
 
 
 def _noting(route: Route, request: Callable[[], Answer]) -> Callable[[], Answer]:
