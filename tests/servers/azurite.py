@@ -24,7 +24,7 @@ from typing import Any
 
 import trustme
 from azure.core.credentials import AccessToken
-from azure.storage.blob import BlobServiceClient, generate_blob_sas, generate_container_sas
+from azure.storage.blob import BlobServiceClient, LinearRetry, generate_blob_sas, generate_container_sas
 
 from servers.server_process import LoopbackServer, ServerProcess
 
@@ -121,7 +121,8 @@ class AzuriteServer(LoopbackServer):
                 self.account_url,
                 credential={"account_name": self.account, "account_key": self.key},
                 connection_verify=self.ca_file or True,
-                retry_total=0,
+                # Azurite closes idle connections, sometimes at the moment at which a request is sent on one.
+                retry_policy=LinearRetry(backoff=0, retry_total=3, random_jitter_range=0),
             )
         except BaseException:
             self.stop()
