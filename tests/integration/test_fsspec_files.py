@@ -50,8 +50,10 @@ def place(request, tmp_path):
         seconds = itertools.count(1_700_000_000)
 
         def put(content):
-            path.write_bytes(content)
-            os.utime(path, (next(seconds),) * 2)  # the ETag of nginx is made of size and second
+            draft = path.with_suffix(".draft")  # written in place, nginx would send both versions under one ETag
+            draft.write_bytes(content)
+            os.utime(draft, (next(seconds),) * 2)  # the ETag of nginx is made of size and second
+            draft.replace(path)
 
         found = Place(StreamerFileSystem(target_protocol="http"), url, put)
     else:
