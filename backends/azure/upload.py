@@ -18,8 +18,9 @@ from azure.core import MatchConditions
 from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient
 
 from streamer.backends.azure.client import AzureClient
-from streamer.core.errors import ChangedError, ObjectNotFoundError, StorageError
+from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["AzureUpload"]
 
@@ -71,8 +72,11 @@ class AzureUpload:
         except StorageError as error:
             if error.status not in (400, 404, 409, 412):
                 raise
-            if not self._is_ours():  # the answer to an earlier attempt may have been lost
-                raise (self._changed() if error.status in (409, 412) else error) from error.__cause__
+            if self._is_ours():  # the answer to an earlier attempt was lost
+                return
+            if error.status in (409, 412):
+                raise changed_meanwhile(self._uri, self._replaced) from error.__cause__
+            raise
 
     def abort(self) -> None:
         """Remove a blob whose answer was lost; raises as `Upload.abort`."""
@@ -90,11 +94,6 @@ class AzureUpload:
         except ObjectNotFoundError:
             return False
         return bool((properties.metadata or {}).get(MARK) == self._mark)
-
-    def _changed(self) -> StorageError:
-        what = "written it" if self._replaced is None else "replaced or removed it"
-        hint = "Make sure that one program at a time saves there, and save again"
-        return ChangedError(f"another program has {what} meanwhile", uri=self._uri, hint=hint)
 
     def _ask(self, request: Callable[[BlobClient, Mapping[str, Any]], _Answer]) -> _Answer:
         def send(service: BlobServiceClient, options: Mapping[str, Any]) -> _Answer:

@@ -16,6 +16,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from streamer.backends.private_names.fsspec import parent_of
 from streamer.core.errors import ChangedError, UsageError
+from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["FsspecUpload"]
 
@@ -112,8 +113,7 @@ class FsspecUpload:
         try:
             fs.invalidate_cache(folder)
             if not self._replaces and fs.exists(self._path):
-                hint = "Make sure that one program at a time saves there, and save again"
-                raise ChangedError("another program has written it meanwhile", uri=self._uri, hint=hint)
+                raise changed_meanwhile(self._uri, None)
             with suppress(NotImplementedError):
                 fs.makedirs(folder, exist_ok=True)
             self._file = fs.open(self._path, "wb")

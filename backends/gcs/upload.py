@@ -18,8 +18,9 @@ from urllib.parse import parse_qs, urlsplit
 from streamer import _native
 from streamer.backends.gcs.client import GcsClient
 from streamer.backends.gcs.errors import Answer, missing_bucket, raise_storage_error, refusal
-from streamer.core.errors import AccessDeniedError, ChangedError, ChecksumError, CredentialsError, StorageError
+from streamer.core.errors import AccessDeniedError, ChecksumError, CredentialsError, StorageError
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["GcsUpload", "ObjectWriter"]
 
@@ -187,6 +188,4 @@ class GcsUpload:
     def _failed(self, answer: Answer) -> StorageError:
         if answer.status != 412:
             return self._refused(answer)
-        what = "written it" if self._replaced is None else "replaced or removed it"
-        hint = "Make sure that one program at a time saves there, and save again"
-        return ChangedError(f"another program has {what} meanwhile", uri=self._uri, hint=hint, status=412)
+        return changed_meanwhile(self._uri, self._replaced, status=412)

@@ -15,9 +15,10 @@ from contextlib import contextmanager, suppress
 from streamer.backends.posix.atomic_write import sync_folder
 from streamer.backends.posix.errors import storage_error
 from streamer.core.disk_names import disk_name
-from streamer.core.errors import ChangedError, ObjectNotFoundError, StorageError
+from streamer.core.errors import ObjectNotFoundError, StorageError
 from streamer.core.secrets.redact import redact
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["PosixUpload"]
 
@@ -91,12 +92,12 @@ class PosixUpload:
         try:
             os.link(self._draft, target)
         except FileExistsError:
-            raise self._changed("another program has written it meanwhile") from None
+            raise self._changed() from None
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             if os.path.lexists(target):
-                raise self._changed("another program has written it meanwhile") from None
+                raise self._changed() from None
             os.replace(self._draft, target)
         else:
             os.unlink(self._draft)
@@ -107,11 +108,10 @@ class PosixUpload:
         except ObjectNotFoundError:
             version = None
         if version != replaced.version:
-            raise self._changed("another program has replaced or removed it meanwhile")
+            raise self._changed()
 
-    def _changed(self, what: str) -> StorageError:
-        hint = "Make sure that one program at a time saves there, and save again"
-        return ChangedError(what, uri=redact(self._path), hint=hint)
+    def _changed(self) -> StorageError:
+        return changed_meanwhile(redact(self._path), self._replaced)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

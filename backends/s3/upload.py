@@ -14,8 +14,9 @@ from typing import Any
 
 from streamer.backends.s3.client import S3Client
 from streamer.backends.s3.urls import split_path
-from streamer.core.errors import AccessDeniedError, ChangedError, CredentialsError, StorageError, StreamerError
+from streamer.core.errors import AccessDeniedError, CredentialsError, StorageError, StreamerError
 from streamer.core.store.sources import ObjectInfo
+from streamer.core.store.uploads import changed_meanwhile
 
 __all__ = ["ObjectWriter", "S3Upload"]
 
@@ -112,7 +113,7 @@ class S3Upload:
                 self._complete({})
             elif error.code in _CONDITION_FAILED or error.status in (404, 409, 412):
                 if not self._is_ours():
-                    raise self._changed() from error
+                    raise changed_meanwhile(self._uri, self._replaced) from error
             else:
                 raise
 
@@ -142,7 +143,7 @@ class S3Upload:
     def _check_unchanged(self) -> None:
         head = self._head()
         if (head and head.get("ETag")) != (self._replaced and self._replaced.version):
-            raise self._changed()
+            raise changed_meanwhile(self._uri, self._replaced)
 
     def _head(self) -> dict[str, Any] | None:
         try:
@@ -151,8 +152,3 @@ class S3Upload:
             if error.status == 404:
                 return None
             raise
-
-    def _changed(self) -> StorageError:
-        what = "written it" if self._replaced is None else "replaced or removed it"
-        hint = "Make sure that one program at a time saves there, and save again"
-        return ChangedError(f"another program has {what} meanwhile", uri=self._uri, hint=hint)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from streamer.core.errors import ChangedError
 from streamer.core.store.sources import ObjectInfo
 
-__all__ = ["Upload", "UploadingStore"]
+__all__ = ["Upload", "UploadingStore", "changed_meanwhile"]
 
 
 class Upload(Protocol):
@@ -79,3 +80,16 @@ class UploadingStore(Protocol):
             AccessDeniedError: it may not be removed.
             StorageError: it could not.
         """
+
+
+def changed_meanwhile(uri: str, replaced: ObjectInfo | None, *, status: int | None = None) -> ChangedError:
+    """Make the error for an object that another program changed while this one uploaded it.
+
+    Args:
+        uri: Of the object, without secrets.
+        replaced: As for `UploadingStore.begin_upload`.
+        status: HTTP status of the refusal.
+    """
+    what = "written it" if replaced is None else "replaced or removed it"
+    hint = "Make sure that one program at a time saves there, and save again"
+    return ChangedError(f"another program has {what} meanwhile", uri=uri, hint=hint, status=status)
