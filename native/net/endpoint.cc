@@ -78,10 +78,6 @@ std::shared_ptr<Endpoint> Endpoint::on_route(const std::string& name, std::size_
   return endpoint;
 }
 
-void Endpoint::note_answer_of(std::string_view url, const std::string& proxy) {
-  of(url, proxy)->note_answer();
-}
-
 void Endpoint::forget_all_for_tests() {
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);

@@ -48,9 +48,6 @@ class Endpoint {
   // The endpoint of that name, where a URL does not tell it.
   static std::shared_ptr<Endpoint> named(const std::string& name);
 
-  // Somebody else in this process was answered by the server of this URL, on the same way.
-  static void note_answer_of(std::string_view url, const std::string& proxy);
-
   // Whoever asks from here on knows nothing of any server.
   static void forget_all_for_tests();
 

@@ -45,7 +45,7 @@ TEST_CASE("loads of one server share it, and only that it answered outlasts the 
 }
 
 TEST_CASE("each way to a server has an endpoint, and an answer on one says nothing of another") {
-  Endpoint::note_answer_of("http://ways/a", "");
+  Endpoint::of("http://ways/a")->note_answer();
   CHECK(Endpoint::of("http://ways/b")->has_answered());
   const auto by_proxy = Endpoint::of("http://ways/a", "http://proxy:3128");
   CHECK_FALSE(by_proxy->has_answered());

@@ -118,8 +118,6 @@ void register_delivery(py::module_& module) {
 }
 
 void register_http_target(py::module_& module) {
-  module.def("note_answer_of", &Endpoint::note_answer_of, py::arg("url"), py::arg("proxy"),
-             "Tell the engine that somebody else was answered by the server of this URL.");
   py::class_<HttpTarget>(module, "HttpTarget", "How to reach an object over HTTP.")
       .def(py::init([](std::string url, Headers headers, std::string ca_file, std::string proxy,
                        double expires_at_s, double renew_at_s, bool is_redirect,

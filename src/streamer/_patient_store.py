@@ -79,7 +79,7 @@ class _PatientStore:
         source: Source = self._ask(lambda: self._store.source(info))
         if isinstance(source, HttpSource) and _is_at(source.url, self.server):
             # So that the engine waits for this server, too, if its requests take the same way.
-            _native.note_answer_of(source.url, source.proxy or "")
+            _native.Lookup(source.url.encode(), source.proxy or "").note_answer()
         return _guarded(source, self._secrets)
 
     def close(self) -> None:

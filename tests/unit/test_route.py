@@ -23,7 +23,7 @@ def _no_proxies(monkeypatch):
 
 @pytest.fixture
 def server():
-    """A server that nobody in this process has heard of."""
+    """Return the URL of a server that no other test uses."""
     return f"http://{secrets.token_hex(8)}.test"
 
 
@@ -68,7 +68,7 @@ def test_a_variable_that_is_of_no_concern_changes_no_way(monkeypatch, server):
 
 
 def test_a_way_is_the_one_of_the_reads(server):
-    _native.note_answer_of(f"{server}/a", PROXY)
+    _native.Lookup(f"{server}/a".encode(), PROXY).note_answer()
     assert Route(server, {"proxy": PROXY}).lookup().has_server_answered
 
 
