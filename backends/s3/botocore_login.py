@@ -95,7 +95,7 @@ class BotocoreLogin:
         return os.fspath(named) if isinstance(named, (str, os.PathLike)) else None
 
     def attempts(self) -> int:
-        """Return how often a request is sent: as often as botocore would, where the user says so."""
+        """Return how often a request is sent at most: the number that the user configured for botocore, or our own."""
         named = self._options["config_kwargs"].get("retries") or {}
         if "total_max_attempts" in named:
             return int(named["total_max_attempts"])

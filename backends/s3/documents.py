@@ -39,7 +39,7 @@ def parse_page(document: bytes) -> dict[str, Any] | None:
 
 
 def parse_error(document: bytes) -> dict[str, str]:
-    """Parse the answer to a request that S3 refuses; empty where it says nothing.
+    """Parse the document with which S3 refuses a request; return an empty dict if there is none.
 
     Example:
         >>> parse_error(b"<Error><Code>NoSuchKey</Code><Key>a</Key></Error>")

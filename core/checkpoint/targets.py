@@ -130,7 +130,7 @@ class _Here(NamedTuple):
 
 
 def _stored(slices: tuple[slice, ...], entry: TensorEntry, shape: tuple[int, ...]) -> list[slice]:
-    """Give a part of a tensor in positions of the checkpoint, of which torch packs two of F4 into one of its own."""
+    """Convert slices of torch's tensor to slices of the stored one: torch packs two stored values of F4 into one."""
     packed = [stored // size if size else 1 for stored, size in zip(entry.shape, shape, strict=True)]
     return [slice(each.start * count, each.stop * count) for each, count in zip(slices, packed, strict=True)]
 

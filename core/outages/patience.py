@@ -138,7 +138,7 @@ class Patience:
                 return answer
 
     def _is_too_late(self, wait: _Wait, error: BaseException) -> bool:
-        """Whether nobody waits for another attempt, or the server wants to be left alone for longer than that."""
+        """Whether the next attempt would come after the time limit, or after the caller has given up."""
         limit_s = self._limit_s if is_away(error) else min(self._limit_s, LIMIT_OF_ONE_REQUEST_S)
         soonest = time.monotonic() + getattr(error, "retry_after_s", 0.0)
         return soonest >= wait.began_at + limit_s or self._is_over.is_set()

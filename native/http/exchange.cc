@@ -180,7 +180,7 @@ ReadError Exchange::failure(ReadError error, CURLcode result) {
   if (result == CURLE_COULDNT_CONNECT) error.os_error = static_cast<int>(os_error);
   const double elapsed_s = seconds_between(started_, Clock::now());
   if (!has_head_) refine_connect_error(error, request_.target.url, elapsed_s, true);
-  if (error.code == ErrorCode::kIo) return error;  // nobody was asked
+  if (error.code == ErrorCode::kIo) return error;  // no request was sent
   error.elapsed_s = elapsed_s;
   blame_proxy(error, result, easy_.get(), request_.target);
   mask_secrets(error, request_.target);

@@ -172,7 +172,7 @@ def _check_hop(hop: Hop) -> None:
 
 
 def _parsed_by_botocore(operation: str, status: int, headers: dict[str, str], body: bytes) -> dict[str, Any] | None:
-    """None where it fails: the client of `streamer.backends.s3.botocore_client` gives that a name of its own."""
+    """Return what botocore parses, or None if it raises: `streamer.backends.s3.botocore_client` translates that."""
     answer = {"status_code": status, "headers": headers, "body": body, "context": {}}
     try:
         parsed: dict[str, Any] = _parser().parse(answer, _service().operation_model(operation).output_shape)

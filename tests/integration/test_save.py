@@ -411,7 +411,7 @@ def test_a_disk_that_is_full_is_one_error_and_leaves_nothing(tmp_path: Path) -> 
 
 def test_a_folder_that_may_not_be_written_is_an_access_error() -> None:
     with pytest.raises(streamer.StorageError, match=r"not saved"):
-        streamer.save({"a": torch.zeros(3)}, "/proc/self/fd/model")  # where nobody, root included, can make a file
+        streamer.save({"a": torch.zeros(3)}, "/proc/self/fd/model")  # even root cannot make a file there
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:9/model", "hf://owner/name", "zip://model::file:///tmp/m.zip"])

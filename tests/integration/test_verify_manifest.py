@@ -231,7 +231,7 @@ def test_what_cannot_be_written_is_refused_before_it_is_read(made: Path) -> None
 def test_a_folder_that_may_not_be_written_is_an_error(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(3)}, tmp_path / "a.safetensors")
     with open(tmp_path / "a.safetensors", "rb") as file, pytest.raises(streamer.StorageError):
-        streamer.write_manifest(f"/proc/self/fd/{file.fileno()}")  # where nobody, root included, can make a file
+        streamer.write_manifest(f"/proc/self/fd/{file.fileno()}")  # even root cannot make a file there
 
 
 def test_each_of_several_uris_has_a_manifest_of_its_own(model: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class ResumableUploads:
         await self._check_generation(bucket, upload)
         upload_id = secrets.token_urlsafe(20)
         self._uploads[upload_id] = upload
-        # Of another host, where no credentials may go.
+        # The URL names another host, which must get no credentials.
         place = f"http://elsewhere.test{request.path}?uploadType=resumable&upload_id={upload_id}"
         return web.Response(headers={"Location": place})
 

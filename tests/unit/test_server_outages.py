@@ -23,7 +23,7 @@ NAMES = (f"http://host{number}" for number in itertools.count())
 
 @pytest.fixture
 def server(monkeypatch):
-    """The name of a server that nobody has heard of."""
+    """Return the URL of a server that no other test uses."""
     monkeypatch.setattr(server_outages, "LOOK_S", 0.005)
     return next(NAMES)
 
