@@ -24,7 +24,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0] / "tests")]
 
-from measure import Measurement, touch_and_free  # noqa: E402  its folder is no package
+from measure import Measurement, summary_of, touch_and_free  # noqa: E402  its folder is no package
 
 CONTESTANTS = ("ours", "s3fs")
 PREFIX = {"ours": "streamer::", "s3fs": ""}
@@ -165,15 +165,7 @@ def report(results: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
     for row, runs in results.items():
         medians = {name: statistics.median(run["seconds"] for run in each) for name, each in runs.items()}
         for name, each in runs.items():
-            seconds = [run["seconds"] for run in each]
-            gigabytes = each[0]["bytes"] / 1e9
-            cpu = statistics.median(run["cpu_seconds"] for run in each) / gigabytes
-            peak = statistics.median(run["peak_rss_bytes"] for run in each) / (1 << 20)
-            print(
-                f"{row:11}{name:5} median {medians[name]:6.3f} s  ({min(seconds):.3f} to {max(seconds):.3f})"
-                f"  {gigabytes / medians[name]:5.2f} GB/s  {cpu:5.2f} CPU-s/GB  peak {peak:5.0f} MiB"
-                f"  s3fs / this {medians['s3fs'] / medians[name]:5.2f}"
-            )
+            print(f"{row:11}{name:5} {summary_of(each)}  s3fs / this {medians['s3fs'] / medians[name]:5.2f}")
 
 
 if __name__ == "__main__":

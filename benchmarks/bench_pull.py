@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0] / "tests")]
 
-from measure import Measurement  # noqa: E402  its folder is no package
+from measure import Measurement, summary_of  # noqa: E402  its folder is no package
 
 CONTESTANTS = ("pull", "pull --no-verify", "s3fs.get, flushed", "s3fs.get")
 
@@ -114,16 +113,8 @@ def flush(folder: Path) -> None:
 
 
 def report(runs: dict[str, list[dict[str, Any]]]) -> None:
-    medians = {name: statistics.median(run["seconds"] for run in each) for name, each in runs.items()}
     for name, each in runs.items():
-        seconds = [run["seconds"] for run in each]
-        gigabytes = each[0]["bytes"] / 1e9
-        cpu = statistics.median(run["cpu_seconds"] for run in each) / gigabytes
-        peak = statistics.median(run["peak_rss_bytes"] for run in each) / (1 << 20)
-        print(
-            f"{name:18} median {medians[name]:6.3f} s  ({min(seconds):.3f} to {max(seconds):.3f})"
-            f"  {gigabytes / medians[name]:5.2f} GB/s  {cpu:5.2f} CPU-s/GB  peak {peak:5.0f} MiB"
-        )
+        print(f"{name:18} {summary_of(each)}")
 
 
 if __name__ == "__main__":

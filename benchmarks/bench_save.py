@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0] / "tests")]
 
-from measure import Measurement  # noqa: E402  its folder is no package
+from measure import Measurement, summary_of  # noqa: E402  its folder is no package
 
 DISK = ("save to a disk", "save_file, flushed", "save_file")
 S3 = ("save to S3", "save_file, s3fs.put")
@@ -146,14 +146,7 @@ def _to_s3(name: str, tensors: dict[str, Any], options: dict[str, Any], folder: 
 def report(runs: dict[str, list[dict[str, Any]]]) -> None:
     medians = {name: statistics.median(run["seconds"] for run in each) for name, each in runs.items()}
     for name, each in runs.items():
-        seconds = [run["seconds"] for run in each]
-        gigabytes = each[0]["bytes"] / 1e9
-        cpu = statistics.median(run["cpu_seconds"] for run in each) / gigabytes
-        peak = statistics.median(run["peak_rss_bytes"] for run in each) / (1 << 20)
-        print(
-            f"{name:20} median {medians[name]:6.3f} s  ({min(seconds):.3f} to {max(seconds):.3f})"
-            f"  {gigabytes / medians[name]:5.2f} GB/s  {cpu:5.2f} CPU-s/GB  peak {peak:5.0f} MiB"
-        )
+        print(f"{name:20} {summary_of(each)}")
     for one, others in (("save to a disk", DISK[1:]), ("save to S3", S3[1:])):
         ratios = ", ".join(f"{medians[other] / medians[one]:.2f} x {other}" for other in others)
         print(f"{one}: {ratios}")

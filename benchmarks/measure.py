@@ -9,9 +9,10 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+import statistics
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,22 @@ class Measurement:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures under the names the raw readers print too."""
         return {key: value for key, value in vars(self).items() if not key.startswith("_")}
+
+
+def summary_of(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Describe the runs of one contestant in a line.
+
+    Args:
+        runs: The figures of `Measurement.to_dict` of each, with its ``bytes``.
+    """
+    seconds, gigabytes = [run["seconds"] for run in runs], runs[0]["bytes"] / 1e9
+    median = statistics.median(seconds)
+    cpu = statistics.median(run["cpu_seconds"] for run in runs) / gigabytes
+    peak = statistics.median(run["peak_rss_bytes"] for run in runs) / (1 << 20)
+    return (
+        f"median {median:6.3f} s  ({min(seconds):.3f} to {max(seconds):.3f})"
+        f"  {gigabytes / median:5.2f} GB/s  {cpu:5.2f} CPU-s/GB  peak {peak:5.0f} MiB"
+    )
 
 
 def drop_from_page_cache(paths: Iterable[Path]) -> None:
