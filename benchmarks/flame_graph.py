@@ -6,7 +6,7 @@ The command prints a line when it is ready, and begins when one comes on its sta
 of all its threads. Needs Linux's ``perf`` (Debian: linux-perf), and root, or kernel.perf_event_paranoid at most 1.
 
 Guarantees: widths are shares of the samples; a frame narrower than a pixel is left out, and its samples still count in
-the frames below. The pictures in docs/profiles were made with it and `load_again.py`.
+the frames below. `load_again.py` is a command that waits so.
 """
 
 from __future__ import annotations
