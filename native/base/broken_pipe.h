@@ -1,8 +1,8 @@
-// Keeps SIGPIPE from a thread of the program while the engine has it write to sockets, as long as
-// this lives.
+// Blocks SIGPIPE on a thread of the program while this thread writes to sockets for the engine.
 //
-// The engine's own threads block that signal for good (base/engine_thread.h). Another's is left as
-// it was: what such a write raised is taken away before it is let through again.
+// The engine's own threads block SIGPIPE for good (base/engine_thread.h). On a thread of the
+// program the signal mask is restored at the end; a SIGPIPE that the engine's writes raised is
+// removed first.
 #pragma once
 
 #include <pthread.h>

@@ -12,7 +12,8 @@ using Seconds = std::chrono::duration<double>;
 
 inline double seconds_between(TimePoint from, TimePoint to) { return Seconds(to - from).count(); }
 
-// Of the wall clock: what credentials and servers count with.
+// Seconds since 1970 by the wall clock, for expiry times of credentials and for dates that servers
+// send.
 inline double unix_time_s() {
   return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }

@@ -1,7 +1,8 @@
 // Whether this process may open another file or socket.
 //
-// A library that opens sockets itself reports "could not connect" when none was left, which is no
-// fault of the server: asked here right after, the kernel tells them apart.
+// A library that opens sockets itself reports "could not connect" also if no descriptor was left.
+// Then the server is not at fault. A call right after the failure asks the kernel which of the two
+// it was.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -14,7 +15,7 @@ namespace streamer {
 
 inline bool means_no_descriptor(int os_error) { return os_error == EMFILE || os_error == ENFILE; }
 
-// EMFILE or ENFILE when no descriptor is left, else 0.
+// Returns EMFILE or ENFILE if no descriptor is left, else 0.
 inline int descriptor_shortage() {
   const int descriptor = eventfd(0, EFD_CLOEXEC);
   if (descriptor >= 0) {
@@ -24,8 +25,8 @@ inline int descriptor_shortage() {
   return means_no_descriptor(errno) ? errno : 0;
 }
 
-// Whether more than half of the descriptors that this process may have are open, going by the
-// lowest number that is free.
+// Whether more than half of the descriptors that this process may have are open, judged by the
+// lowest free number.
 inline bool are_most_descriptors_open() {
   rlimit limit{};
   const int lowest = eventfd(0, EFD_CLOEXEC);

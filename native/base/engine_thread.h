@@ -1,14 +1,14 @@
-// How every thread of the engine starts: with a name, so that a profiler and the leak test can tell
-// whose it is, and without the signals of the program.
+// Starts every thread of the engine: with a name, so that a profiler and the leak test can tell its
+// owner, and with the program's signals blocked.
 //
-// Signals are for the program's own threads: Python runs handlers on its main thread, and a handler
-// in C++ expects anything but ours. So all are blocked but those that a thread's own fault raises,
-// of which whoever reports crashes must hear, and those with which profilers and debuggers look at
-// each thread.
+// Signals belong to the program's own threads: Python runs handlers on its main thread, and a
+// handler in C++ does not expect to run on a thread of the engine. Two kinds stay unblocked:
+// signals that a fault of the thread itself raises, because crash reporters need them, and signals
+// that profilers and debuggers send to each thread.
 //
-// SIGPIPE is why this is no matter of taste. libcurl's own guard is off (CURLOPT_NOSIGNAL), and
-// OpenSSL writes with write(2): where a program has that signal at the system's default, a server
-// that resets a connection would end the process.
+// SIGPIPE must be blocked. libcurl's own guard is off (CURLOPT_NOSIGNAL), and OpenSSL writes with
+// write(2): in a program that leaves SIGPIPE at the system's default, a server that resets a
+// connection would end the process.
 #pragma once
 
 #include <pthread.h>
@@ -20,14 +20,15 @@
 
 namespace streamer {
 
-// Blocks on this thread what is not for an engine's, as long as it lives.
+// Blocks the program's signals on the calling thread until it is destroyed.
 class ProgramSignalsBlocked {
  public:
   ProgramSignalsBlocked() {
     sigset_t blocked;
     sigfillset(&blocked);
-    for (const int ours : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGABRT, SIGTRAP, SIGPROF}) {
-      sigdelset(&blocked, ours);
+    for (const int unblocked :
+         {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGABRT, SIGTRAP, SIGPROF}) {
+      sigdelset(&blocked, unblocked);
     }
     pthread_sigmask(SIG_BLOCK, &blocked, &before_);
   }
@@ -39,11 +40,11 @@ class ProgramSignalsBlocked {
   sigset_t before_{};
 };
 
-// Throws std::system_error when the system gives no further thread.
+// Throws std::system_error if the system cannot start another thread.
 template <typename Work>
 std::thread start_engine_thread(const std::string& role, unsigned index, Work work) {
-  // A thread is born with the mask of the one that starts it, as are those that libcurl starts from
-  // ours: set any later, a signal could come before.
+  // A new thread inherits the signal mask of the thread that starts it; this also holds for threads
+  // that libcurl starts from ours. If the new thread set its own mask, a signal could arrive first.
   const ProgramSignalsBlocked inherited;
   // Linux keeps 15 characters; "streamer-http12" just fits.
   std::string name = ("streamer-" + role + std::to_string(index)).substr(0, 15);

@@ -19,7 +19,8 @@ bool is_blocked(int signal_number) {
   return sigismember(&mask, signal_number) == 1;
 }
 
-// Writes to a pipe that nobody reads, while SIGPIPE would end the process; gives errno.
+// Writes to a pipe without a reader, with SIGPIPE at the default that ends the process; returns
+// errno.
 int write_to_broken_pipe() {
   std::array<int, 2> ends{};
   REQUIRE(pipe(ends.data()) == 0);

@@ -1,5 +1,5 @@
-// What the tests share that need a machine of several NUMA nodes: a temporary folder in place of
-// the root of the file system, with the files of /sys that tell of them.
+// A fake root of the file system for tests that need a machine of several NUMA nodes: a temporary
+// folder with the files of /sys that describe nodes and devices.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What the tests share that look at a forked child.
+// Runs code in a forked child, for tests.
 #pragma once
 
 #include <sys/wait.h>
@@ -6,14 +6,14 @@
 
 namespace streamer {
 
-// What `work` gives in a child of this process, at most 255; or, negative, the signal that ended
-// it, as SIGALRM does when it hangs.
+// Runs `work` in a child of this process and returns its result, at most 255. Returns the negative
+// number of the signal if one ended the child; SIGALRM ends a child that hangs.
 template <typename Work>
 int exit_status_of_child(Work work) {
-  constexpr unsigned kPatienceS = 10;
+  constexpr unsigned kTimeoutS = 10;
   const pid_t child = fork();
   if (child == 0) {
-    alarm(kPatienceS);
+    alarm(kTimeoutS);
     _exit(work());
   }
   int status = -1;

@@ -10,10 +10,10 @@
 namespace streamer {
 namespace {
 
-// As large as any kernel's, which refuses to write its own to a smaller one.
+// As large as the mask of any kernel: a kernel refuses to write its mask to a smaller buffer.
 using Mask = std::array<cpu_set_t, kMostProcessors / CPU_SETSIZE>;
 
-// None where the system does not tell.
+// Returns an empty set if the system does not report the mask.
 Processors allowed_processors() {
   Mask mask{};
   Processors allowed;
@@ -29,7 +29,7 @@ std::optional<unsigned> current_processor() {
   return processor < 0 ? std::nullopt : std::optional(static_cast<unsigned>(processor));
 }
 
-Processors both(const Processors& one, const Processors& other) {
+Processors intersection(const Processors& one, const Processors& other) {
   Processors shared;
   std::set_intersection(one.begin(), one.end(), other.begin(), other.end(),
                         std::inserter(shared, shared.end()));
@@ -42,7 +42,7 @@ Processors processors_of_one_node(const NumaNodes& nodes, const Processors& allo
                                   std::optional<unsigned> here, std::optional<unsigned> wanted) {
   NumaNodes usable;
   for (const auto& [node, processors] : nodes) {
-    Processors shared = both(processors, allowed);
+    Processors shared = intersection(processors, allowed);
     if (!shared.empty()) usable.emplace(node, std::move(shared));
   }
   if (usable.size() < 2) return {};
@@ -54,7 +54,7 @@ Processors processors_of_one_node(const NumaNodes& nodes, const Processors& allo
 }
 
 void stay_on_one_node(const NumaNodes& nodes, std::optional<unsigned> wanted) {
-  if (nodes.size() < 2) return;  // most machines: nothing is asked of the system
+  if (nodes.size() < 2) return;  // most machines: no system call is needed
   const Processors chosen =
       processors_of_one_node(nodes, allowed_processors(), current_processor(), wanted);
   if (chosen.empty()) return;

@@ -1,10 +1,10 @@
 // Keeps a thread on one NUMA node.
 //
-// The kernel takes memory from the node of the thread that touches it first. A thread that moves to
-// another node leaves behind its buffers and what it has filled.
+// The kernel takes memory from the node of the thread that touches it first. If a thread moves to
+// another node, its buffers and the memory that it filled stay behind.
 //
-// The processors that a thread may use are only ever narrowed: those that a container or numactl
-// keeps from it stay so.
+// The set of processors that a thread may use only shrinks: processors that a container or numactl
+// excludes stay excluded.
 #pragma once
 
 #include <optional>
@@ -13,14 +13,15 @@
 
 namespace streamer {
 
-// What is left to a thread of the processors it is allowed: those of the node that is `wanted`, or,
-// where nobody wants one or the thread may not run there, those of the node where it is, `here`.
-// None where it is to be left as it is: it can run on one node only, or its node is not known.
+// Returns the part of the `allowed` processors that a thread should keep. It is the part on the
+// node `wanted`. If no node is wanted, or the thread may not run on that node, it is the part on
+// the node of the processor `here`. The result is empty if the thread should stay as it is: it can
+// run on one node only, or its node is not known.
 Processors processors_of_one_node(const NumaNodes& nodes, const Processors& allowed,
                                   std::optional<unsigned> here, std::optional<unsigned> wanted);
 
-// Binds the calling thread, and with it those that it starts. Where the system refuses, as a
-// sandbox may, the thread runs on as it was: that costs speed alone.
+// Binds the calling thread, and the threads that it starts later, to one node. If the system
+// refuses, as a sandbox may, the thread stays as it was, which costs only speed.
 void stay_on_one_node(const NumaNodes& nodes, std::optional<unsigned> wanted);
 
 }  // namespace streamer

@@ -56,7 +56,7 @@ TEST_CASE("a thread is left the processors of one node, and nothing it may not u
   }
 }
 
-// Of the calling thread.
+// The processors that the calling thread may use.
 Processors mask() {
   cpu_set_t set;
   REQUIRE(sched_getaffinity(0, sizeof set, &set) == 0);
@@ -67,7 +67,7 @@ Processors mask() {
   return processors;
 }
 
-// As if the first processor of this machine were a node, and its others another.
+// Returns two nodes: the first of these processors, and the others.
 NumaNodes divided(const Processors& processors) {
   return {{0, {*processors.begin()}},
           {1, Processors(std::next(processors.begin()), processors.end())}};
@@ -110,8 +110,8 @@ TEST_CASE("a mask that was narrowed is never widened") {
   }).join();
 }
 
-// From here on the system refuses the calling thread a mask, as a sandbox may. False where it may
-// not be told to.
+// Makes the system refuse to change the mask of the calling thread, as a sandbox may. Returns false
+// if the filter cannot be installed.
 bool forbid_new_masks() {
   std::array<sock_filter, 4> program{{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},

@@ -17,7 +17,7 @@ std::optional<unsigned> parse_number(std::string_view text) {
   return number;
 }
 
-// Without the end of its one line.
+// Returns the file's one line without its end.
 std::optional<std::string> read_line(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::nullopt;
@@ -62,7 +62,7 @@ NumaNodes read_numa_nodes(const std::string& system_root) {
   return nodes;
 }
 
-// The kernel writes -1 where it does not know.
+// The kernel writes -1 if it does not know the node.
 std::optional<unsigned> numa_node_of_pci_device(const std::string& system_root,
                                                 const std::string& address) {
   const auto text = read_line(system_root + "/sys/bus/pci/devices/" + address + "/numa_node");

@@ -1,10 +1,10 @@
-// Which processors are near to which memory, as Linux tells under /sys.
+// Which processors are near to which memory, as Linux reports it under /sys.
 //
-// A machine of several sockets, or of one that is divided, has several NUMA nodes: processors with
-// memory and devices of their own. What lies on another node is further away.
+// A machine with several sockets, or with one socket that is divided, has several NUMA nodes:
+// processors with memory and devices of their own. Access to another node is slower.
 //
-// A file that is absent or malformed means "not known". That is no error: whoever asks does then
-// what is right on a machine of one node.
+// A file that is absent or malformed means "not known". This is not an error: the caller then acts
+// as on a machine with one node.
 #pragma once
 
 #include <map>
@@ -17,24 +17,25 @@
 namespace streamer {
 
 using Processors = std::set<unsigned>;
-// By the number of the node. One that has memory alone has no processors.
+// By the number of the node. A node that only has memory has no processors.
 using NumaNodes = std::map<unsigned, Processors>;
 
-// No kernel has more processors (NR_CPUS), or as many nodes. A list that names more is malformed.
+// No kernel has more processors (NR_CPUS) or more nodes. A list with a larger number is malformed.
 inline constexpr unsigned kMostProcessors = 8192;
 
-// "0-3,8" and the like, without the end of the line; an empty list has no numbers.
+// Parses text like "0-3,8", without the end of the line. The empty text is the empty list.
 std::optional<std::set<unsigned>> parse_number_list(std::string_view text);
 
-// The nodes that are online; none where any of them is not known. `system_root` stands before
-// /sys: empty, but for tests.
+// Returns the nodes that are online; an empty map if any of them is not known. `system_root` is put
+// before /sys; only tests set it.
 NumaNodes read_numa_nodes(const std::string& system_root);
 
-// Of a device at an address like "0000:3b:00.0"; the kernel itself may not know it.
+// Returns the node of the device at an address like "0000:3b:00.0". The kernel may not know it.
 std::optional<unsigned> numa_node_of_pci_device(const std::string& system_root,
                                                 const std::string& address);
 
-// The one that all of them are; none where they differ, one is not known, or there are none.
+// Returns the node if all of the list are the same one; nothing if they differ, one is not known,
+// or the list is empty.
 std::optional<unsigned> common_node(const std::vector<std::optional<unsigned>>& nodes);
 
 }  // namespace streamer

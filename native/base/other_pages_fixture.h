@@ -1,4 +1,4 @@
-// The engine as on a kernel with other pages, multiples of the real ones, until this ends.
+// Makes the engine use a larger page size, a multiple of the real one, until this is destroyed.
 #pragma once
 
 #include "base/page_sizes.h"

@@ -10,10 +10,10 @@ namespace {
 
 constexpr std::size_t kLargestUsedBytes = std::size_t{32} << 20;
 
-PageSizes asked_of_system() {
+PageSizes read_page_sizes() {
   PageSizes sizes;
-  if (const long told = sysconf(_SC_PAGESIZE); told > 0) {
-    sizes.page_bytes = static_cast<std::size_t>(told);
+  if (const long reported = sysconf(_SC_PAGESIZE); reported > 0) {
+    sizes.page_bytes = static_cast<std::size_t>(reported);
   }
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
   if (!(file >> sizes.huge_page_bytes) || sizes.huge_page_bytes < kLargeStepBytes) {
@@ -22,7 +22,7 @@ PageSizes asked_of_system() {
   return sizes;
 }
 
-PageSizes current = asked_of_system();
+PageSizes current = read_page_sizes();
 
 }  // namespace
 

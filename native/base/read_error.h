@@ -13,14 +13,14 @@ namespace streamer {
 
 enum class ErrorCode : std::uint8_t {
   kNotFound,            // no such file, key or bucket
-  kAccessDenied,        // known caller, refused
+  kAccessDenied,        // the credentials are valid, but do not allow this
   kCredentials,         // wrong or unknown credentials
-  kCredentialsExpired,  // right once; signing again may help
-  kClockSkew,           // signed at a time that is not the server's; signing again may help
+  kCredentialsExpired,  // valid before; signing again may help
+  kClockSkew,           // signed with a wrong clock; signing again may help
   kTruncated,           // fewer bytes than the object's size promised
   kChanged,             // another version than the one pinned
-  kRangeResponse,       // the answer is not the range asked for
-  kEndlessHeaders,      // the answer's headers are longer than libcurl takes
+  kRangeResponse,       // the response is not the requested range
+  kEndlessHeaders,      // the response's headers are longer than libcurl allows
   kRedirect,            // a redirect, which signed requests never follow
   kHttpStatus,          // any other HTTP status
   kObjectFailure,       // the server fails to send this object, and sends others
@@ -29,8 +29,8 @@ enum class ErrorCode : std::uint8_t {
   kUnknownHost,         // the host's name does not exist
   kTls,                 // certificate or handshake
   kTimeout,             // connect, first byte or stall
-  kLeavesFolder,        // a link leads out of the folder the caller wants to stay in
-  kIo,                  // errno from the operating system
+  kLeavesFolder,        // a link leads out of the folder that the caller allows
+  kIo,                  // the operating system failed: see os_error
   kOutOfMemory,         // no memory for a destination
   kSource,              // a Python source raised; the exception is kept on the Python side
   kChecksum,            // the bytes are not those whose digest was expected
@@ -41,18 +41,18 @@ struct ReadError {
   ErrorCode code = ErrorCode::kIo;
   std::string detail;        // one sentence without secrets
   std::uint32_t source = 0;  // index of the object in the session
-  std::uint64_t begin = 0;   // half-open byte range that was asked for
+  std::uint64_t begin = 0;   // half-open byte range that was requested
   std::uint64_t end = 0;
-  int http_status = 0;              // 0 where there was no answer
-  int os_error = 0;                 // errno, 0 where there was none
-  bool is_at_redirect = false;      // a redirect named the place that was asked; it may be renewed
-  bool is_of_object = false;        // the server answers for other objects
-  bool is_of_proxy = false;         // the proxy refused, or may have: the server was not asked
-  double retry_after_s = 0;         // the server's Retry-After, 0 where it sent none
+  int http_status = 0;              // 0 if there was no response
+  int os_error = 0;                 // errno, or 0
+  bool is_at_redirect = false;      // the URL came from a redirect, which may be requested anew
+  bool is_of_object = false;        // the server still serves other objects
+  bool is_of_proxy = false;         // the proxy refused, or may have refused, the request
+  double retry_after_s = 0;         // the server's Retry-After, or 0
   std::string storage_code;         // the storage's own word: NoSuchKey, SlowDown, ...
   std::string request_id;           // the storage's request id
-  std::string proxy;                // "host:port" of the one that may have answered, or empty
-  std::uint32_t item = UINT32_MAX;  // whose digest is wrong, with the next three
+  std::string proxy;                // "host:port" of the proxy that may have answered, or empty
+  std::uint32_t item = UINT32_MAX;  // the item with a wrong digest; the next three describe it
   std::string algorithm;
   std::string expected;  // hexadecimal digits
   std::string found;

@@ -1,5 +1,5 @@
-// How many threads read one lane. Where descriptors run short, some of them end and leave their
-// work to the others; the last one stays.
+// How many threads read one lane. If descriptors run short, some of them end and leave their work
+// to the others; the last one stays.
 //
 // Thread-safe.
 #pragma once
@@ -13,7 +13,7 @@ class ReaderCount {
   void start(unsigned count) { left_ = count; }
   void remove(unsigned never_started) { left_ -= never_started; }
 
-  // Whether others remain; then the caller no longer counts and must end.
+  // Returns whether other threads remain. If true, the caller no longer counts and must end.
   bool leave_to_others() {
     unsigned left = left_;
     while (left > 1) {

@@ -1,4 +1,4 @@
-// What tests read: random bytes, in a file that is gone with its test.
+// Random bytes in a file that its test removes at the end.
 #pragma once
 
 #include <unistd.h>

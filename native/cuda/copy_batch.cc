@@ -5,8 +5,9 @@
 namespace streamer {
 namespace {
 
-// Fewer cost less one by one than anybody could measure; not measured on a device.
-constexpr std::size_t kLeastTogether = 32;
+// Fewer copies are started one by one: the difference is too small to matter. Estimated, not
+// measured.
+constexpr std::size_t kSmallestBatch = 32;
 
 CudaAddress address_of(const std::byte* pointer) {
   return static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(pointer));
@@ -24,17 +25,17 @@ void CopyBatch::add(const std::byte* from, std::byte* to, std::size_t bytes) {
 }
 
 void CopyBatch::start(CudaStreamHandle stream) {
-  const bool is_worth_it = takes_batches_ && bytes_.size() >= kLeastTogether;
+  const bool is_worth_it = takes_batches_ && bytes_.size() >= kSmallestBatch;
   if (!is_worth_it || !start_together(stream)) start_each(stream);
   from_.clear();
   to_.clear();
   bytes_.clear();
 }
 
-// False where the driver does not take batches after all. What it may have started of this one
-// writes the same bytes to the same place as the copies that follow.
+// Returns false if the driver turns out to refuse batches. Copies that it may have started by then
+// write the same bytes to the same place as the single copies that follow.
 bool CopyBatch::start_together(CudaStreamHandle stream) {
-  CudaCopyAttributes attributes;  // of all of them
+  CudaCopyAttributes attributes;  // of every copy
   std::size_t first_copy = 0;
   std::size_t failed = 0;
   const CudaDriver& driver = device_.driver();

@@ -1,10 +1,10 @@
-// The copies of one block to a device, put on a stream in as few calls as the driver takes.
+// Puts the copies of one block on a stream of its device, in as few calls as the driver allows.
 //
-// A copy costs a call of the driver, a microsecond or two; a block of tiny tensors has thousands.
-// Drivers from CUDA 12.8 on take many at once (cuMemcpyBatchAsync); others get them one by one, and
-// so does one that refuses the batch.
+// A copy costs one call of the driver, a microsecond or two; a block of tiny tensors has thousands.
+// Drivers from CUDA 12.8 on take many copies in one call (cuMemcpyBatchAsync). For older drivers,
+// and for a driver that refuses the batch, each copy is one call.
 //
-// One thread.
+// For one thread.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ class CopyBatch {
  public:
   explicit CopyBatch(const CudaDevice& device);
 
-  // `from` is pinned, and stays so until the copy is done.
+  // `from` must be pinned until the copy is done.
   void add(const std::byte* from, std::byte* to, std::size_t bytes);
 
-  // Puts on the stream what was added, in any order, and forgets it. Throws DeviceFailure.
+  // Puts the added copies on the stream, in any order, and clears the list. Throws DeviceFailure.
   void start(CudaStreamHandle stream);
 
  private:

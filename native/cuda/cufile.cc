@@ -9,7 +9,7 @@
 
 namespace streamer {
 
-// The steps below say why not; nothing when they are done.
+// Each step below returns why it failed, or an empty text.
 std::shared_ptr<const CuFile> CuFile::open(const CuFilePaths& paths, bool may_copy,
                                            std::string& reason) {
   const std::shared_ptr<CuFile> opened(new CuFile());
@@ -24,9 +24,9 @@ std::string CuFile::load(const CuFilePaths& paths) {
     return "the kernel module nvidia-fs is not loaded";
   }
   if (access(paths.modules.c_str(), R_OK) != 0) {
-    return paths.modules + " cannot be read, without which libcufile does not start";
+    return paths.modules + " cannot be read, and libcufile does not start without it";
   }
-  // Never unloaded: it may have threads, and it may be asked for again.
+  // Never unloaded: the library may run threads, and a later load may open it again.
   library_ = dlopen(paths.library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library_ == nullptr) return paths.library + " is not installed";
   const auto find = [this]<typename Function>(const char* name, Function*& function) {
@@ -45,7 +45,7 @@ std::string CuFile::load(const CuFilePaths& paths) {
   return {};
 }
 
-// Holds for one start.
+// The setting holds until the library is closed.
 std::string CuFile::forbid_copies(const CuFilePaths& paths) const {
   if (access(paths.device.c_str(), R_OK | W_OK) != 0) {
     return paths.device + " cannot be used: " + std::strerror(errno);
@@ -73,7 +73,7 @@ CuFile::~CuFile() {
 
 std::shared_ptr<void> CuFile::add(int descriptor, int& code) const {
   code = 0;
-  if ((fcntl(descriptor, F_GETFL) & O_DIRECT) == 0) return nullptr;  // its file system has no such
+  if ((fcntl(descriptor, F_GETFL) & O_DIRECT) == 0) return nullptr;  // no direct reads
   CuFileDescription description;
   description.handle.descriptor = descriptor;
   void* file = nullptr;

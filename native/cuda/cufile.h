@@ -1,8 +1,8 @@
-// NVIDIA's libcufile (GPUDirect Storage), found at run time: reads a local file straight into a
-// device's memory, past this machine's.
+// NVIDIA's libcufile (GPUDirect Storage), loaded at run time: reads a local file straight into a
+// device's memory, without a copy in host memory.
 //
-// It is used only where its kernel module is loaded. Without that, and for files that it does not
-// support, the library copies through memory of its own, as the pinned ring does.
+// It is used only if its kernel module is loaded. Without the module, and for files that it does
+// not support, the library would copy through host memory of its own, as the pinned ring does.
 #pragma once
 
 #include <sys/types.h>
@@ -18,8 +18,10 @@ namespace streamer {
 struct CuFilePaths {
   std::string library = "libcufile.so.0";
   std::string kernel_module = "/proc/driver/nvidia-fs/version";
-  std::string device = "/dev/nvidia-fs0";  // the module's; a container has it if it was given it
-  std::string modules = "/proc/modules";   // without which it never returns from its start (1.15)
+  // Belongs to the kernel module; a container sees it only if it was passed in.
+  std::string device = "/dev/nvidia-fs0";
+  // libcufile 1.15 never returns from its start if it cannot read this.
+  std::string modules = "/proc/modules";
 };
 
 struct CuFileFunctions {
@@ -34,20 +36,21 @@ struct CuFileFunctions {
 
 class CuFile : public std::enable_shared_from_this<CuFile> {
  public:
-  // Null, with the reason, where it cannot be used. Unless it `may_copy`, it refuses every file
-  // that it would copy through memory of its own; else that is as its configuration says.
+  // Returns null and sets `reason` if the library cannot be used. Unless it `may_copy`, the library
+  // refuses every file that it would copy through host memory of its own; otherwise its
+  // configuration decides.
   static std::shared_ptr<const CuFile> open(const CuFilePaths& paths, bool may_copy,
                                             std::string& reason);
   ~CuFile();
   CuFile(const CuFile&) = delete;
   CuFile& operator=(const CuFile&) = delete;
 
-  // Makes a file known. Null where it could not be opened with O_DIRECT (code 0), or where the
-  // library refuses it with that code. To be freed before the descriptor is closed.
+  // Registers a file. Returns null if the file is not open with O_DIRECT (code 0), or if the
+  // library refuses it with that code. The result must be freed before the descriptor is closed.
   std::shared_ptr<void> add(int descriptor, int& code) const;
 
-  // Waits until so many bytes from `offset` on are at `target`, on the current device. Returns how
-  // many are; or, negative, a code of the library's, or -1 with errno.
+  // Reads `bytes` bytes from `offset` on into `target`, on the current device, and waits for them.
+  // Returns the number of bytes read; or, negative, a code of the library, or -1 with errno.
   ssize_t read(void* file, std::byte* target, std::size_t bytes, off_t offset) const {
     return functions_.read(file, target, bytes, offset, 0);
   }

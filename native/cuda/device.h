@@ -1,6 +1,7 @@
-// One CUDA device through its primary context, which is also torch's; and what belongs to it.
+// One CUDA device through its primary context, which torch uses, too; and the device's streams and
+// events.
 //
-// Everything here gives back what it took when it is destroyed, except in a forked child, where the
+// Every class here releases its resources when it is destroyed, except in a forked child, where the
 // driver must not be called. A handle must not outlive its device.
 #pragma once
 
@@ -23,7 +24,7 @@ class CudaDevice {
     std::uint64_t total_bytes = 0;
   };
 
-  // Throws DeviceFailure: no such device, or its context cannot be had.
+  // Throws DeviceFailure if there is no such device, or its context cannot be opened.
   CudaDevice(std::shared_ptr<const CudaDriver> driver, int index);
   ~CudaDevice();
   CudaDevice(const CudaDevice&) = delete;
@@ -33,14 +34,14 @@ class CudaDevice {
   const std::shared_ptr<const CudaDriver>& shared_driver() const { return driver_; }
   int index() const { return index_; }
   std::string label() const { return "cuda:" + std::to_string(index_); }
-  // Its name under /sys/bus/pci/devices; empty where the driver does not tell.
+  // The device's name under /sys/bus/pci/devices; empty if the driver does not report it.
   const std::string& pci_address() const { return pci_address_; }
-  // Of the bus the device sits on; nothing where the system does not tell.
+  // The node of the device's bus; nothing if the system does not report it.
   std::optional<unsigned> numa_node() const { return numa_node_; }
 
   // Throws DeviceFailure.
   MemoryInfo memory() const;
-  // Throws DeviceFailure when the driver knows that one of them is memory of another device.
+  // Throws DeviceFailure if the driver reports one of them as memory of another device.
   void check_addresses(const std::vector<std::byte*>& addresses) const;
 
  private:
@@ -54,8 +55,8 @@ class CudaDevice {
   std::optional<unsigned> numa_node_;
 };
 
-// Makes the device current on this thread for as long as it lives, and its calls harmless to a
-// capture.
+// Makes the device current on this thread until it is destroyed; calls of the driver then do not
+// disturb captures.
 class CurrentContext {
  public:
   explicit CurrentContext(const CudaDevice& device);
@@ -68,8 +69,8 @@ class CurrentContext {
   const RelaxedCapture relaxed_;
 };
 
-// A stream that never waits for the legacy default stream. Made and destroyed with the device
-// current.
+// A stream that never waits for the legacy default stream. The device must be current when the
+// stream is made and destroyed.
 class CudaStream {
  public:
   explicit CudaStream(const CudaDevice& device);
@@ -84,7 +85,8 @@ class CudaStream {
   CudaStreamHandle handle_ = nullptr;
 };
 
-// Fires when all that was put on a stream before it is done. As CudaStream.
+// Fires when all work that was put on a stream before it is done. The device must be current when
+// the event is made and destroyed.
 class CudaEvent {
  public:
   explicit CudaEvent(const CudaDevice& device);
@@ -98,7 +100,7 @@ class CudaEvent {
   }
 
   void record(CudaStreamHandle stream);
-  // Throws DeviceFailure where the work before it failed.
+  // Throws DeviceFailure if the work before it failed.
   bool has_fired() const;
   CudaEventHandle handle() const { return handle_; }
 

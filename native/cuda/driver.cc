@@ -22,8 +22,7 @@ void require(void* library, const char* symbol, Function*& function) {
   }
 }
 
-// The function as CUDA 12.8 had it: later versions of that name take other arguments, so the driver
-// is asked for this one.
+// Finds the function as CUDA 12.8 had it: later versions of that name take other arguments.
 void find_copy_batch(CudaDriver& driver) {
   constexpr int kVersion = 12080;
   CudaFindVersion* find_version = nullptr;

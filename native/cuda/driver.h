@@ -1,8 +1,8 @@
-// NVIDIA's driver as a table of functions found at run time, so that one build serves machines with
-// and without a GPU.
+// NVIDIA's driver as a table of functions that are looked up at run time: one build serves machines
+// with and without a GPU.
 //
-// Every refusal becomes a DeviceFailure that carries the driver's own name for it. The names ending
-// in _v2 are what NVIDIA's header maps the plain ones to.
+// Every error of the driver becomes a DeviceFailure with the driver's name for it. NVIDIA's header
+// maps the plain names to those that end in _v2.
 #pragma once
 
 #include <sys/types.h>
@@ -28,7 +28,7 @@ class DeviceFailure : public std::runtime_error {
   ReadError error_;
 };
 
-// A failure of kind kDevice; `name` is the driver's own.
+// Returns a failure with the code kDevice; `name` is the driver's name for the error.
 DeviceFailure device_failure(std::string detail, std::string name);
 
 struct CudaDriver {
@@ -55,7 +55,7 @@ struct CudaDriver {
   int (*stream_wait_event)(CudaStreamHandle stream, CudaEventHandle event,
                            unsigned flags) = nullptr;
   int (*stream_query)(CudaStreamHandle stream) = nullptr;
-  // Gives the thread the mode in `mode`, and gives back in it the one it had.
+  // Sets the thread's capture mode to `mode`, and stores the mode before in `mode`.
   int (*exchange_capture_mode)(int* mode) = nullptr;
   int (*copy_to_device)(CudaAddress to, const void* from, std::size_t bytes,
                         CudaStreamHandle stream) = nullptr;
@@ -66,7 +66,7 @@ struct CudaDriver {
   int (*memory_info)(std::size_t* free_bytes, std::size_t* total_bytes) = nullptr;
   int (*error_name)(int code, const char** text) = nullptr;
   int (*error_text)(int code, const char** text) = nullptr;
-  // Null where the driver lacks them.
+  // Null if the driver lacks them.
   int (*device_pci_id)(char* text, int size, int device) = nullptr;
   int (*pointer_attribute)(void* value, int attribute, CudaAddress address) = nullptr;
   int (*copy_batch)(CudaAddress* to, CudaAddress* from, std::size_t* bytes, std::size_t count,
@@ -78,7 +78,8 @@ struct CudaDriver {
   void check(int code, const std::string& action) const;
   std::string name_of(int code) const;
 
-  // The driver does not survive fork(): the child must not call it, not even to free.
+  // Whether this process is a child of the one that loaded the driver. The driver does not survive
+  // fork(): the child must not call it, not even to free memory.
   bool is_forked() const;
 
   void* library = nullptr;

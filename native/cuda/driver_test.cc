@@ -1,4 +1,4 @@
-// Against the fake driver: nothing here says that a real one would agree.
+// These tests use the fake driver; they prove nothing about a real one.
 #include "cuda/driver.h"
 
 #include <doctest/doctest.h>
@@ -134,7 +134,8 @@ TEST_CASE("a target on another device is told by the driver") {
   auto* const address = reinterpret_cast<std::byte*>(&there);
   CHECK_THROWS_AS(ring->device()->check_addresses({address}), DeviceFailure);
   CHECK_NOTHROW(CudaRuntime::instance().ring(1)->device()->check_addresses({address}));
-  fake.fail("cuPointerGetAttribute", 1, 0);  // it does not know: the copy itself will tell
+  fake.fail("cuPointerGetAttribute", 1,
+            0);  // the driver does not know the address: the copy itself would fail
   CHECK_NOTHROW(ring->device()->check_addresses({address}));
 }
 

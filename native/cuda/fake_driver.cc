@@ -47,7 +47,7 @@ FakeDriver::~FakeDriver() {
   CHECK(live_contexts() == 0);
   CHECK(violations() == 0);
   reset();
-  // Never closed: a thread that just ended may still be in its last instructions.
+  // The library is never closed: a thread that just ended may still run its last instructions.
 }
 
 }  // namespace streamer

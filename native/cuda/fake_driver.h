@@ -1,7 +1,7 @@
-// The steering functions of the fake CUDA driver (tests/gpu/fake_driver/) for native tests.
+// The control functions of the fake CUDA driver (tests/gpu/fake_driver/), for native tests.
 //
-// While one lives, the process's runtime uses the fake; it is reset, and what it counted is
-// checked, when it goes.
+// While an object exists, CudaRuntime uses the fake. Its destructor checks the fake's counters and
+// resets the fake.
 #pragma once
 
 #include <cstddef>

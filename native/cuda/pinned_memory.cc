@@ -19,9 +19,9 @@
 namespace streamer {
 namespace {
 
-constexpr int kPreferNode = 1;  // MPOL_PREFERRED: elsewhere when that node is full
+constexpr int kPreferNode = 1;  // MPOL_PREFERRED: another node if this one is full
 
-// Advice: a refusal (a container without the call) only costs speed.
+// This is advice: a refusal, as in a container without the call, only costs speed.
 void prefer_node(void* address, std::size_t bytes, unsigned node) {
   std::array<unsigned long, 16> mask{};
   constexpr std::size_t kBits = sizeof(unsigned long) * CHAR_BIT;
@@ -35,14 +35,14 @@ void touch(std::byte* begin, const std::byte* end) {
   for (volatile std::byte* at = begin; at < end; at += step) *at = std::byte{0};
 }
 
-// This thread touches the first part, and what the system gives no thread for. One thread touches a
-// step of 2 MiB as a whole: as a rule, that is a huge page.
+// The calling thread touches the first part, and all parts for which the system starts no thread.
+// One thread touches each step of 2 MiB as a whole, because it usually is one huge page.
 void touch_by(unsigned threads, std::byte* data, std::size_t bytes) {
   const std::size_t steps = (bytes + kLargeStepBytes - 1) / kLargeStepBytes;
   const std::size_t share = (steps + threads - 1) / threads * kLargeStepBytes;
   std::vector<std::thread> others;
   others.reserve(threads);
-  std::size_t end = bytes;  // of what is left to this thread
+  std::size_t end = bytes;  // of the part left for this thread
   try {
     while (end > share) {
       const std::size_t begin = (end - 1) / share * share;
@@ -56,12 +56,14 @@ void touch_by(unsigned threads, std::byte* data, std::size_t bytes) {
   for (std::thread& other : others) other.join();
 }
 
-// Fresh pages, filled in here: the driver would do it under its one lock.
+// Maps fresh pages and has the system fill them in now: the driver would do that under its one
+// lock.
 std::byte* map_and_touch(std::size_t bytes, std::optional<unsigned> node, unsigned threads) {
   void* raw = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   madvise(raw, bytes, huge_page_advice());
-  madvise(raw, bytes, MADV_DONTFORK);  // a child's copy on write would move pages under the device
+  madvise(raw, bytes,
+          MADV_DONTFORK);  // copy-on-write in a child would move pages that the device uses
   if (node) prefer_node(raw, bytes, *node);
   auto* const data = static_cast<std::byte*>(raw);
   touch_by(threads, data, bytes);
@@ -93,7 +95,8 @@ PinnedMemory::PinnedMemory(std::shared_ptr<const CudaDevice> device, std::size_t
   }
 }
 
-// False where this system does not lock memory of ours; the driver's own is tried then.
+// Returns false if this system does not lock memory that the engine mapped; the caller then asks
+// the driver for memory.
 bool PinnedMemory::register_mapping(std::size_t bytes, unsigned threads) {
   std::byte* mapping = map_and_touch(bytes, device_->numa_node(), threads);
   if (mapping == nullptr) return false;
@@ -131,12 +134,12 @@ void PinnedMemory::abandon() {
 PinnedMemory::~PinnedMemory() {
   if (data_ == nullptr || whole_) return;
   const CudaDriver& driver = device_->driver();
-  if (driver.is_forked()) return;  // the parent's; the mapping does not even exist here
+  if (driver.is_forked()) return;  // it belongs to the parent; the mapping does not exist here
   const RelaxedCapture relaxed(driver);
   std::optional<CurrentContext> current;
   try {
     current.emplace(*device_);
-  } catch (const DeviceFailure&) {  // a lost device; tried without it, and else gone with it
+  } catch (const DeviceFailure&) {  // the device is lost: the calls below may fail, too
   }
   if (is_mapping_) driver.host_unregister(data_);
   if (!is_mapping_) driver.host_free(data_);

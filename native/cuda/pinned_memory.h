@@ -1,5 +1,5 @@
-// Host memory that a CUDA device copies from by itself: page-locked, near the device where the
-// system tells which node that is, on huge pages where the engine uses them.
+// Host memory that a CUDA device copies from by itself: page-locked, on the device's NUMA node if
+// the system reports it, and on huge pages if the engine uses them.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace streamer {
 class PinnedMemory {
  public:
   PinnedMemory() = default;
-  // Fresh pages are filled in by so many threads: one fills some 6 GB/s, and the driver locks none
-  // before. Throws DeviceFailure, which names the bytes asked for.
+  // `threads` threads fill in the fresh pages: one thread fills some 6 GB/s, and the driver only
+  // locks pages that are filled in. Throws DeviceFailure, which names the requested bytes.
   PinnedMemory(std::shared_ptr<const CudaDevice> device, std::size_t bytes, unsigned threads = 1);
   PinnedMemory(PinnedMemory&& other) noexcept { swap(other); }
   PinnedMemory& operator=(PinnedMemory&& other) noexcept {
@@ -31,10 +31,11 @@ class PinnedMemory {
   // a shorter rest at the end is not used. The memory is unlocked and freed with its last part.
   // Locking the whole at once costs the driver a third of the time of locking each part.
   static std::vector<PinnedMemory> cut(PinnedMemory whole, std::size_t part_bytes);
-  // What a part of `part_bytes` takes of the whole.
+  // Returns the bytes of the whole that a part of `part_bytes` takes.
   static std::size_t stride_of(std::size_t part_bytes);
 
-  // Leaves the memory to a device that may still read it: it is never freed, nor are other parts.
+  // Leaves the memory to a device that may still read it. Neither it nor other parts of the same
+  // whole are ever freed.
   void abandon();
 
  private:
@@ -44,8 +45,8 @@ class PinnedMemory {
   std::shared_ptr<const CudaDevice> device_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  bool is_mapping_ = false;              // ours, registered; else the driver's own allocation
-  std::shared_ptr<PinnedMemory> whole_;  // of a part: what is freed
+  bool is_mapping_ = false;              // mapped here and registered; else the driver allocated it
+  std::shared_ptr<PinnedMemory> whole_;  // of a part: the memory that is freed
 };
 
 }  // namespace streamer

@@ -7,9 +7,10 @@
 namespace streamer {
 namespace {
 
-// Pinned at once: ready after some 5 ms, and a hundredth of a second's work of a bus.
+// Bytes that are pinned in one call: this takes some 5 ms, and a bus copies them in a hundredth of
+// a second.
 constexpr std::size_t kPreparedBytes = std::size_t{64} << 20;
-// Each fills some 6 GB/s of fresh pages; more than four wait for the kernel's lock.
+// Each thread fills in some 6 GB/s of fresh pages; more than four wait for the kernel's lock.
 constexpr unsigned kMostTouchingThreads = 4;
 constexpr const char* kOutOfMemoryName = "CUDA_ERROR_OUT_OF_MEMORY";
 
@@ -31,7 +32,7 @@ bool PinnedSlot::pin() {
 }
 
 void PinnedSlot::abandon() {
-  const std::lock_guard lock(ring_->mutex_);  // other parts of the same memory may be left, too
+  const std::lock_guard lock(ring_->mutex_);  // other slots may abandon parts of the same memory
   memory_.abandon();
   ring_->stats_.abandoned_bytes += capacity_;
 }
@@ -70,9 +71,9 @@ std::shared_ptr<PinnedSlot> PinnedRing::try_acquire(const std::shared_ptr<RingUs
   return slot;
 }
 
-// The smallest free slot that is large enough, and within what the user may hold; of equal ones
-// that which was given back last, as it is likeliest to lie in the processor's cache: filling a few
-// slots again and again is a seventh faster than going round 256 MiB (decision 0007).
+// Takes the smallest free slot that is large enough and within the user's limit. Of equal ones it
+// takes the slot that came back last, which is likeliest to lie in the processor's cache: filling a
+// few slots again and again is a seventh faster than cycling through 256 MiB (decision 0007).
 bool PinnedRing::take_free(PinnedSlot& slot) {
   const RingUser& user = *slot.user_;
   auto best = free_.end();
@@ -89,7 +90,8 @@ bool PinnedRing::take_free(PinnedSlot& slot) {
   return true;
 }
 
-// Takes room for so many bytes more. Free slots, which are too small for the user, give way.
+// Reserves room for `bytes` more. Free slots, which are all too small for this user, are evicted if
+// necessary.
 bool PinnedRing::make_room(const RingUser& user, std::size_t bytes,
                            std::vector<PinnedMemory>& evicted) {
   const std::uint64_t limit = user.limit_bytes;
@@ -132,7 +134,7 @@ void PinnedRing::end_preparing(const std::shared_ptr<RingUser>& user) {
   has_need_.notify_all();
 }
 
-// Returns how many slots to pin next, and takes the room for them: as many as are useful at once,
+// Returns how many slots to pin next, and reserves their room: as many as are useful in one call,
 // or one; 0 while the user needs none.
 std::size_t PinnedRing::room_to_prepare(RingUser& user, std::vector<PinnedMemory>& evicted) {
   const std::uint64_t first = std::min(user.first_bytes, user.limit_bytes);
@@ -146,7 +148,8 @@ std::size_t PinnedRing::room_to_prepare(RingUser& user, std::vector<PinnedMemory
   return make_room(user, user.slot_bytes, evicted) ? 1 : 0;
 }
 
-// Pins slots for which room was taken. If the system does not lock that much, it pins one.
+// Pins slots whose room is reserved. If the system does not lock that much memory, it pins one
+// slot.
 void PinnedRing::pin_slots(RingUser& user, std::size_t count) {
   std::vector<PinnedMemory> slots;
   try {
@@ -177,7 +180,8 @@ void PinnedRing::give_room_back(std::uint64_t bytes) {
   stats_.pinned_bytes -= bytes;
 }
 
-// Whether the user can go on with the slots there are. If so, no further one is tried for it.
+// Returns whether the user can go on with the existing slots. If so, its limit is lowered, and no
+// further slot is pinned for it.
 bool PinnedRing::can_do_without(RingUser& user, const DeviceFailure& failure) {
   if (failure.error().storage_code != kOutOfMemoryName) return false;
   const std::lock_guard lock(mutex_);

@@ -1,14 +1,15 @@
 // The pinned memory of one device, in slots that all loads of the process share.
 //
 // Contract
-//  - A slot holds one block on its way to the device. It is given back by its last owner, and then
-//    is anybody's. What is given back stays pinned for the next block, until release_free().
-//  - No user holds more than its limit, and the ring pins nothing more once it has that much.
-//  - try_acquire() never waits and never calls the driver. A thread of the user's own pins slots in
-//    prepare(), many at once; if none does, the thread that wants to fill a slot pins it.
-//  - A user that got nothing is woken when a slot comes back, or was prepared.
+//  - A slot holds one block on its way to the device. Its last owner gives it back; then any user
+//    may take it. A returned slot stays pinned for the next block, until release_free().
+//  - No user holds more than its limit, and the ring pins no more for a user once it has pinned
+//    that much in all.
+//  - try_acquire() never waits and never calls the driver. A thread of the user pins slots in
+//    prepare(), many at once. Without such a thread, the thread that fills a slot pins it.
+//  - A user that got no slot is woken when a slot comes back or is prepared.
 //
-// Thread-safe. Locks nothing while it calls the driver.
+// Thread-safe. Holds no lock while it calls the driver.
 #pragma once
 
 #include <condition_variable>
@@ -25,18 +26,18 @@ namespace streamer {
 
 class PinnedRing;
 
-// One load's account with a ring.
+// The limits and counters of one load in a ring.
 struct RingUser {
   std::uint64_t limit_bytes = 0;
-  std::size_t slot_bytes = 0;     // of its largest block; no larger than the limit
-  std::uint64_t first_bytes = 0;  // prepared before they are asked for, within the limit
+  std::size_t slot_bytes = 0;     // the size of its largest block, at most the limit
+  std::uint64_t first_bytes = 0;  // pinned before they are requested, within the limit
   // Called from any thread, under the ring's lock: it may only set a flag and notify.
   std::function<void()> wake;
 
   // Guarded by the ring's lock.
   bool is_waiting = false;
-  bool is_prepared_for = false;  // a thread pins for it
-  bool is_short = false;         // asked for a slot that the limit allows, and got none
+  bool is_prepared_for = false;  // a thread runs prepare() for it
+  bool is_short = false;         // requested a slot within its limit, and got none
   bool is_ending = false;
   std::uint64_t held_bytes = 0;
   std::uint64_t peak_bytes = 0;
@@ -48,12 +49,13 @@ class PinnedSlot {
   PinnedSlot(const PinnedSlot&) = delete;
   PinnedSlot& operator=(const PinnedSlot&) = delete;
 
-  // Before data(). False where it was pinned before, by an earlier owner. Throws DeviceFailure.
+  // Must be called before data(). Returns false if an earlier owner already pinned the slot. Throws
+  // DeviceFailure.
   bool pin();
   std::byte* data() const { return memory_.data(); }
   std::size_t capacity() const { return capacity_; }
 
-  // Leaves the memory to a device that may still read it: it is never used again.
+  // Leaves the memory to a device that may still read it; the ring never uses it again.
   void abandon();
 
  private:
@@ -70,7 +72,7 @@ class PinnedSlot {
 
 struct RingStats {
   std::uint64_t pinned_bytes = 0;     // in slots, free or in use
-  std::uint64_t free_bytes = 0;       // of these, in slots that nobody uses
+  std::uint64_t free_bytes = 0;       // of these, in unused slots
   std::uint64_t abandoned_bytes = 0;  // left to a device that did not answer
 };
 
@@ -81,17 +83,17 @@ class PinnedRing : public std::enable_shared_from_this<PinnedRing> {
   void join(const std::shared_ptr<RingUser>& user);
   void leave(const std::shared_ptr<RingUser>& user);
 
-  // A slot of at least the user's size; null when there is none for it now.
+  // Returns a slot of at least the user's size; null if there is none for it now.
   std::shared_ptr<PinnedSlot> try_acquire(const std::shared_ptr<RingUser>& user);
 
-  // A thread of the user's own calls prepare(), which pins slots ahead of the user's need until
-  // end_preparing(). If the system locks no more memory, the user goes on with the slots it has.
-  // Throws DeviceFailure if it has none.
+  // A thread of the user calls prepare(), which pins slots before the user needs them, until
+  // end_preparing(). If the system locks no more memory, the user goes on with the slots that it
+  // has. Throws DeviceFailure if it has none.
   void begin_preparing(const std::shared_ptr<RingUser>& user);
   void prepare(const std::shared_ptr<RingUser>& user);
   void end_preparing(const std::shared_ptr<RingUser>& user);
 
-  // Unpins every slot that nobody uses; returns their bytes.
+  // Unpins every unused slot; returns their bytes.
   std::uint64_t release_free();
 
   RingStats stats();

@@ -1,4 +1,5 @@
-// Against the fake driver, which refuses copies from memory that is not pinned and counts what is.
+// These tests use the fake driver, which refuses copies from memory that is not pinned and counts
+// pinned bytes.
 #include "cuda/pinned_ring.h"
 
 #include <doctest/doctest.h>
@@ -78,7 +79,7 @@ TEST_CASE("no user gets more than its limit, and is woken when a slot comes back
   one.reset();
   CHECK(woken == 1);
   two.reset();
-  CHECK(woken == 1);  // it was told once; it asks again
+  CHECK(woken == 1);  // it is woken once, and then requests again
   CHECK(ring->peak_bytes(*user) == 2 * kMiB);
   ring->leave(user);
 }
@@ -91,7 +92,7 @@ TEST_CASE("one user's slot is another's when it comes back") {
   const auto poor = user_of(*ring, kMiB, kMiB, &woken);
   auto slot = ring->try_acquire(rich);
   slot->pin();
-  CHECK(ring->try_acquire(poor) == nullptr);  // the ring already pins what it may have
+  CHECK(ring->try_acquire(poor) == nullptr);  // the ring has already pinned as much as its limit
   slot.reset();
   CHECK(woken == 1);
   CHECK(ring->try_acquire(poor) != nullptr);
@@ -186,7 +187,7 @@ TEST_CASE("a slot that comes back wakes everybody who waits for one") {
   for (const auto& user : {holder, one, two}) ring->leave(user);
 }
 
-// One that prepares on a thread of its own until the end of a block.
+// A user with a thread that prepares slots until this is destroyed.
 class Preparer {
  public:
   Preparer(PinnedRing& ring, std::shared_ptr<RingUser> user) : ring_(ring), user_(std::move(user)) {
@@ -277,7 +278,7 @@ TEST_CASE("memory that is refused later is done without, and the slots there are
     fake.fail("cuMemHostRegister_v2", 2, 0);
     fake.fail("cuMemHostAlloc", 2, 0);
     auto two = preparer.wait_for_slot();
-    CHECK(ring->try_acquire(user) == nullptr);  // asks for more, which is refused
+    CHECK(ring->try_acquire(user) == nullptr);  // requests one more slot, and pinning it fails
     while (fake.calls("cuMemHostAlloc") < 2) std::this_thread::yield();
     one.reset();
     one = preparer.wait_for_slot();

@@ -1,10 +1,10 @@
-// While it lives, calls that this thread makes of the driver leave captures of CUDA graphs alone.
+// While this exists, calls of the driver on this thread do not disturb captures of CUDA graphs.
 //
-// A capture that any thread began in the default ("global") mode, as torch's are, forbids all
-// threads what might be unsafe in one, such as asking for an event or locking memory, and is
-// invalid once somebody did. Nothing the engine does is meant for a capture: its streams, events
-// and pinned memory are its own. So it says of its calls, thread by thread, that they are none of
-// its concern (CU_STREAM_CAPTURE_MODE_RELAXED); afterwards the thread's mode is what it was.
+// A capture in the default ("global") mode, as torch begins it, forbids all threads the calls that
+// might be unsafe in a capture, such as querying an event or locking memory. One such call
+// invalidates the capture. The engine has its own streams, events and pinned memory, so none of its
+// calls belongs to a capture. This class tells the driver so for the calling thread
+// (CU_STREAM_CAPTURE_MODE_RELAXED) and restores the thread's mode at the end.
 #pragma once
 
 #include "cuda/driver.h"
@@ -23,8 +23,8 @@ class RelaxedCapture {
 
  private:
   const CudaDriver& driver_;
-  int mode_ = kCaptureModeRelaxed;  // and the thread's own while this lives
-  // Where it is refused nothing is said: the driver answers what follows, and that is checked.
+  int mode_ = kCaptureModeRelaxed;  // after the exchange: the thread's mode before
+  // A refusal is not reported here: the driver's calls that follow fail, and they are checked.
   const bool is_relaxed_;
 };
 

@@ -42,7 +42,7 @@ std::shared_ptr<const CudaDriver> CudaRuntime::driver() {
   return driver_;
 }
 
-// A child that is born meanwhile inherits a driver that is half started.
+// is_used_ is set first: a child that is forked meanwhile inherits a half-started driver.
 void CudaRuntime::load_driver() {
   is_used_ = true;
   try {

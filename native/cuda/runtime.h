@@ -1,9 +1,10 @@
-// What this process knows of its CUDA devices: the driver, loaded with the first one that is asked
-// for, and one pinned ring for each.
+// The CUDA state of this process: the driver, which is loaded with the first device that is
+// requested, and one pinned ring for each device.
 //
-// A child of a process that used CUDA cannot use it (the driver's own rule) and is refused. It has
-// a runtime of its own, since a thread that it does not have may have locked its parent's.
-// Thread-safe; never destroyed, as tensors and threads may outlive static destructors.
+// A child of a process that used CUDA cannot use it (a rule of the driver) and gets an error. The
+// child has a runtime of its own: a thread of the parent that does not exist in the child may hold
+// the lock of the parent's runtime. Thread-safe. Never destroyed, because tensors and threads may
+// outlive static destructors.
 #pragma once
 
 #include <sys/types.h>
@@ -24,29 +25,29 @@ class CudaRuntime {
  public:
   static CudaRuntime& instance();
 
-  // The ring of a device, whose context it opens. Throws DeviceFailure.
+  // Returns the ring of a device; the first call opens the device's context. Throws DeviceFailure.
   std::shared_ptr<PinnedRing> ring(int device);
 
-  // The driver; null before the first ring.
+  // Returns the driver; null before the first ring.
   std::shared_ptr<const CudaDriver> driver();
 
-  // GPUDirect Storage; null where it cannot be used, for a reason that is told. One that reads
-  // straight, and refuses what it cannot read so, if there is such; one that may copy only where
-  // that was asked for.
+  // Returns GPUDirect Storage. `library` is null if it cannot be used, and `reason` says why. The
+  // library without copies, which refuses files that it cannot read directly, comes first; the
+  // library that may copy is returned only if the caller allows it.
   struct GpuDirect {
     std::shared_ptr<const CuFile> library;
     std::string reason;
   };
   GpuDirect gpudirect(bool may_copy);
 
-  // Unpins what no load uses, on all devices; returns the bytes.
+  // Unpins the slots that no load uses, on all devices; returns their bytes.
   std::uint64_t release_free();
   RingStats stats();
 
-  // For tests alone: forgets every device and takes another library from here on; an empty path is
-  // the real driver. Loads that run keep what they have.
+  // For tests only: forgets every device and uses another library from here on; an empty path means
+  // the real driver. Running loads keep their devices.
   void use_library_for_tests(std::string path);
-  // As well; the kernel module and its device are any files.
+  // For tests only; any files can stand for the kernel module and its device.
   void use_cufile_for_tests(CuFilePaths paths);
 
  private:
@@ -55,14 +56,14 @@ class CudaRuntime {
   void load_driver();
 
   const pid_t process_;
-  const bool is_refused_;             // a process above this one used CUDA
-  std::atomic<bool> is_used_{false};  // the driver is loaded, or about to be
+  const bool is_refused_;             // a parent process, or one of its parents, used CUDA
+  std::atomic<bool> is_used_{false};  // the driver is loaded or being loaded
   std::mutex mutex_;                  // guards everything below
   std::string path_ = kCudaLibrary;
   std::shared_ptr<const CudaDriver> driver_;
   std::map<int, std::shared_ptr<PinnedRing>> rings_;
   CuFilePaths cufile_paths_;
-  // Asked for once.
+  // Opened at the first request, and kept.
   std::optional<GpuDirect> gpudirect_without_copies_;
   std::optional<GpuDirect> gpudirect_with_copies_;
 };

@@ -1,4 +1,4 @@
-// Wherever a server's link points, the path behind it is absolute and has no dots left to climb by.
+// Whatever target a server gives for a link, the resolved path is absolute and has no ".." in it.
 // Input: the path of the link, a line end, its target.
 #include <cstdint>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const std::size_t end = input.find('\n');
-  // What asks is always an absolute path without dots, as a server's own tree has it.
+  // The path of the link is always absolute and without "..", as in the server's own tree.
   const std::string path = "/export/" + std::string(input.substr(0, end));
   if (end == input.npos || (path + "/").find("/../") != path.npos) return 0;
   const auto resolved = streamer::path_behind_link(path, std::string(input.substr(end + 1)));

@@ -1,5 +1,5 @@
-// An nfs:// URL is refused with std::invalid_argument, or what it names reads the same when it is
-// written down again; nothing of its path reaches what libnfs is told.
+// An nfs:// URL is refused with std::invalid_argument, or its parts are within their bounds; its
+// path does not influence the settings for libnfs.
 #include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
@@ -9,8 +9,8 @@
 
 namespace {
 
-void require(bool is_so) {
-  if (!is_so) std::abort();
+void require(bool is_true) {
+  if (!is_true) std::abort();
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Whatever a server sends is refused, or it is exactly the range that was asked for.
+// A server's response is refused, or it is exactly the requested range.
 //
-// The input is the head of an answer, a blank line, and the start of its body.
+// The input is the head of a response, a blank line, and the start of its body.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +33,7 @@ ResponseHead head_of(std::string_view& rest) {
   return head;
 }
 
-// An independent reading of Content-Range: digits as scanf takes them. A server that does not say
+// A second parser of Content-Range, which takes digits as scanf does. A server that does not report
 // the total writes an asterisk (RFC 9110, 14.4).
 bool says(const std::string& content_range, const RangeRequest& asked) {
   unsigned long long begin = 0;

@@ -1,4 +1,4 @@
-// Whatever a URL holds, its endpoint names no user, no password and no path.
+// The endpoint key of any URL contains no user, no password and no path.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -7,15 +7,16 @@
 namespace streamer {
 namespace {
 
-// Between two looks at the oldest copy. 8 MiB take 150 us over PCIe 5; the ring holds many.
+// Time between two polls of the oldest copy. 8 MiB take 150 us over PCIe 5, and the ring holds many
+// blocks of that size.
 constexpr double kPollS = 50e-6;
-// A copy takes milliseconds, but it may wait behind kernels of the consumer.
-constexpr double kSilentDeviceS = 300;
-// Of the second in which a load that is cancelled ends.
+// A copy takes milliseconds, but it may wait for kernels of the consumer.
+constexpr double kCopyTimeoutS = 300;
+// A cancelled load must end within a second; this is the part for copies under way.
 constexpr double kDrainS = 0.8;
-// A process that was stopped meanwhile, with its container say, finds that second over: the device
-// gets these looks in any case.
-constexpr int kLeastLooks = 100;
+// The time may be over because the process itself was stopped, for example with its container. So
+// the device is polled at least this often.
+constexpr int kMinDrainPolls = 100;
 
 }  // namespace
 
@@ -45,7 +46,7 @@ DeviceSlots DeviceCopier::lane() { return {ring_, user_, this}; }
 
 void DeviceCopier::wait_for(CudaStreamHandle consumer) {
   const CurrentContext current(*device_);
-  CudaEvent event(*device_);  // the wait keeps what it needs of it
+  CudaEvent event(*device_);  // may be destroyed once the wait is enqueued
   event.record(consumer);
   const CudaDriver& driver = device_->driver();
   driver.check(driver.stream_wait_event(stream_->handle(), event.handle(), 0),
@@ -58,7 +59,7 @@ bool DeviceCopier::wait_until_free(const std::function<bool()>& is_cancelled) {
   if (waited_ >= wanted) return true;
   const CurrentContext current(*device_);
   CudaEvent event(*device_);
-  event.record(stream_->handle());  // behind the waits, and behind some copies
+  event.record(stream_->handle());  // after the waits, and after some copies
   while (!event.has_fired()) {
     if (is_cancelled()) return false;
     std::this_thread::sleep_for(Seconds(kPollS));
@@ -71,7 +72,7 @@ bool DeviceCopier::wait_until_free(const std::function<bool()>& is_cancelled) {
 
 void DeviceCopier::submit(Lane lane, Block block) {
   const std::lock_guard lock(mutex_);
-  if (is_stopped_) return;  // nobody wants it; its slot goes back
+  if (is_stopped_) return;  // the load is over; the slot goes back to the ring
   submitted_.push_back({lane, std::move(block)});
   has_work_.notify_one();
 }
@@ -104,7 +105,7 @@ void DeviceCopier::run() {
       copy_until_stopped();
     } catch (const DeviceFailure& failure) {
       scheduler_.fail(failure.error());
-    } catch (...) {  // no memory, most likely; what is under way still reads and writes
+    } catch (...) {  // most likely out of memory; copies under way still read and write
       drain();
       throw;
     }
@@ -169,22 +170,22 @@ void DeviceCopier::land_finished() {
     scheduler_.land(flight.lane, flight.block);
   }
   if (in_flight_.empty()) return;
-  if (seconds_between(in_flight_.front().started, Clock::now()) > kSilentDeviceS) {
+  if (seconds_between(in_flight_.front().started, Clock::now()) > kCopyTimeoutS) {
     throw device_failure(device_->label() + " did not finish a copy within " +
-                             std::to_string(static_cast<int>(kSilentDeviceS)) + " s",
+                             std::to_string(static_cast<int>(kCopyTimeoutS)) + " s",
                          "CUDA_ERROR_NOT_READY");
   }
 }
 
-// Waits for what is under way, as it reads slots and writes the consumer's memory. A device that
-// answers with an error has ended it.
+// Waits for the copies under way, because they read slots and write the consumer's memory. If the
+// device answers with an error, the copies have ended.
 void DeviceCopier::drain() {
   if (in_flight_.empty()) return;
   const TimePoint deadline = after(Clock::now(), kDrainS);
   const auto is_busy = [this] {
     return device_->driver().stream_query(stream_->handle()) == kCudaNotReady;
   };
-  for (int looks = 0; is_busy() && (Clock::now() < deadline || looks < kLeastLooks); ++looks) {
+  for (int polls = 0; is_busy() && (Clock::now() < deadline || polls < kMinDrainPolls); ++polls) {
     std::this_thread::sleep_for(Seconds(kPollS));
   }
   if (is_busy()) {

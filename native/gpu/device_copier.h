@@ -1,15 +1,17 @@
-// Takes blocks from pinned memory to the final places of their tensors on one device, for one load.
+// Copies blocks from pinned memory to the final places of their tensors on one device, for one
+// load.
 //
 // Contract
-//  - Copies run in the order of submission on a stream of our own, which waits for what the
-//    consumer's stream had been given when it allocated the memory, and for nothing else.
-//  - A block counts as landed, and its slot is given back, only after the event behind its copies
+//  - Copies run in the order of submission on a stream of our own. The stream waits for the work
+//    that the consumer's stream held when the consumer allocated the memory, and for nothing else.
+//  - A block counts as landed, and its slot is returned, only after the event behind its copies
 //    fired.
-//  - The first failure ends the load. Copies under way are waited for before run() returns; what a
-//    device does not finish in time is left to it: never freed, never used again.
+//  - The first failure ends the load. run() waits for copies under way before it returns. The slots
+//    of copies that the device does not finish in time are abandoned: never freed, never used
+//    again.
 //
-// One thread calls run(), and one prepare_slots(); any thread may call the rest. Calls the
-// scheduler without holding a lock.
+// One thread calls run(), and one prepare_slots(); any thread may call the rest. No lock is held
+// during calls of the scheduler.
 #pragma once
 
 #include <atomic>
@@ -31,8 +33,8 @@ namespace streamer {
 
 class DeviceCopier : public DeviceSink {
  public:
-  // Holds at most `pinned_bytes`, in slots of `slot_bytes`, of which `first_slots` are pinned
-  // before they are asked for. Throws DeviceFailure.
+  // Holds at most `pinned_bytes`, in slots of `slot_bytes`; `first_slots` of them are pinned before
+  // they are requested. Throws DeviceFailure.
   DeviceCopier(Scheduler& scheduler, std::shared_ptr<PinnedRing> ring, std::uint64_t pinned_bytes,
                std::size_t slot_bytes, std::uint64_t first_slots);
   ~DeviceCopier() override;
@@ -40,26 +42,29 @@ class DeviceCopier : public DeviceSink {
   DeviceCopier& operator=(const DeviceCopier&) = delete;
 
   const CudaDevice& device() const { return *device_; }
-  // What the scheduler must know of this device.
+  // Returns what the scheduler needs to know about this device.
   DeviceSlots lane();
 
-  // Copies started from here on wait for what `consumer` holds now. Throws DeviceFailure.
+  // Copies that start later wait for the work that is on the stream `consumer` now. Throws
+  // DeviceFailure.
   void wait_for(CudaStreamHandle consumer);
-  // For those who write to targets without a copy of ours: waits until all that wait_for() was told
-  // of is done. False once `is_cancelled`. Throws DeviceFailure.
+  // For callers that write to targets without a copy of this class: waits until all work is done
+  // that earlier calls of wait_for() named. Returns false if `is_cancelled` became true. Throws
+  // DeviceFailure.
   bool wait_until_free(const std::function<bool()>& is_cancelled);
 
   void submit(Lane lane, Block block) override;
-  // Pins slots ahead of their need until stop(). Before its thread starts, so that no reader pins
-  // one: expect_prepared_slots().
+  // prepare_slots() pins slots before they are needed, until stop(). Call expect_prepared_slots()
+  // before its thread starts: from then on no reader pins a slot itself.
   void expect_prepared_slots() { ring_->begin_preparing(user_); }
   void prepare_slots();
   void run();
-  // Makes run() return: nothing more is started.
+  // Makes run() return; no further copy is started.
   void stop();
 
   std::uint64_t peak_pinned_bytes() const;
-  // Copies that the device had not finished when the load ended: their targets must not be freed.
+  // Whether the device had not finished some copies when the load ended; their targets must not be
+  // freed.
   bool has_abandoned() const { return has_abandoned_; }
 
  private:
@@ -87,12 +92,12 @@ class DeviceCopier : public DeviceSink {
   const std::shared_ptr<const CudaDevice> device_;
   const std::shared_ptr<RingUser> user_ = std::make_shared<RingUser>();
   std::optional<CudaStream> stream_;
-  CopyBatch copies_;                     // of run() alone
-  std::deque<Flight> in_flight_;         // as copies_, oldest first
-  std::vector<CudaEvent> spare_events_;  // as in_flight_
+  CopyBatch copies_;                     // used by run() only
+  std::deque<Flight> in_flight_;         // oldest first; used by run() only
+  std::vector<CudaEvent> spare_events_;  // used by run() only
   std::atomic<bool> has_abandoned_{false};
   std::atomic<std::uint64_t> waits_{0};   // calls of wait_for()
-  std::atomic<std::uint64_t> waited_{0};  // of these, what is known to be done
+  std::atomic<std::uint64_t> waited_{0};  // of these, the calls whose work is done
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable has_work_;

@@ -6,7 +6,7 @@
 namespace streamer {
 namespace {
 
-// What the library takes at a time unless it is configured otherwise (max_direct_io_size_kb).
+// The library's default for the size of one read (max_direct_io_size_kb).
 constexpr std::uint64_t kBytesPerRead = std::uint64_t{16} << 20;
 
 }  // namespace
@@ -29,7 +29,7 @@ ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor, 
                                    const CudaDevice& device) {
   const Segment piece = cursor.piece();
   const std::uint64_t bytes = std::min(piece.size, kBytesPerRead);
-  if (piece.target == nullptr) return static_cast<ssize_t>(bytes);  // a gap need not be read
+  if (piece.target == nullptr) return static_cast<ssize_t>(bytes);  // a gap is not read
   const auto handle = file.attachment([&](int descriptor) { return add(descriptor, device); });
   if (handle) {
     const ssize_t got = library_->read(handle.get(), piece.target, bytes, offset);
@@ -40,7 +40,8 @@ ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor, 
   return -1;
 }
 
-// What the library knows of a file goes on the thread that closes it, which may be the consumer's.
+// The registration of a file ends on the thread that closes the file. This may be a thread of the
+// consumer, so captures must be left alone.
 std::shared_ptr<void> DeviceFileReads::add(int descriptor, const CudaDevice& device) {
   int code = 0;
   std::shared_ptr<void> added = library_->add(descriptor, code);

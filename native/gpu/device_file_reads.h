@@ -1,7 +1,8 @@
-// Reads blocks of files straight into the memory of their device, by GPUDirect Storage.
+// Reads blocks of files straight into the memory of their device, through GPUDirect Storage.
 //
-// A file that the library does not support, or that it fails to read, is told as ENOTSUP: it is
-// then read through the pinned ring, which says what is wrong with it if anything is.
+// A file that the library does not support, or fails to read, gives the error ENOTSUP. The file is
+// then read through the pinned ring, and this read reports what is wrong with the file, if
+// anything.
 //
 // Thread-safe.
 #pragma once
@@ -21,12 +22,12 @@ class DeviceFileReads {
  public:
   explicit DeviceFileReads(std::shared_ptr<const CuFile> library) : library_(std::move(library)) {}
 
-  // As FileReader::read, of a block whose destinations are memory of the copier's device.
+  // Like FileReader::read, for a block whose destinations are memory of the copier's device.
   std::optional<ReadError> read(FileReader& file, Block& block, DeviceCopier& copier,
                                 const std::function<bool()>& is_cancelled);
 
-  // With what the library last refused a file or failed to read one: its own code, or that of
-  // errno, which is below 5000. 0 when it never did.
+  // The error of the library's last refusal or failed read: the library's own code, or an errno,
+  // which is below 5000. 0 if there was none.
   int refusal() const { return refusal_; }
 
  private:

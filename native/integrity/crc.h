@@ -1,8 +1,8 @@
-// Cyclic redundancy checks that stores keep of their objects, and that manifests keep of tensors.
+// Cyclic redundancy checks: storages keep them for objects, and manifests keep them for tensors.
 //
 // Guarantees: the published check values; pieces may be computed in any order, by any thread, and
-// combined. They find accidents (a flipped bit, a lost or swapped block), not attackers.
-// Refuses nothing: every run of bytes has a value, the empty one 0.
+// combined. The checks find accidents (a flipped bit, a lost or swapped block), not attackers.
+// Nothing is refused: every run of bytes has a value, and the value of the empty run is 0.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace streamer {
 
-// All three are reflected, begin with all ones and end complemented, so that one code computes
+// All three are reflected, begin with all ones and end complemented, so the same code computes
 // them.
 enum class Crc : std::uint8_t {
   kCrc32,      // ISO-HDLC, as in zip and gzip: x-amz-checksum-crc32
@@ -22,29 +22,30 @@ enum class Crc : std::uint8_t {
   kCrc64Nvme,  // NVM Express base specification: x-amz-checksum-crc64nvme
 };
 
-// By the names stores give them: "crc32", "crc32c", "crc64nvme".
+// Finds a code by the name that storages use: "crc32", "crc32c", "crc64nvme".
 std::optional<Crc> crc_of_name(std::string_view name);
 const char* name_of(Crc code);
 
 std::size_t bytes_of(Crc code);
-// As messages show a value: all its hexadecimal digits, the most significant first.
+// Returns a value as messages show it: all its hexadecimal digits, the most significant first.
 std::string hexadecimal(Crc code, std::uint64_t value);
 
-// What a processor has for these codes; with none of it they are computed by tables.
+// The instructions that a processor has for these codes. Without any of them, tables are used.
 struct CrcInstructions {
   bool multiplies_polynomials = false;
   bool computes_crc32 = false;  // and CRC32C
 };
 
-// Those of this processor, which is asked when the library is loaded.
+// The instructions of this processor, detected when the library is loaded.
 const CrcInstructions& crc_instructions();
 
-// The value of `data`, or of what `before` is the value of with `data` behind it. Uses no
-// instructions but those `allowed`, which this processor must have.
+// Returns the value of `data`. If `before` is the value of earlier bytes, returns the value of
+// those bytes followed by `data`. Uses only the instructions in `allowed`, which this processor
+// must have.
 std::uint64_t compute(Crc code, std::span<const std::byte> data, std::uint64_t before = 0,
                       const CrcInstructions& allowed = crc_instructions());
 
-// The value of two runs of bytes, one behind the other, from the values of each.
+// Returns the value of two runs of bytes, one after the other, from the value of each.
 std::uint64_t combine(Crc code, std::uint64_t first, std::uint64_t second,
                       std::uint64_t second_bytes);
 

@@ -1,12 +1,12 @@
 // One cyclic code: its arithmetic modulo its polynomial, and the constants that follow from it.
 //
-// Polynomials are reflected as everywhere in this folder: the lowest bit of the first byte is the
+// Polynomials are reflected, as everywhere in this folder: the lowest bit of the first byte is the
 // highest power of x. A remainder of `width` bits lies in the low bits of a 64-bit word, the
 // coefficient of x^(width-1) in bit 0.
 //
-// The remainder by tables of eight bytes at a time: Kounavis and Berry, "Novel table lookup-based
-// algorithms for high-performance CRC generation", 2008. Folding by carry-less multiplication:
-// Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel, 2009.
+// Tables that take eight bytes at a time: Kounavis and Berry, "Novel table lookup-based algorithms
+// for high-performance CRC generation", 2008. Folding by carry-less multiplication: Gopal et al.,
+// "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel, 2009.
 #pragma once
 
 #include <array>
@@ -16,7 +16,8 @@
 
 namespace streamer {
 
-// Multiplies 128 bits forward over a distance: the high powers of x by `high`, the low by `low`.
+// Factors that move 128 bits forward over a distance: `high` for the high powers of x, `low` for
+// the low ones.
 struct FoldConstants {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -26,19 +27,20 @@ class CrcCode {
  public:
   CrcCode(std::uint64_t reflected_polynomial, unsigned width);
 
-  // a * b modulo the polynomial.
+  // Returns a * b modulo the polynomial.
   std::uint64_t multiply(std::uint64_t a, std::uint64_t b) const;
-  // x^exponent modulo the polynomial.
+  // Returns x^exponent modulo the polynomial.
   std::uint64_t power_of_x(std::uint64_t exponent) const;
-  // All bits of a value set.
+  // Returns a value with all bits set.
   std::uint64_t ones() const {
     return width_ == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << width_) - 1;
   }
 
-  // The remainder after `data`, `state` being the one before it, by tables.
+  // Returns the remainder after `data`, computed with tables; `state` is the remainder before
+  // `data`.
   std::uint64_t by_table(std::uint64_t state, std::span<const std::byte> data) const;
 
-  // Over 64 bytes, and over 16.
+  // The factors for 64 bytes, and for 16 bytes.
   const FoldConstants& over_64() const { return over_64_; }
   const FoldConstants& over_16() const { return over_16_; }
 

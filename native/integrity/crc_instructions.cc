@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-// Clang before 16 hides what the flags of the whole file do not allow.
+// Clang before 16 hides instructions that the compiler flags of the whole file do not allow.
 #if defined(__aarch64__) && (!defined(__clang__) || __clang_major__ >= 16)
 #define STREAMER_ARM
 #endif
@@ -16,7 +16,7 @@
 #include <arm_neon.h>
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
-// PMULL belongs to AES, which GCC before 13 knows as a part of "crypto" alone.
+// PMULL belongs to the extension "aes", which GCC before 13 only offers as a part of "crypto".
 #if defined(__clang__)
 #define MULTIPLIES __attribute__((target("+aes")))
 #else
@@ -78,7 +78,7 @@ bool has_capability(unsigned long capability) { return (getauxval(AT_HWCAP) & ca
 
 #endif
 
-CrcInstructions asked_of_processor() {
+CrcInstructions detect_instructions() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   return {__builtin_cpu_supports("pclmul") > 0, false};
@@ -89,7 +89,7 @@ CrcInstructions asked_of_processor() {
 #endif
 }
 
-const CrcInstructions of_processor = asked_of_processor();
+const CrcInstructions detected = detect_instructions();
 
 #if defined(STREAMER_ARM)
 
@@ -125,7 +125,7 @@ std::uint64_t without_products(Crc code, const CrcCode& constants, std::uint64_t
 constexpr std::size_t kLaneBytes = 16;
 constexpr std::size_t kStepBytes = 4 * kLaneBytes;
 
-// Bytes with the same remainder as the many before `rest`.
+// `head` has the same remainder as all bytes before `rest`.
 struct Folded {
   std::array<std::byte, kLaneBytes> head;
   std::span<const std::byte> rest;
@@ -139,8 +139,9 @@ MULTIPLIES Lane lane_of(const FoldConstants& constants) {
   return lane_of(constants.high, constants.low);
 }
 
-// Four lanes of 16 bytes are folded over the 64 in front of them, as the multiplier takes several
-// products at a time; then the lanes into one, whose 16 bytes have the remainder of all before.
+// Folds four lanes of 16 bytes over the next 64 bytes, again and again, because the multiplier
+// takes several products at a time. Then folds the lanes into one of 16 bytes, which has the
+// remainder of all bytes before.
 MULTIPLIES Folded fold(const CrcCode& constants, std::uint64_t state,
                        std::span<const std::byte> data) {
   Lane lanes[4];  // std::array would lose the alignment
@@ -164,7 +165,7 @@ MULTIPLIES Folded fold(const CrcCode& constants, std::uint64_t state,
 
 }  // namespace
 
-const CrcInstructions& crc_instructions() { return of_processor; }
+const CrcInstructions& crc_instructions() { return detected; }
 
 std::uint64_t remainder_after(Crc code, const CrcCode& constants, std::uint64_t state,
                               std::span<const std::byte> data, const CrcInstructions& allowed) {

@@ -1,6 +1,6 @@
-// The remainder of a cyclic code with what the processor has for it: x86 multiplies polynomials
-// (PCLMULQDQ), and so does ARM (PMULL), which also has instructions for two of the codes (CRC32).
-// An old processor, and any other kind, computes by tables.
+// Computes the remainder of a cyclic code with the instructions that the processor has: x86 and ARM
+// multiply polynomials (PCLMULQDQ and PMULL), and ARM has instructions for two of the codes
+// (CRC32). On an old processor, and on any other kind, tables are used.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@
 
 namespace streamer {
 
-// The remainder after `data`, `state` being the one before it, as CrcCode::by_table() gives it.
-// Uses no instruction but `allowed`, which this processor must have. `constants` are those of
-// `code`.
+// Returns the remainder after `data`, as CrcCode::by_table() does; `state` is the remainder before
+// `data`. Uses only the instructions in `allowed`, which this processor must have. `constants` must
+// belong to `code`.
 std::uint64_t remainder_after(Crc code, const CrcCode& constants, std::uint64_t state,
                               std::span<const std::byte> data, const CrcInstructions& allowed);
 

@@ -24,14 +24,14 @@ std::string random_text(std::size_t size) {
   return text;
 }
 
-// With each part of what this processor has, down to nothing.
+// All subsets of the instructions that this processor has, including none.
 std::vector<CrcInstructions> every_choice() {
   const CrcInstructions& all = crc_instructions();
   return {all, {all.multiplies_polynomials, false}, {false, all.computes_crc32}, {}};
 }
 
-// The features of this processor, as the system lists them; empty under an emulator, which shows
-// those of the machine.
+// The features of this processor, as the system lists them. Empty under an emulator, because the
+// system then lists the features of the real machine.
 std::string listed_features() {
 #if defined(__aarch64__)
   constexpr std::string_view kName = "Features";
@@ -54,7 +54,8 @@ TEST_CASE("what the processor has is used" * doctest::skip(listed_features().emp
 }
 
 TEST_CASE("the published check values") {
-  // Of "123456789", from Koopman's and the reveng catalogue; 32 bytes from RFC 3720 §B.4.
+  // Values of "123456789", from Koopman's and the reveng catalogue; those of 32 bytes from RFC 3720
+  // §B.4.
   struct Row {
     Crc code;
     std::string text;
@@ -70,7 +71,7 @@ TEST_CASE("the published check values") {
       {Crc::kCrc32c, std::string(32, '\xff'), 0x62A8AB43},
       {Crc::kCrc32c, ascending, 0x46DD794E},
       {Crc::kCrc32, "", 0},
-      {Crc::kCrc64Nvme, std::string(4096, '\0'), 0x6482D367EB22B64E},  // the specification's own
+      {Crc::kCrc64Nvme, std::string(4096, '\0'), 0x6482D367EB22B64E},  // from the specification
       {Crc::kCrc64Nvme, std::string(4096, '\xff'), 0xC0DDBA7302ECA3AC},
   };
   for (const Row& row : rows) {
@@ -112,7 +113,7 @@ TEST_CASE("pieces continue, and combine to the whole") {
 }
 
 TEST_CASE("values combine over more bytes than memory holds") {
-  // x^(8n) by squaring is the same as one step of n bytes of zeros after another.
+  // x^(8n) by squaring equals n steps of one zero byte each.
   for (const Crc code : kAll) {
     const std::uint64_t value = compute(code, bytes_of("weights"));
     const std::uint64_t terabyte = std::uint64_t{1} << 40;

@@ -1,4 +1,4 @@
-// Which items are digested, and what is expected of them, as values.
+// Which items get a digest, and which digest is expected, as values.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace streamer {
 
 struct ItemDigest {
-  std::optional<Crc> code;                // nothing: this item is not digested
-  std::optional<std::uint64_t> expected;  // nothing: the digest is only told
+  std::optional<Crc> code;                // nothing: no digest for this item
+  std::optional<std::uint64_t> expected;  // nothing: the digest is only reported
   std::uint32_t source = 0;
 };
 
 struct DigestPlan {
-  std::vector<ItemDigest> items;  // by item, or empty: nothing is computed
-  // By source: ascending offsets in the object at which digests end and begin, as the parts of a
-  // multipart upload do.
+  std::vector<ItemDigest> items;  // by item; empty: no digests at all
+  // By source: ascending offsets in the object at which one digest ends and the next begins, like
+  // the parts of a multipart upload.
   std::vector<std::vector<std::uint64_t>> cuts;
 };
 

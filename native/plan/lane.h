@@ -1,4 +1,4 @@
-// The kinds of readers, each with a queue of its own.
+// The kinds of readers. Each kind has a queue of its own.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,9 @@
 // What a session reads, as values: objects, items (a byte range of one object with one destination)
-// and spans (the byte ranges that are really read, each covering its items and the small gaps
+// and spans (the byte ranges that are actually read, each covering its items and the small gaps
 // between them).
 //
-// The planner is in Python; the engine checks what it must rely on and knows nothing of tensors.
+// The planner is in Python. The engine checks the rules that it relies on, and knows nothing of
+// tensors.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,9 @@ namespace streamer {
 
 class PinnedSlot;
 
-// Device numbers that are none: this machine's memory, which the engine allocates, or which it asks
-// of its consumer as a device's (to be locked for a device that only the consumer can copy to).
+// Numbers for the memory of this machine, in place of a device number. Memory for kHost is
+// allocated by the engine. Memory for kConsumersHost is requested from the consumer, like memory of
+// a device; the consumer locks it for a device that only the consumer can copy to.
 inline constexpr std::int32_t kHost = -1;
 inline constexpr std::int32_t kConsumersHost = -2;
 
@@ -32,8 +34,8 @@ struct Item {
   std::uint32_t source = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  // The caller's own memory, on `device`. Null: the engine allocates, on the host; for a device it
-  // asks its consumer.
+  // The caller's own memory, on `device`. If null, the engine allocates host memory, or requests
+  // device memory from its consumer.
   std::byte* target = nullptr;
   std::int32_t device = kHost;
 
@@ -54,17 +56,18 @@ struct Plan {
   DigestPlan digests{};
 };
 
-// Throws std::invalid_argument unless: every span is non-empty, names an existing source, and holds
-// its items in ascending order without overlap; every item of non-zero size is in exactly one span;
-// all items of a span are for one device (a block passes through the pinned memory of one); there
-// are as many digests as items, or none.
+// Throws std::invalid_argument unless all of these hold. Every span is non-empty, names an existing
+// source, and holds its items in ascending order without overlap. Every item of non-zero size is in
+// exactly one span. All items of a span are for one device, because a block passes through the
+// pinned memory of one device. There are as many digests as items, or none.
 void check_plan(const Plan& plan, std::uint32_t source_count);
 
-// By source: the bytes of its items. Not those of its spans, whose gaps are read only in part.
+// Returns the bytes of each source's items. The bytes of its spans would be too many: their gaps
+// are read only in part.
 std::vector<std::uint64_t> wanted_bytes(const Plan& plan, std::uint32_t source_count);
 
-// Where a run of bytes of a block goes. A null target drops the bytes (a gap between two wanted
-// items).
+// The destination of a run of bytes of a block. A null target drops the bytes (a gap between two
+// wanted items).
 struct Segment {
   std::byte* target = nullptr;
   std::uint64_t size = 0;
@@ -73,11 +76,12 @@ struct Segment {
   static constexpr std::uint32_t kNoItem = UINT32_MAX;
 };
 
-// What a server said of the bytes of an answer that is not complete yet, and what came of them.
+// The checksum that a server announced for a response, and the checksum of the part that was
+// received so far.
 struct AnswerCheck {
-  std::uint64_t begin = 0;     // of the answer, in the object; it ends with the block
-  std::uint64_t expected = 0;  // the checksum of all its bytes
-  std::uint64_t received = 0;  // the checksum of those that came
+  std::uint64_t begin = 0;     // of the response, in the object; it ends with the block
+  std::uint64_t expected = 0;  // the checksum of all bytes of the response
+  std::uint64_t received = 0;  // the checksum of the bytes received
 };
 
 // The unit of work: one contiguous read, scattered over its destinations.
@@ -85,34 +89,36 @@ struct Block {
   std::uint32_t source = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  // Where its bytes belong, in order; the same on its whole way.
+  // The destinations of its bytes, in order. They do not change after the block is made.
   std::vector<Segment> destinations;
 
-  // For a device (else kHost). With a slot, its bytes are read into that, in one piece, and copied
-  // from there to their destinations.
+  // The device of the destinations, or kHost. If the block has a slot, its bytes are read into the
+  // slot in one piece and copied from there to their destinations.
   std::int32_t device = kHost;
   std::shared_ptr<PinnedSlot> slot;
   std::optional<Segment> in_slot;
 
-  bool is_reread = false;      // its item was read before, and was wrong
-  std::uint64_t received = 0;  // good bytes so far; a retry continues behind them
-  // Some of them are good only if the whole answer is.
+  bool is_reread = false;      // its item was read before, with a wrong digest
+  std::uint64_t received = 0;  // bytes in place so far; a retry continues after them
+  // If set, some of the received bytes are good only if the whole response has the right checksum.
   std::optional<AnswerCheck> answer;
-  // What became of it so far; see net/retry.h.
-  // The next attempt takes a connection that is there, if one is: another one found no answer.
+  // What happened to the block so far; see net/retry.h. The next attempt takes an existing
+  // connection if there is one, because a new one got no response.
   bool is_for_known_connection = false;
-  int times_unserved = 0;       // given up on a connection that was not served; no attempts
+  int times_unserved =
+      0;  // attempts on a new connection that the server did not serve; not counted in `attempts`
   int attempts = 0;             // started
-  int attempts_in_outages = 0;  // of these, failed for the server as a whole
+  int attempts_in_outages = 0;  // of these, attempts that failed because the whole server failed
   int wrong_answers = 0;
   int renewals = 0;
   TimePoint first_started{};  // of the first attempt
   std::string first_failure;  // how the first attempt failed, for the error of the last
-  std::shared_ptr<const ReadError> last_failure;  // where the block's time is up while it waits
+  std::shared_ptr<const ReadError>
+      last_failure;  // reported if the block's time runs out while it waits
 
   std::uint64_t size() const { return end - begin; }
 
-  // Of items; all others are of gaps.
+  // Returns the bytes of items. The other bytes belong to gaps.
   std::uint64_t wanted_bytes() const {
     std::uint64_t bytes = 0;
     for (const Segment& segment : destinations) {
@@ -121,31 +127,32 @@ struct Block {
     return bytes;
   }
 
-  // What a reader fills.
+  // The memory that a reader fills.
   std::span<const Segment> read_targets() const {
     if (in_slot) return {&*in_slot, 1};
     return destinations;
   }
-  // The bytes of a destination that begins at `position` in the object, where the reader put them.
+  // Returns where the reader put the bytes of a destination that begins at `position` in the
+  // object.
   const std::byte* read_bytes(const Segment& destination, std::uint64_t position) const {
     return in_slot ? in_slot->target + (position - begin) : destination.target;
   }
-  // Its bytes are copied, or given up.
+  // Gives the slot back after its bytes were copied or are no longer wanted.
   void leave_slot() {
     slot.reset();
     in_slot.reset();
   }
 
-  // The first byte, in the object, that is missing or not known to be good.
+  // Returns the offset in the object of the first byte that is missing or not yet verified.
   std::uint64_t first_open() const { return answer ? answer->begin : begin + received; }
-  // Nothing from there on is kept.
+  // Discards the bytes from first_open() on.
   void forget_open() {
     received = first_open() - begin;
     answer.reset();
   }
 };
 
-// Once it is handed out: it is read into memory of its device, and no slot lies between.
+// Whether a block that a reader got is read straight into the memory of its device, without a slot.
 inline bool is_read_by_gpudirect(const Block& block) {
   return is_on_device(block.device) && !block.slot;
 }

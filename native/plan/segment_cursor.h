@@ -1,4 +1,5 @@
-// Walks what a reader fills of a block from front to back: the one way bytes find their place.
+// Walks the memory that a reader fills for a block from front to back. All readers place their
+// bytes through it.
 #pragma once
 
 #include <algorithm>
@@ -14,21 +15,22 @@ namespace streamer {
 // The block must outlive the cursor, and stay where it is.
 class SegmentCursor {
  public:
-  // Starts behind the bytes the block already received.
+  // Starts after the bytes that the block already received.
   explicit SegmentCursor(const Block& block) : segments_(block.read_targets()) {
     skip(block.received);
   }
 
   bool is_at_end() const { return segment_ == segments_.size(); }
 
-  // The next run of bytes that belongs together; a null target means: drop them.
+  // Returns the next run of bytes with one destination. A null target means that the bytes are
+  // dropped.
   Segment piece() const {
     const Segment& segment = segments_[segment_];
     std::byte* target = segment.target == nullptr ? nullptr : segment.target + offset_;
     return {target, segment.size - offset_, segment.item};
   }
 
-  // `bytes` must not exceed what is left.
+  // `bytes` must not exceed the bytes that are left.
   void skip(std::uint64_t bytes) {
     while (bytes > 0) {
       const std::uint64_t here = std::min(bytes, segments_[segment_].size - offset_);
@@ -41,7 +43,7 @@ class SegmentCursor {
     }
   }
 
-  // Copies what fits; returns how much that was.
+  // Copies as many bytes as fit, and returns their number.
   std::uint64_t copy(const std::byte* data, std::uint64_t size) {
     std::uint64_t copied = 0;
     while (copied < size && !is_at_end()) {

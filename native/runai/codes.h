@@ -1,9 +1,9 @@
-// The numbers that Run:ai's C interface answers with, and what each of them says.
+// The codes that Run:ai's C interface returns, and the text of each.
 #pragma once
 
 namespace streamer::runai {
 
-// Numbers below 100 are Run:ai's own and must stay; its callers compare the first three and
+// Codes below 100 are Run:ai's own and must not change; its callers compare the first three and
 // kTimedOut.
 enum Code : int {
   kSuccess = 0,
@@ -22,7 +22,7 @@ enum Code : int {
   kNoPackage = 101,
 };
 
-// Never null, for any number.
+// Returns the text for any number; never null.
 const char* text_of(int code);
 
 }  // namespace streamer::runai

@@ -15,19 +15,20 @@
 namespace streamer::runai {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{200};  // Ctrl-C takes a second at most
+constexpr std::chrono::milliseconds kPollInterval{200};  // Ctrl-C must take a second at most
 
 uint64_t number_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
-// What Python calls for each range, on a thread that holds the GIL: takes the queue's lock alone.
+// Python calls this for each range, on a thread that holds the GIL. It takes no lock that waits for
+// the GIL.
 void answer(uint64_t number, uint64_t submission, uint32_t file, uint32_t range, int code) {
-  if (const auto found = Streamers::here().find(number)) {
+  if (const auto found = Streamers::instance().find(number)) {
     found->responses.answer(submission, file, range, code);
   }
 }
 
 void answer_rest(uint64_t number, uint64_t submission, int code) {
-  if (const auto found = Streamers::here().find(number)) {
+  if (const auto found = Streamers::instance().find(number)) {
     found->responses.answer_rest(submission, code);
   }
 }
@@ -50,27 +51,27 @@ int guarded(Call call) noexcept {
   }
 }
 
-// Calls with the streamer of a handle.
+// Calls `call` with the streamer of a handle.
 template <typename Call>
 int with_streamer(const void* handle, Call call) noexcept {
   return guarded([&]() -> int {
     const uint64_t number = number_of(handle);
-    const std::shared_ptr<Streamer> found = Streamers::here().find(number);
-    if (found == nullptr) return Streamers::was_there(number) ? kFinished : kInvalidParameter;
+    const std::shared_ptr<Streamer> found = Streamers::instance().find(number);
+    if (found == nullptr) return Streamers::has_existed(number) ? kFinished : kInvalidParameter;
     return call(*found);
   });
 }
 
-int started(void** handle) {
+int start(void** handle) {
   if (handle == nullptr) return kInvalidParameter;
   *handle = nullptr;
-  const std::shared_ptr<Streamer> streamer = Streamers::here().add();
+  const std::shared_ptr<Streamer> streamer = Streamers::instance().add();
   const int code = call_python("start", streamer->number, reinterpret_cast<uint64_t>(&answer),
                                reinterpret_cast<uint64_t>(&answer_rest));
   if (code == kSuccess) {
     *handle = reinterpret_cast<void*>(streamer->number);
   } else {
-    Streamers::here().remove(streamer->number);
+    Streamers::instance().remove(streamer->number);
   }
   return code;
 }
@@ -119,13 +120,14 @@ struct Request {
   }
 };
 
-// Waits as the caller asked, and looks now and then whether Python was interrupted meanwhile, which
-// is answered like the end: its caller leaves the loop, and Python raises.
-int taken(ResponseQueue& responses, unsigned timeout_ms, Response& response) {
+// Waits for a response as long as the caller wants, and polls for Ctrl-C in Python meanwhile. An
+// interrupt is reported like the end of the streamer: the caller leaves its loop, and Python raises
+// KeyboardInterrupt.
+int take_response(ResponseQueue& responses, unsigned timeout_ms, Response& response) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout_ms);
   while (true) {
-    auto slice = kBetweenLooks;
+    auto slice = kPollInterval;
     if (timeout_ms > 0) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
       if (left.count() <= 0) return kTimedOut;
@@ -144,12 +146,12 @@ int taken(ResponseQueue& responses, unsigned timeout_ms, Response& response) {
 using namespace streamer::runai;
 
 int runai_file_streamer_start(void** streamer) {
-  return guarded([&] { return started(streamer); });
+  return guarded([&] { return start(streamer); });
 }
 
 void runai_file_streamer_end(void* streamer) {
   guarded([&]() -> int {
-    const std::shared_ptr<Streamer> ended = Streamers::here().remove(number_of(streamer));
+    const std::shared_ptr<Streamer> ended = Streamers::instance().remove(number_of(streamer));
     if (ended == nullptr) return kFinished;
     ended->responses.stop();
     return call_python("end", ended->number);
@@ -181,7 +183,7 @@ int runai_file_streamer_response(void* streamer, uint64_t* submission, uint32_t*
   return with_streamer(streamer, [&](Streamer& found) -> int {
     if (!submission || !file || !range || !is_last) return kInvalidParameter;
     Response response;
-    const int code = taken(found.responses, timeout_ms, response);
+    const int code = take_response(found.responses, timeout_ms, response);
     *submission = response.submission;
     *file = response.file;
     *range = response.range;

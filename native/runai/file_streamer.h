@@ -1,8 +1,8 @@
-// The C interface of Run:ai's model streamer, 0.17, on this engine. Names, types and numbers are
-// given by its callers; docs/integrations/runai.md says what holds.
+// The C interface of Run:ai's model streamer, 0.17, on this engine. Its callers prescribe names,
+// types and numbers; docs/integrations/runai.md describes what it supports.
 //
-// No call crashes on null, a handle that was ended, or a number out of its bounds; it returns
-// kInvalidParameter, or kFinished for an ended streamer. All of them may be called from any thread.
+// No call crashes on null, on the handle of an ended streamer, or on a number out of bounds; it
+// returns kInvalidParameter, or kFinished for an ended streamer. All calls are thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,28 +19,30 @@ using RunaiListed = void (*)(const char* path, size_t size_bytes, void* caller_d
 
 STREAMER_RUNAI_EXPORT int runai_file_streamer_start(void** streamer);
 
-// Stops all reading and returns when nothing writes to the caller's memory any more.
+// Stops all reading, and returns once nothing writes to the caller's memory any more.
 STREAMER_RUNAI_EXPORT void runai_file_streamer_end(void* streamer);
 
 STREAMER_RUNAI_EXPORT int runai_file_streamer_set_credentials(void* streamer, const char** keys,
                                                               const char** values, unsigned count);
 
-// Returns at once. The ranges of a file are those of its count, in the three flat tables.
+// Returns at once. The three flat tables list the ranges of all files, one file after the other;
+// `range_counts` has the number of each file.
 STREAMER_RUNAI_EXPORT int runai_file_streamer_request(void* streamer, uint64_t* submission,
                                                       uint32_t file_count, const char** paths,
                                                       const uint32_t* range_counts,
                                                       const size_t* offsets, const size_t* sizes,
                                                       void* const* targets, RunaiDevice device);
 
-// The code is that of one range; timeout_ms 0 waits until there is a response, or the end.
+// Returns the code of one range. With timeout_ms 0 it waits until there is a response or the
+// streamer ends.
 STREAMER_RUNAI_EXPORT int runai_file_streamer_response(void* streamer, uint64_t* submission,
                                                        uint32_t* file, uint32_t* range,
                                                        int* is_last, unsigned timeout_ms);
 
 STREAMER_RUNAI_EXPORT const char* runai_file_streamer_response_str(int code);
 
-// The distance of an address from its offset in the file should be a multiple of this: then direct
-// reads land in place. Always set.
+// Sets `block_bytes`, also if the call fails. If an address and its offset in the file differ by a
+// multiple of it, direct reads go straight into the caller's memory.
 STREAMER_RUNAI_EXPORT int runai_file_streamer_probe_direct_block_size(void* streamer,
                                                                       const char** paths,
                                                                       unsigned count,

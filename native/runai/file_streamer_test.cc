@@ -49,7 +49,7 @@ TEST_CASE("wrong handles and pointers are refused, and nothing is written") {
 }
 
 TEST_CASE("what a streamer cannot do is refused before it is tried") {
-  const auto streamer = Streamers::here().add();
+  const auto streamer = Streamers::instance().add();
   void* const handle = handle_of(streamer->number);
   uint64_t submission = 99;
   const char* path = "/there";

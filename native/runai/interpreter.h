@@ -1,5 +1,5 @@
-// The Python interpreter of this process, found at run time: this library is not linked to one, so
-// that a process without Python can load it too, and is told what it lacks.
+// The Python interpreter of this process, looked up at run time. This library is not linked to
+// Python, so a process without Python can load it, too, and gets a clear error.
 #pragma once
 
 #include <array>
@@ -7,25 +7,25 @@
 
 namespace streamer::runai {
 
-// From the stable ABI of CPython; declared here, as the headers would bind the library to one
-// version.
+// From the stable ABI of CPython. It is declared here because CPython's headers would bind the
+// library to one version.
 struct PythonObject;
 
 class Interpreter {
  public:
-  // Null where no interpreter runs in this process, or none whose names are global.
+  // Returns null if no interpreter runs in this process, or its symbols are not global.
   static const Interpreter* find();
 
-  // Calls a function of streamer.compat.runai.door, which takes whole numbers and returns a Code.
-  // The caller need not hold the GIL. kNoPackage: the module cannot be imported.
+  // Calls a function of streamer.compat.runai.door, which takes integers and returns a Code. The
+  // caller need not hold the GIL. Returns kNoPackage if the module cannot be imported.
   template <typename... Numbers>
   int call(const char* function, Numbers... numbers) const {
     const std::array<uint64_t, sizeof...(Numbers)> arguments = {static_cast<uint64_t>(numbers)...};
     return call_with(function, arguments.data(), arguments.size());
   }
 
-  // Lets signal handlers run, on Python's main thread; returns whether one raised, as Ctrl-C does.
-  // It is raised again as soon as Python goes on.
+  // Runs pending signal handlers if this is Python's main thread. Returns whether one raised, as on
+  // Ctrl-C; the interrupt is then raised again as soon as Python code runs.
   bool is_interrupted() const;
 
  private:

@@ -1,8 +1,8 @@
-// Which ranges of which submissions wait for a response, and the responses that nobody has taken
+// The ranges of submissions that wait for a response, and the responses that no caller has taken
 // yet.
 //
-// Guarantees: each range gets exactly one response, whatever the reader says twice or never asked
-// for; the last response of a submission that is taken, and no other, says so. Thread-safe.
+// Guarantees: each range gets exactly one response; second answers, and answers for unknown ranges,
+// are ignored. Only the last response of a submission that is taken has `is_last` set. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ class ResponseQueue {
   // Returns the submission's number, which counts from 1.
   uint64_t add(std::vector<uint32_t> range_counts);
 
-  // Forgets a submission that was not accepted.
+  // Removes a submission that the reader did not accept.
   void withdraw(uint64_t submission);
 
   void answer(uint64_t submission, uint32_t file, uint32_t range, int code);
@@ -37,11 +37,11 @@ class ResponseQueue {
   // Gives the same code to every range without a response.
   void answer_rest(uint64_t submission, int code);
 
-  // Waits for a response: kTimedOut after the time (0: none), kFinished once stopped.
-  // Otherwise kSuccess, and `response` is set.
+  // Waits for a response. Returns kSuccess and sets `response`, kTimedOut after `timeout` (0: no
+  // limit), or kFinished once stopped.
   int take(std::chrono::milliseconds timeout, Response& response);
 
-  // From now on nothing is answered or taken; who waits is woken.
+  // Wakes all waiting threads; from now on no response is added or taken.
   void stop();
 
  private:

@@ -27,7 +27,7 @@ TEST_CASE("each range gets one response, and the last one that is taken says so"
   const uint64_t submission = queue.add({2, 0, 1});
   queue.answer(submission, 2, 0, kSuccess);
   queue.answer(submission, 0, 1, kEndOfFile);
-  queue.answer(submission, 0, 1, kSuccess);  // told already
+  queue.answer(submission, 0, 1, kSuccess);  // answered already
   queue.answer_rest(submission, kFileAccess);
 
   std::vector<int> codes;

@@ -11,7 +11,7 @@ std::atomic<uint64_t> last_number = 0;
 
 }  // namespace
 
-Streamers& Streamers::here() {
+Streamers& Streamers::instance() {
   static std::atomic<Streamers*> current = nullptr;
   const pid_t process = getpid();
   Streamers* known = current.load();
@@ -43,6 +43,6 @@ std::shared_ptr<Streamer> Streamers::remove(uint64_t number) {
   return node.empty() ? nullptr : node.mapped();
 }
 
-bool Streamers::was_there(uint64_t number) { return number != 0 && number <= last_number; }
+bool Streamers::has_existed(uint64_t number) { return number != 0 && number <= last_number; }
 
 }  // namespace streamer::runai

@@ -1,4 +1,4 @@
-// Does what each sanitizer must catch, so that a build in which it sleeps is found out.
+// Makes the fault that each sanitizer must catch, so that a build with an inactive sanitizer fails.
 //
 //   proof address | undefined | thread
 #include <atomic>
@@ -18,8 +18,8 @@ int use_after_free(int index) {
 
 int overflow(int number) { return INT_MAX + number; }
 
-// The second increment follows the first in time, and nothing orders them: the sanitizer may miss
-// two that happen in the same instant.
+// The second increment runs after the first, without synchronization between them. The sanitizer
+// may miss two increments that run at the same instant.
 int race() {
   std::atomic<bool> is_incremented = false;
   std::thread other([&] {
