@@ -35,29 +35,29 @@ ResponseHead head_of(std::string_view& rest) {
 
 // A second parser of Content-Range, which takes digits as scanf does. A server that does not report
 // the total writes an asterisk (RFC 9110, 14.4).
-bool says(const std::string& content_range, const RangeRequest& asked) {
+bool says(const std::string& content_range, const RangeRequest& request) {
   unsigned long long begin = 0;
   unsigned long long last = 0;
   int parsed = 0;
   char unit[6] = {};
   const int count =
       std::sscanf(content_range.c_str(), "%5s %llu-%llu/%n", unit, &begin, &last, &parsed);
-  if (count != 3 || parsed == 0 || begin != asked.begin || last + 1 != asked.end) return false;
+  if (count != 3 || parsed == 0 || begin != request.begin || last + 1 != request.end) return false;
   const std::string total = content_range.substr(parsed);
-  return total == "*" || std::strtoull(total.c_str(), nullptr, 10) == asked.size;
+  return total == "*" || std::strtoull(total.c_str(), nullptr, 10) == request.size;
 }
 
-void check(const RangeRequest& asked, const ResponseHead& head, std::string_view body) {
-  const auto error = check_range_response(asked, head, body);
+void check(const RangeRequest& request, const ResponseHead& head, std::string_view body) {
+  const auto error = check_range_response(request, head, body);
   if (error) {
     require(!error->detail.empty());
     return;
   }
-  const bool is_whole = asked.begin == 0 && asked.end == asked.size;
+  const bool is_whole = request.begin == 0 && request.end == request.size;
   require(head.status == 206 || (head.status == 200 && is_whole));
-  require(head.status != 206 || says(head.content_range, asked));
-  require(!head.content_length || *head.content_length == asked.end - asked.begin);
-  require(asked.version.empty() || head.version == asked.version || head.version == "v1");
+  require(head.status != 206 || says(head.content_range, request));
+  require(!head.content_length || *head.content_length == request.end - request.begin);
+  require(request.version.empty() || head.version == request.version || head.version == "v1");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// A checksum that a server sends of each answer when a request asks for it: how to ask, and how to
-// read what it says. Pure.
+// A checksum that a server sends with each response if the request asks for it: how to request it,
+// and how to parse it. Pure.
 //
-// It is of the bytes the server sends, taken as it sends them: it finds what changed on the way,
-// not what changed at rest.
+// The server computes it while it sends the bytes. So it detects changes on the way, not changes in
+// storage.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ struct AnswerChecksum {
   enum class Order : bool { kMostSignificantFirst, kLeastSignificantFirst };
 
   std::string request_header = {};  // "name: value"
-  std::string answer_header = {};   // its name; base64 of the value's bytes
+  std::string answer_header = {};   // name of the header; its value is base64 of the checksum
   Crc code = Crc::kCrc64Nvme;
   Order order = Order::kMostSignificantFirst;
-  std::uint64_t max_bytes = 0;  // a request for more would be refused
+  std::uint64_t max_bytes = 0;  // the server refuses to compute it for more
 };
 
-// Does the storage's own word for a failure say that it knows no such request header? Azure has one
-// for a header that does not belong to a request, Azurite one for what it lacks.
+// Whether the storage's error code means that it does not support a request header. Azure has codes
+// for a header that does not fit the request, Azurite has one for features that it lacks.
 bool means_unknown_header(std::string_view storage_code);
 
-// The value that the text of the header stands for; nothing where it is malformed.
+// Returns the value of the header's text; nothing if the text is malformed.
 std::optional<std::uint64_t> value_of(const AnswerChecksum& checksum, std::string_view text);
 
 }  // namespace streamer

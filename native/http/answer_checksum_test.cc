@@ -13,7 +13,8 @@ std::uint64_t crc_of(Crc code, const std::string& text) {
 }
 
 TEST_CASE("Azure's CRC64 is that of NVMe, its least significant byte first") {
-  // As Azure itself answered to "Hello World" (Azure SDK for JavaScript, its recorded tests).
+  // A response of Azure for "Hello World" (from the recorded tests of the Azure SDK for
+  // JavaScript).
   const AnswerChecksum azure{.order = AnswerChecksum::Order::kLeastSignificantFirst};
   CHECK(value_of(azure, "YeJLfssylmU=") == crc_of(Crc::kCrc64Nvme, "Hello World"));
 }

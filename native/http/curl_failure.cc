@@ -11,8 +11,8 @@
 namespace streamer {
 namespace {
 
-// A name server that answered libcurl this fast will answer us as fast. One that did not has failed
-// by being slow, and would hold up the thread again.
+// A name server that answered libcurl this fast will answer again as fast. A slower one may have
+// failed by time-out, and would block this thread once more.
 constexpr double kPromptLookupS = 0.5;
 constexpr std::size_t kLongestHeaderLineBytes = 100 << 10;  // libcurl's CURL_MAX_HTTP_HEADER
 
@@ -41,8 +41,8 @@ ErrorCode code_of(CURLcode result) {
 }
 
 // libcurl accepts header lines of up to 100 KB, and 300 KB of headers in total. If a line is
-// longer, it reports that memory is exhausted. Whether that is true shows an allocation of the same
-// size.
+// longer, it reports that memory is exhausted. An allocation of the same size shows whether that is
+// true.
 bool means_endless_headers(CURLcode result, std::string_view message) {
   if (result == CURLE_RECV_ERROR) return message.substr(0, 9) == "Too large";
 #if LIBCURL_VERSION_NUM >= 0x080600
@@ -62,11 +62,11 @@ ReadError error_of_curl(CURLcode result, const char* message, bool has_head, boo
     error.code = ErrorCode::kEndlessHeaders;
     error.detail = "the headers of the server's answer do not end";
   } else if (error.detail.find("alert certificate required") != std::string::npos) {
-    error.code = ErrorCode::kTls;  // ours is demanded, under TLS 1.3 behind the handshake
+    error.code = ErrorCode::kTls;  // TLS 1.3 demands ours after the handshake
   } else if (result == CURLE_SSL_CONNECT_ERROR && has_answered) {
-    error.code = ErrorCode::kConnect;  // its TLS was right before: the connection was lost
+    error.code = ErrorCode::kConnect;  // its TLS worked before: the connection broke
   } else if (result == CURLE_UNSUPPORTED_PROTOCOL && has_answered) {
-    error.code = ErrorCode::kConnect;  // it spoke HTTP before: an answer has left something behind
+    error.code = ErrorCode::kConnect;  // it spoke HTTP before: rest of another response
   }
   return error;
 }

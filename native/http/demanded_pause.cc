@@ -31,8 +31,8 @@ std::optional<double> unix_time_in(const std::string& date) {
   return time < 0 ? std::nullopt : std::optional(static_cast<double>(time));
 }
 
-// When the answer was sent, by the server's clock. Its Date is cut to a second: if this
-// machine's clock agrees with it, that one is more exact.
+// Returns when the response was sent, by the server's clock. Its Date has whole seconds only: if
+// this machine's clock agrees with it, this machine's clock is more exact.
 double sent_at_s(const std::string& date, double unix_now_s) {
   constexpr double kCutAndTransferS = 2;
   const auto sent = date.empty() ? std::nullopt : unix_time_in(date);
@@ -48,7 +48,7 @@ double retry_after_s(const PauseHeaders& headers, double unix_now_s) {
   return until ? std::max(0.0, *until - sent_at_s(headers.date, unix_now_s)) : 0;
 }
 
-// The parts between the separators that stand outside of quoted strings.
+// Splits at the separators that are outside of quoted strings.
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   std::size_t begin = 0;
@@ -74,7 +74,7 @@ std::optional<double> parameter(const std::vector<std::string_view>& item, std::
   return std::nullopt;
 }
 
-// Of the quotas of which nothing is left, the one that is full again last.
+// Returns the longest time until a used-up quota is full again.
 double rate_limit_s(std::string_view value) {
   double longest_s = 0;
   for (const std::string_view quota : split(value, ',')) {

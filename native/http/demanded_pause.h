@@ -1,8 +1,8 @@
-// How long a server that refuses a request wants to be left alone.
+// The pause that a server demands when it refuses a request.
 //
-// Retry-After has seconds, or a date (RFC 9110 §10.2.3), which is counted from the answer's own
-// Date, as clocks differ. RateLimit has for each quota what is left of it (r) and the seconds until
-// it is full again (t) (draft-ietf-httpapi-ratelimit-headers-08 and later); it counts only if
+// Retry-After has seconds or a date (RFC 9110 §10.2.3). The date is relative to the response's own
+// Date, because clocks differ. RateLimit has, for each quota, the requests left (r) and the seconds
+// until it is full again (t) (draft-ietf-httpapi-ratelimit-headers-08 and later); it counts only if
 // Retry-After demands nothing, and in refusals for too many requests (429, 503). A value that
 // cannot be parsed, or that lies in the past, demands nothing.
 #pragma once
@@ -11,14 +11,14 @@
 
 namespace streamer {
 
-// The values of the headers, empty if an answer has none.
+// The values of the headers; empty if the response lacks them.
 struct PauseHeaders {
   std::string retry_after;
   std::string rate_limit;
   std::string date;
 };
 
-// Seconds; 0 if no pause is demanded. `unix_now_s` counts if the answer has no Date.
+// Returns the seconds; 0 if no pause is demanded. `unix_now_s` is used if the response has no Date.
 double demanded_pause_s(int status, const PauseHeaders& headers, double unix_now_s);
 
 }  // namespace streamer

@@ -1,8 +1,9 @@
-// A duplicate of a slow request, received aside: whichever of the two is complete first counts.
+// A duplicate of a slow request, received into separate memory. The first complete one of the two
+// is used.
 //
-// Both run on one reactor's thread, so there is never a second writer: the duplicate fills memory
-// of its own, and only when it is complete, and the slow request has been cancelled, are the bytes
-// that are still missing copied to their place. (Dean and Barroso, "The Tail at Scale", 2013.)
+// Both run on the thread of one reactor, and the target memory never has two writers. The duplicate
+// fills memory of its own. When it is complete, the slow request is cancelled, and then the missing
+// bytes are copied to their place. (Dean and Barroso, "The Tail at Scale", 2013.)
 #pragma once
 
 #include <atomic>
@@ -18,8 +19,8 @@ namespace streamer {
 
 class Hedge {
  public:
-  // Of what `slow` is still missing; where its answer is to be compared with a checksum, of that
-  // whole answer: what came of it cannot be compared without the rest.
+  // Covers the bytes that `slow` still lacks. If its response has a checksum, covers the whole
+  // response, because the received part cannot be verified without the rest.
   explicit Hedge(const Block& slow)
       : begin_(slow.first_open()),
         end_(slow.end),
@@ -27,10 +28,10 @@ class Hedge {
 
   std::uint64_t size() const { return end_ - begin_; }
 
-  // The block that asks for it again.
+  // Returns the block of the duplicate request.
   Block block(std::uint32_t source) {
     Block duplicate;
-    duplicate.attempts = 1;  // so that it is sent as a second attempt would be
+    duplicate.attempts = 1;  // sent like a second attempt
     duplicate.first_started = Clock::now();
     duplicate.source = source;
     duplicate.begin = begin_;
@@ -39,7 +40,8 @@ class Hedge {
     return duplicate;
   }
 
-  // The duplicate is complete: gives `slow`, which nobody writes to any more, its missing bytes.
+  // Copies the missing bytes to `slow` after the duplicate is complete. Nothing may write to `slow`
+  // any more.
   void complete(Block& slow) const {
     slow.forget_open();
     SegmentCursor cursor(slow);
@@ -54,8 +56,9 @@ class Hedge {
   std::unique_ptr<std::byte[]> memory_;
 };
 
-// How many bytes duplicates may cost: a share of what is asked for anyway, by all reactors of a
-// load together: the share of one alone may be less than one request. Thread-safe.
+// The bytes that duplicates may cost: a share of the bytes that all reactors of a load request
+// anyway. It is counted for all reactors together, because the share of one may be less than one
+// request. Thread-safe.
 class HedgeBudget {
  public:
   explicit HedgeBudget(double percent) : share_(percent / 100) {}

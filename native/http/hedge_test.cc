@@ -28,7 +28,7 @@ TEST_CASE("a duplicate gives exactly the bytes that are missing when it is compl
   CHECK(duplicate.end == 113);
   std::memcpy(duplicate.destinations[0].target, "cdefGGGhijk", 11);
 
-  slow.received = 4;  // it went on meanwhile
+  slow.received = 4;  // it received more meanwhile
   std::memcpy(first.data() + 2, "CD", 2);
   hedge.complete(slow);
   CHECK(slow.received == slow.size());

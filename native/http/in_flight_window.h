@@ -1,16 +1,16 @@
-// How many requests a reactor keeps in flight: few where each connection is fast, more where each
-// is slow.
+// How many requests a reactor keeps in flight: few if each connection is fast, more if each is
+// slow.
 //
-// A server nearby fills a few connections as fast as a thread empties them; every further one only
-// spreads the work over more memory at a time, which costs cache misses. A store far away, or one
-// that limits each connection (S3: some 90 MB/s after some 30 ms), wants dozens. The reactor can
-// tell them apart: while it sleeps most of the time although all its requests are under way, and
-// each of them brings little, the window doubles; not where each brings next to nothing.
+// A server nearby fills a few connections as fast as a thread empties them. More connections only
+// spread the work over more memory at a time, which costs cache misses. A store far away, or one
+// that limits each connection (S3: some 90 MB/s after some 30 ms), needs dozens. The window doubles
+// if the reactor sleeps most of the time with all requests under way and each request is slow. It
+// does not double if each request receives almost nothing.
 //
-// A load is short, so it doubles twice before anybody can tell what that brought. Once the requests
-// that were added have had time to answer, the window keeps as many of them as were worth it, by
-// what all reactors of the load receive: behind a line that is full, they take from each other.
-// Where fewer would do it is tried again after a rest, because a network changes.
+// A load is short, so the window doubles twice before the effect can be measured. Once the added
+// requests had time to answer, the window keeps as many of them as increased the speed of all
+// reactors of the load: on a full line, requests only take bandwidth from each other. If the window
+// shrinks, growth is tried again after a rest, because a network changes.
 //
 // Not thread-safe; each reactor has its own.
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace streamer {
 
-// Since the start of the load.
+// Bytes received since the start of the load.
 struct ReceivedBytes {
   std::uint64_t by_reactor = 0;
   std::uint64_t in_all = 0;  // by all reactors of the load
@@ -33,7 +33,7 @@ struct ReceivedBytes {
 
 class InFlightWindow {
  public:
-  // Of a server whose answers are known to be long in coming, more are asked for from the start.
+  // For a server that is known to be slow to answer, the first size is larger.
   InFlightWindow(unsigned max_size, const RequestAdvice& advice)
       : max_size_(max_size),
         size_(std::min(advice.is_distant ? kFirstSizeOfDistant : kFirstSize, max_size)),
@@ -41,10 +41,11 @@ class InFlightWindow {
 
   unsigned size() const { return size_; }
 
-  // The reactor slept from `before` to `after`, all requests the window allows being under way.
+  // The reactor slept from `before` to `after` with as many requests under way as the window
+  // allows.
   void record_sleep(TimePoint before, TimePoint after, ReceivedBytes received) {
     const bool is_silent = received.by_reactor == received_before_.by_reactor;
-    if (is_silent) return restart(after, received);  // what comes before the first byte is no speed
+    if (is_silent) return restart(after, received);  // there is no speed to measure yet
     asleep_s_ += seconds_between(before, after);
     const double observed_s = seconds_between(observed_since_, after);
     const bool is_judged = trial_ && observed_since_ >= trial_->settled_at;
@@ -59,20 +60,21 @@ class InFlightWindow {
     restart(after, received);
   }
 
-  // No more than `count` at a time from now on; there is no room for more on this machine.
+  // Limits the window to `count` for good: this machine has no room for more.
   void limit(unsigned count) {
     max_size_ = std::max(1U, std::min(max_size_, count));
     size_ = std::min(size_, max_size_);
   }
 
-  // The server serves `count` connections at a time: no more than that until a while has passed.
+  // Limits the window to `count` for a while: the server serves that many connections at a time.
   void shrink(unsigned count, TimePoint now) {
     size_ = std::max(1U, std::min(size_, count));
     trial_.reset();
     rests_until_ = after(now, kLongRestS);
   }
 
-  // Forget what was observed: not all of the window is in use, so more room would not be either.
+  // Discards the observations: not all of the window is in use, so more room would not be used
+  // either.
   void restart(TimePoint now, ReceivedBytes received) {
     asleep_s_ = 0;
     observed_since_ = now;
@@ -82,23 +84,23 @@ class InFlightWindow {
  private:
   static constexpr unsigned kFirstSize = 4;
   static constexpr unsigned kFirstSizeOfDistant = 16;
-  static constexpr double kObservedS =
-      0.05;  // longer than a connection takes to reach its speed nearby
+  // Longer than a connection to a server nearby takes to reach its speed.
+  static constexpr double kObservedS = 0.05;
   static constexpr double kMostly = 0.5;
-  static constexpr double kFastBytesPerSecond =
-      128e6;  // per request: above what any store gives a connection
-  // Per request: a line this slow is full, and more requests would only wait for it longer.
+  // Per request: no store is this fast on one connection.
+  static constexpr double kFastBytesPerSecond = 128e6;
+  // Per request: a line this slow is full, and more requests would only wait longer.
   static constexpr double kSlowestBytesPerSecond = 128 << 10;
 
   static constexpr unsigned kMostGrowth = 4;  // in one trial
-  static constexpr double kWaits = 4;         // a connection, its TLS, and the first byte
+  static constexpr double kWaits = 4;  // round trips: to connect, for TLS, and to the first byte
   static constexpr double kLongestSettlingS = 1;
-  static constexpr double kJudgedS = 0.15;  // other work on the processors evens out
-  static constexpr double kReserve = 1.25;  // what a trial brought is not exact
+  static constexpr double kJudgedS = 0.15;  // averages out other work on the processors
+  static constexpr double kReserve = 1.25;  // the gain of a trial is not exact
   static constexpr double kRestS = 2;
-  static constexpr double kLongRestS = 5;  // a try costs each request of it seconds
+  static constexpr double kLongRestS = 5;  // a trial costs each of its requests seconds
 
-  // A window that is larger than it was, and what it brought before, in bytes per second.
+  // A trial of a larger window: the size before, and the speed before, in bytes per second.
   struct Trial {
     unsigned size;
     double each;
@@ -118,7 +120,7 @@ class InFlightWindow {
   void grow(Trial before, TimePoint now) {
     if (size_ == max_size_ || now < rests_until_) return;
     if (!trial_) trial_ = before;
-    if (size_ >= trial_->size * kMostGrowth) return;  // that has to be judged first
+    if (size_ >= trial_->size * kMostGrowth) return;  // the trial must be judged first
     size_ = std::min(size_ * 2, max_size_);
     trial_->settled_at = after(now, settled_after_s_);
   }

@@ -10,15 +10,15 @@ namespace {
 constexpr RequestAdvice kDistant{.is_distant = true, .first_byte_s = 0.03};
 constexpr double kPeriodS = 0.06;
 
-// A reactor whose requests are all under way, while others of its load do the same.
+// A simulated reactor with all its requests under way, among others of its load.
 class Reactor {
  public:
   explicit Reactor(unsigned max_size, const RequestAdvice& advice = {}) : window(max_size, advice) {
     window.restart(now_, {});
   }
 
-  // So many periods, a `share` of each asleep, at so many bytes per second for each request and at
-  // most `line` for all.
+  // Runs periods with a `share` of each asleep, at a speed in bytes per second for each request and
+  // at most `line` for all.
   void run(int periods, double share, double each, double line = 1e12) {
     for (int i = 0; i < periods; ++i) {
       const TimePoint end = after(now_, kPeriodS);
@@ -54,7 +54,7 @@ TEST_CASE("a window that grew fourfold waits until that has been judged") {
   Reactor reactor(1000, kDistant);
   reactor.run(2, 0.9, 50e6);
   CHECK(reactor.window.size() == 64);
-  reactor.run(3, 0.9, 50e6);  // of four waits and the time to judge
+  reactor.run(3, 0.9, 50e6);  // four waits and the time to judge
   CHECK(reactor.window.size() == 64);
   reactor.run(5, 0.9, 50e6);
   CHECK(reactor.window.size() > 64);
@@ -87,7 +87,7 @@ TEST_CASE("a window that grew while others took less of the line is not worth it
   window.restart(now, {});
   double own = 0;
   for (int i = 0; i < 10; ++i) {
-    own += kPeriodS * window.size() * 10e6;  // grows with the window, and the others' falls as much
+    own += kPeriodS * window.size() * 10e6;  // grows with the window; the others lose as much
     const auto all = static_cast<std::uint64_t>((i + 1) * kPeriodS * 1e9);
     window.record_sleep(now, after(now, kPeriodS), {static_cast<std::uint64_t>(own), all});
     now = after(now, kPeriodS);

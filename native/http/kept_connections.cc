@@ -17,7 +17,7 @@
 namespace streamer {
 namespace {
 
-constexpr std::chrono::seconds kLook{1};  // for servers that let requests wait
+constexpr std::chrono::seconds kCheckPeriod{1};  // for servers that let requests wait
 
 }  // namespace
 
@@ -27,8 +27,9 @@ MultiHandle new_multi() {
   return multi;
 }
 
-// Never destroyed: a load may end after static objects did. Closed at exit nevertheless, which is
-// before OpenSSL forgets what it needs for that, as it was ready before this.
+// Never destroyed, because a load may end after static objects are destroyed. The connections are
+// closed at exit nevertheless. OpenSSL was initialized earlier, so its exit handler runs after this
+// one.
 KeptConnections& KeptConnections::of_process() {
   static std::atomic<KeptConnections*> kept = new KeptConnections;
   static const bool is_ready = [] {
@@ -62,7 +63,7 @@ MultiHandle KeptConnections::take(const Endpoint& server) {
 }
 
 void KeptConnections::keep(MultiHandle multi, std::shared_ptr<Endpoint> server) {
-  if (are_most_descriptors_open()) return;  // closed, as the program needs some itself
+  if (are_most_descriptors_open()) return;  // the program needs descriptors itself
   Kept oldest;                              // closed after the lock
   const std::lock_guard lock(mutex_);
   if (kept_.size() == kMostHandles) {
@@ -73,7 +74,7 @@ void KeptConnections::keep(MultiHandle multi, std::shared_ptr<Endpoint> server) 
   start_closing();
 }
 
-// Where the system gives no thread, they stay until the next one, or the exit.
+// If the system starts no thread, the connections stay open until the next call, or until the exit.
 void KeptConnections::start_closing() {
   if (has_thread_) return;
   try {
@@ -91,7 +92,7 @@ void KeptConnections::close_idle_ones() {
       return now >= kept.since + idle_ || kept.server->waiting->are_some(now);
     });
     if (due.empty()) {
-      is_changed_.wait_until(lock, std::min(kept_.front().since + idle_, now + kLook));
+      is_changed_.wait_until(lock, std::min(kept_.front().since + idle_, now + kCheckPeriod));
       continue;
     }
     ++closing_;
@@ -102,7 +103,7 @@ void KeptConnections::close_idle_ones() {
     is_changed_.notify_all();
   }
   has_thread_ = false;
-  is_changed_.notify_all();  // under the lock: this may be gone after it
+  is_changed_.notify_all();  // under the lock: `this` may be destroyed after it
 }
 
 std::vector<KeptConnections::Kept> KeptConnections::take_out(
@@ -114,11 +115,11 @@ std::vector<KeptConnections::Kept> KeptConnections::take_out(
   return taken;
 }
 
-void KeptConnections::leave(const Endpoint& server) {
-  const BrokenPipesIgnored by_farewells;  // TLS connections are closed with a last word
-  std::vector<Kept> left;                 // closed after the lock
+void KeptConnections::close(const Endpoint& server) {
+  const BrokenPipesIgnored ignored;  // closing a TLS connection writes to its socket
+  std::vector<Kept> closed;          // closed after the lock
   const std::lock_guard lock(mutex_);
-  left = take_out([&server](const Kept& kept) { return kept.server.get() == &server; });
+  closed = take_out([&server](const Kept& kept) { return kept.server.get() == &server; });
 }
 
 std::size_t KeptConnections::release() {
@@ -129,7 +130,7 @@ std::size_t KeptConnections::release() {
     is_changed_.notify_all();
     is_changed_.wait(lock, [this] { return closing_ == 0; });
   }
-  const BrokenPipesIgnored by_farewells;  // TLS connections are closed with a last word
+  const BrokenPipesIgnored ignored;  // closing a TLS connection writes to its socket
   const std::size_t count = released.size();
   released.clear();
   return count;

@@ -1,14 +1,15 @@
-// Connections that outlive the load that made them: the next load from a server, or the next read
-// of an open checkpoint, pays no handshake.
+// Connections that stay open after their load: the next load from the server, or the next read of
+// an open checkpoint, needs no handshake.
 //
-// A reactor takes a handle of libcurl, in which its connections are, and gives it back when it has
-// nothing in flight any more. With the connections stays what is known of their server
-// (net/endpoint.h): how large its requests should be, and how long they take. What nobody took for
-// a minute is closed, by a thread that there is only while something is kept, and so is what leads
-// to a server that lets other requests wait; at exit all are. None is kept where most of the
-// descriptors that the process may have are open.
+// A reactor takes a handle of libcurl with its connections, and returns it when no request is in
+// flight. The state of the server stays with the connections (net/endpoint.h): the size of its
+// requests, and how long they take.
 //
-// Thread-safe. A forked child starts with none, and leaves its parent's alone.
+// A thread, which runs only while something is kept, closes connections that were unused for a
+// minute, and connections to a server that lets other requests wait. At exit all are closed.
+// Nothing is kept if most descriptors that the process may have are open.
+//
+// Thread-safe. A forked child starts with none, and does not touch its parent's.
 #pragma once
 
 #include <curl/curl.h>
@@ -30,13 +31,13 @@ struct FreeMulti {
   void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
 };
 using MultiHandle = std::unique_ptr<CURLM, FreeMulti>;
-// One without connections. Throws std::runtime_error where libcurl gives none.
+// Returns a handle without connections. Throws std::runtime_error if libcurl fails.
 MultiHandle new_multi();
 
 class KeptConnections {
  public:
   static constexpr std::chrono::seconds kIdle{60};  // load balancers close idle connections then
-  static constexpr std::size_t kMostHandles = 64;   // each has the connections of one reactor
+  static constexpr std::size_t kMostHandles = 64;   // each holds the connections of one reactor
 
   static KeptConnections& of_process();
 
@@ -45,14 +46,15 @@ class KeptConnections {
   KeptConnections(const KeptConnections&) = delete;
   KeptConnections& operator=(const KeptConnections&) = delete;
 
-  // One whose connections lead to that server, the last that was kept, or a new one. Throws
-  // std::runtime_error where libcurl gives none.
+  // Returns the last kept handle with connections to that server, or a new handle. Throws
+  // std::runtime_error if libcurl fails.
   MultiHandle take(const Endpoint& server);
-  // Without any request in it.
+  // Keeps a handle. It must have no request.
   void keep(MultiHandle multi, std::shared_ptr<Endpoint> server);
-  // Closes those that lead to a server: it may count them, and have no room for others.
-  void leave(const Endpoint& server);
-  // Closes all that are kept, and says how many handles they were.
+  // Closes the connections to a server: the server may limit connections, and these may take the
+  // place of others.
+  void close(const Endpoint& server);
+  // Closes all kept connections, and returns the number of handles.
   std::size_t release();
 
   std::size_t kept();
@@ -65,14 +67,14 @@ class KeptConnections {
   };
 
   void close_idle_ones();
-  // Its lock is held.
+  // Removes the matching entries. The caller holds mutex_.
   std::vector<Kept> take_out(const std::function<bool(const Kept&)>& is_meant);
   void start_closing();
 
   const std::chrono::nanoseconds idle_;
   std::mutex mutex_;
   std::vector<Kept> kept_;              // the oldest first; guarded by mutex_
-  std::size_t closing_ = 0;             // taken out to be closed; guarded by mutex_
+  std::size_t closing_ = 0;             // taken out, and being closed; guarded by mutex_
   bool has_thread_ = false;             // guarded by mutex_
   std::condition_variable is_changed_;  // something was released or closed, or the thread ended
 };

@@ -42,9 +42,9 @@ TEST_CASE("those of one server are left, and the others kept") {
   for (const auto& server : {kOneServer, kOtherServer, kOneServer}) {
     connections.keep(new_multi(), server);
   }
-  connections.leave(*kOneServer);
+  connections.close(*kOneServer);
   CHECK(connections.kept() == 1);
-  connections.leave(*kOneServer);
+  connections.close(*kOneServer);
   CHECK(connections.release() == 1);
 }
 
@@ -64,7 +64,7 @@ TEST_CASE("what leads to a server that lets another request wait is closed, and 
   connections.keep(new_multi(), kOtherServer);
   busy_server->waiting->note(Clock::now());
   CHECK(falls_to(1, connections));
-  connections.leave(*kOtherServer);
+  connections.close(*kOtherServer);
   CHECK(connections.release() == 0);
 }
 

@@ -1,5 +1,5 @@
-// An HTTP server for the native tests: one object, whole or by ranges, and a fault where the test
-// asks for one.
+// An HTTP server for the native tests. It serves one object, whole or by ranges, with a fault for
+// each request that the test's script selects.
 #pragma once
 
 #include <atomic>

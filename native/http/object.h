@@ -1,9 +1,9 @@
-// One object behind a URL, as all reactors of a session share it.
+// One object behind a URL, shared by all reactors of a session.
 //
-// The way to reach it (URL, headers, expiry) is an immutable HttpTarget that Python replaces when
-// credentials are renewed; requests under way keep the target they started with. The version, which
-// the header `version_header` of every answer tells, is pinned by the first answer, or by the
-// caller, and never changes afterwards.
+// The way to reach it (URL, headers, expiry) is an immutable HttpTarget. Python replaces the target
+// when credentials are renewed; requests under way keep the target that they started with. The
+// version is in the header `version_header` of every response. The caller or the first response
+// pins it; then it never changes.
 #pragma once
 
 #include <atomic>
@@ -26,12 +26,12 @@ struct HttpTarget {
   std::string ca_file;               // PEM bundle; empty: libcurl's own default
   std::string proxy;                 // empty: libcurl obeys the environment
   double expires_at_s = 0;           // Unix time; 0: never
-  double renew_at_s = 0;             // when to ask for a new one; 0: never
-  bool is_redirect = false;          // a redirect named the URL
-  std::string client_cert = {};      // PEM file of our own certificate; empty: none is shown
+  double renew_at_s = 0;             // when to request a new target; 0: never
+  bool is_redirect = false;          // the URL came from a redirect
+  std::string client_cert = {};      // PEM file of our own certificate; may be empty
   std::string client_key = {};       // PEM file of its key; empty: the same file
 
-  std::shared_ptr<Endpoint> endpoint = {};  // of URL and proxy; HttpObject sets it
+  std::shared_ptr<Endpoint> endpoint = {};  // for URL and proxy; set by HttpObject
 };
 
 class HttpObject {
@@ -44,27 +44,29 @@ class HttpObject {
         target_(shared(std::move(target))),
         version_(std::move(version)) {}
 
-  // Its number in this process, from 1.
+  // The object's number in this process, from 1.
   std::uint64_t id() const { return id_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
-  // Empty: no header tells the version of this object, and none is compared.
+  // Empty if no header has the version of this object; then no version is compared.
   const std::string& version_header() const { return version_header_; }
   bool can_refresh() const { return can_refresh_; }
 
-  // Asks for a checksum with each answer, and compares it. Before the first request only.
+  // Requests a checksum with each response, and compares it. Must be called before the first
+  // request.
   void compare_answers(AnswerChecksum checksum) { answer_checksum_ = std::move(checksum); }
   const std::optional<AnswerChecksum>& answer_checksum() const { return answer_checksum_; }
-  // Nothing can be said of the whole then: none is asked for any more.
-  void note_answer_without_checksum() { has_bare_answers_ = true; }
-  // Every answer so far was compared.
-  bool compares_answers() const { return answer_checksum_ && !has_bare_answers_; }
+  // A response without a checksum: the whole object can no longer be verified, so no further
+  // checksum is requested.
+  void note_answer_without_checksum() { has_unverified_answers_ = true; }
+  // Whether every response so far was compared with its checksum.
+  bool compares_answers() const { return answer_checksum_ && !has_unverified_answers_; }
 
   std::shared_ptr<const HttpTarget> target() {
     const std::lock_guard lock(mutex_);
     return target_;
   }
 
-  // New credentials are here.
+  // Sets the target with new credentials.
   void renew(HttpTarget target, double unix_now_s) {
     const std::lock_guard lock(mutex_);
     const bool is_in_vain = target.expires_at_s > 0 && unix_now_s >= target.expires_at_s;
@@ -74,19 +76,20 @@ class HttpObject {
     is_refused_ = false;
   }
 
-  // What is new has expired, every time: this machine's clock is wrong, or the giver's.
+  // Whether several new targets in a row had already expired: this machine's clock is wrong, or the
+  // issuer's.
   bool is_renewed_in_vain() {
     const std::lock_guard lock(mutex_);
     return renewals_in_vain_ >= kMostRenewalsInVain;
   }
 
-  // The server called this target expired: nothing more is asked with it.
+  // The server reported this target as expired: it is not used for further requests.
   void refuse(const std::shared_ptr<const HttpTarget>& target) {
     const std::lock_guard lock(mutex_);
     if (target == target_) is_refused_ = true;
   }
 
-  // Whether a request made now would be refused for its age.
+  // Whether a request now would be refused because the target expired.
   bool is_expired(double unix_now_s) {
     const std::lock_guard lock(mutex_);
     return is_refused_ || (target_->expires_at_s > 0 && unix_now_s >= target_->expires_at_s);
@@ -97,7 +100,7 @@ class HttpObject {
     return is_refused_ || (target_->renew_at_s > 0 && unix_now_s >= target_->renew_at_s);
   }
 
-  // True for the first caller since the last renewal: that one asks the consumer.
+  // Returns true for the first caller since the last renewal; this caller asks the consumer.
   bool is_first_to_ask_refresh() {
     const std::lock_guard lock(mutex_);
     return !std::exchange(is_refresh_asked_, true);
@@ -108,7 +111,7 @@ class HttpObject {
     return version_;
   }
 
-  // The first answer decides; false when another version was pinned meanwhile.
+  // Pins the version if none is pinned yet. Returns false if another version is pinned.
   bool pin_version(const std::string& version) {
     const std::lock_guard lock(mutex_);
     if (version_.empty()) version_ = version;
@@ -133,7 +136,7 @@ class HttpObject {
   const std::string version_header_;
   const bool can_refresh_;
   std::optional<AnswerChecksum> answer_checksum_;
-  std::atomic<bool> has_bare_answers_{false};
+  std::atomic<bool> has_unverified_answers_{false};
   std::mutex mutex_;
   std::shared_ptr<const HttpTarget> target_;  // guarded by mutex_
   std::string version_;                       // guarded by mutex_

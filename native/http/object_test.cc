@@ -15,7 +15,7 @@ HttpTarget target_until(double renew_at_s, double expires_at_s) {
 
 TEST_CASE("the first answer pins the version, and every other one is compared with it") {
   HttpObject object(target_until(0, 0), 100, "", "ETag", false);
-  CHECK(object.pin_version(""));  // an answer without one says nothing
+  CHECK(object.pin_version(""));  // a response without a version is ignored
   CHECK(object.pin_version("\"a\""));
   CHECK(object.version() == "\"a\"");
   CHECK(object.pin_version("\"a\""));

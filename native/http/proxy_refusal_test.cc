@@ -21,7 +21,7 @@ std::string place_of(const LoopbackServer& proxy) {
   return place.substr(0, place.find('/'));
 }
 
-// Sends a request by a proxy, and gives what is noted in its error.
+// Sends a request through a proxy, and returns its error.
 ReadError failure_of(const std::string& url, const std::string& proxy, ReadError error = {}) {
   start_libcurl();
   HttpTarget target;

@@ -11,7 +11,7 @@
 namespace streamer {
 namespace {
 
-constexpr std::size_t kLongestList = 4096;  // of encodings or quotas: a few words
+constexpr std::size_t kLongestList = 4096;  // encodings or quotas: normally a few words
 
 std::string_view trim(std::string_view text) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
@@ -35,13 +35,13 @@ std::string_view without_quotes(std::string_view etag) {
   return etag;
 }
 
-// A list may be spread over several lines.
+// Appends to a header's list, which may be spread over several lines.
 void add_to_list(std::string& list, std::string_view value) {
   if (!list.empty()) list += ',';
   list += value.substr(0, kLongestList - std::min(kLongestList, list.size()));
 }
 
-// The parts of a header's list, without the white space around them.
+// Whether `is_fine` holds for every element of a header's list, without the white space around it.
 template <typename Predicate>
 bool all_of_list(std::string_view list, Predicate&& is_fine) {
   for (;;) {
@@ -52,8 +52,8 @@ bool all_of_list(std::string_view list, Predicate&& is_fine) {
   }
 }
 
-// Some servers keep "aws-chunked", the framing of an upload that they have undone, as the encoding
-// of the object. A body that really is framed has another size than the object, or no header.
+// Some servers remove the framing of an upload ("aws-chunked") but keep it as the object's
+// encoding. A body that is really framed has another size than the object, or no such header.
 bool is_plain(std::string_view content_encoding) {
   return all_of_list(content_encoding, [](std::string_view token) {
     return token.empty() || equals_ignoring_case(token, "identity") ||
@@ -61,19 +61,20 @@ bool is_plain(std::string_view content_encoding) {
   });
 }
 
-// Of "bytes 0-99/1234" the total, "1234", if the range is the one that was asked for.
+// Returns the total, "1234" of "bytes 0-99/1234", if the range is the requested one.
 std::optional<std::string_view> total_of(std::string_view content_range,
-                                         const RangeRequest& asked) {
+                                         const RangeRequest& request) {
   constexpr std::string_view kUnit = "bytes ";
   if (!equals_ignoring_case(content_range.substr(0, kUnit.size()), kUnit)) return std::nullopt;
   content_range.remove_prefix(kUnit.size());
   const std::size_t dash = content_range.find('-');
   const std::size_t slash = content_range.find('/');
-  // Where one of them is missing, or stands in the other's place, a part is no number.
+  // If one of them is missing, or the order is wrong, a part is not a number.
   const std::string_view begin = content_range.substr(0, dash);
   const std::string_view last = content_range.substr(dash + 1, slash - dash - 1);
-  const bool is_asked = parse_number(begin) == asked.begin && parse_number(last) == asked.end - 1;
-  if (!is_asked || slash == std::string_view::npos) return std::nullopt;
+  const bool is_requested =
+      parse_number(begin) == request.begin && parse_number(last) == request.end - 1;
+  if (!is_requested || slash == std::string_view::npos) return std::nullopt;
   return content_range.substr(slash + 1);
 }
 
@@ -91,13 +92,14 @@ ErrorCode code_of_denial(int status, std::string_view storage_code, std::string_
       is_one_of(storage_code, {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})) {
     return ErrorCode::kCredentialsExpired;
   }
-  // S3 compares the time of a signature with its own; of a signed URL it says this in words.
+  // S3 compares the time of a signature with its own clock; for a signed URL only its message says
+  // so.
   if (storage_code == "RequestTimeTooSkewed" ||
       message.find("not valid yet") != std::string_view::npos ||
       message.find("not yet valid") != std::string_view::npos) {
     return ErrorCode::kClockSkew;
   }
-  // RFC 9110: 401 is about who asks, 403 about what they may.
+  // RFC 9110: 401 is about authentication, 403 about permission.
   if (status == 401 ||
       is_one_of(storage_code, {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken",
                                "AuthorizationHeaderMalformed", "AuthenticationFailed",
@@ -123,13 +125,13 @@ ErrorCode code_of_status(int status, std::string_view body) {
   return ErrorCode::kHttpStatus;
 }
 
-ReadError error_of(ErrorCode code, std::string detail, const RangeRequest& asked,
+ReadError error_of(ErrorCode code, std::string detail, const RangeRequest& request,
                    const ResponseHead& head) {
   ReadError error;
   error.code = code;
   error.detail = std::move(detail);
-  error.begin = asked.begin;
-  error.end = asked.end;
+  error.begin = request.begin;
+  error.end = request.end;
   error.http_status = head.status;
   error.request_id = head.request_id;
   error.retry_after_s = demanded_pause_s(head.status, head.pause, unix_time_s());
@@ -167,12 +169,12 @@ std::string sentence_for(ErrorCode code, int status, std::string_view message) {
       text = status == 429 ? "the server wants fewer requests" : "the server failed";
   }
   const std::string_view line =
-      message.substr(0, message.find('\n'));  // Azure adds request and time
+      message.substr(0, message.find('\n'));  // Azure adds request id and time
   if (!line.empty()) text.append(": ").append(line.substr(0, 200));
   return text;
 }
 
-std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseHead& head,
+std::optional<ReadError> check_status(const RangeRequest& request, const ResponseHead& head,
                                       std::string_view body) {
   if (head.status == 206) return std::nullopt;
   const std::string_view storage_code = xml_text(body, "Code");
@@ -180,31 +182,32 @@ std::optional<ReadError> check_status(const RangeRequest& asked, const ResponseH
   if (head.status == 200 && !storage_code.empty()) {
     ReadError error =
         error_of(ErrorCode::kHttpStatus, sentence_for(ErrorCode::kHttpStatus, head.status, message),
-                 asked, head);
+                 request, head);
     error.storage_code = storage_code.substr(0, 100);
     return error;
   }
-  const bool is_whole = asked.begin == 0 && asked.end == asked.size;
+  const bool is_whole = request.begin == 0 && request.end == request.size;
   if (head.status == 200 && is_whole) return std::nullopt;
   if (head.status >= 200 && head.status < 300) {
     return error_of(ErrorCode::kRangeResponse,
-                    "the server ignored the range and sent something else", asked, head);
+                    "the server ignored the range and sent something else", request, head);
   }
   const ErrorCode code = code_of_status(head.status, body);
-  ReadError error = error_of(code, sentence_for(code, head.status, message), asked, head);
+  ReadError error = error_of(code, sentence_for(code, head.status, message), request, head);
   error.storage_code = storage_code.substr(0, 100);
   return error;
 }
 
-// RFC 9110 lets a server leave the total open ("*"): then a version must say that the object is
-// still the same one. The URL names it, or the answer, which is compared with those before.
-std::optional<std::string> fault_of_range(const RangeRequest& asked, const ResponseHead& head) {
+// RFC 9110 lets a server leave the total open ("*"). Then a version must prove that the object is
+// still the same one: a version in the URL, or the version in the response, which is compared with
+// earlier ones.
+std::optional<std::string> fault_of_range(const RangeRequest& request, const ResponseHead& head) {
   if (head.status != 206) return std::nullopt;
-  const auto total = total_of(head.content_range, asked);
-  const bool has_version = asked.version_header.empty() || !head.version.empty();
+  const auto total = total_of(head.content_range, request);
+  const bool has_version = request.version_header.empty() || !head.version.empty();
   if (total == "*" && has_version) return std::nullopt;
   if (total == "*") return "the server leaves the total size open, and sends no version";
-  if (total && parse_number(*total) == asked.size) return std::nullopt;
+  if (total && parse_number(*total) == request.size) return std::nullopt;
   return "the server sent another range";
 }
 
@@ -259,33 +262,33 @@ bool may_be_error_document(const ResponseHead& head) {
   return head.status == 200 && head.content_type.find("xml") != std::string::npos;
 }
 
-std::optional<ReadError> check_range_response(const RangeRequest& asked, const ResponseHead& head,
+std::optional<ReadError> check_range_response(const RangeRequest& request, const ResponseHead& head,
                                               std::string_view body) {
-  if (auto error = check_status(asked, head, body)) return error;
+  if (auto error = check_status(request, head, body)) return error;
   const auto refuse = [&](ErrorCode code, std::string detail) {
-    return error_of(code, std::move(detail), asked, head);
+    return error_of(code, std::move(detail), request, head);
   };
   if (!is_plain(head.content_encoding)) {
     return refuse(ErrorCode::kRangeResponse,
                   "the server encoded the range (" + head.content_encoding.substr(0, 40) + ")");
   }
-  if (!asked.version_header.empty() && !asked.version.empty()) {
+  if (!request.version_header.empty() && !request.version.empty()) {
     if (head.version.empty()) {
-      return refuse(ErrorCode::kRangeResponse, "the answer carries no " + asked.version_header +
+      return refuse(ErrorCode::kRangeResponse, "the answer carries no " + request.version_header +
                                                    ", so its version cannot be checked");
     }
-    if (without_quotes(head.version) != without_quotes(asked.version)) {
+    if (without_quotes(head.version) != without_quotes(request.version)) {
       return refuse(ErrorCode::kChanged, "the object was replaced while it was read");
     }
   }
-  if (auto wrong = fault_of_range(asked, head)) {
+  if (auto wrong = fault_of_range(request, head)) {
     return refuse(ErrorCode::kRangeResponse,
                   *wrong + " (Content-Range: " + head.content_range.substr(0, 60) + ")");
   }
-  if (head.content_length && *head.content_length != asked.end - asked.begin) {
+  if (head.content_length && *head.content_length != request.end - request.begin) {
     return refuse(ErrorCode::kRangeResponse,
                   "the server announces " + std::to_string(*head.content_length) + " bytes, not " +
-                      std::to_string(asked.end - asked.begin));
+                      std::to_string(request.end - request.begin));
   }
   return std::nullopt;
 }

@@ -1,4 +1,4 @@
-// Is this HTTP answer exactly the byte range that was asked for?
+// Checks that an HTTP response is exactly the requested byte range.
 //
 // One pure function decides for every HTTP storage. Servers and proxies are known to answer a range
 // with a shorter one, with another one, with the whole object, with an error document under 200, or
@@ -17,23 +17,23 @@
 
 namespace streamer {
 
-// What was asked. `size` and `version` are what the session pinned.
+// The requested range. The session has pinned `size` and `version`.
 struct RangeRequest {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;  // half-open
   std::uint64_t size = 0;
-  std::string version;                  // what version_header must say, or empty: not known yet
-  std::string version_header = "ETag";  // which header tells the version; empty: none does
+  std::string version;                  // expected value of version_header; empty: not pinned yet
+  std::string version_header = "ETag";  // the header with the version; empty: none has it
 };
 
-// The status line and the headers that matter, filled in line by line.
+// The status line and the relevant headers, filled in line by line.
 struct ResponseHead {
   ResponseHead() = default;
   explicit ResponseHead(std::string header, std::string other = {})
       : version_header(std::move(header)), checksum_header(std::move(other)) {}
 
-  std::string version_header = "ETag";  // the header whose value goes to `version`
-  std::string checksum_header;          // and to `checksum`
+  std::string version_header = "ETag";  // the header that is stored in `version`
+  std::string checksum_header;          // the header that is stored in `checksum`
 
   int status = 0;
   std::string content_range;
@@ -49,19 +49,19 @@ struct ResponseHead {
   void take_line(std::string_view line);
 };
 
-// S3 may fail after it has sent status 200: then the body is an XML error
-// document, to be given to check_range_response whole.
+// S3 may fail after it has sent status 200. Then the body is an XML error document, which
+// check_range_response() needs as a whole.
 bool may_be_error_document(const ResponseHead& head);
 
-// Nothing when the body that follows is the range; otherwise why not. For error statuses `body` is
-// the start of the error document; its <Code> and <Message> are used.
-std::optional<ReadError> check_range_response(const RangeRequest& asked, const ResponseHead& head,
+// Returns nothing if the body that follows is the range, else the error. For error statuses, `body`
+// is the start of the error document; its <Code> and <Message> are used.
+std::optional<ReadError> check_range_response(const RangeRequest& request, const ResponseHead& head,
                                               std::string_view body);
 
-// Names of headers are compared like this.
+// Names of headers are compared with this function.
 bool equals_ignoring_case(std::string_view a, std::string_view b);
 
-// The text of the first <tag> of an XML document, or empty.
+// Returns the text of the first <tag> of an XML document, or an empty text.
 std::string_view xml_text(std::string_view document, std::string_view tag);
 
 }  // namespace streamer

@@ -8,7 +8,7 @@
 namespace streamer {
 namespace {
 
-const RangeRequest kAsked{.begin = 100, .end = 200, .size = 1000, .version = "\"v1\""};
+const RangeRequest kRequest{.begin = 100, .end = 200, .size = 1000, .version = "\"v1\""};
 
 ResponseHead head_of(const std::vector<std::string>& lines) {
   ResponseHead head;
@@ -22,8 +22,8 @@ ResponseHead good_head() {
 }
 
 std::optional<ErrorCode> code_of(const ResponseHead& head, std::string_view body = {},
-                                 const RangeRequest& asked = kAsked) {
-  const auto error = check_range_response(asked, head, body);
+                                 const RangeRequest& request = kRequest) {
+  const auto error = check_range_response(request, head, body);
   return error ? std::optional(error->code) : std::nullopt;
 }
 
@@ -52,10 +52,10 @@ TEST_CASE("a total that the server leaves open is accepted if there is a version
   ResponseHead open = good_head();
   open.content_range = "bytes 100-199/*";
   CHECK_FALSE(code_of(open));
-  RangeRequest pinned_by_answer = kAsked;
+  RangeRequest pinned_by_answer = kRequest;
   pinned_by_answer.version.clear();
   CHECK_FALSE(code_of(open, {}, pinned_by_answer));
-  RangeRequest pinned_by_url = kAsked;
+  RangeRequest pinned_by_url = kRequest;
   pinned_by_url.version_header.clear();
   open.version.clear();
   CHECK_FALSE(code_of(open, {}, pinned_by_url));
@@ -142,7 +142,7 @@ TEST_CASE("each status has its meaning") {
 TEST_CASE("an error carries status, code, request id and range") {
   ResponseHead head = head_of({"HTTP/1.1 404 Not Found", "x-amz-request-id: R9", "Retry-After: 3"});
   const auto error =
-      check_range_response(kAsked, head, "<?xml?><Error><Code>NoSuchKey</Code></Error>");
+      check_range_response(kRequest, head, "<?xml?><Error><Code>NoSuchKey</Code></Error>");
   REQUIRE(error);
   CHECK(error->http_status == 404);
   CHECK(error->storage_code == "NoSuchKey");
@@ -167,14 +167,14 @@ TEST_CASE("headers of nonsense never count as an answer") {
 }
 
 TEST_CASE("an error document under 200 is the error it tells") {
-  const RangeRequest asked{0, 100, 1000, "", "ETag"};
+  const RangeRequest request{0, 100, 1000, "", "ETag"};
   ResponseHead head("ETag");
   for (const std::string_view line :
        {"HTTP/1.1 200 OK", "Content-Type: application/xml", "Content-Length: 70"}) {
     head.take_line(line);
   }
   CHECK(may_be_error_document(head));
-  const auto error = check_range_response(asked, head,
+  const auto error = check_range_response(request, head,
                                           "<Error><Code>SlowDown</Code><Message>Reduce your "
                                           "rate</Message></Error>");
   REQUIRE(error);

@@ -12,11 +12,12 @@ namespace {
 
 constexpr double kDeadlineCheckS = 0.1;
 constexpr int kIdlePollMs = 1000;  // wake() ends it earlier
-// How soon a block is looked at again whose credentials expired, or whose endpoint has no room.
+// Pause before a block is tried again if its credentials expired, or if its endpoint has no room.
 constexpr double kRefreshPollS = 0.05;
 constexpr double kRoomPollS = 0.02;
 
-// What libcurl calls so is no fault of a request: ends this thread, and with it the load.
+// These errors of libcurl are not caused by a request, so they end this thread, and with it the
+// load.
 void check(CURLMcode result) {
   if (result != CURLM_OK) throw std::runtime_error(curl_multi_strerror(result));
 }
@@ -53,7 +54,7 @@ HttpReactor::~HttpReactor() {
     curl_multi_remove_handle(multi_.get(), transfer->handle());
     transfer->target()->endpoint->cancel(flight.ticket);
   }
-  // A server that is down has no connections, and what it did is forgotten with the load.
+  // The state of a server that is down is not kept, and neither are its connections.
   if (is_reusable_ && !server_->outage()) {
     KeptConnections::of_process().keep(std::move(multi_), server_);
   }
@@ -66,13 +67,13 @@ void HttpReactor::run() {
 
 void HttpReactor::drive() {
   while (!scheduler_.is_stopped()) {
-    leave_idle_connections();  // before the look at the queue, as it loses a wake-up
-    if (!is_leaving_) start_blocks();
-    if ((is_lane_finished_ || is_leaving_) && active_.empty()) return;
+    close_idle_connections();  // before start_blocks(), because a wake-up may get lost here
+    if (!is_ending_) start_blocks();
+    if ((is_lane_finished_ || is_ending_) && active_.empty()) return;
     perform();
     collect_finished();
     enforce_deadlines();
-    if (has_room() && !is_lane_finished_ && !is_leaving_) start_blocks();
+    if (has_room() && !is_lane_finished_ && !is_ending_) start_blocks();
     sleep();
   }
 }
@@ -89,7 +90,7 @@ void HttpReactor::start_blocks() {
     retry_at_ = result.retry_at;
     if (!result.block) return;
     start(std::move(*result.block), now);
-    if (result.has_pinned) perform();  // else its request would be sent after the last pinning
+    if (result.has_pinned) perform();  // sends the request before the next slot is pinned
   }
 }
 
@@ -98,8 +99,8 @@ void HttpReactor::perform() {
   check(curl_multi_perform(multi_.get(), &running));
 }
 
-// A block whose object's credentials have expired goes back to the queue until the consumer renewed
-// them, one whose endpoint has enough to do until it has less.
+// If the object's credentials have expired, the block goes back to the queue until the consumer has
+// renewed them. If the endpoint has no room, it goes back for a moment.
 void HttpReactor::start(Block block, TimePoint now) {
   HttpObject& object = *objects_[block.source];
   if (retries_.give_up_overdue(block, *object.target()->endpoint, now)) return;
@@ -149,7 +150,7 @@ void HttpReactor::collect_finished() {
   while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &left)) {
     if (message->msg != CURLMSG_DONE) continue;
     char* self = nullptr;
-    const CURLcode result = message->data.result;  // the message dies with the handle's removal
+    const CURLcode result = message->data.result;  // removing the handle frees the message
     curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &self);
     auto& transfer = *reinterpret_cast<HttpTransfer*>(self);
     const TimePoint now = Clock::now();
@@ -173,7 +174,7 @@ void HttpReactor::enforce_deadlines() {
     auto error = transfer->check_deadlines(now, active_.size(), block_deadline_s_);
     if (error) settle(*transfer, std::move(error));
   }
-  leave_unserved_connections(now);
+  abandon_unserved_requests(now);
   hedge_slow_ones(now);
 }
 
@@ -183,12 +184,12 @@ void HttpReactor::settle(HttpTransfer& transfer, std::optional<ReadError> error)
   const TimePoint now = Clock::now();
   bool is_of_outage = false;
   if (error && means_no_descriptor(error->os_error)) {
-    endpoint.cancel(flight.ticket);  // it was never sent
+    endpoint.cancel(flight.ticket);  // the request was never sent
   } else if (error) {
     is_of_outage = endpoint.finish_badly(flight.ticket, *error, now);
     error->is_of_object = endpoint.is_fault_of(flight.ticket.object, *error);
     const bool is_refusal = classify(*error) == FailureKind::kThrottle;
-    if (is_of_outage || is_refusal) KeptConnections::of_process().leave(endpoint);
+    if (is_of_outage || is_refusal) KeptConnections::of_process().close(endpoint);
     if (transfer.was_silent()) endpoint.addresses->record_silence(transfer.address(), now);
   } else {
     const double seconds = seconds_between(flight.started, now);
@@ -223,9 +224,10 @@ void HttpReactor::record_answer(const HttpTransfer& transfer, bool is_full_size,
 
 void HttpReactor::try_again(HttpTransfer& transfer, ReadError error, bool is_of_outage) {
   Block block = transfer.take_block();
-  // Of a server that has too many connections already, one that is there is better than another.
+  // If a server refuses or does not serve a new connection, it may have too many; then the next
+  // attempt should use an open one.
   const bool is_refusal = classify(error) == FailureKind::kThrottle;
-  block.is_for_known_connection = is_refusal || transfer.was_silent_anew();
+  block.prefers_open_connection = is_refusal || transfer.was_silent_on_new_connection();
   if (means_no_descriptor(error.os_error) && wait_for_descriptor(block)) return;
   HttpObject& object = transfer.object();
   Endpoint& endpoint = *transfer.target()->endpoint;

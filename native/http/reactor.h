@@ -1,12 +1,11 @@
-// One thread, one CURLM, its own connections, up to K ranged GETs in flight.
+// One thread with one CURLM, its own connections, and several ranged GETs in flight.
 //
-// The thread takes blocks from the HTTP lane whenever a transfer is free, and
-// drives all transfers at once. Only wake() may be called from another thread.
-// Python is never called: when an object's credentials need renewing, the
-// consumer is asked through the scheduler and the block waits in the queue
-// meanwhile. How hard a server may be pressed, and whether it has an outage, is
-// decided by its Endpoint, which all loads of the process share: blocks of a
-// server that is paused wait in the queue, those of others go on.
+// The thread takes blocks from the HTTP lane whenever a transfer is free, and drives all transfers
+// at once. Only wake() may be called from another thread. Python is never called: when an object's
+// credentials need renewing, the consumer is asked through the scheduler and the block waits in the
+// queue meanwhile. The Endpoint of a server, which all loads of the process share, decides how many
+// requests the server gets, and whether it has an outage. Blocks of a paused server wait in the
+// queue, and blocks of other servers go on.
 #pragma once
 
 #include <curl/curl.h>
@@ -40,9 +39,9 @@ struct HttpCounters {
 
 class HttpReactor {
  public:
-  // `objects` is indexed by source and holds null for those that are not read over HTTP, but not
-  // for all. The reactor uses connections that others kept of the first one's server, and keeps its
-  // own.
+  // `objects` is indexed by source. It holds null for sources that are not read over HTTP, and at
+  // least one object. The reactor starts with kept connections to the server of the first object,
+  // and keeps its own connections at the end.
   HttpReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<HttpObject>>& objects,
               const Timeouts& timeouts, const RetryOptions& retry, HedgeBudget& hedge_budget,
               unsigned max_in_flight, HttpCounters& counters);
@@ -50,11 +49,11 @@ class HttpReactor {
   HttpReactor(const HttpReactor&) = delete;
   HttpReactor& operator=(const HttpReactor&) = delete;
 
-  // Runs until the lane needs nothing more or everything is stopped. Called once, on the reactor's
+  // Runs until the lane has no more work or everything is stopped. Called once, on the reactor's
   // thread.
   void run();
 
-  // Makes run() look at the queue again. From any thread, as long as this object lives.
+  // Makes run() check the queue again. May be called from any thread while this object exists.
   void wake() {
     const std::lock_guard lock(multi_mutex_);
     curl_multi_wakeup(multi_.get());
@@ -65,20 +64,20 @@ class HttpReactor {
   struct Flight {
     OutageTicket ticket{};
     TimePoint started{};
-    HttpTransfer* partner = nullptr;         // its duplicate, or the one it is a duplicate of
-    std::unique_ptr<Hedge> hedge = nullptr;  // what a duplicate fills; null for the others
+    HttpTransfer* partner = nullptr;         // its duplicate, or the request that it duplicates
+    std::unique_ptr<Hedge> hedge = nullptr;  // the memory of a duplicate; null for other requests
     bool was_hedged = false;                 // one duplicate is enough
   };
 
   void drive();
   void use(MultiHandle multi);
-  void leave_idle_connections();
-  void leave_unserved_connections(TimePoint now);
+  void close_idle_connections();
+  void abandon_unserved_requests(TimePoint now);
   static bool waits_unserved(const HttpTransfer& transfer, const Flight& flight, TimePoint now);
   bool is_another_served(const HttpTransfer& transfer, const Flight& flight) const;
-  void leave_unserved(HttpTransfer& transfer, TimePoint now);
+  void abandon_unserved(HttpTransfer& transfer, TimePoint now);
   void put_back(Block block, TimePoint due);
-  void leave_if_others_remain();
+  void end_if_others_remain();
   void start_blocks();
   void perform();
   void start(Block block, TimePoint now);
@@ -105,24 +104,24 @@ class HttpReactor {
   const BlockRetries retries_;
   const double block_deadline_s_;
   HttpCounters& counters_;
-  const std::shared_ptr<Endpoint> server_;  // whose connections are kept
+  const std::shared_ptr<Endpoint> server_;  // its connections are kept at the end
   std::mutex multi_mutex_;  // taken to replace multi_, and to use it on another thread
   MultiHandle multi_;
   std::vector<std::unique_ptr<HttpTransfer>> transfers_;
   std::vector<HttpTransfer*> idle_;
   std::unordered_map<HttpTransfer*, Flight> active_;
   InFlightWindow window_;
-  HedgeBudget& hedge_budget_;          // of all reactors of the load
+  HedgeBudget& hedge_budget_;          // shared by all reactors of the load
   std::uint64_t full_size_bytes_ = 0;  // of the largest block so far
   std::uint64_t received_bytes_ = 0;   // by all transfers, since the start
-  std::uint64_t counted_bytes_ = 0;    // of those, what the counters have
-  std::size_t connections_ = 0;        // as many as were in use at a time, and were not closed
+  std::uint64_t counted_bytes_ = 0;    // the part of them that is in counters_
+  std::size_t connections_ = 0;        // open ones: most requests at a time, less closed ones
   std::optional<TimePoint> retry_at_;
   TimePoint next_deadline_check_{};
   bool is_lane_finished_ = false;
-  bool is_leaving_ = false;    // no connection can be made; other reactors have some
-  bool may_have_idle_ = true;  // connections that no request uses now
-  bool is_reusable_ = false;   // the connections are worth keeping, and in order
+  bool is_ending_ = false;     // it has no connection; other reactors have some
+  bool may_have_idle_ = true;  // there may be connections without a request
+  bool is_reusable_ = false;   // run() ended normally, so the connections can be kept
 };
 
 }  // namespace streamer

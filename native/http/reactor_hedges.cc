@@ -7,7 +7,7 @@
 namespace streamer {
 
 void HttpReactor::hedge_slow_ones(TimePoint now) {
-  std::vector<std::pair<double, HttpTransfer*>> slow;  // and for how long already
+  std::vector<std::pair<double, HttpTransfer*>> slow;  // with the seconds since it was sent
   for (const auto& [transfer, flight] : active_) {
     if (flight.was_hedged || flight.hedge) continue;
     const auto limit_s = transfer->target()->endpoint->slow_after_s();
@@ -20,8 +20,8 @@ void HttpReactor::hedge_slow_ones(TimePoint now) {
   for (const auto& [elapsed_s, transfer] : slow) hedge(*transfer, active_.at(transfer), now);
 }
 
-// If there is a transfer to spare, room at the server, which has no outage, and the duplicate is
-// within the budget.
+// Sends a duplicate if a transfer is idle, the server has room and no outage, and the budget allows
+// it.
 void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
   const Block& block = slow.block();
   if (idle_.empty() || block.received == block.size()) return;
@@ -37,7 +37,7 @@ void HttpReactor::hedge(HttpTransfer& slow, Flight& flight, TimePoint now) {
   ++counters_.hedges;
   auto hedge = std::make_unique<Hedge>(block);
   Block duplicate = hedge->block(block.source);
-  duplicate.is_for_known_connection = slow.was_silent_anew();
+  duplicate.prefers_open_connection = slow.was_silent_on_new_connection();
   send(std::move(duplicate), slow.object(), std::move(target),
        {.ticket = *ticket, .started = now, .partner = &slow, .hedge = std::move(hedge)});
 }
@@ -48,7 +48,7 @@ HttpReactor::Flight HttpReactor::cancel(HttpTransfer& transfer) {
   return flight;
 }
 
-// The slow request is cancelled before its block is touched: it has no second writer.
+// The slow request is cancelled before its block is changed, so the block never has two writers.
 void HttpReactor::settle_duplicate(Flight duplicate, bool is_complete) {
   HttpTransfer& slow = *duplicate.partner;
   if (!is_complete) {

@@ -12,25 +12,26 @@ namespace streamer {
 namespace {
 
 constexpr long kAddressesAgeS = 60;  // libcurl's default
-// Usual rules of firewalls refuse requests without one. A header of the target's wins.
+// Firewalls commonly refuse requests without a user agent. A header of the target wins.
 constexpr const char* kUserAgent = "streamer/" STREAMER_VERSION;
 
-// The header that makes the server itself refuse another version (RFC 9110 §13.1), or nothing where
-// it has none for this kind of version: then the URL holds the condition, or the answers alone
-// tell.
-std::string precondition_of(const RangeRequest& asked) {
-  if (asked.version.empty()) return {};
-  if (equals_ignoring_case(asked.version_header, "ETag")) {
-    return asked.version.starts_with("W/") ? "" : "If-Match: " + asked.version;  // never a weak one
+// Returns the header that makes the server refuse another version (RFC 9110 §13.1). Returns an
+// empty text if there is none for this kind of version; then the URL holds the condition, or only
+// the responses are checked.
+std::string precondition_of(const RangeRequest& request) {
+  if (request.version.empty()) return {};
+  if (equals_ignoring_case(request.version_header, "ETag")) {
+    const bool is_weak = request.version.starts_with("W/");
+    return is_weak ? "" : "If-Match: " + request.version;
   }
-  if (equals_ignoring_case(asked.version_header, "Last-Modified")) {
-    return "If-Unmodified-Since: " + asked.version;
+  if (equals_ignoring_case(request.version_header, "Last-Modified")) {
+    return "If-Unmodified-Since: " + request.version;
   }
   return {};
 }
 
-// Where it goes, and where not.
-void set_place(CURL* easy, const HttpTarget& target) {
+// Sets the URL, the proxy and the TLS options.
+void set_url_and_tls(CURL* easy, const HttpTarget& target) {
   curl_easy_setopt(easy, CURLOPT_URL, target.url.c_str());
   // A key may hold ".."; its signature covers it as it is.
   curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
@@ -53,8 +54,9 @@ void set_place(CURL* easy, const HttpTarget& target) {
   curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 }
 
-// A forked child has copies of our sockets, and would keep these connections open as long as it
-// lives: the server is told that they end. Where the child closes a copy, its parent's goes on.
+// A forked child has copies of our sockets, which would keep the connections open. So the parent
+// shuts the connection down before it closes its socket. The child only closes its copy, and the
+// parent's connection goes on.
 int end_connection(void* owner, curl_socket_t socket) {
   if (reinterpret_cast<std::intptr_t>(owner) == getpid()) shutdown(socket, SHUT_RDWR);
   return close(socket);
@@ -68,8 +70,8 @@ void set_connection(CURL* easy, double connect_timeout_s, bool is_repeated, bool
   curl_easy_setopt(easy, CURLOPT_CLOSESOCKETDATA,
                    reinterpret_cast<void*>(static_cast<std::intptr_t>(getpid())));
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(connect_timeout_s * 1e3));
-  curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);  // spread over what a name stands for
-  // Perhaps another server, unless the addresses are given.
+  curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);  // use all addresses of a name
+  // Looks the name up again, which may lead to another server, unless the addresses are set.
   if (is_repeated) {
     curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, has_addresses ? kAddressesAgeS : 0L);
   }
@@ -82,7 +84,7 @@ void start_libcurl() {
   if (is_ready != CURLE_OK) throw std::runtime_error("libcurl cannot start");
 }
 
-CurlList headers_of(const RangeRequest& asked, const HttpTarget& target,
+CurlList headers_of(const RangeRequest& request, const HttpTarget& target,
                     const std::string& checksum_header) {
   CurlList headers;
   const auto add = [&headers](const std::string& line) {
@@ -91,12 +93,12 @@ CurlList headers_of(const RangeRequest& asked, const HttpTarget& target,
   for (const std::string& line : target.headers) add(line);
   add("Accept-Encoding: identity");
   add(checksum_header);
-  add(precondition_of(asked));
+  add(precondition_of(request));
   return headers;
 }
 
-void set_range(CURL* easy, const RangeRequest& asked) {
-  const std::string range = std::to_string(asked.begin) + "-" + std::to_string(asked.end - 1);
+void set_range(CURL* easy, const RangeRequest& request) {
+  const std::string range = std::to_string(request.begin) + "-" + std::to_string(request.end - 1);
   curl_easy_setopt(easy, CURLOPT_RANGE, range.c_str());
 }
 
@@ -105,15 +107,15 @@ void set_request(CURL* easy, const HttpTarget& target, curl_slist* headers, curl
   curl_easy_reset(easy);
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
   curl_easy_setopt(easy, CURLOPT_USERAGENT, kUserAgent);
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // we are not the only thread
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);  // required with several threads
 #if LIBCURL_VERSION_NUM >= 0x075700
   curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // cancelling must not wait for a name server
 #endif
-  set_place(easy, target);
+  set_url_and_tls(easy, target);
   set_connection(easy, connect_timeout_s, is_repeated, addresses != nullptr);
   if (addresses != nullptr) {
     curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses);
-    curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 0L);  // they are in their order
+    curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 0L);  // keep their order
   }
 }
 
@@ -131,14 +133,14 @@ std::string address_of(CURL* easy) {
   return address == nullptr ? "" : address;
 }
 
-void leave_address_if_slow(CURL* easy, const HttpTarget& target) {
+void avoid_slow_address(CURL* easy, const HttpTarget& target) {
   const bool is_slow = target.endpoint->addresses->is_left_out(address_of(easy), Clock::now());
   if (is_slow) curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
 }
 
 CurlList addresses_of(const HttpTarget& target, TimePoint now, bool is_repeated) {
   CurlList addresses;
-#if LIBCURL_VERSION_NUM >= 0x074b00  // before, libcurl would never have forgotten them
+#if LIBCURL_VERSION_NUM >= 0x074b00  // older ones would keep the addresses for ever
   AddressBook& book = *target.endpoint->addresses;
   const bool is_left_to_curl = !target.proxy.empty() || (is_repeated && !book.has_left_out(now));
   const std::string entry = is_left_to_curl ? "" : book.next_entry(now);

@@ -21,38 +21,38 @@ struct FreeList {
 };
 using CurlList = std::unique_ptr<curl_slist, FreeList>;
 
-// Has libcurl ready, which it is for the rest of the process. Throws std::runtime_error. Python's
-// os.fork() must not come between: call it under the GIL, which that takes, too.
+// Initializes libcurl for the rest of the process. Throws std::runtime_error. Call it under the
+// GIL: Python's os.fork() also takes the GIL, so no fork happens during the initialization.
 void start_libcurl();
 
-// The target's own, the version's precondition, and `checksum_header`, where it is not empty, which
-// asks for a checksum of the answer.
-CurlList headers_of(const RangeRequest& asked, const HttpTarget& target,
+// Returns the target's headers and the precondition for the version. Adds `checksum_header`, which
+// requests a checksum of the response, unless it is empty.
+CurlList headers_of(const RangeRequest& request, const HttpTarget& target,
                     const std::string& checksum_header);
 
-// Forgets the handle's last request, and keeps its connections. `headers` must outlive the request.
-// `addresses`: what the host stands for (net/address_book.h), as long as the request, or null.
-// `is_repeated`: a new connection goes to an address that is looked up anew.
+// Sets a new request on the handle, and keeps its connections. `headers` and `addresses` must
+// outlive the request. `addresses`: the addresses of the host (net/address_book.h), or null.
+// `is_repeated`: a new connection looks the host's name up again.
 void set_request(CURL* easy, const HttpTarget& target, curl_slist* headers, curl_slist* addresses,
                  double connect_timeout_s, bool is_repeated);
 
-// Has that request make a connection, although others may be there.
+// Makes the request open a new connection even if others are open.
 void set_new_connection(CURL* easy);
 
-// Whether it made one.
+// Whether the request opened a connection.
 bool has_new_connection(CURL* easy);
 
-// Has that request ask for these bytes alone.
-void set_range(CURL* easy, const RangeRequest& asked);
+// Makes the request ask for these bytes only.
+void set_range(CURL* easy, const RangeRequest& request);
 
-// Of who answers; of a proxy, its own.
+// Returns the address of the server that answers, or of the proxy.
 std::string address_of(CURL* easy);
 
-// Has the next request make a connection elsewhere where others answer faster. While the answer
-// comes.
-void leave_address_if_slow(CURL* easy, const HttpTarget& target);
+// If this address is slower than others, makes the next request open a connection to another one.
+// Must be called while the response arrives.
+void avoid_slow_address(CURL* easy, const HttpTarget& target);
 
-// What set_request() takes; null where libcurl is to look up.
+// Returns the addresses for set_request(); null if libcurl should look the name up.
 CurlList addresses_of(const HttpTarget& target, TimePoint now, bool is_repeated);
 
 }  // namespace streamer

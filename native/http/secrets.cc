@@ -15,49 +15,50 @@
 namespace streamer {
 namespace {
 
-constexpr std::size_t kShortest = 4;  // "r", "on" and "443" are in every other sentence
-constexpr std::size_t kPiece = 16;    // long enough that nothing else has it by chance
-constexpr int kEncodings = 3;         // a URL in a URL in a redirect
+constexpr std::size_t kShortest = 4;  // shorter ones, such as "on" and "443", are in many sentences
+constexpr std::size_t kPiece = 16;    // long enough that other text does not contain it by chance
+constexpr int kEncodings = 3;         // for example a URL in a URL in a redirect
 constexpr std::string_view kMask = "***";
 
-// Of signed URLs: S3's and Google's, Azure's, and which object is meant.
-constexpr std::array kOpenKeys = {"X-Amz-Algorithm",
-                                  "X-Amz-Date",
-                                  "X-Amz-Expires",
-                                  "X-Amz-SignedHeaders",
-                                  "x-id",
-                                  "X-Goog-Algorithm",
-                                  "X-Goog-Date",
-                                  "X-Goog-Expires",
-                                  "X-Goog-SignedHeaders",
-                                  "sv",
-                                  "se",
-                                  "st",
-                                  "sp",
-                                  "sr",
-                                  "spr",
-                                  "versionId",
-                                  "versionid",
-                                  "generation",
-                                  "alt",
-                                  "userProject"};
-constexpr std::array kOpenHeaders = {"accept",
-                                     "accept-encoding",
-                                     "date",
-                                     "host",
-                                     "range",
-                                     "user-agent",
-                                     "x-amz-date",
-                                     "x-ms-date",
-                                     "x-amz-content-sha256",
-                                     "x-ms-version",
-                                     "x-amz-request-payer",
-                                     "x-goog-user-project"};
+// Parameters without secrets in signed URLs of S3, Google and Azure, and parameters that select an
+// object.
+constexpr std::array kHarmlessKeys = {"X-Amz-Algorithm",
+                                      "X-Amz-Date",
+                                      "X-Amz-Expires",
+                                      "X-Amz-SignedHeaders",
+                                      "x-id",
+                                      "X-Goog-Algorithm",
+                                      "X-Goog-Date",
+                                      "X-Goog-Expires",
+                                      "X-Goog-SignedHeaders",
+                                      "sv",
+                                      "se",
+                                      "st",
+                                      "sp",
+                                      "sr",
+                                      "spr",
+                                      "versionId",
+                                      "versionid",
+                                      "generation",
+                                      "alt",
+                                      "userProject"};
+constexpr std::array kHarmlessHeaders = {"accept",
+                                         "accept-encoding",
+                                         "date",
+                                         "host",
+                                         "range",
+                                         "user-agent",
+                                         "x-amz-date",
+                                         "x-ms-date",
+                                         "x-amz-content-sha256",
+                                         "x-ms-version",
+                                         "x-amz-request-payer",
+                                         "x-goog-user-project"};
 
-// Text without its percent signs, and where each of its characters begins in the original.
+// Percent-decoded text, with the offset of each of its characters in the original.
 struct Decoded {
   std::string text;
-  std::vector<std::size_t> begins;  // one more than there are characters
+  std::vector<std::size_t> begins;  // and the end of the last one
 };
 
 std::optional<char> byte_of(std::string_view digits) {
@@ -159,20 +160,20 @@ void Secrets::add_of_url(std::string_view url) {
   const std::size_t at = authority.rfind('@');
   if (at != std::string_view::npos) {
     const auto [user, password] = split(authority.substr(0, at), ":");
-    add(password.empty() ? user : password);  // a token stands alone
+    add(password.empty() ? user : password);  // a token is in the user's place
   }
   std::string_view query = split(tail, "#").first;
   while (!query.empty()) {
     const auto [pair, others] = split(query, "&");
     const auto [key, value] = split(pair, "=");
-    if (!is_one_of(key, kOpenKeys)) add(value);
+    if (!is_one_of(key, kHarmlessKeys)) add(value);
     query = others;
   }
 }
 
 void Secrets::add_of_header(std::string_view line) {
   auto [name, value] = split(line, ":");
-  if (is_one_of(name, kOpenHeaders)) return;
+  if (is_one_of(name, kHarmlessHeaders)) return;
   value.remove_prefix(std::min(value.find_first_not_of(' '), value.size()));
   if (equals_ignoring_case(name, "cookie")) {
     while (!value.empty()) {

@@ -1,9 +1,9 @@
-// What opens a door, and how it is kept out of text that a server wrote.
+// Masks the secrets of a request in text that a server wrote.
 //
-// A server may repeat what it was sent: a proxy's error page shows the URL with its signature, a
-// debugging one all headers. Of such text, whatever a secret is recognized by is masked: any 16
-// characters of a long one in a row, a short one as a word; also percent-encoded, once or more.
-// A server that disguises what it was told is not stopped: it knows the secret anyway.
+// A server may repeat parts of a request: the error page of a proxy shows the URL with its
+// signature, a debugging page shows all headers. Any 16 consecutive characters of a long secret are
+// masked, and a short secret if it is a whole word; also if they are percent-encoded, even several
+// times. A server that disguises a secret is not stopped: it knows the secret anyway.
 #pragma once
 
 #include <string>
@@ -17,22 +17,22 @@ namespace streamer {
 
 class Secrets {
  public:
-  // What is shorter than four characters could not be told from other text, and is left out.
+  // Ignores secrets of less than four characters, because they occur in ordinary text.
   void add(std::string_view secret);
-  // Takes what is secret of a URL: the password, and all of the query but what says when, how and
-  // which version.
+  // Adds the secrets of a URL: the password, and all query parameters that are not known to be
+  // harmless.
   void add_of_url(std::string_view url);
-  // Takes the value of a header "name: value", unless it is one that says nothing of who asks.
+  // Adds the value of a header "name: value", unless the header is known to be harmless.
   void add_of_header(std::string_view line);
 
-  // `text` with "***" in the place of every secret.
+  // Returns `text` with every secret replaced by "***".
   std::string masked(const std::string& text) const;
 
  private:
   std::vector<std::string> secrets_;  // percent-decoded
 };
 
-// Masks in everything a server put into `error` the secrets of the request it answered.
+// Masks the secrets of a request in all texts of its `error` that a server may have written.
 void mask_secrets(ReadError& error, const HttpTarget& target);
 
 }  // namespace streamer

@@ -1,7 +1,7 @@
-// Whether a transfer has stalled: it brings less than a server must, for as long as one may.
+// Detects a stalled transfer: slower than stall_bytes_per_s for stall_timeout_s.
 //
-// Where all transfers of a reactor together bring what one must, the line is slow, not the server:
-// then only those that fall far behind the others have stalled. Pure.
+// If all transfers of a reactor together reach the speed that one transfer needs, the line may be
+// slow, not the server. Then only transfers that are far behind the others have stalled. Pure.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,15 @@ class StallWatch {
  public:
   explicit StallWatch(const Timeouts& timeouts) : timeouts_(timeouts) {}
 
-  // From here on; with what this transfer, and all of its reactor, received so far.
+  // Starts a measurement. `received`: bytes of this transfer so far; `received_by_all`: bytes of
+  // all transfers of the reactor.
   void start(TimePoint now, std::uint64_t received, std::uint64_t received_by_all) {
     start_ = now;
     received_ = received;
     received_by_all_ = received_by_all;
   }
 
-  // To be asked often, with as many transfers as are under way now.
+  // Call this often. `active`: the number of transfers under way now.
   bool has_stalled(TimePoint now, std::uint64_t received, std::uint64_t received_by_all,
                    std::size_t active) {
     const double seconds = seconds_between(start_, now);
@@ -36,7 +37,7 @@ class StallWatch {
   }
 
  private:
-  // Of what each transfer would get if they shared alike: below, it is this one that is slow.
+  // Share of the average speed of all transfers. A transfer below it is itself slow.
   static constexpr double kFairShare = 0.25;
 
   double slowest_bytes_per_s(double of_all, std::size_t active) const {

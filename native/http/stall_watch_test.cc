@@ -18,7 +18,7 @@ TEST_CASE("a transfer has stalled when it falls below what a server must bring")
     std::size_t active;
     bool has_stalled;
   };
-  // 1000 bytes a second, over 10 s.
+  // At least 1000 bytes a second, over 10 s.
   for (const Case& each : {
            Case{"fast enough", 11, 11'000, 11'000, 1, false},
            Case{"a byte below", 11, 10'999, 10'999, 1, true},

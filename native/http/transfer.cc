@@ -31,10 +31,10 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   if (block_.attempts++ == 0) block_.first_started = now;
   object_ = &object;
   target_ = std::move(target);
-  asked_ = {block_.begin + block_.received, block_.end, object.size_bytes(), object.version(),
+  range_ = {block_.begin + block_.received, block_.end, object.size_bytes(), object.version(),
             object.version_header()};
   asks_for_checksum_ = wants_checksum();
-  head_ = ResponseHead(asked_.version_header,
+  head_ = ResponseHead(range_.version_header,
                        asks_for_checksum_ ? object.answer_checksum()->answer_header : "");
   cursor_.emplace(block_);
   is_head_checked_ = has_thrown_ = false;
@@ -44,15 +44,15 @@ void HttpTransfer::prepare(Block block, HttpObject& object,
   started_ = now;
   received_before_ = block_.received;
   stall_watch_.start(now, block_.received, received_bytes_);
-  headers_ = headers_of(asked_, *target_,
+  headers_ = headers_of(range_, *target_,
                         asks_for_checksum_ ? object.answer_checksum()->request_header : "");
   const bool is_repeated = block_.attempts > 1;
   addresses_ = addresses_of(*target_, now, is_repeated);
   set_request(easy_.get(), *target_, headers_.get(), addresses_.get(), timeouts_.connect_timeout_s,
               is_repeated);
-  // The one before may have been stale, or have led to a server that is sick.
-  if (is_repeated && !block_.is_for_known_connection) set_new_connection(easy_.get());
-  set_range(easy_.get(), asked_);
+  // The last connection may have been stale, or its server may be broken.
+  if (is_repeated && !block_.prefers_open_connection) set_new_connection(easy_.get());
+  set_range(easy_.get(), range_);
   set_callbacks();
 }
 
@@ -74,7 +74,7 @@ std::size_t HttpTransfer::on_header(char* data, std::size_t size, std::size_t co
     return size * count;
   } catch (...) {
     transfer.has_thrown_ = true;
-    return 0;  // anything but all bytes makes libcurl give up
+    return 0;  // any other number of bytes makes libcurl fail the request
   }
 }
 
@@ -97,12 +97,12 @@ bool HttpTransfer::take_body(std::string_view data) {
   }
   if (!is_head_checked_) {
     is_head_checked_ = true;
-    refusal_ = check_range_response(asked_, head_, {});
+    refusal_ = check_range_response(range_, head_, {});
     if (!refusal_ && !object_->pin_version(head_.version)) {
       refusal_ = error_of(ErrorCode::kChanged, "the object was replaced while it was read");
     }
     if (!refusal_) expect_checksum();
-    leave_address_if_slow(easy_.get(), *target_);
+    avoid_slow_address(easy_.get(), *target_);
   }
   if (refusal_) return false;
   if (data.size() > block_.size() - block_.received) {
@@ -123,11 +123,11 @@ bool HttpTransfer::take_body(std::string_view data) {
 
 bool HttpTransfer::wants_checksum() const {
   return object_->compares_answers() &&
-         asked_.end - asked_.begin <= object_->answer_checksum()->max_bytes;
+         range_.end - range_.begin <= object_->answer_checksum()->max_bytes;
 }
 
-// An answer that goes on where another was cut has a checksum of its own, of fewer bytes: that of
-// the first covers them all, those that came before the cut included.
+// A response that continues a cut one has a checksum of its own bytes only. The checksum of the
+// first response covers all bytes, including those before the cut, so it is kept.
 void HttpTransfer::expect_checksum() {
   if (!object_->answer_checksum() || block_.answer) return;
   if (head_.checksum.empty()) {
@@ -140,11 +140,11 @@ void HttpTransfer::expect_checksum() {
                                                        head_.checksum.substr(0, 40) + ")");
     return;
   }
-  block_.answer = AnswerCheck{.begin = asked_.begin, .expected = *expected, .received = 0};
+  block_.answer = AnswerCheck{.begin = range_.begin, .expected = *expected, .received = 0};
 }
 
-// Once all bytes are there: what is wrong with them. They are then asked for again, all of them, as
-// nobody knows which it is.
+// Compares the checksum once all bytes are there. If it differs, all bytes of the response are
+// requested again, because the wrong ones cannot be identified.
 std::optional<ReadError> HttpTransfer::compare_checksum() {
   if (!block_.answer) return std::nullopt;
   const AnswerCheck answer = *block_.answer;
@@ -169,7 +169,7 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
   if (has_thrown_) error = error_of(ErrorCode::kOutOfMemory, "no memory for an answer");
   const bool is_answered = head_.status >= 300 || (head_.status > 0 && !is_head_checked_);
   if (!error && is_answered && (result == CURLE_OK || !error_body_.empty())) {
-    error = check_range_response(asked_, head_, error_body_);
+    error = check_range_response(range_, head_, error_body_);
   }
   if (!error && result != CURLE_OK) {
     const ReadError failure =
@@ -183,7 +183,7 @@ std::optional<ReadError> HttpTransfer::conclude(CURLcode result, TimePoint now) 
   if (!error) error = compare_checksum();
   if (error && asks_for_checksum_ && means_unknown_header(error->storage_code)) {
     object_->note_answer_without_checksum();
-    error->code = ErrorCode::kRangeResponse;  // once more, without asking for it
+    error->code = ErrorCode::kRangeResponse;  // tried again without the header
   }
   if (error) {
     blame_proxy(*error, result, easy_.get(), *target_);
@@ -204,7 +204,7 @@ std::optional<ReadError> HttpTransfer::check_deadlines(TimePoint now, std::size_
     if (connected_us > 0 && seconds_between(started_, now) > limit) {
       error = error_of(ErrorCode::kTimeout, "no answer within the first-byte time-out");
     }
-    stall_watch_.start(now, block_.received, received_bytes_);  // a late answer has not stalled yet
+    stall_watch_.start(now, block_.received, received_bytes_);  // no stall before the first byte
   } else if (stall_watch_.has_stalled(now, block_.received, received_bytes_, active)) {
     error = error_of(ErrorCode::kTimeout, "the transfer stalled");
   }
@@ -233,8 +233,8 @@ ReadError HttpTransfer::error_of(ErrorCode code, std::string detail) const {
   ReadError error;
   error.code = code;
   error.detail = std::move(detail);
-  error.begin = asked_.begin;
-  error.end = asked_.end;
+  error.begin = range_.begin;
+  error.end = range_.end;
   error.http_status = head_.status;
   error.request_id = head_.request_id;
   return error;

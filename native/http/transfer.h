@@ -1,9 +1,9 @@
-// One ranged GET: from a block to its bytes in place, or to a reason why not.
+// One ranged GET: puts the bytes of a block in their place, or returns an error.
 //
-// The head of the answer is checked before its first body byte is kept, so a wrong answer never
-// reaches a tensor. Where the server sends a checksum of its answers, the bytes are compared with
-// it when the last of them is there; wrong ones are forgotten. A transfer is bound to its reactor's
-// thread and is reused for one request after another.
+// The head of the response is checked before the first byte of its body is stored, so a wrong
+// response never reaches a tensor. If the server sends checksums, the bytes are compared when the
+// last one is there; wrong bytes are read again. A transfer belongs to its reactor's thread and is
+// reused for one request after another.
 #pragma once
 
 #include <curl/curl.h>
@@ -35,32 +35,33 @@ class HttpTransfer {
 
   CURL* handle() const { return easy_.get(); }
 
-  // Prepares the request for what is missing of the block. The caller adds handle() to its multi
-  // handle. `first_byte_s`: how long the answer may take to begin, where that is less than the
-  // option says.
+  // Prepares the request for the missing bytes of the block. The caller adds handle() to its multi
+  // handle. `first_byte_s`: how long the response may take to begin, if that is less than the
+  // option.
   void prepare(Block block, HttpObject& object, std::shared_ptr<const HttpTarget> target,
                TimePoint now, double first_byte_s);
 
-  // What the request came to; nothing when every byte landed.
+  // Returns the error of the ended request; nothing if every byte is in place.
   std::optional<ReadError> conclude(CURLcode result, TimePoint now);
 
-  // Nothing, or the time-out this transfer has run into, while its reactor has `active` of them.
-  // `block_deadline_s` counts from the block's first attempt.
+  // Returns the time-out that this transfer has exceeded, if any. `active`: the number of transfers
+  // under way in its reactor. `block_deadline_s` counts from the block's first attempt.
   std::optional<ReadError> check_deadlines(TimePoint now, std::size_t active,
                                            double block_deadline_s);
 
-  // The block, with what it received.
+  // Moves out the block with the bytes that it received.
   Block take_block() { return std::move(block_); }
   const Block& block() const { return block_; }
 
   AnswerTimes answered_in() const;
   std::string address() const { return address_of(easy_.get()); }
-  // It was asked, and said nothing at all.
+  // Whether no byte of a response came.
   bool was_silent() const { return head_.status == 0; }
   bool has_new_connection() const { return streamer::has_new_connection(easy_.get()); }
-  // Nor did it say anything before: the server may serve no more connections at a time.
-  bool was_silent_anew() const { return was_silent() && has_new_connection(); }
-  // How much longer it will take if it goes on as in the `elapsed_s` since it was sent.
+  // The same on a new connection: the server may not serve more connections at a time.
+  bool was_silent_on_new_connection() const { return was_silent() && has_new_connection(); }
+  // Returns how long the rest will take at the average speed of the `elapsed_s` since the request
+  // was sent.
   double remaining_s(double elapsed_s) const;
 
   const std::shared_ptr<const HttpTarget>& target() const { return target_; }
@@ -90,16 +91,16 @@ class HttpTransfer {
   Block block_;
   HttpObject* object_ = nullptr;
   std::shared_ptr<const HttpTarget> target_;
-  RangeRequest asked_;
+  RangeRequest range_;
   ResponseHead head_;
   std::optional<SegmentCursor> cursor_;
   bool asks_for_checksum_ = false;
   bool is_head_checked_ = false;
-  bool has_thrown_ = false;  // there was no memory for what a callback wanted to keep
+  bool has_thrown_ = false;  // a callback ran out of memory
   std::optional<ReadError> refusal_;
   std::string error_body_;
   TimePoint started_{};
-  double first_byte_s_ = 0;            // at most the option
+  double first_byte_s_ = 0;            // limit of this request, at most the option
   std::uint64_t received_before_ = 0;  // by earlier attempts at the block
   StallWatch stall_watch_{timeouts_};
 };

@@ -11,10 +11,10 @@
 namespace streamer {
 namespace {
 
-constexpr double kAskAgainS = 60;
+constexpr double kLookUpEveryS = 60;
 constexpr double kLeftOutS = 30;
-constexpr unsigned kFewestAnswers = 4;  // below, one slow answer would decide
-constexpr double kSlowShare = 0.5;      // of the median of the others
+constexpr unsigned kFewestAnswers = 4;  // with fewer, one slow answer would decide
+constexpr double kSlowShare = 0.5;      // slower than this share of the others' median is slow
 constexpr double kNewestShare = 0.25;
 
 bool is_address(const std::string& host) {
@@ -48,7 +48,8 @@ AddressBook::AddressBook(const std::string& server) {
   if (colon != std::string::npos) port_ = place.substr(colon + 1);
 }
 
-// Each version of addresses is turned by itself, and the resolver's choice of the first one kept.
+// IPv4 and IPv6 addresses are rotated separately, and the version that the resolver lists first
+// stays first.
 std::string AddressBook::next_entry(TimePoint now) {
   if (host_.empty()) return {};
   const std::lock_guard lock(mutex_);
@@ -64,14 +65,15 @@ std::string AddressBook::next_entry(TimePoint now) {
   });
   const bool has_all = open.size() == entries_.size();
   const auto most = std::max(border - open.begin(), open.end() - border);
-  if (has_all && most < 2) return {};  // as of localhost
+  if (has_all && most < 2) return {};  // one address of each version, like localhost
   const std::size_t turn = next_++;
   for (const auto& [begin, end] :
        {std::pair(open.begin(), border), std::pair(border, open.end())}) {
     const auto count = static_cast<std::size_t>(end - begin);
     if (count > 1) std::rotate(begin, begin + static_cast<std::ptrdiff_t>(turn % count), end);
   }
-  std::string text = "+" + host_ + ":" + port_ + ":";  // the plus: it ages as a libcurl's own would
+  // With the plus, the entry expires like libcurl's own.
+  std::string text = "+" + host_ + ":" + port_ + ":";
   for (const std::string& each : open) {
     if (text.back() != ':' || &each != &open.front()) text += ',';
     text += is_of_version_6(each) ? "[" + each + "]" : each;
@@ -80,14 +82,14 @@ std::string AddressBook::next_entry(TimePoint now) {
 }
 
 void AddressBook::look_up_if_due(TimePoint now) {
-  if (asked_at_ && seconds_between(*asked_at_, now) < kAskAgainS) return;
-  asked_at_ = now;
+  if (looked_up_at_ && seconds_between(*looked_up_at_, now) < kLookUpEveryS) return;
+  looked_up_at_ = now;
   ask_for_addresses(host_, [book = weak_from_this()](const std::vector<std::string>& addresses) {
     if (const auto alive = book.lock()) alive->take_answer(addresses);
   });
 }
 
-// What is known of an address that is named again is kept.
+// The measurements of an address stay if the new answer lists the address again.
 void AddressBook::take_answer(const std::vector<std::string>& addresses) {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> entries;
@@ -127,7 +129,7 @@ bool AddressBook::has_left_out(TimePoint now) {
                      [now](const Entry& each) { return !each.is_open(now); });
 }
 
-// There is always one that is not: the fastest.
+// The fastest address is never slow, so at least one is left.
 bool AddressBook::is_slow(const Entry& entry) const {
   std::vector<double> others;
   for (const Entry& each : entries_) {

@@ -14,23 +14,25 @@
 namespace streamer {
 namespace {
 
-// When to look again whether a server that has enough to do, or that is being probed, has room.
+// Pause until the next check whether a server with a full window, or one that is being probed, has
+// room.
 constexpr double kRoomPollS = 0.02;
-// Ways to servers that answered, in a process that speaks to ever new ones.
+// Limit for the endpoints that are remembered as answered, in a process that talks to ever new
+// servers.
 constexpr std::size_t kMostRemembered = 10'000;
 
-using Way = std::pair<std::string, std::size_t>;  // name and route
+using NameAndRoute = std::pair<std::string, std::size_t>;
 
-// Every endpoint some load uses. Never destroyed: reactors may outlive static objects at exit.
+// Every endpoint that a load uses. Never destroyed: reactors may outlive static objects at exit.
 struct Table {
   std::mutex mutex;
-  std::map<Way, std::weak_ptr<Endpoint>> endpoints;  // guarded by mutex
-  std::set<Way> answered;                            // guarded by mutex
+  std::map<NameAndRoute, std::weak_ptr<Endpoint>> endpoints;  // guarded by mutex
+  std::set<NameAndRoute> answered;                            // guarded by mutex
 
   static Table& instance() {
     static std::atomic<Table*> table = new Table;
-    // The parent's threads do not exist in a child: what they held there, this lock included, would
-    // never be given back.
+    // The parent's threads do not exist in a forked child, so locks that they held, such as this
+    // mutex, would stay locked. The child gets a new table.
     static const int is_forgotten_in_child =
         pthread_atfork(nullptr, nullptr, [] { table = new Table; });
     (void)is_forgotten_in_child;
@@ -64,17 +66,17 @@ std::shared_ptr<Endpoint> Endpoint::on_route(const std::string& name, std::size_
   Table& table = Table::instance();
   const std::lock_guard lock(table.mutex);
   std::erase_if(table.endpoints, [](const auto& entry) { return entry.second.expired(); });
-  const Way way{name, route};
+  const NameAndRoute key{name, route};
   std::shared_ptr<WaitingRequests> waiting;
   for (auto other = table.endpoints.lower_bound({name, 0});
        other != table.endpoints.end() && other->first.first == name; ++other) {
     const std::shared_ptr<Endpoint> endpoint = other->second.lock();
-    if (endpoint && other->first == way) return endpoint;
+    if (endpoint && other->first == key) return endpoint;
     if (endpoint) waiting = endpoint->waiting;
   }
   auto endpoint =
-      std::make_shared<Endpoint>(name, table.answered.contains(way), route, std::move(waiting));
-  table.endpoints[way] = endpoint;
+      std::make_shared<Endpoint>(name, table.answered.contains(key), route, std::move(waiting));
+  table.endpoints[key] = endpoint;
   return endpoint;
 }
 
@@ -143,14 +145,15 @@ bool Endpoint::finish_badly(const OutageTicket& ticket, const ReadError& error, 
   if (is_answer && !error.is_of_proxy) note_answer_locked();
   bool is_of_outage = false;
   if (kind != FailureKind::kTransient && kind != FailureKind::kThrottle) {
-    outage_.finish_well(ticket, now);  // it works; what was asked of it was wrong
-  } else if (has_answered_) {          // else the address is wrong, or nobody is there
+    outage_.finish_well(ticket, now);  // the server works; the request was wrong
+  } else if (has_answered_) {          // otherwise the address is wrong, or no server is there
     const bool was_open = outage_.is_open();
     const double drawn = std::uniform_real_distribution<double>(0, 1)(random_);
     is_of_outage = outage_.finish_badly(ticket, kind, error, window_.in_flight(), now, drawn,
                                         window_.is_least());
     if (outage_.is_open() && !was_open) window_.halve();
-    // What was under way at the beginning of an outage failed with it, not by the pressure.
+    // Requests that were in flight when an outage began failed because of it, not because too many
+    // were in flight.
     const bool is_by_pressure = !is_of_outage || !was_open || ticket.is_probe;
     if (is_by_pressure) window_.record_failure(ticket.in_flight);
     if (!is_of_outage) window_.shrink(ticket.in_flight);
@@ -208,7 +211,7 @@ void Endpoint::note_answer() {
   note_answer_locked();
 }
 
-// Its lock is held; the table's is taken inside, by nobody the other way round.
+// The caller holds mutex_. The table's mutex is locked second, and never the other way round.
 void Endpoint::note_answer_locked() {
   if (std::exchange(has_answered_, true)) return;
   Table& table = Table::instance();

@@ -1,11 +1,13 @@
-// What all loads of the process know of one server: how hard it may be pressed.
+// The state of one server that all loads of the process share: how many requests it can take, how
+// large, and whether it works.
 //
-// How large a request should be, how long one usually takes, how many may be in flight after an
-// outage, and whether there is an outage now. All requests to the server are announced here, so
-// that its failure is one event for all threads and loads, and another server's business goes on.
-// Each way to a server has an endpoint: that it answered directly says nothing of a proxy. An
-// endpoint lives as long as an object of some load points at it; that it answered is remembered
-// until the process ends.
+// It holds the size of a request, the usual time of one, the number that may be in flight after an
+// outage, and the current outage, if any. All requests to the server are announced here, so its
+// failure is one event for all threads and loads, and requests to other servers go on.
+//
+// Each route to a server, direct or through a proxy, has an endpoint of its own: a direct answer
+// says nothing about a proxy. An endpoint lives as long as an object of a load refers to it. The
+// fact that it answered is remembered until the process ends.
 //
 // Thread-safe. A forked child starts with none of its parent's endpoints.
 #pragma once
@@ -27,31 +29,32 @@
 
 namespace streamer {
 
-// Of an answer, since it was asked for on a connection that was there.
+// Times of a response, measured from its request on an existing connection.
 struct AnswerTimes {
   double first_byte_s = 0;
   double complete_s = 0;
 };
 
 struct RequestAdvice {
-  std::uint64_t bytes = 0;  // of one request
-  // Even the quickest answer took long to begin: many requests should wait at the same time.
+  std::uint64_t bytes = 0;  // size of one request
+  // Even the quickest response was slow to begin, so many requests should be in flight.
   bool is_distant = false;
-  double first_byte_s = 0;  // how long the quickest answer took to begin; zero while unknown
+  double first_byte_s = 0;  // of the quickest response; 0 if unknown
 };
 
 class Endpoint {
  public:
-  // The endpoint of a URL: the same for all URLs of one scheme, host and port, as long as the same
-  // proxies lead there, this one or those of the environment.
+  // Returns the endpoint of a URL. All URLs with the same scheme, host, port and proxies share it.
+  // The proxy is `proxy`, or comes from the environment.
   static std::shared_ptr<Endpoint> of(std::string_view url, const std::string& proxy = {});
-  // The endpoint of that name, where a URL does not tell it.
+  // Returns the endpoint of that name, for servers that have no URL.
   static std::shared_ptr<Endpoint> named(const std::string& name);
 
-  // Whoever asks from here on knows nothing of any server.
+  // Later calls get new endpoints without any history.
   static void forget_all_for_tests();
 
-  // `name` is for messages. `has_answered`: in this process, ever. `shared`: with other ways to it.
+  // `name` is for messages. `has_answered`: the server has answered before in this process.
+  // `shared`: the waiting requests that all routes to the server share.
   explicit Endpoint(std::string name, bool has_answered = false, std::size_t route = 0,
                     std::shared_ptr<WaitingRequests> shared = nullptr)
       : addresses(std::make_shared<AddressBook>(name)),
@@ -60,44 +63,45 @@ class Endpoint {
         route_(route),
         has_answered_(has_answered) {}
 
-  const std::shared_ptr<AddressBook> addresses;  // of a URL's host
-  // Of the requests that were answered, on a connection that had answered others: when the last was
-  // sent.
+  const std::shared_ptr<AddressBook> addresses;  // of the URL's host
+  // When the last answered request was sent on a connection that had already answered another one.
   LatestTime answered_again;
-  const std::shared_ptr<WaitingRequests> waiting;  // the server's, on whatever way
+  const std::shared_ptr<WaitingRequests> waiting;  // shared by all routes to the server
 
   const std::string& name() const { return name_; }
 
-  // Nothing where a request may be sent now; else when to ask again.
+  // Returns nothing if a request may be sent now, else the time to ask again.
   std::optional<TimePoint> closed_until(TimePoint now);
-  // Takes room for one request, where there is some. Each must be finished, or cancelled.
-  // `object`: HttpObject::id(), where requests for several objects can be told apart.
+  // Reserves room for one request, if there is some. Each ticket must be finished or cancelled.
+  // `object`: HttpObject::id(), or 0 if requests for different objects cannot be told apart.
   std::optional<OutageTicket> try_start(TimePoint now, std::uint64_t object = 0);
-  // The same for a lookup, which waits for no room, and may not keep the time of a probe
+  // The same for a lookup. A lookup does not wait for room, and may miss the deadline of a probe
   // (lookup.h).
   std::optional<OutageTicket> try_start_lookup(TimePoint now, std::uint64_t object);
 
-  // The request took so long; `is_full_size` if that can be compared with others.
+  // The request succeeded in `seconds`. `is_full_size`: its time can be compared with others.
   void finish_well(const OutageTicket& ticket, double seconds, bool is_full_size, TimePoint now);
-  // It asked for so many bytes. Once it is finished well.
+  // Call after finish_well(). `bytes`: the size of the request.
   void record_answer(std::uint64_t bytes, const AnswerTimes& times);
-  // It failed. True when that belongs to an outage, and is no fault of this one request.
+  // The request failed. Returns true if the failure belongs to an outage and is not the fault of
+  // this request.
   bool finish_badly(const OutageTicket& ticket, const ReadError& error, TimePoint now);
   void cancel(const OutageTicket& ticket);
-  // Whether such a failure is the object's own, as the server answers for others.
+  // Whether the object causes this failure, because the server answers for others.
   bool is_fault_of(std::uint64_t object, const ReadError& error);
 
-  // How long a request may take before it is slower than 95 in 100; nothing while unknown.
+  // Returns the time after which a request is slower than 95 in 100; nothing while unknown.
   std::optional<double> slow_after_s();
-  // How to ask it, as far as is known.
+  // Returns the best size and number of requests, as far as known.
   RequestAdvice advice();
 
   bool has_answered();
-  // Its server answered something.
+  // Records that the server answered, whatever the answer was.
   void note_answer();
-  // How many times more failures of one request than usual are chance, as many of all fail.
+  // Returns the factor by which more failures of one request than usual are still chance, because
+  // many of all requests fail (failure_share.h).
   double row_factor();
-  // Nothing where the server works, as far as is known.
+  // Returns the current outage; nothing if the server works, as far as known.
   std::optional<OutageStory> outage();
   OutageTotals totals(TimePoint now);
 
@@ -108,7 +112,7 @@ class Endpoint {
   void note_answer_locked();
 
   const std::string name_;
-  const std::size_t route_;  // tells the ways to it apart
+  const std::size_t route_;  // distinguishes the routes to the server, see route_to()
   std::mutex mutex_;
   bool has_answered_;                               // guarded by mutex_
   Outage outage_;                                   // guarded by mutex_
@@ -118,8 +122,7 @@ class Endpoint {
   std::mt19937_64 random_{std::random_device{}()};  // guarded by mutex_
 };
 
-// "https://host:port" of a URL, without user, path and query; what is in front
-// of the path.
+// Returns "https://host:port" of a URL: everything before the path, without the user.
 std::string endpoint_key(std::string_view url);
 
 }  // namespace streamer

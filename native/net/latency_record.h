@@ -1,4 +1,4 @@
-// How long the last requests to an endpoint took, so that a slow one is known as slow.
+// The times of the last requests to an endpoint, to recognize a slow one.
 //
 // Not thread-safe; Endpoint calls it under its lock.
 #pragma once
@@ -18,17 +18,17 @@ class LatencyRecord {
     count_ = std::min(count_ + 1, kMost);
   }
 
-  // What 95 in 100 of the last requests stayed below, or three times the median where that is less:
-  // where more than a twentieth are slow, the 95th is one of them. Nothing before there are enough
-  // requests to tell.
+  // Returns the 95th percentile of the last requests, or three times the median if that is less: if
+  // more than a twentieth are slow, the 95th percentile is itself slow. Returns nothing while there
+  // are too few requests.
   std::optional<double> slow_after() const {
     if (count_ < kFewest) return slow_before_;
     return std::min(percentile(95), kTail * percentile(50));
   }
 
-  // Requests are of another size from here on, so many times the last one. Until enough of them are
-  // known, the limit of the last ones counts: stretched to a larger size, and kept for a smaller
-  // one, as those under way are larger.
+  // Requests have another size from here on, `times_the_size` the last one. Until enough of them
+  // are recorded, the last limit holds: multiplied for a larger size, and unchanged for a smaller
+  // size, because requests in flight are still larger.
   void start_over(double times_the_size) {
     if (const auto last = slow_after()) slow_before_ = *last * std::max(times_the_size, 1.0);
     next_ = count_ = 0;
@@ -43,10 +43,10 @@ class LatencyRecord {
   }
 
   static constexpr double kTail = 3;
-  static constexpr std::size_t kMost = 128;   // seconds of a load: the network may change
-  static constexpr std::size_t kFewest = 20;  // below, the 95th percentile is the longest itself
+  static constexpr std::size_t kMost = 128;   // a few seconds of a load: the network may change
+  static constexpr std::size_t kFewest = 20;  // with fewer, the 95th percentile is the longest
 
-  std::optional<double> slow_before_;  // the last start_over()
+  std::optional<double> slow_before_;  // the limit at the last start_over()
   std::array<double, kMost> samples_{};
   std::size_t next_ = 0;
   std::size_t count_ = 0;

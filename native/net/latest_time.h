@@ -1,4 +1,4 @@
-// The latest of the times that several threads note.
+// The latest of the times that several threads record.
 #pragma once
 
 #include <atomic>

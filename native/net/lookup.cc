@@ -6,7 +6,7 @@
 namespace streamer {
 namespace {
 
-// Unlike any HttpObject::id(), which count from one.
+// Differs from every HttpObject::id(); those count from one.
 constexpr std::uint64_t kFirstNumber = std::uint64_t{1} << 63;
 
 std::uint64_t next_number() {
@@ -14,7 +14,7 @@ std::uint64_t next_number() {
   return next++;
 }
 
-// As the reads name it: with another version of NFS than the usual one, it is another service.
+// Reads use the same name: another version of NFS than the usual one is another service.
 std::shared_ptr<Endpoint> endpoint_of(const std::string& server, const std::string& proxy) {
   return server.starts_with("nfs://") ? Endpoint::named(server) : Endpoint::of(server, proxy);
 }
@@ -53,7 +53,7 @@ std::optional<double> Lookup::finish_badly(ReadError error, int requests, double
   for (int i = 0; i < requests && !is_of_outage; ++i) {
     const auto ticket = i == 0 && ticket_ ? std::exchange(ticket_, std::nullopt)
                                           : server_->try_start_lookup(now, number_);
-    if (!ticket) break;  // there is an outage, which others ask about
+    if (!ticket) break;  // an outage: others send its probes
     is_of_outage = server_->finish_badly(*ticket, error, now);
   }
   fails_alone_ = server_->is_fault_of(number_, error);

@@ -1,8 +1,8 @@
-// Does a host's name not exist, or did nobody answer the question?
+// Tells whether a host's name does not exist, or no name server answered.
 //
-// libcurl says of both that it could not resolve the host. They call for the opposite: a name that
-// does not exist (NXDOMAIN, or no address) is final at once, a name server that fails or is silent
-// (SERVFAIL, time-out) is asked again. So the resolver is asked once more, and its own code read.
+// libcurl reports both as "could not resolve host". But a name that does not exist (NXDOMAIN, or no
+// address) is a final error, while a failing or silent name server (SERVFAIL, time-out) is worth a
+// retry. So the resolver is asked once more, and its own code decides.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace streamer {
 
-// What a code of getaddrinfo(3) means. Pure.
+// Returns the error for a code of getaddrinfo(3). Pure.
 ErrorCode error_of_lookup(int code);
 
-// The host of a URL, without user, port and the brackets of an IPv6 address. Pure.
+// Returns the host of a URL, without user, port and the brackets of an IPv6 address. Pure.
 std::string host_of(std::string_view url);
 
-// Asks the resolver of this machine. It may take as long as the name servers do: call it only where
-// they have just answered at once.
+// Asks the resolver of this machine. This may take as long as the name servers do, so call it only
+// if they have just answered quickly.
 ErrorCode look_up(const std::string& host);
 
 }  // namespace streamer

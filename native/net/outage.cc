@@ -8,25 +8,26 @@
 namespace streamer {
 namespace {
 
-constexpr double kInARow = 3;  // one or two are bad luck
+constexpr double kInARow = 3;  // one or two failures are chance
 constexpr std::uint64_t kShare = 4;
 constexpr double kTogetherS = 1;
-// The least shares of the requests within that time. One of four servers behind an address that
-// refuses everything is a matter of the window, and no reason to leave all alone.
+// The smallest shares of failed requests within that time that begin an outage. If one of four
+// servers behind an address refuses everything, the window shrinks; that is no outage of all four.
 constexpr double kShareOfFailures = 0.25;
 constexpr double kShareOfRefusals = 0.75;
-// A server that refuses a larger share of all requests refuses the first one after an outage, too.
+// A server that refuses a larger share of all requests may refuse the first one after an outage by
+// chance.
 constexpr double kRareShare = 0.125;
-// The last outage is not over where the first answer after its probe is a refusal again. To ask for
-// more good answers made more outages, as each begins anew: with two, three times as many where a
-// quarter is refused.
+// If the first response after the probe is a refusal again, the outage is not over. Waiting for
+// more good responses made more outages, because each outage begins anew: with two responses there
+// were three times as many outages if a quarter of the requests was refused.
 constexpr std::uint64_t kFewGood = 1;
 
-// How long the n-th probe waits for its answer: first * 2^n, so that a slow server is heard at
-// last.
+// The n-th probe waits kProbeS * 2^n for its response, so a slow server gets enough time in the
+// end.
 constexpr double kProbeS = 1;  // the first probe comes after one pause
-constexpr double kLongestRetryAfterS =
-    86400;  // what a clock can add; the block's deadline is nearer
+// Keeps the arithmetic of the clock valid; a block's deadline is always nearer.
+constexpr double kLongestRetryAfterS = 86400;
 
 }  // namespace
 
@@ -71,7 +72,7 @@ void Outage::finish_well(const OutageTicket& ticket, TimePoint now) {
   if (ticket.object != 0 && ticket.object != answered_[0])
     answered_ = {ticket.object, answered_[0]};
   const bool is_probe =
-      is_open_ && ticket.epoch == epoch_;  // what is older tells of the time before
+      is_open_ && ticket.epoch == epoch_;  // older requests say nothing about the server now
   if (is_probe) close(now);
 }
 
@@ -145,14 +146,15 @@ void Outage::pause(FailureKind kind, double retry_after_s, TimePoint now, double
   probe_at_ = after(now, std::max(random * longest_s, asked_s));
 }
 
-// A row of failures that ends with a good answer was chance, and not the beginning of an outage.
+// A row of failures that ends with a good response was chance, not the beginning of an outage.
 void Outage::record_share() {
   for (std::uint64_t i = 0; i < failed_in_a_row_; ++i) share_.record(true);
   share_.record(false);
 }
 
-// Three in a row of many in flight are no bad luck where connections break. Where a server refuses
-// a few of many they are: of one in ten, once in a thousand answers.
+// If connections break, three failures in a row are no chance, however many requests are in flight.
+// If a server refuses one request in ten, three refusals in a row do happen by chance, once in a
+// thousand responses; so refusals must be a share of the requests in flight.
 bool Outage::is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint now) {
   while (seconds_between(failures_.front().at, now) > kTogetherS) failures_.pop_front();
   const std::uint64_t failed = failures_.size();
@@ -167,7 +169,7 @@ bool Outage::is_too_much(FailureKind kind, std::uint32_t in_flight, TimePoint no
          (failed >= many && share >= least_share);
 }
 
-// A server that refuses one request of many wants fewer at a time, and no pause.
+// A server that refuses one of many requests needs fewer at a time, not a pause.
 bool Outage::wants_a_pause(FailureKind kind, const ReadError& error) const {
   if (kind != FailureKind::kThrottle) return false;
   const std::uint64_t good = good_ - good_before_epoch_;

@@ -39,7 +39,7 @@ ReadError failed_with(int status) {
   return error;
 }
 
-// Fails so often that an outage begins, for each of the objects in turn.
+// Fails requests for each of the objects in turn, until an outage begins.
 void fail_for(Outage& outage, const std::vector<std::uint64_t>& objects, int status = 500) {
   for (int i = 0; i < 6; ++i) {
     const std::uint64_t object = objects[static_cast<std::size_t>(i) % objects.size()];
@@ -54,7 +54,7 @@ TEST_CASE("a failure of one object is its own where others are answered") {
   outage.finish_well(outage.start(1), at(0));
   fail_for(outage, {1});
   REQUIRE(outage.is_open());
-  CHECK_FALSE(outage.is_fault_of(1));  // it alone was asked for
+  CHECK_FALSE(outage.is_fault_of(1));  // no other object was requested
 
   Outage with_others;
   with_others.finish_well(with_others.start(2), at(0));
@@ -188,7 +188,7 @@ TEST_CASE("one refusal is no outage if a server refuses half of all requests (re
   }
   for (int i = 0; i < 8; ++i) CHECK_FALSE(refuse(outage, 2, 4));
   for (int i = 0; i < 8; ++i) refuse(outage, 2, 4);
-  CHECK(outage.is_open());  // a dozen and more in a row are no chance
+  CHECK(outage.is_open());  // more than a dozen in a row are no chance
   answer(outage, 60, 1);
   CHECK_FALSE(refuse(outage, 60, 4));
 }

@@ -1,10 +1,10 @@
-// Whether a server fails less when fewer requests are in flight.
+// Whether a server fails less if fewer requests are in flight.
 //
-// A server that takes so many requests a second answers the same number well, however many it is
-// sent: with half as many in flight, it answers twice the share. A server that fails at random
-// answers the same share; fewer requests at a time then help nobody, and slow the load down.
+// A server with a limit of requests per second answers the same number well, however many it gets:
+// with half as many in flight, it answers twice the share. A server that fails at random always
+// answers the same share; then fewer requests at a time do not help, and slow the load down.
 //
-// Pure. Not thread-safe; RequestWindow keeps it.
+// Pure. Not thread-safe; RequestWindow owns it.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace streamer {
 
-// What fewer requests at a time would bring.
+// Whether fewer requests at a time would help.
 enum class Remedy : std::uint8_t { kUnknown, kNone, kFewer };
 
 class PressureRecord {
@@ -28,7 +28,7 @@ class PressureRecord {
     level.all += 1;
   }
 
-  // Compares so many requests in flight with twice as many and more.
+  // Compares the failures at `in_flight` requests with the failures at twice as many and more.
   Remedy remedy_at(std::uint32_t in_flight) const {
     const std::size_t index = level_of(in_flight);
     const Level& here = levels_[index];
@@ -48,9 +48,9 @@ class PressureRecord {
     double all = 0;
   };
   static constexpr std::size_t kLevels = 12;  // powers of two: up to 2048 in flight, and more
-  static constexpr double kRemembered = 256;  // of each level; a server changes
-  static constexpr double kEnough = 32;       // a share of fewer says little
-  static constexpr double kGain = 1.2;        // half the pressure should double it; less is chance
+  static constexpr double kRemembered = 256;  // requests per level: a server changes
+  static constexpr double kEnough = 32;       // a share of fewer requests says little
+  static constexpr double kGain = 1.2;  // half as many should double the share; less is chance
 
   static std::size_t level_of(std::uint32_t in_flight) {
     return std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(in_flight)), kLevels - 1);

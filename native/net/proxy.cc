@@ -7,7 +7,7 @@
 namespace streamer {
 namespace {
 
-// A variable's value; null if it is unset or has nothing but white space, as for the Python side.
+// Returns a variable's value; null if it is unset or blank. The Python side has the same rule.
 const char* variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr || value[std::strspn(value, " \t\r\n\v\f")] == '\0' ? nullptr : value;
@@ -22,9 +22,9 @@ std::string hosts_without_proxy() {
 
 }  // namespace
 
-// libcurl takes white space for a proxy, and leaves HTTP_PROXY alone, which a web server sets to
-// what its client sent ("httpoxy"); such a process has REQUEST_METHOD, too, and Python goes by
-// that.
+// libcurl's own rules differ in two ways. It takes a blank value for a proxy. It never reads
+// HTTP_PROXY, because a web server may set it from a header of its client ("httpoxy"); Python
+// ignores it only if REQUEST_METHOD is set, as in such a process.
 std::string proxy_of(std::string_view url, const std::string& named) {
   if (!named.empty()) return named;
   const bool is_plain = url.starts_with("http:");

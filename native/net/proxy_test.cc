@@ -12,7 +12,7 @@ namespace {
 
 using Values = std::vector<std::pair<std::string, std::string>>;
 
-// Sets variables for a test; the others of proxies are unset meanwhile.
+// Sets variables for a test, and unsets all other proxy variables meanwhile.
 class Environment {
  public:
   explicit Environment(const Values& values) {

@@ -1,13 +1,15 @@
-// How many bytes one request to an endpoint asks for: few where a request costs little, many where
-// each costs much.
+// How many bytes one request to an endpoint asks for: few if a request costs little, many if it
+// costs much.
 //
-// A store that thinks before it answers, or that answers only so many requests a second, brings
-// twice as much with requests of twice the size. One that does not brings no more, and small
-// requests keep what is on its way in the processors' caches. Which of the two it is shows in what
-// all requests in flight bring per second: the size doubles as long as that is more, and is tried
-// again now and then, because a network changes. (decision 0006) It starts where the wait for the
-// first byte suggests: a load is short, and the first answers of a process are to small requests.
-// An attempt goes as far as the last waits suggest: earlier ones may have been for other objects.
+// If a store waits before it answers, or limits the requests per second, requests of twice the size
+// are twice as fast. If not, the speed stays the same, and small requests keep the bytes under way
+// in the processors' caches. The speed of all requests in flight shows which case it is: the size
+// doubles as long as the speed grows. A larger size is tried again now and then, because a network
+// changes (decision 0006).
+//
+// The first size follows from the wait for the first byte, because a load is short, and the first
+// responses of a process are small. A later attempt goes as far as the last waits suggest; earlier
+// waits may have been for other objects.
 //
 // Not thread-safe; Endpoint calls it under its lock.
 #pragma once
@@ -26,19 +28,19 @@ namespace streamer {
 class RequestSize {
  public:
   static constexpr std::uint64_t kFirstBytes = std::uint64_t{1} << 20;
-  static constexpr std::uint64_t kMostBytes = std::uint64_t{8}
-                                              << 20;  // beyond, the end of a load waits for few
+  // If requests were larger, only a few would be in flight at the end of a load.
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{8} << 20;
 
   std::uint64_t bytes() const { return bytes_; }
 
-  // No answer began soon.
+  // Whether even the quickest response was slow to begin.
   bool is_distant() const { return least_wait_s() > kDistantS; }
-  // How long the quickest answer took to begin; zero while unknown.
+  // Returns how long the quickest response took to begin; 0 while unknown.
   double least_wait_s() const { return least_wait_s_.value_or(0); }
 
-  // An answer, to a request of any size, began so long after it was asked for. Only the least wait
-  // counts, as where processors are busy all others wait for them; and it suggests a size only
-  // until one was tried. True when the size is another one from here on.
+  // Records how long a response took to begin, for a request of any size. Only the shortest wait
+  // counts, because the others may have waited for a busy processor. It suggests a size only until
+  // the first size was tried. Returns true if the size changes.
   bool record_wait(double seconds) {
     if (least_wait_s_ && seconds >= *least_wait_s_) return false;
     least_wait_s_ = seconds;
@@ -51,15 +53,16 @@ class RequestSize {
     return true;
   }
 
-  // A request for `bytes` was answered within `seconds`, making the connection not included, while
-  // `in_flight` were under way, itself included. True when the size is another one from here on.
-  // Requests of another size tell nothing. `wait_s`: of these seconds, until the first byte came.
+  // Records a request for `bytes` that was answered within `seconds`, without the time to connect,
+  // while `in_flight` requests were under way, itself included. Requests of another size are
+  // ignored. `wait_s`: the part of `seconds` until the first byte. Returns true if the size
+  // changes.
   bool record(std::uint64_t bytes, double seconds, std::uint32_t in_flight, double wait_s = 0) {
     if (bytes != bytes_) return false;
     least_wait_of_samples_s_ = std::min(least_wait_of_samples_s_, wait_s);
-    // By Little's law the server answers one in so many seconds. The time of a request alone would
-    // not do: where they queue at the server it grows with each that is added, and more are added
-    // while the size is tried.
+    // By Little's law this is the time in which the server answers one request. The plain time of a
+    // request would mislead: if requests queue at the server, it grows with their number, and the
+    // number grows while a size is tried.
     samples_[count_++] = seconds / std::max(in_flight, 1U);
     if (count_ < kSamples) return false;
     count_ = 0;
@@ -68,12 +71,14 @@ class RequestSize {
 
  private:
   static constexpr std::size_t kSamples = 16;  // some requests in flight wait for others
-  // Twice the size brings twice as much where the wait is everything, no more where there is none,
-  // 1.24 as much at S3's usual 30 ms and 90 MB/s from 4 MiB to 8. Less is noise.
+  // Twice the size doubles the speed if a request only waits, and changes nothing if there is no
+  // wait. At S3's usual 30 ms and 90 MB/s, 8 MiB are 1.24 times as fast as 4 MiB. A smaller gain is
+  // noise.
   static constexpr double kGain = 1.15;
-  // A server nearby begins within a millisecond, a store after some 10 to 100.
+  // A server nearby begins to answer within a millisecond, a store after some 10 to 100 ms.
   static constexpr double kDistantS = 0.005;
-  // Per second of wait: a fifth of a request's time is waiting at S3's 90 MB/s for each connection.
+  // Bytes of a request per second of wait. At S3's 90 MB/s for each connection, a fifth of a
+  // request's time is then waiting.
   static constexpr double kWaitedBytes = 4 * 90e6;
   static constexpr unsigned kFirstRest = 8;  // times kSamples requests until the next attempt
   static constexpr unsigned kLongestRest = 64;
@@ -106,9 +111,9 @@ class RequestSize {
   }
 
   std::uint64_t bytes_ = kFirstBytes;
-  std::uint64_t settled_bytes_ = kFirstBytes;  // the best that is known
+  std::uint64_t settled_bytes_ = kFirstBytes;  // the best size so far
   double settled_speed_ = 0;                   // bytes per second with that size
-  std::optional<double> least_wait_s_;         // for the first byte of an answer
+  std::optional<double> least_wait_s_;         // for the first byte of a response
   double least_wait_of_samples_s_ = kNever;
   unsigned rest_ = 0;
   unsigned next_rest_ = kFirstRest;

@@ -11,7 +11,7 @@ constexpr double kMiB = 1 << 20;
 
 constexpr std::uint32_t kInFlight = 8;
 
-// Answers `count` requests of the size that is asked for, each after `seconds_of(bytes)`.
+// Records `count` responses to requests of the current size, each after `seconds_of(bytes)`.
 void answer(RequestSize& size, int count, const std::function<double(double)>& seconds_of,
             std::uint32_t in_flight = kInFlight) {
   for (int i = 0; i < count; ++i) {
@@ -84,7 +84,7 @@ TEST_CASE("where a request takes as long as its bytes, small ones stay") {
     small += size.bytes() == RequestSize::kFirstBytes;
     size.record(size.bytes(), static_cast<double>(size.bytes()) / 200e6, kInFlight);
   }
-  CHECK(small > 1800);  // an attempt now and then
+  CHECK(small > 1800);  // a larger size is tried now and then
 }
 
 TEST_CASE("one answer that took very long decides nothing") {

@@ -70,7 +70,7 @@ TEST_CASE("failures alone leave one request") {
   CHECK(window.limit() == 1);
 }
 
-// A hundred requests, `good` of them answered well, of which each was sent as one of `in_flight`.
+// Records a hundred requests, each sent as one of `in_flight`; `good` of them succeed.
 void record(RequestWindow& window, std::uint32_t in_flight, int good) {
   for (int i = 0; i < 100; ++i) {
     window.start();

@@ -9,14 +9,14 @@
 namespace streamer {
 namespace {
 
-constexpr double kLongestAloneS = 0.5;       // of the pauses of a block, drawn from 0 to this
-constexpr double kLongestRetryAfterS = 120;  // in front of the block's deadline
+constexpr double kLongestAloneS = 0.5;       // longest pause of a block if its server works
+constexpr double kLongestRetryAfterS = 120;  // a block's deadline is no later
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// S3 may send these as a document under 200; Azure's and GCS's come with their
+// S3 may send these codes in a document with status 200; Azure and GCS send them with their own
 // status.
 FailureKind kind_of_storage_code(std::string_view code) {
   if (is_one_of(code, {"SlowDown", "ServiceUnavailable", "ThrottlingException", "ServerBusy",
@@ -54,21 +54,20 @@ FailureKind classify(const ReadError& error) {
       return FailureKind::kTransient;
     case ErrorCode::kHttpStatus:
       return kind_of_status(error);
-    case ErrorCode::kIo:  // a descriptor comes back; whatever else the system refuses does not
+    case ErrorCode::kIo:  // descriptors become free again; other errors stay
       return means_no_descriptor(error.os_error) ? FailureKind::kTransient : FailureKind::kFinal;
     case ErrorCode::kRangeResponse:
     case ErrorCode::kEndlessHeaders:
-    case ErrorCode::kChecksum:  // of an answer
+    case ErrorCode::kChecksum:  // of a response
       return FailureKind::kWrongAnswer;
     case ErrorCode::kCredentialsExpired:
     case ErrorCode::kClockSkew:
     case ErrorCode::kRedirect:
       return FailureKind::kStale;
-    case ErrorCode::kCredentials:  // a token that was revoked early; other
-                                   // refusals are final
+    case ErrorCode::kCredentials:  // 401: a token that was revoked early
       return error.http_status == 401 ? FailureKind::kStale : FailureKind::kFinal;
-    case ErrorCode::kAccessDenied:  // whoever redirects gave access; of a signature that ended
-                                    // before its time, some servers say no more than this
+    case ErrorCode::kAccessDenied:  // after a redirect, some servers report an expired signature
+                                    // like this
       return error.is_at_redirect ? FailureKind::kStale : FailureKind::kFinal;
     default:
       return FailureKind::kFinal;
@@ -92,10 +91,10 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
                        : std::min(options.max_attempts, options.max_attempts_unanswered);
   const FailureKind kind = classify(error);
   const bool may_be_chance = (kind == FailureKind::kTransient || kind == FailureKind::kThrottle) &&
-                             !may_be_of_one_object(error);  // which fails as often as it is asked
+                             !may_be_of_one_object(error);  // such a request fails each time
   const double factor = may_be_chance ? history.row_factor : 1;
   if (history.attempts - 1 >= (most - 1) * factor) return false;
-  // A server that wants to be left alone beyond the deadline is not waited for until then.
+  // If the server's Retry-After goes beyond the deadline, there is no point in waiting.
   if (history.elapsed_s + error.retry_after_s >= options.block_deadline_s) return false;
   switch (kind) {
     case FailureKind::kTransient:
@@ -103,8 +102,8 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
       return true;
     case FailureKind::kWrongAnswer:
       return history.wrong_answers < 2;
-    case FailureKind::kStale:  // short-lived tokens may expire again, and so may places; the rest
-                               // is cured at once
+    case FailureKind::kStale:  // tokens and redirects may expire again; other causes need one
+                               // renewal
       return error.code == ErrorCode::kCredentialsExpired ||
              error.code == ErrorCode::kAccessDenied || history.renewals < 2;
     case FailureKind::kFinal:

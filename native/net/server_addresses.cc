@@ -22,7 +22,7 @@
 namespace streamer {
 namespace {
 
-constexpr double kSliceS = 0.1;  // between two looks at whether the caller has had enough
+constexpr double kPollS = 0.1;  // between two checks for an interrupt of the caller
 
 struct Answer {
   int code = 0;  // of getaddrinfo(3)
@@ -48,26 +48,26 @@ Answer ask_resolver(const std::string& host) {
   return answer;
 }
 
-// One question, which its asker may tire of: the thread that waits for the resolver owns its share
-// of it, and nothing else.
+// One lookup, which the caller may abandon. The thread that waits for the resolver shares only this
+// object, and keeps it alive.
 struct Question {
   std::mutex mutex;
   std::condition_variable is_answered;
   std::optional<Answer> answer;  // guarded by mutex
 };
 
-bool is_enough(const NamePatience& patience) {
+bool is_interrupted(const NamePatience& patience) {
   return patience.is_interrupted && patience.is_interrupted();
 }
 
-// Nothing when the caller has had enough, or time is up.
+// Returns nothing if the caller is interrupted or the deadline has passed.
 std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
                                 const NamePatience& patience) {
   if (Clock::now() >= deadline) return std::nullopt;
   const auto question = std::make_shared<Question>();
   try {
-    // getaddrinfo cannot be interrupted, and waits as long as resolv.conf says: this thread is left
-    // to itself, as libcurl's are.
+    // getaddrinfo cannot be interrupted, and waits as long as resolv.conf says. So this thread is
+    // detached, like libcurl's.
     start_engine_thread("name", 0, [question, host] {
       Answer answer = ask_resolver(host);
       const std::lock_guard lock(question->mutex);
@@ -79,21 +79,21 @@ std::optional<Answer> ask_until(const std::string& host, TimePoint deadline,
   }
   std::unique_lock lock(question->mutex);
   while (!question->answer && Clock::now() < deadline) {
-    const TimePoint slice_end = std::min(deadline, after(Clock::now(), kSliceS));
+    const TimePoint slice_end = std::min(deadline, after(Clock::now(), kPollS));
     question->is_answered.wait_until(lock, slice_end);
     lock.unlock();
-    const bool has_had_enough = is_enough(patience);
+    const bool is_abandoned = is_interrupted(patience);
     lock.lock();
-    if (has_had_enough) break;
+    if (is_abandoned) break;
   }
   return std::move(question->answer);
 }
 
-// False when the caller has had enough.
+// Returns false if the caller is interrupted.
 bool sleep_until(TimePoint end, const NamePatience& patience) {
   for (TimePoint now = Clock::now(); now < end; now = Clock::now()) {
-    std::this_thread::sleep_until(std::min(end, after(now, kSliceS)));
-    if (is_enough(patience)) return false;
+    std::this_thread::sleep_until(std::min(end, after(now, kPollS)));
+    if (is_interrupted(patience)) return false;
   }
   return true;
 }

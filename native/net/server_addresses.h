@@ -1,8 +1,8 @@
-// The addresses of a host, asked of this machine's resolver.
+// Looks up the addresses of a host with this machine's resolver.
 //
-// Guarantees: an answer, or an error, within `timeout_s`, or soon after the caller has had enough,
-// however long the name servers are silent. A name that does not exist is an error at once; where
-// no name server answers, or one fails, the question is asked again as net/retry.h has it.
+// Guarantees: an answer or an error within `timeout_s`, or soon after an interrupt of the caller,
+// however long the name servers are silent. A name that does not exist is an error at once. If no
+// name server answers, or one fails, the lookup is retried by the rules of net/retry.h.
 #pragma once
 
 #include <functional>
@@ -16,17 +16,17 @@
 namespace streamer {
 
 struct NamePatience {
-  double timeout_s = 10;  // all questions together
+  double timeout_s = 10;  // for all attempts together
   RetryOptions retry = {};
-  std::function<bool()> is_interrupted = {};  // asked ten times a second; empty: never
+  std::function<bool()> is_interrupted = {};  // called ten times a second; may be empty
 };
 
-// Asks on a thread of its own, which nobody waits for, and hands it the addresses: none where the
-// resolver gives none, or the system no thread.
+// Looks the host up on a detached thread, which calls `take_answer` with the addresses, or with an
+// empty list if there are none. Does nothing if the system starts no thread.
 void ask_for_addresses(const std::string& host,
                        std::function<void(const std::vector<std::string>&)> take_answer);
 
-// Never an empty list. The addresses are text, in the resolver's order.
+// Returns the addresses as text, in the resolver's order, at least one; or an error.
 std::variant<std::vector<std::string>, ReadError> addresses_of(const std::string& host,
                                                                const NamePatience& patience);
 

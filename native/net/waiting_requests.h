@@ -1,5 +1,5 @@
-// The requests that a server lets wait. It may serve few connections at a time, each until that is
-// closed: whoever has one without a request closes it, where others wait.
+// Requests that wait because a server serves few connections at a time, each until it is closed.
+// While some wait, every owner of an idle connection closes it.
 //
 // Thread-safe.
 #pragma once
@@ -14,11 +14,11 @@ namespace streamer {
 
 class WaitingRequests {
  public:
-  // Longer than a server takes to start a process for a connection, and than most requests take as
-  // a whole.
-  static constexpr double kPatienceS = 2;
+  // A wait of this length means that the server does not serve the connection: it is longer than a
+  // server takes to start a process for a connection, and longer than most requests.
+  static constexpr double kLongWaitS = 2;
 
-  // A request that is not the engine's, as long as this lives.
+  // A request of another client than the engine, from construction to destruction.
   class Foreign {
    public:
     explicit Foreign(WaitingRequests& all) : all_(all) {
@@ -37,21 +37,23 @@ class WaitingRequests {
     std::multiset<TimePoint>::iterator started_;
   };
 
-  // One of the engine's has waited that long on a new connection. Noted anew as long as it does.
+  // A request of the engine has waited for kLongWaitS on a new connection. Called again while it
+  // waits.
   void note(TimePoint now) { noted_.note(now); }
 
   bool are_some(TimePoint now) {
     if (after(noted_.value(), kNotedForS) > now) return true;
     const std::lock_guard lock(mutex_);
-    return !foreign_.empty() && after(*foreign_.begin(), kPatienceS) <= now;
+    return !foreign_.empty() && after(*foreign_.begin(), kLongWaitS) <= now;
   }
 
  private:
-  static constexpr double kNotedForS = 1.5;  // reactors and kept connections look once in a second
+  // Longer than the second between two checks of reactors and kept connections.
+  static constexpr double kNotedForS = 1.5;
 
   LatestTime noted_;
   std::mutex mutex_;
-  std::multiset<TimePoint> foreign_;  // when they were started; guarded by mutex_
+  std::multiset<TimePoint> foreign_;  // start times; guarded by mutex_
 };
 
 }  // namespace streamer

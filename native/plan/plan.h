@@ -104,7 +104,7 @@ struct Block {
   std::optional<AnswerCheck> answer;
   // What happened to the block so far; see net/retry.h. The next attempt takes an existing
   // connection if there is one, because a new one got no response.
-  bool is_for_known_connection = false;
+  bool prefers_open_connection = false;
   int times_unserved =
       0;  // attempts on a new connection that the server did not serve; not counted in `attempts`
   int attempts = 0;             // started
