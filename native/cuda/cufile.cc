@@ -24,7 +24,7 @@ std::string CuFile::load(const CuFilePaths& paths) {
     return "the kernel module nvidia-fs is not loaded";
   }
   if (access(paths.modules.c_str(), R_OK) != 0) {
-    return paths.modules + " cannot be read, and libcufile does not start without it";
+    return paths.modules + " cannot be read, without which libcufile does not start";
   }
   // Never unloaded: the library may run threads, and a later load may open it again.
   library_ = dlopen(paths.library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

@@ -10,8 +10,9 @@
 namespace streamer {
 namespace {
 
-// Never destroyed: tensors may be freed after static destructors ran. Made when the library is
-// loaded, and not on first use: a child must not inherit it half made by a thread it does not have.
+// Never destroyed: tensors may be freed after static destructors ran. Created when the library is
+// loaded, not on first use: a forked child must not inherit an arena that another thread was still
+// creating.
 Arena* const process_arena = [] {
   auto* arena = new Arena();
   pthread_atfork([] { Arena::instance().lock_for_fork(); },
@@ -25,7 +26,7 @@ Arena* const process_arena = [] {
 Arena& Arena::instance() { return *process_arena; }
 
 template <typename Change>
-auto Arena::changed(ArenaChunk& chunk, Change change) {
+auto Arena::update(ArenaChunk& chunk, Change change) {
   struct Recount {
     Recount(std::size_t& sum, const ArenaChunk& its) : sum_(sum), its_(its) {
       sum_ -= its_.unused_bytes();
@@ -88,7 +89,7 @@ void Arena::map(Memory& memory, std::size_t size, std::uint64_t file_offset) {
   memory.data_ = mapping.base + residue_of(size, file_offset);
 }
 
-// Best fit, but never one that would waste more than an eighth of itself.
+// Returns the best fit, but never a mapping that would waste more than an eighth of itself.
 std::vector<Arena::Mapping>::iterator Arena::best_kept(std::size_t bytes) {
   auto best = cached_.end();
   for (auto it = cached_.begin(); it != cached_.end(); ++it) {
@@ -127,7 +128,7 @@ void Arena::place(Memory& memory, std::size_t size, std::uint64_t file_offset) {
   }
   give_back(evicted);
   if (memory.data_ != nullptr) return;
-  // There is no room for a whole chunk: under a limit of addresses, say.
+  // There is no room for a whole chunk, for example under a limit on the address space.
   memory.data_ = without_cache_if_short([size] {
     return static_cast<std::byte*>(
         std::aligned_alloc(kTensorAlignment, round_up(size, kTensorAlignment)));
@@ -137,7 +138,7 @@ void Arena::place(Memory& memory, std::size_t size, std::uint64_t file_offset) {
 std::byte* Arena::place_in_current(std::size_t size, std::uint64_t file_offset) {
   ArenaChunk* const current = current_for(size);
   if (current == nullptr) return nullptr;
-  return changed(*current, [&](ArenaChunk& chunk) { return chunk.place(size, file_offset); });
+  return update(*current, [&](ArenaChunk& chunk) { return chunk.place(size, file_offset); });
 }
 
 bool Arena::add_chunk(std::size_t size, Evicted& evicted) {
@@ -150,7 +151,7 @@ bool Arena::add_chunk(std::size_t size, Evicted& evicted) {
   if (!spare_.empty()) {
     current = spare_.back();
     spare_.pop_back();
-    changed(*current, [](ArenaChunk& chunk) { chunk.restart(); });
+    update(*current, [](ArenaChunk& chunk) { chunk.restart(); });
     if (current->was_restarted()) ++reused_;
     return true;
   }
@@ -173,7 +174,7 @@ void Arena::retire(ArenaChunk& chunk) {
 }
 
 void Arena::release(Memory& memory) {
-  if (memory.is_held_) no_longer_held(memory.size_);
+  if (memory.is_held_) subtract_held(memory.size_);
   if (memory.chunk_ != nullptr) {
     remove(*memory.chunk_, memory);
   } else if (memory.mapping_ == nullptr) {
@@ -195,11 +196,11 @@ void Arena::remove(ArenaChunk& chunk, const Memory& memory) {
   Evicted evicted;
   {
     const std::lock_guard lock(mutex_);
-    changed(chunk, [&](ArenaChunk& its) { its.remove(memory.data_, memory.size_); });
+    update(chunk, [&](ArenaChunk& its) { its.remove(memory.data_, memory.size_); });
     if (chunk.is_empty()) {
       settle_empty(chunk, evicted);
     } else if (is_over_limit()) {
-      evicted.unused.push_back(unused(chunk, memory.data_, memory.size_));
+      evicted.unused.push_back(pin_unused(chunk, memory.data_, memory.size_));
     }
   }
   give_back(evicted);
@@ -209,7 +210,7 @@ void Arena::settle_empty(ArenaChunk& chunk, Evicted& evicted) {
   const bool is_kept = is_current(chunk) ? budget_bytes_ > 0 : !is_over_limit();
   if (!is_kept || !chunk.is_whole()) return dispose(chunk, evicted);
   if (is_current(chunk)) {
-    changed(chunk, [](ArenaChunk& its) { its.restart(); });
+    update(chunk, [](ArenaChunk& its) { its.restart(); });
   } else {
     spare_.push_back(&chunk);
   }
@@ -222,8 +223,8 @@ void Arena::dispose(ArenaChunk& chunk, Evicted& evicted) {
   std::erase_if(chunks_, [&chunk](const auto& each) { return each.get() == &chunk; });
 }
 
-Arena::Unused Arena::unused(ArenaChunk& chunk, const std::byte* data, std::size_t size) {
-  return {&chunk, changed(chunk, [&](ArenaChunk& its) { return its.pin_unused(data, size); })};
+Arena::Unused Arena::pin_unused(ArenaChunk& chunk, const std::byte* data, std::size_t size) {
+  return {&chunk, update(chunk, [&](ArenaChunk& its) { return its.pin_unused(data, size); })};
 }
 
 void Arena::give_back(const Evicted& evicted) {
@@ -271,7 +272,7 @@ void Arena::evict_down_to(std::size_t keep_bytes, Evicted& evicted) {
     ArenaChunk& chunk = *chunks_[i];
     if (chunk.unused_bytes() == 0) continue;
     if (is_current(chunk) && chunk.was_restarted()) retire(chunk);
-    evicted.unused.push_back(unused(chunk, chunk.base(), chunk.bytes()));
+    evicted.unused.push_back(pin_unused(chunk, chunk.base(), chunk.bytes()));
   }
 }
 

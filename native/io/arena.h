@@ -1,17 +1,18 @@
-// Host memory for tensors: each allocation belongs to exactly one tensor, and is never written
-// again once it was handed over.
+// Host memory for tensors. Each allocation belongs to exactly one tensor, and is never written
+// again after it is handed over.
 //
 // Tensors lie head to tail in chunks of address space (arena_chunk.h) that are aligned to 2 MiB and
-// advised MADV_HUGEPAGE: a first touch then costs one fault for 2 MiB instead of 512 (the largest
-// single cost of reading from the page cache), and the tensors' ends need no small pages. The
-// largest tensors have a mapping of their own, of whole huge pages. Less than one huge page of each
-// chunk or mapping is touched and belongs to no tensor.
+// advised MADV_HUGEPAGE: the first touch of 2 MiB then costs one page fault instead of 512 (the
+// largest single cost of reading from the page cache), and the ends of tensors need no small pages.
+// The largest tensors have a mapping of their own, of whole huge pages. In each chunk or mapping,
+// less than one huge page is touched without belonging to a tensor.
 //
-// What is freed while a session runs is kept for the next tensors of that session, so a consumer
-// that drops what it gets never faults again. What is kept and what sessions hold never exceeds the
-// sum of the limits of the sessions that run, but for two chunks; without a session nothing is
-// kept: the pages of a tensor go back when it dies, wherever its neighbours live on. Where the
-// system gives no more memory, what is kept is given back before an allocation fails.
+// Memory that is freed while a session runs is kept for its next tensors, so a consumer that drops
+// its tensors causes no new page faults. Kept memory and memory held by sessions together never
+// exceed the sum of the limits of all running sessions by more than two chunks. Without a session
+// nothing is kept: the pages of a tensor are returned when it is freed, even if its neighbours are
+// still in use. If the system has no more memory, kept memory is returned before an allocation
+// fails.
 //
 // Thread-safe. The arena outlives every Memory (it is never destroyed).
 #pragma once
@@ -31,24 +32,25 @@
 namespace streamer {
 
 inline constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
-// Of large tensors, where a chunk is no more than an eighth of the limits: the huge page at the end
-// of each chunk is hardly used, so there are fewer of them.
+// The chunk size for large tensors, if it is at most an eighth of the limits. The last huge page of
+// each chunk is hardly used, so fewer chunks waste less.
 inline constexpr std::size_t kLargeChunkBytes = 4 * kChunkBytes;
-// From here on a tensor has a mapping of its own: a chunk of the smaller kind has no room for it.
+// Tensors of this size and above have a mapping of their own, because a small chunk has no room for
+// them.
 inline constexpr std::size_t kOwnMappingBytes = kChunkBytes - kLargeStepBytes;
 
-// Whether memory lies at the address of its file offset modulo what direct reads need, so that they
-// can land in place; dtypes need multiples of 8.
+// Whether the address of the memory equals its file offset modulo the alignment of direct reads, so
+// that these can read into place. The offset must be a multiple of 8, because dtypes need that.
 inline bool keeps_residue(std::size_t size, std::uint64_t file_offset) {
   return size >= kLargeStepBytes && file_offset % 8 == 0;
 }
 
-// Of the memory, which begins a mapping otherwise.
+// Returns the offset of the memory in its mapping.
 inline std::size_t residue_of(std::size_t size, std::uint64_t file_offset) {
   return keeps_residue(size, file_offset) ? file_offset % kDirectAlignmentBytes : 0;
 }
 
-// Of a tensor that has a mapping of its own.
+// Returns the size of the mapping for a tensor that has one of its own.
 inline std::size_t mapping_bytes_of(std::size_t size, std::uint64_t file_offset) {
   return round_up(residue_of(size, file_offset) + size, kLargeStepBytes);
 }
@@ -56,7 +58,7 @@ inline std::size_t mapping_bytes_of(std::size_t size, std::uint64_t file_offset)
 struct ArenaStats {
   std::size_t held_bytes = 0;    // allocated and not yet handed over
   std::size_t cached_bytes = 0;  // kept for reuse
-  std::uint64_t reused = 0;      // chunks and mappings that were filled again
+  std::uint64_t reused = 0;      // number of chunks and mappings that were reused
 };
 
 class Arena {
@@ -64,25 +66,28 @@ class Arena {
   // The process's arena.
   static Arena& instance();
 
-  // While a session with this limit runs, freed mappings may be kept.
+  // Each session calls join() when it begins and leave() when it ends. Freed memory may be kept up
+  // to the sum of the limits.
   void join(std::size_t limit_bytes);
   void leave(std::size_t limit_bytes);
 
-  // `size` bytes whose address equals `file_offset` modulo kDirectAlignmentBytes if
-  // keeps_residue(), else is a multiple of 64. Empty for size 0. Throws std::bad_alloc.
+  // Returns `size` bytes. If keeps_residue(), their address equals `file_offset` modulo
+  // kDirectAlignmentBytes; otherwise it is a multiple of 64. Returns empty memory for size 0.
+  // Throws std::bad_alloc.
   Memory allocate(std::size_t size, std::uint64_t file_offset);
 
-  // Maps what allocate() will need for this, where nothing that is kept serves: an allocation that
-  // follows asks nothing of the system then, and can be made under a lock for which others wait.
-  // Where the system gives none, allocate() will tell. No room is made for it: that is for trim(),
-  // which takes longer, and is called after that allocation.
+  // Maps memory for the next allocate() of this size, unless kept memory fits. That call then makes
+  // no system call, so it can be made under a lock for which others wait. If the system has no
+  // memory, this does nothing, and allocate() throws. It does not evict kept memory either; trim()
+  // does, which takes longer, and is called after the allocation.
   void prepare(std::size_t size, std::uint64_t file_offset);
   void trim();
   bool is_prepared(std::size_t size, std::uint64_t file_offset);
 
   ArenaStats stats();
 
-  // Held while the process forks, so that the child never inherits a locked arena.
+  // The lock is held while the process forks, so the child never inherits an arena that another
+  // thread has locked.
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
 
@@ -91,15 +96,15 @@ class Arena {
   struct Mapping {
     std::byte* base;
     std::size_t bytes;
-    bool was_used = true;  // else it was prepared, and no page of it is there
+    bool was_used = true;  // false: only prepared, without any page
   };
 
-  // Pages of a chunk that are about to go back; the chunk is pinned.
+  // Pages of a chunk that are about to be returned; the chunk is pinned.
   struct Unused {
     ArenaChunk* chunk;
     std::vector<MemoryRange> pages;
   };
-  // What was kept and is so no more.
+  // Memory that is no longer kept, and must be returned to the system.
   struct Evicted {
     std::vector<Mapping> mappings;
     std::vector<Unused> unused;
@@ -110,50 +115,52 @@ class Arena {
   Mapping take_mapping(std::size_t bytes);
   void prepare_mapping(std::size_t bytes);
   void prepare_chunk(std::size_t size, std::uint64_t file_offset);
-  // What `make` gives; where that is null, what it gives once nothing is kept any more.
+  // Returns the memory that `make` returns. If it is null, returns all kept memory to the system
+  // and calls `make` again.
   template <typename Make>
   std::byte* without_cache_if_short(Make make);
   void release(Memory& memory);
   void remove(ArenaChunk& chunk, const Memory& memory);
-  void no_longer_held(std::size_t bytes) { held_bytes_ -= bytes; }
+  void subtract_held(std::size_t bytes) { held_bytes_ -= bytes; }
   void give_back(const Evicted& evicted);
   void give_back_cached();
 
-  // With the mutex held:
+  // The caller holds the mutex for all functions below.
   std::byte* place_in_current(std::size_t size, std::uint64_t file_offset);
   bool has_room_in_current(std::size_t size, std::uint64_t file_offset);
   std::vector<Mapping>::iterator best_kept(std::size_t bytes);
-  // Makes another chunk the current one; false where the system gives none.
+  // Makes another chunk the current one. Returns false if the system has no memory.
   bool add_chunk(std::size_t size, Evicted& evicted);
-  // Keeps it, or adds it to `evicted`.
+  // Keeps an empty chunk, or adds it to `evicted`.
   void settle_empty(ArenaChunk& chunk, Evicted& evicted);
   void dispose(ArenaChunk& chunk, Evicted& evicted);
-  Unused unused(ArenaChunk& chunk, const std::byte* data, std::size_t size);
+  Unused pin_unused(ArenaChunk& chunk, const std::byte* data, std::size_t size);
   std::size_t chunk_bytes_for(std::size_t size) const;
   void make_room(std::size_t bytes, Evicted& evicted);
-  // Keeps at most so much.
+  // Evicts kept memory until at most `keep_bytes` are left.
   void evict_down_to(std::size_t keep_bytes, Evicted& evicted);
   std::size_t cached_bytes() const { return mapped_bytes_ + unused_bytes_; }
-  // Small tensors lie in chunks of their own: one that is kept does not keep those of large ones.
+  // Small tensors have chunks of their own, so a small tensor in use does not keep the memory of
+  // large ones.
   ArenaChunk*& current_for(std::size_t size) { return current_[size < kLargeStepBytes]; }
   bool is_current(const ArenaChunk& chunk) const {
     return &chunk == current_[0] || &chunk == current_[1];
   }
   void retire(ArenaChunk& chunk);
   bool is_over_limit() const { return held_bytes_ + cached_bytes() > budget_bytes_; }
-  // Changes a chunk, and keeps `unused_bytes_` right.
+  // Changes a chunk, and updates `unused_bytes_`.
   template <typename Change>
-  auto changed(ArenaChunk& chunk, Change change);
+  auto update(ArenaChunk& chunk, Change change);
 
-  // Changes with each tensor that is made and each that is handed over, which need no lock for it.
+  // Changes with each tensor that is allocated or handed over. It is atomic, so that needs no lock.
   std::atomic<std::size_t> held_bytes_ = 0;
   std::mutex mutex_;
 
   // Guarded by mutex_:
   std::vector<std::unique_ptr<ArenaChunk>> chunks_;
-  std::array<ArenaChunk*, 2> current_{};  // where the next tensor goes: a large one, a small one
-  std::vector<ArenaChunk*> spare_;        // empty, all of their pages touched
-  std::vector<Mapping> cached_;           // of large tensors that are gone
+  std::array<ArenaChunk*, 2> current_{};  // for the next tensor: [0] large, [1] small
+  std::vector<ArenaChunk*> spare_;        // empty, with all their touched pages
+  std::vector<Mapping> cached_;           // of freed large tensors
   std::size_t mapped_bytes_ = 0;          // of cached_
   std::size_t unused_bytes_ = 0;          // of all chunks
   std::size_t budget_bytes_ = 0;

@@ -1,8 +1,8 @@
 // The part of the arena that asks the system for memory before it is needed.
 //
-// Scheduler locks are held while a tensor gets its memory, and mmap() waits for whoever changes the
-// address space or gives pages back: milliseconds, where a consumer drops large tensors. So a
-// reader prepares first.
+// The scheduler holds a lock while a tensor gets its memory. mmap() waits for other threads that
+// change the address space or return pages, which takes milliseconds if a consumer drops large
+// tensors. So a reader prepares the memory first, without the lock.
 #include <sys/mman.h>
 
 #include "io/arena.h"
@@ -29,7 +29,7 @@ bool Arena::has_room_in_current(std::size_t size, std::uint64_t file_offset) {
   return current != nullptr && current->has_room(size, file_offset);
 }
 
-// Put where others are evicted last.
+// Inserts the mapping at the end that is evicted last.
 void Arena::prepare_mapping(std::size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
@@ -57,7 +57,7 @@ void Arena::trim() {
 }
 
 void Arena::prepare_chunk(std::size_t size, std::uint64_t file_offset) {
-  std::size_t missing_bytes = 0;  // of a chunk that is to be mapped
+  std::size_t missing_bytes = 0;  // size of the chunk to map
   {
     const std::lock_guard lock(mutex_);
     if (has_room_in_current(size, file_offset) || budget_bytes_ == 0) return;

@@ -5,9 +5,9 @@
 namespace streamer {
 namespace {
 
-constexpr std::uint16_t kGone = UINT16_MAX;
-// So many tensors at most begin in a page: no kernel has larger ones than 256 KiB.
-static_assert((std::size_t{256} << 10) / kTensorAlignment < kGone);
+constexpr std::uint16_t kReturned = UINT16_MAX;
+// The counters of tensors in a page must not reach kReturned: no kernel has pages above 256 KiB.
+static_assert((std::size_t{256} << 10) / kTensorAlignment < kReturned);
 
 }  // namespace
 
@@ -52,7 +52,7 @@ void ArenaChunk::restart() {
 
 std::vector<MemoryRange> ArenaChunk::pin_unused(const std::byte* data, std::size_t size) {
   std::vector<MemoryRange> ranges;
-  // The next tensor may get a place in the page where the last one ends.
+  // The next tensor may be placed in the page in which the last one ends.
   const std::size_t limit = is_retired_ ? round_up(std::max(touched_, next_), page_bytes_)
                                         : next_ / page_bytes_ * page_bytes_;
   const std::size_t end = std::min(offset_of(data) + size, limit);
@@ -60,8 +60,8 @@ std::vector<MemoryRange> ArenaChunk::pin_unused(const std::byte* data, std::size
        begin += page_bytes_) {
     std::uint16_t& users = users_[begin / page_bytes_];
     if (users != 0) continue;
-    users = kGone;
-    ++gone_pages_;
+    users = kReturned;
+    ++returned_pages_;
     if (begin < next_) dead_bytes_ -= std::min(dead_bytes_, page_bytes_);
     if (ranges.empty() || ranges.back().begin + ranges.back().bytes != base_ + begin) {
       ranges.push_back({base_ + begin, 0});

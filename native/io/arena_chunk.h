@@ -1,7 +1,9 @@
 // Address space in which the memory of several tensors lies head to tail, so that they share huge
-// pages. A tensor is placed behind all others; its pages go back one by one when it dies.
+// pages. A new tensor is placed after all others; its pages are returned one by one when it is
+// freed.
 //
-// Bookkeeping alone: the arena maps the memory, gives pages back, and holds its lock for each call.
+// This class only does the bookkeeping: the arena maps the memory, returns pages, and holds its
+// lock for each call.
 #pragma once
 
 #include <algorithm>
@@ -15,35 +17,36 @@ namespace streamer {
 
 class ArenaChunk {
  public:
-  // Pages are the system's, which takes no part of one back.
+  // Counts in pages of the system, because the system only takes back whole pages.
   ArenaChunk(std::byte* base, std::size_t bytes);
 
   std::byte* base() const { return base_; }
   std::size_t bytes() const { return bytes_; }
 
   bool has_room(std::size_t size, std::uint64_t file_offset) const;
-  // A place aligned as Arena::allocate() says; null where no more fits.
+  // Returns a place with the alignment of Arena::allocate(); null if there is no room.
   std::byte* place(std::size_t size, std::uint64_t file_offset);
-  // The tensor there is gone.
+  // The tensor at this place was freed.
   void remove(const std::byte* data, std::size_t size);
   bool is_empty() const { return live_ == 0 && pins_ == 0; }
 
-  // Bytes, in pages that were touched, that no tensor needs. A page that the next tensor shares
-  // counts by its bytes.
+  // Returns the bytes in touched pages that no tensor needs. A page that the next tensor shares
+  // counts with its unused bytes.
   std::size_t unused_bytes() const { return dead_bytes_ + (std::max(touched_, next_) - next_); }
 
-  // Whether an empty chunk has all pages that were touched, so that it can be filled again without
-  // a page fault.
-  bool is_whole() const { return gone_pages_ == 0; }
-  // Of an empty, whole chunk: fills it from its beginning again.
+  // Whether the chunk still has all its touched pages, so that it can be refilled without a page
+  // fault once it is empty.
+  bool is_whole() const { return returned_pages_ == 0; }
+  // Places tensors from the beginning again. The chunk must be empty and whole.
   void restart();
-  // Whether touched pages lie behind the last tensor.
+  // Whether there are touched pages after the last tensor.
   bool was_restarted() const { return touched_ > next_; }
-  // Places nothing more until restart().
+  // Places no more tensors until restart().
   void retire() { is_retired_ = true; }
 
-  // The pages between these addresses that no tensor needs, and that none will get before the chunk
-  // is empty. It is not until unpin(): so they may be given back without the arena's lock.
+  // Returns the pages of this range that no tensor needs, and that no tensor will get before the
+  // chunk is empty. Until unpin() the chunk does not count as empty, so the pages can be returned
+  // without the arena's lock.
   std::vector<MemoryRange> pin_unused(const std::byte* data, std::size_t size);
   void unpin() { --pins_; }
 
@@ -56,14 +59,14 @@ class ArenaChunk {
   std::byte* const base_;
   const std::size_t bytes_;
   const std::size_t page_bytes_;
-  std::size_t next_ = 0;     // offset behind the last tensor
-  std::size_t touched_ = 0;  // offset behind the last tensor before restart()
+  std::size_t next_ = 0;     // offset after the last tensor
+  std::size_t touched_ = 0;  // offset after the last tensor before restart()
   std::size_t dead_bytes_ = 0;
-  std::size_t gone_pages_ = 0;
+  std::size_t returned_pages_ = 0;
   bool is_retired_ = false;
   std::uint32_t live_ = 0;
   std::uint32_t pins_ = 0;
-  std::vector<std::uint16_t> users_;  // by page: tensors with bytes in it, or kGone
+  std::vector<std::uint16_t> users_;  // by page: tensors with bytes in it, or kReturned
 };
 
 }  // namespace streamer

@@ -9,7 +9,7 @@
 namespace streamer {
 namespace {
 
-// Addresses without memory: a chunk only counts.
+// Addresses without memory, because a chunk only counts.
 std::byte* const kBase = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
 constexpr std::size_t kBytes = 8 * kLargeStepBytes;
 
@@ -52,7 +52,8 @@ TEST_CASE("pages go back that no tensor needs, and none that a neighbour or the 
   CHECK(ranges[0].bytes == 2 * page_bytes());
   CHECK(chunk.pin_unused(first, size).empty());  // once
   chunk.remove(second, size);
-  CHECK(bytes_of(chunk.pin_unused(second, size)) == 2 * page_bytes());  // not the page for the next
+  // Without the page in which the next tensor begins.
+  CHECK(bytes_of(chunk.pin_unused(second, size)) == 2 * page_bytes());
   CHECK(chunk.place(10, 0) >= second + size);
 }
 

@@ -13,7 +13,7 @@ Memory::~Memory() {
 }
 
 void Memory::hand_over() {
-  if (is_held_) arena_->no_longer_held(size_);
+  if (is_held_) arena_->subtract_held(size_);
   is_held_ = false;
 }
 
@@ -27,7 +27,7 @@ void Memory::swap(Memory& other) noexcept {
   std::swap(is_held_, other.is_held_);
 }
 
-// As much more is mapped as the alignment may take, and both ends are cut.
+// Maps more than needed by one alignment, and unmaps the surplus at both ends.
 std::byte* map_huge(std::size_t bytes) {
   const std::size_t alignment = mapping_alignment(bytes);
   const std::size_t reserved = bytes + alignment;
@@ -45,7 +45,7 @@ std::byte* map_huge(std::size_t bytes) {
 
 std::byte* map_chunk(std::size_t bytes, std::size_t size) {
   std::byte* const base = map_huge(bytes);
-  // Who reads a small tensor alone, often, does not want 2 MiB set to zero for it.
+  // A caller that often reads one small tensor should not pay for zeroing 2 MiB each time.
   if (base != nullptr && size < kLargeStepBytes) madvise(base, kLargeStepBytes, MADV_NOHUGEPAGE);
   return base;
 }

@@ -1,4 +1,4 @@
-// The memory of one tensor, and of many: how it is mapped and whose it is.
+// The memory of one tensor, and the functions that map it.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace streamer {
 
-// Of small tensors: a cache line, and the widest vector load.
+// The alignment of small tensors: a cache line, and the widest vector load.
 inline constexpr std::size_t kTensorAlignment = 64;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
@@ -18,7 +18,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
 class ArenaChunk;
 class Arena;
 
-// The memory of one tensor. Move-only; gives its bytes back when destroyed.
+// The memory of one tensor. Move-only; returns its bytes to the arena when destroyed.
 class Memory {
  public:
   Memory() = default;
@@ -34,7 +34,7 @@ class Memory {
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 
-  // From here on the bytes are the consumer's: they no longer count against any limit.
+  // From now on the bytes belong to the consumer, and no longer count against any limit.
   void hand_over();
 
  private:
@@ -45,15 +45,15 @@ class Memory {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   ArenaChunk* chunk_ = nullptr;
-  std::byte* mapping_ = nullptr;  // of its own; with neither, it is malloc's
+  std::byte* mapping_ = nullptr;  // of its own; with neither chunk nor mapping, malloc's
   std::size_t mapping_bytes_ = 0;
   bool is_held_ = false;
 };
 
-// An anonymous mapping that starts on a huge page, and is advised to have them where the engine
-// uses them. Null when the system refuses.
+// Returns an anonymous mapping that starts on a huge page, with advice to use huge pages if the
+// engine uses them. Returns null if the system refuses.
 std::byte* map_huge(std::size_t bytes);
-// A chunk of so many bytes for tensors of this size.
+// Maps a chunk of `bytes` bytes for tensors of `size` bytes.
 std::byte* map_chunk(std::size_t bytes, std::size_t size);
 
 }  // namespace streamer

@@ -19,7 +19,7 @@ namespace streamer {
 namespace {
 
 constexpr std::size_t kLarge = kOwnMappingBytes + 12345;      // with a mapping of its own
-constexpr std::size_t kMiddle = 3 * kLargeStepBytes + 12345;  // one of several in a chunk
+constexpr std::size_t kMiddle = 3 * kLargeStepBytes + 12345;  // several fit in a chunk
 
 std::uintptr_t address_of(const Memory& memory) {
   return reinterpret_cast<std::uintptr_t>(memory.data());
@@ -121,7 +121,7 @@ TEST_CASE("under a high limit chunks are larger, and a low one keeps them small"
   for (const std::size_t limit : {8 * kLargeChunkBytes, 8 * kLargeChunkBytes - 8}) {
     arena.join(limit);
     std::vector<Memory> all;
-    std::size_t begun = 0;  // chunks, but for the first
+    std::size_t begun = 0;  // chunks after the first
     for (std::size_t i = 0; i < kLargeChunkBytes / (kMiddle + kDirectAlignmentBytes); ++i) {
       all.push_back(arena.allocate(kMiddle, 0));
       const bool is_behind =
@@ -158,7 +158,7 @@ TEST_CASE("a chunk whose tensors are all gone is filled again while a session ru
   CHECK(arena.stats().cached_bytes == 0);
 }
 
-// In which the system counts, whatever pages the engine is told.
+// The page size of the system, even if a test sets another one for the engine.
 std::size_t real_page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
 
 std::size_t resident_bytes() {
@@ -174,8 +174,8 @@ std::size_t whole_page_bytes(const std::byte* data, std::size_t size) {
   return (address + size) / page_bytes() * page_bytes() - round_up(address, page_bytes());
 }
 
-// How many bytes of the pages that lie wholly in these are in memory. The resident set of the
-// process would count what a sanitizer keeps beside them.
+// Returns the resident bytes of the pages that lie wholly in these ranges. The resident set of the
+// process would also count the memory of a sanitizer.
 std::size_t resident_bytes(const std::byte* data, std::size_t size) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   const std::uintptr_t begin = round_up(address, page_bytes());
@@ -333,12 +333,12 @@ TEST_CASE("what is kept makes room for what it does not fit") {
   }
   REQUIRE(arena.stats().cached_bytes > 2 * kLarge);
   const Memory larger = arena.allocate(2 * kLarge, 0);
-  CHECK(arena.stats().cached_bytes <= 2 * kLarge);  // with what is held: within the limit
-  CHECK(arena.stats().cached_bytes > 0);            // and no more was given back
+  CHECK(arena.stats().cached_bytes <= 2 * kLarge);  // within the limit, with the held bytes
+  CHECK(arena.stats().cached_bytes > 0);            // no more was returned than necessary
   arena.leave(4 * kLarge);
 }
 
-// Addresses that this process has mapped.
+// Returns the size of the mapped address space of this process.
 std::size_t mapped_bytes() {
   std::ifstream statm("/proc/self/statm");
   std::size_t pages = 0;
@@ -348,7 +348,7 @@ std::size_t mapped_bytes() {
 
 TEST_CASE("mappings take no more addresses than they need, and none when they are gone") {
   constexpr std::size_t kNoise = kLargeStepBytes / 4;  // of the heap
-  constexpr std::size_t kCount = 16;                   // each begins elsewhere within a huge page
+  constexpr std::size_t kCount = 16;  // each begins at another place in a huge page
   const std::size_t before = mapped_bytes();
   {
     std::vector<Memory> held;

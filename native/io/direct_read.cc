@@ -13,18 +13,18 @@
 namespace streamer {
 namespace {
 
-// A disk that gets its work in smaller pieces is idle for less: 512 KiB gave 7 to 10 % more than
-// 2 MiB, 256 KiB no more than that, for more of the processor's time (decision 0011).
+// A disk is idle for less time if its work comes in smaller pieces: 512 KiB were 7 to 10 % faster
+// than 2 MiB. 256 KiB were no faster than 512 KiB, and took more processor time (decision 0011).
 constexpr std::uint64_t kBytesPerDirectCall = std::uint64_t{512} << 10;
 static_assert(kBytesPerDirectCall <= kBytesPerCall);
 constexpr std::size_t kBufferBytes = ReadRing::kMostReads * kBytesPerDirectCall;
 static_assert(kBufferBytes == kLargeStepBytes);
-// Handed to a ring at a time, so that the disk has work while one of them is settled: a usual
-// block.
+// Calls in one submission to a ring, so that the disk has work while one of them is settled. This
+// many read a block of the usual size.
 constexpr std::size_t kMostCalls = 16;
-// A run that is shorter is not worth a part of its own.
+// A shorter run is not worth a part of its own.
 constexpr std::uint64_t kLeastInPlace = 64 << 10;
-constexpr std::size_t kMostParts = 16;  // as many as a call holds of the shortest of them
+constexpr std::size_t kMostParts = 16;  // a call of the shortest parts holds this many
 
 std::uint64_t round_down(std::uint64_t value) {
   return value / kDirectAlignmentBytes * kDirectAlignmentBytes;
@@ -38,14 +38,14 @@ bool is_in_step(const std::byte* address, std::uint64_t offset) {
          offset % kDirectAlignmentBytes;
 }
 
-// Whether the bytes from `offset` on, which go to `piece`, can be read into place from the next
-// page on.
+// Whether the bytes from `offset` on, with the destination `piece`, can be read into place from the
+// next aligned offset on.
 bool fits_in_place(const Segment& piece, std::uint64_t offset) {
   return piece.target != nullptr && is_in_step(piece.target, offset) &&
          piece.size >= kLeastInPlace + kDirectAlignmentBytes;
 }
 
-// How many bytes from `offset` on must pass through the buffer; no more than `room`.
+// Returns how many bytes from `offset` on must pass through the buffer, at most `room`.
 std::uint64_t bytes_to_buffer(SegmentCursor cursor, std::uint64_t offset, std::uint64_t room) {
   std::uint64_t bytes = 0;
   while (!cursor.is_at_end() && bytes < room) {
@@ -60,7 +60,8 @@ std::uint64_t bytes_to_buffer(SegmentCursor cursor, std::uint64_t offset, std::u
   return std::min(bytes, room);
 }
 
-// One huge page, whose first touch is one page fault instead of 512; null where there is no memory.
+// Returns this thread's buffer: one huge page, which costs one page fault instead of 512. Returns
+// null if there is no memory.
 std::byte* buffer() {
   struct Unmap {
     void operator()(std::byte* memory) const { munmap(memory, kBufferBytes); }
@@ -70,13 +71,13 @@ std::byte* buffer() {
   return memory.get();
 }
 
-// A run of whole pages of one call.
+// An aligned run of bytes within one call.
 struct Part {
-  SegmentCursor cursor;  // at its first wanted byte
+  SegmentCursor cursor;  // at the first wanted byte
   std::byte* memory;
   std::uint64_t bytes;
   std::uint64_t ahead;   // bytes read before the first wanted one
-  std::uint64_t wanted;  // bytes from there on
+  std::uint64_t wanted;  // number of wanted bytes
   bool is_buffered;
 };
 
@@ -88,8 +89,9 @@ struct Call {
   std::uint64_t buffered = 0;
 };
 
-// What one call reads: ends of tensors through the buffer, and what lies between them into place.
-// A call of its own for each end would wait as long as one for megabytes where a disk has a queue.
+// Plans one call: it reads the ends of tensors through the buffer, and the bytes between the ends
+// into place. A separate call for each end would wait in the disk's queue as long as a call for
+// megabytes.
 Call plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) {
   Call call;
   call.offset = static_cast<off_t>(round_down(position));
@@ -112,13 +114,13 @@ Call plan_call(SegmentCursor cursor, std::uint64_t position, std::byte* memory) 
     call.wanted += part.wanted;
     planned += part.bytes;
     position += part.wanted;
-    if (position % kDirectAlignmentBytes != 0) break;  // nothing more of this page is wanted
+    if (position % kDirectAlignmentBytes != 0) break;  // the rest of this unit is not wanted
     cursor.skip(part.wanted);
   }
   return call;
 }
 
-// At most `most` calls, one behind the other, as far as the buffer's `memory` goes.
+// Plans at most `most` consecutive calls, as long as the buffer's `memory` suffices.
 std::vector<Call> plan_calls(SegmentCursor cursor, std::uint64_t position, std::byte* memory,
                              std::size_t most) {
   std::vector<Call> calls;
@@ -152,7 +154,7 @@ std::vector<RingRead> make_reads(const ReadCall& read_call, ReadRing* ring, int 
   return reads;
 }
 
-// Copies what went through the buffer to its place; returns how many wanted bytes were read.
+// Copies the buffered bytes to their place; returns how many wanted bytes were read.
 std::uint64_t settle(std::vector<Part>& parts, std::uint64_t read) {
   std::uint64_t settled = 0;
   for (Part& part : parts) {
@@ -187,7 +189,7 @@ ssize_t read_direct(const ReadCall& read_call, ReadRing* ring, int descriptor, S
     const auto read = static_cast<std::uint64_t>(std::max<ssize_t>(reads[i].result, 0));
     const std::uint64_t useful = settle(calls[i].parts, read);
     settled += useful;
-    if (useful < calls[i].wanted) break;  // the next step tells why, if that lasts
+    if (useful < calls[i].wanted) break;  // the next call reports the reason, if it persists
   }
   return static_cast<ssize_t>(settled);
 }

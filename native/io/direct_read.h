@@ -1,9 +1,9 @@
-// Reading past the page cache (O_DIRECT), whose offsets, addresses and lengths must be multiples of
-// 4096 (kDirectAlignmentBytes, whatever the size of a page): into place where the bytes lie so,
-// else through a buffer of the thread's own.
+// Reads past the page cache (O_DIRECT). Offsets, addresses and lengths of such reads must be
+// multiples of 4096 (kDirectAlignmentBytes, whatever the page size). Bytes with such an alignment
+// are read into place, others through a buffer of the thread.
 //
-// The arena gives large tensors addresses that equal their offset in the file modulo 4096, and a
-// block lies so in its slot of pinned memory: only the ends pass through the buffer.
+// The arena gives large tensors addresses that equal their offset in the file modulo 4096, and
+// blocks in pinned slots are placed the same way. So only the ends pass through the buffer.
 #pragma once
 
 #include <sys/types.h>
@@ -14,11 +14,11 @@
 
 namespace streamer {
 
-// Reads bytes of the file from `offset` on to where the cursor points: by one system call, or by
-// several at a time where there is a ring.
-// Returns how many are there now, 0 at the end of the file, or -1 with errno: EINVAL where the file
-// system wants something else, ENOMEM where there is no memory for the buffer, EAGAIN where the
-// ring failed, which the thread has no longer.
+// Reads bytes of the file from `offset` on to the place of the cursor, with one system call, or
+// with several at a time if there is a ring. Returns the number of bytes read, 0 at the end of the
+// file, or -1 with errno: EINVAL if the file system refuses the alignment, ENOMEM if there is no
+// memory for the buffer, EAGAIN if the ring failed. After a failure the thread no longer has a
+// ring.
 ssize_t read_direct(const ReadCall& read_call, ReadRing* ring, int descriptor, SegmentCursor cursor,
                     off_t offset);
 

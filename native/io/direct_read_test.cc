@@ -23,10 +23,10 @@ namespace {
 
 const auto kNeverCancelled = [] { return false; };
 
-// Answers as a disk does that is read with O_DIRECT, and counts what it would refuse.
+// Behaves like a disk that is read with O_DIRECT, and counts the calls that it would refuse.
 struct StrictDisk {
   const std::string& data;
-  std::size_t most = SIZE_MAX;  // bytes that a call brings
+  std::size_t most = SIZE_MAX;  // bytes that one call returns at most
   int calls = 0;
   int refused = 0;
 
@@ -60,7 +60,7 @@ struct StrictDisk {
   }
 };
 
-// Memory for the bytes of a file from `begin` on: in step with the file, or not.
+// Memory for the bytes of a file from `begin` on, with the alignment of the file or without.
 class Target {
  public:
   Target(std::uint64_t begin, std::uint64_t size, bool is_in_step)
@@ -83,7 +83,7 @@ class Target {
   char* data_;
 };
 
-// Reads the whole block, and returns how often that took a step.
+// Reads the whole block, and returns the number of steps.
 int read_whole(const ReadCall& read_call, ReadRing* ring, int descriptor, Block& block) {
   SegmentCursor cursor(block);
   int steps = 0;
@@ -143,7 +143,7 @@ TEST_CASE("a large tensor is read into place but for its ends, which take no cal
   StrictDisk disk{data};
   read_whole(disk.read_call(), nullptr, 0, block);
   CHECK(target.holds(data));
-  CHECK(disk.calls == 7);  // of 512 KiB: the first page goes with what follows it
+  CHECK(disk.calls == 7);  // of 512 KiB: the first page is read with the next bytes
 }
 
 TEST_CASE("a file that ends early is told as its end") {

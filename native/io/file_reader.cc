@@ -25,8 +25,8 @@ namespace streamer {
 namespace {
 
 constexpr std::size_t kVectorsPerCall = 256;
-constexpr double kClockTickS = 0.01;    // of file times, where the kernel is built with 100 Hz
-constexpr double kLongestWriteS = 600;  // of one call, on a slow disk; and clocks differ
+constexpr double kClockTickS = 0.01;    // of file times, on a kernel with 100 Hz
+constexpr double kLongestWriteS = 600;  // of one call on a slow disk, and for clocks that differ
 
 std::string version_of(const struct stat& status) {
   const auto nanoseconds = [](const timespec& time) {
@@ -48,8 +48,8 @@ ReadError error_of_errno(const std::string& action, int os_error) {
   return error_of(code, action + ": " + std::strerror(os_error), os_error);
 }
 
-// The next bytes to read, as the vectors of one preadv2 call. Dropped bytes go to a buffer nobody
-// reads.
+// Fills `vectors` for one preadv2 call with the next bytes to read, and returns their number.
+// Dropped bytes go to a buffer that is never read.
 std::size_t next_vectors(SegmentCursor cursor, std::array<iovec, kVectorsPerCall>& vectors) {
   static thread_local std::array<std::byte, 64 << 10> dropped;
   std::uint64_t budget = kBytesPerCall;
@@ -65,7 +65,7 @@ std::size_t next_vectors(SegmentCursor cursor, std::array<iovec, kVectorsPerCall
   return count;
 }
 
-// The file server forgot the handle, or the network or disk failed under it.
+// The file server no longer knows the handle (ESTALE), or the network or disk failed (EIO).
 bool is_worth_reopening(int os_error) { return os_error == ESTALE || os_error == EIO; }
 
 ssize_t read_without_flags(int descriptor, const iovec* vectors, int count, off_t offset) {
@@ -95,8 +95,8 @@ std::optional<ReadError> check_unchanged(int descriptor, const struct stat& open
   if (now.st_size < opened.st_size) {
     return error_of(ErrorCode::kTruncated, "the file was truncated while it was read");
   }
-  // Replacing a file by renaming another over it changes the ctime of the one we hold, not its
-  // bytes.
+  // If another file is renamed over this one, the ctime of the open file changes, but its bytes do
+  // not.
   const bool is_relinked = now.st_nlink != opened.st_nlink;
   const bool is_rewritten = now.st_size != opened.st_size ||
                             !is_same(now.st_mtim, opened.st_mtim) ||
@@ -107,13 +107,14 @@ std::optional<ReadError> check_unchanged(int descriptor, const struct stat& open
   return std::nullopt;
 }
 
-// The change time is set when a write begins, and a write takes as long as its bytes: one that is
-// under way when the file is opened changes nothing that a later look could see. Local file systems
-// find data for lseek() under the lock that a write holds, so this waits for its end. Whatever is
-// written after that has another change time.
+// The change time is set when a write begins, not when it ends. So a write that is under way when
+// the file is opened leaves no trace that a later fstat() could show. Local file systems take the
+// write's lock for lseek(SEEK_DATA), so this call waits for the end of that write. Every later
+// write sets a new change time.
 void wait_for_write_under_way(int descriptor) { (void)!lseek(descriptor, 0, SEEK_DATA); }
 
-// Of what was written within the clock's last tick, a second write would have the same time.
+// Two writes within one tick of the clock have the same time. So this waits until the last write is
+// older than a tick.
 std::optional<ReadError> stat_settled(int descriptor, struct stat& status) {
   if (fstat(descriptor, &status) != 0) return error_of_errno("cannot stat the file", errno);
   const double age_s = seconds_since(status.st_ctim);
@@ -125,9 +126,9 @@ std::optional<ReadError> stat_settled(int descriptor, struct stat& status) {
   return std::nullopt;
 }
 
-// A FUSE server may answer a direct read with less than was asked for; the kernel then reads the
-// rest for a ring into the wrong place, and calls the read complete. If the kernel does not say
-// what file system it is, there is no ring either.
+// A FUSE server may return less than a direct read requests. For a ring, the kernel then reads the
+// rest into the wrong place and reports the read as complete. Without a known file system type, no
+// ring is used either.
 bool takes_rings(int descriptor) {
   constexpr auto kFuse = 0x65735546U;  // FUSE_SUPER_MAGIC; virtiofs has the same
   struct statfs status {};
@@ -166,7 +167,7 @@ std::optional<ReadError> FileReader::open_file(std::shared_ptr<VersionedFile>& f
   return std::nullopt;
 }
 
-// Null with errno.
+// Returns null with errno on failure.
 std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
@@ -181,7 +182,7 @@ std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
       if (cached >= 0) opened->cached = std::make_unique<OpenFile>(cached);
       return opened;
     }
-    if (errno != EINVAL) return nullptr;  // what the file system answers that has no O_DIRECT
+    if (errno != EINVAL) return nullptr;  // a file system without O_DIRECT answers EINVAL
   }
   const int descriptor = open(path_.c_str(), kFlags);
   return descriptor < 0 ? nullptr : std::make_shared<VersionedFile>(descriptor);
@@ -190,7 +191,7 @@ std::shared_ptr<FileReader::VersionedFile> FileReader::open_path() const {
 std::optional<ReadError> FileReader::check_opened(VersionedFile& file) {
   if (auto error = stat_settled(file.descriptor, file.status)) return error;
   if (!S_ISREG(file.status.st_mode)) return error_of(ErrorCode::kIo, "not a regular file");
-  clear_flag(file.descriptor, O_NONBLOCK);  // libcufile takes no file that has it
+  clear_flag(file.descriptor, O_NONBLOCK);  // libcufile refuses files with this flag
   if (!options_.folder.empty() && !lies_inside(file.descriptor, options_.folder)) {
     return error_of(ErrorCode::kLeavesFolder, "a symbolic link leads out of the folder");
   }
@@ -217,7 +218,7 @@ std::optional<ReadError> FileReader::read(Block& block, const std::function<bool
     std::shared_ptr<VersionedFile> next;
     error = open_file(next, file);
     if (!error) error = read_from(*next, block, is_cancelled, step);
-    if (!error && block.received == block.size()) count(block);
+    if (!error && block.received == block.size()) count_read(block);
     if (!error || !is_worth_reopening(error->os_error)) return error;
     if (next) file = std::move(next);
   }
@@ -225,7 +226,7 @@ std::optional<ReadError> FileReader::read(Block& block, const std::function<bool
   return error;
 }
 
-void FileReader::count(const Block& block) {
+void FileReader::count_read(const Block& block) {
   const bool was_counted = block.is_reread;
   const std::lock_guard lock(mutex_);
   if (!was_counted) wanted_bytes_ -= block.wanted_bytes();

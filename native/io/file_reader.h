@@ -1,15 +1,17 @@
 // Reads blocks of local files straight into their places.
 //
-// A file is opened once, on its first block, never blocks on open (FIFOs, devices and directories
-// are refused), and is read with preadv2 only: a file truncated under us is an error, not a SIGBUS.
-// What it was at open (size, times, inode) is compared after every block, so bytes of two versions
-// never mix unseen. A handle that a file server no longer knows (ESTALE) and a failing read (EIO)
-// are met once per block by opening the file anew: the same version is read on from the last good
-// byte. It is closed with the last byte that is wanted of it: of a thousand shards only those being
-// read cost a descriptor. A file that is to be read past the page cache is read through it where
-// its file system refuses that, where the cache holds the block already (io/page_cache.h), and from
-// the moment on when another reader of this machine has it open (io/other_readers.h), which is to
-// find there what this one read.
+// A file is opened once, for its first block. Opening never blocks: FIFOs, devices and directories
+// are refused. Only preadv2 is used, so a file that is truncated meanwhile causes an error, not a
+// SIGBUS. Size, times and inode at the opening are compared after every block, so bytes of two
+// versions never mix unnoticed.
+//
+// If a file server no longer knows the handle (ESTALE), or a read fails (EIO), the file is reopened
+// once per block; if it has the same version, reading continues after the last good byte. The file
+// is closed after its last wanted byte, so only the shards that are being read cost a descriptor.
+//
+// Reads past the page cache (O_DIRECT) switch to reads through it in three cases: the file system
+// refuses O_DIRECT; the cache already holds the block (io/page_cache.h); another reader of this
+// machine opens the file (io/other_readers.h), which then finds the bytes in the cache.
 //
 // Thread-safe: any number of threads may read blocks of the same file.
 #pragma once
@@ -33,69 +35,70 @@
 namespace streamer {
 
 struct FileOptions {
-  // Unless this is empty, the file must lie in this folder when it is open, whatever links led
-  // there.
+  // If set, the opened file must lie in this folder, whatever links lead to it.
   std::string folder = {};
-  bool is_direct = false;         // past the page cache
-  bool is_partly_cached = false;  // of that, through it where it holds the block
-  bool is_shared = false;         // of that, through it while others read the file
-  bool uses_ring = false;   // of that, several reads at a time from each thread that has a ReadRing
-  ReadCall read_call = {};  // empty: the system's
+  bool is_direct = false;         // read past the page cache
+  bool is_partly_cached = false;  // if direct: use the cache for blocks that it holds
+  bool is_shared = false;         // if direct: use the cache while others read the file
+  bool uses_ring = false;         // if direct: several reads at a time, in threads with a ReadRing
+  ReadCall read_call = {};        // empty: the system call
 };
 
 class FileReader {
  public:
-  // One step of reading an open file, from the offset on to where the cursor points. Returns bytes,
-  // 0 at the end of the file, or -1 with errno.
+  // Reads some bytes of an open file from the offset on to the place of the cursor. Returns their
+  // number, 0 at the end of the file, or -1 with errno.
   using ReadStep =
       std::function<ssize_t(OpenFile& file, const SegmentCursor& cursor, off_t offset)>;
 
-  // `version` pins what an earlier session saw of the same file (see version()), or is empty.
+  // `version` is the version() that an earlier session saw for the same file, or empty.
   FileReader(std::string path, std::uint64_t size_bytes, std::string version,
              FileOptions options = {});
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
-  // How many bytes of items will be read in all; before the first block. Unless it is told, the
-  // file stays open until the reader ends. Memory of the engine's own is touched before it is read
-  // to; a caller's may be a mapped file, whose fault is an error of the read, and not of a touch.
+  // Sets the number of item bytes that will be read in all. Call it before the first block; without
+  // it, the file stays open until the reader ends. `fills_own_memory`: the targets are the engine's
+  // memory, which is touched before a read. A caller's memory may be a mapped file, and a fault in
+  // it must be an error of the read, so it is not touched.
   void expect(std::uint64_t wanted_bytes, bool fills_own_memory) {
     wanted_bytes_ = wanted_bytes;
     fills_own_memory_ = fills_own_memory;
   }
 
-  // Fills the block, or says why not. Returns early, with success, once
-  // `is_cancelled`: the caller drops the block. `step` reads in place of the system's calls, past
-  // the page cache; where that is not to be, the error is ENOTSUP.
+  // Fills the block, or returns an error. Once `is_cancelled` is true, returns early without an
+  // error, and the caller drops the block. `step`, if set, replaces the system call, and reads past
+  // the page cache; if the file must be read through the cache, the error is ENOTSUP.
   std::optional<ReadError> read(Block& block, const std::function<bool()>& is_cancelled,
                                 const ReadStep& step = nullptr);
 
-  // Once no thread reads any more: a file that was not read to its end is not kept open.
+  // Closes a file that was not read to its end. No thread may read any more.
   void close();
 
   bool is_direct() const { return options_.is_direct; }
 
-  // What this file is: text that changes when its content may have. Empty before the first block.
+  // Returns text that changes whenever the content of the file may have changed. Empty before the
+  // first block.
   std::string version();
 
  private:
-  // An open file and what it was when it was opened; closed when the last block is done with it.
+  // An open file with its state at the opening; closed when the last block no longer uses it.
   struct VersionedFile : OpenFile {
     using OpenFile::OpenFile;
 
     std::atomic<bool> is_direct{false};
-    std::atomic<bool> has_yielded{false};  // to others: it is direct no more
+    std::atomic<bool> has_yielded{false};  // to other readers; no longer direct
     bool may_use_ring = false;
     std::unique_ptr<OpenFile> cached;  // the same file through the page cache, or null
     struct stat status {};
   };
 
-  // Gives the open file in `file`; a new one when the file is still the `failed` one.
+  // Sets `file` to the open file. Opens it anew if the current one is `failed`.
   std::optional<ReadError> open_file(std::shared_ptr<VersionedFile>& file,
                                      const std::shared_ptr<VersionedFile>& failed);
   std::shared_ptr<VersionedFile> open_path() const;
   std::optional<ReadError> check_opened(VersionedFile& file);
-  void count(const Block& block);
+  void count_read(const Block& block);
   std::optional<ReadError> read_from(VersionedFile& file, Block& block,
                                      const std::function<bool()>& is_cancelled,
                                      const ReadStep& step) const;
@@ -108,7 +111,7 @@ class FileReader {
   const FileOptions options_;
   bool fills_own_memory_ = false;  // set before the first block
   std::mutex mutex_;
-  std::uint64_t wanted_bytes_ = UINT64_MAX;  // of items, still to be read; guarded by mutex_
+  std::uint64_t wanted_bytes_ = UINT64_MAX;  // bytes of items still to be read; guarded by mutex_
   std::string version_;                      // guarded by mutex_
   std::shared_ptr<VersionedFile> file_;      // guarded by mutex_
 };

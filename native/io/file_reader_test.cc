@@ -21,7 +21,7 @@ namespace {
 
 const auto kNeverCancelled = [] { return false; };
 
-// A file of bytes 0, 1, 2, ... mod 251, gone at the end of the test.
+// A file of bytes 0, 1, 2, … mod 251, removed at the end of the test.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::size_t size) : size_(size) {
@@ -86,7 +86,7 @@ TEST_CASE("a missing file, a folder, a device and a FIFO are refused without wai
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
   FileReader reader(fifo, 1, "");
   CHECK(reader.read(block, kNeverCancelled)->detail == "not a regular file");
-  CHECK(reader.read(block, kNeverCancelled).has_value());  // and not only the first time
+  CHECK(reader.read(block, kNeverCancelled).has_value());  // also the second time
   unlink(fifo.c_str());
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("a truncated file is an error with what it had, not a signal") {
   CHECK(reader.read(second, kNeverCancelled)->code == ErrorCode::kTruncated);
 }
 
-// preadv2 with a failure in front: it is called `calls` times in all.
+// preadv2 after a failure; `calls` counts all calls.
 ReadCall failing(int& calls, int failures, int os_error) {
   return [&calls, failures, os_error](int descriptor, const iovec* vectors, int count,
                                       off_t offset) -> ssize_t {

@@ -1,8 +1,8 @@
-// Huge pages for memory that is the caller's: a model's parameters on this machine, say.
+// Huge pages for memory of the caller, such as a model's parameters in host memory.
 //
-// Memory that was never touched costs a fault for each page while it is filled; with huge pages,
-// one for 2 MiB instead of 512. It is advice alone: it changes no byte, costs nothing where the
-// memory was touched before, and a kernel that does not follow it costs only speed.
+// Untouched memory costs a fault for each page while it is filled: with huge pages, one fault for 2
+// MiB instead of 512. This is only advice: it changes no byte, and costs nothing if the memory was
+// touched before. A kernel that ignores it costs only speed.
 #pragma once
 
 #include <sys/uio.h>
@@ -17,10 +17,10 @@ struct MemoryRange {
   std::size_t bytes = 0;
 };
 
-// Advises the steps of 2 MiB that lie wholly in the ranges, neighbours being taken as one: tensors
-// that were allocated one after the other share the huge page in which they meet. A larger huge
-// page never reaches beyond what was advised; those above 32 MiB are not asked for
-// (base/page_sizes.h).
+// Gives the advice for the steps of 2 MiB that lie wholly in the ranges. Neighbouring ranges count
+// as one, so tensors that were allocated one after the other share the huge page in which they
+// meet. A larger huge page never reaches beyond the advised memory; huge pages above 32 MiB are not
+// used (base/page_sizes.h).
 void advise_huge_pages(std::vector<MemoryRange> ranges);
 
 // Touches each huge page of fresh memory, or each page if the engine uses no huge ones, before a

@@ -32,7 +32,7 @@ class Mapping {
     return static_cast<std::byte*>(raw_) + (kLargeStepBytes - address % kLargeStepBytes) + offset;
   }
 
-  // How many of its bytes the kernel holds to be advised ("hg" in /proc/self/smaps).
+  // Returns the bytes for which the kernel has recorded the advice ("hg" in /proc/self/smaps).
   std::size_t advised_bytes() const {
     std::ifstream file("/proc/self/smaps");
     std::size_t advised = 0;

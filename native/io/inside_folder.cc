@@ -10,7 +10,7 @@
 namespace streamer {
 namespace {
 
-// Empty if the kernel does not tell.
+// Returns the path of an open file; empty if the kernel does not report it.
 std::string path_of(int descriptor) {
   std::array<char, PATH_MAX> path{};
   const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
@@ -18,7 +18,7 @@ std::string path_of(int descriptor) {
   return size < 0 ? std::string() : std::string(path.data(), static_cast<std::size_t>(size));
 }
 
-bool is_found_in(int folder, int file) {
+bool is_inside_open_folder(int folder, int file) {
   std::string prefix = path_of(folder);
   const std::string path = path_of(file);
   if (!prefix.ends_with('/')) prefix += '/';
@@ -26,7 +26,7 @@ bool is_found_in(int folder, int file) {
   struct stat found {};
   struct stat opened {};
   if (fstat(file, &opened) != 0) return false;
-  if (opened.st_nlink == 0) return true;  // replaced since it was opened, which its version says
+  if (opened.st_nlink == 0) return true;  // replaced since; the version check reports it
   return fstatat(folder, path.c_str() + prefix.size(), &found, AT_SYMLINK_NOFOLLOW) == 0 &&
          found.st_dev == opened.st_dev && found.st_ino == opened.st_ino;
 }
@@ -36,7 +36,7 @@ bool is_found_in(int folder, int file) {
 bool lies_inside(int file, const std::string& folder) {
   const int descriptor = open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return false;
-  const bool is_inside = is_found_in(descriptor, file);
+  const bool is_inside = is_inside_open_folder(descriptor, file);
   close(descriptor);
   return is_inside;
 }

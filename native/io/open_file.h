@@ -1,4 +1,4 @@
-// An open descriptor, and what somebody made of it that must go before it is closed.
+// An open descriptor with an attachment that is released before the descriptor is closed.
 //
 // Thread-safe.
 #pragma once
@@ -20,7 +20,7 @@ class OpenFile {
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
-  // What `make` gave when it was called first.
+  // Returns the attachment; the first call creates it with `make`.
   template <typename Make>
   std::shared_ptr<void> attachment(Make make) {
     const std::lock_guard lock(mutex_);

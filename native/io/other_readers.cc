@@ -6,7 +6,7 @@
 namespace streamer {
 namespace {
 
-// Of the largest offset that Linux has, far from what databases and others lock.
+// An offset near the largest that Linux allows, far from the locks of databases and other programs.
 constexpr off_t kMarkedByte = 0x7374'7265'616d'6572;  // "streamer"
 
 struct flock lock_of(short type) {

@@ -1,18 +1,19 @@
 // Whether another reader of the engine's, in any process of this machine, reads a file now.
 //
-// One reader alone is fastest past the page cache; of eight ranks, each would then fetch the whole
-// file from the disk. So each marks the file that it has open, and looks for other marks. A mark is
-// a read lock (fcntl(2), F_OFD_SETLK) on one byte far behind any file's end: it ends with the open
-// file, however its process ends, and keeps nobody from anything but a write lock on that byte. It
-// is seen through any path, and in other containers with the same file system.
+// A single reader is fastest past the page cache, but eight ranks would then each fetch the whole
+// file from the disk. So each reader marks the file that it has open, and looks for other marks. A
+// mark is a read lock (fcntl(2), F_OFD_SETLK) on one byte far beyond the end of any file. It
+// disappears with the open file, however its process ends, and only prevents a write lock on that
+// byte. It is visible through any path, and in other containers with the same file system.
 #pragma once
 
 namespace streamer {
 
-// Where the file system has no locks, nothing is marked, and no mark is found.
+// Without locks in the file system, no file is marked, and no mark is found.
 void mark_as_read(int descriptor);
 
-// A mark of another open file; of other threads of this process, too, if they opened it themselves.
+// Whether another open file has a mark; this includes files that other threads of this process
+// opened themselves.
 bool has_other_readers(int descriptor);
 
 }  // namespace streamer

@@ -21,7 +21,7 @@ TEST_CASE(
   mark_as_read(first);
   CHECK_FALSE(has_other_readers(first));
   const int second = opened(file);
-  CHECK_FALSE(has_other_readers(first));  // it did not mark the file
+  CHECK_FALSE(has_other_readers(first));  // the second one did not mark the file
   mark_as_read(second);
   CHECK(has_other_readers(first));
   CHECK(has_other_readers(second));

@@ -11,10 +11,11 @@
 namespace streamer {
 namespace {
 
-// Of a byte from memory, call included; a disk takes 60 microseconds and more, a server longer.
+// The longest time to read a byte from memory, including the call. A disk takes 60 microseconds and
+// more, a server longer.
 constexpr std::chrono::microseconds kLongestCopy{30};
 
-// getrusage(2); always 0 where the kernel keeps no account of each task's input.
+// From getrusage(2); always 0 if the kernel does not count the input of each task.
 long blocks_read_by_this_thread() {
   rusage usage{};
   getrusage(RUSAGE_THREAD, &usage);

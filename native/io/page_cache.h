@@ -1,9 +1,10 @@
-// Whether a byte of a file is in the page cache: reading it from there costs a copy and no disk.
+// Whether a byte of a file is in the page cache, so that reading it needs no disk.
 //
-// preadv2(2) with RWF_NOWAIT tells on most local file systems, whoever owns the file. mincore(2)
-// calls all pages of another user's file cached, cachestat(2) refuses it, and on overlayfs (the
-// files of a container's image) it finds none. Where the file system does not know RWF_NOWAIT, as
-// overlayfs, a byte was in memory if reading it took no disk and no time.
+// preadv2(2) with RWF_NOWAIT reports it on most local file systems, whoever owns the file. The
+// alternatives do not: for another user's file, mincore(2) reports all pages as cached, and
+// cachestat(2) refuses; on overlayfs (the files of a container's image) cachestat(2) finds no
+// pages. If the file system does not support RWF_NOWAIT, like overlayfs, a byte was in memory if
+// reading it caused no disk input and took almost no time.
 #pragma once
 
 #include <sys/types.h>
@@ -13,21 +14,21 @@
 
 namespace streamer {
 
-// preadv2(2); another in tests.
+// preadv2(2), or a replacement in tests.
 using FlaggedReadCall = std::function<ssize_t(int descriptor, const iovec* vectors, int count,
                                               off_t offset, int flags)>;
 
-// Also makes the kernel read the page, and megabytes behind it unless the descriptor was advised
-// that access is random. False on any error: whoever reads the byte will meet it.
+// Also makes the kernel read the page, and megabytes after it unless the descriptor has the advice
+// that access is random. Returns false on any error; the reader of the byte will report it.
 bool is_cached(int descriptor, off_t offset, const FlaggedReadCall& read = preadv2);
 
-// Whether all bytes from `begin` to `end` are likely to be in the page cache, which holds files in
-// long runs: the first and the last one, and one of each quarter, at other places each time. A look
-// leaves its page behind, so that the same places would be found cached the next time.
+// Whether all bytes from `begin` to `end` are probably in the page cache, which holds files in long
+// runs. Checks the first byte, the last byte and a random byte of each quarter. The places are
+// random because each check reads its page into the cache, where the next check would find it.
 bool is_range_cached(int descriptor, off_t begin, off_t end);
 
-// Opens once more what this descriptor has open, to be read through the page cache, and advises
-// the kernel that access is random. -1 with errno.
+// Opens the file of this descriptor a second time, for reads through the page cache, and advises
+// the kernel that access is random. Returns -1 with errno on failure.
 int open_through_cache(int descriptor);
 
 }  // namespace streamer

@@ -16,7 +16,7 @@
 namespace streamer {
 namespace {
 
-// A file whose only page the page cache holds, as it was just written.
+// A file with one page, which is in the page cache because it was just written.
 struct WarmFile {
   WarmFile() : descriptor(open(file.path().c_str(), O_RDONLY | O_CLOEXEC)) {}
   ~WarmFile() { close(descriptor); }
@@ -52,7 +52,7 @@ TEST_CASE("a disk that delivers during the look does not make a byte seem to hav
   const WarmFile warm;
   struct statfs system {};
   REQUIRE(fstatfs(warm.descriptor, &system) == 0);
-  if (system.f_type == TMPFS_MAGIC) return;  // it has no disk
+  if (system.f_type == TMPFS_MAGIC) return;  // there is no disk
   fsync(warm.descriptor);
   posix_fadvise(warm.descriptor, 0, 0, POSIX_FADV_DONTNEED);
   const auto wait_for_disk = [](int descriptor, const iovec* vectors, int count, off_t offset,
@@ -63,7 +63,7 @@ TEST_CASE("a disk that delivers during the look does not make a byte seem to hav
 
 TEST_CASE("where the file system cannot say, what comes at once was in memory") {
   const WarmFile warm;
-  bool was_once_found = false;  // this thread may be interrupted in the middle of one
+  bool was_once_found = false;  // an interrupt of this thread may slow one read down
   for (int i = 0; i < 20 && !was_once_found; ++i) {
     was_once_found = is_cached(warm.descriptor, 0, refuse_flags);
   }

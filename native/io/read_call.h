@@ -1,4 +1,4 @@
-// The one system call that reads files.
+// The system call that reads files.
 #pragma once
 
 #include <sys/types.h>
@@ -9,12 +9,13 @@
 
 namespace streamer {
 
-// preadv2(2) without flags; another in tests, which need errors that no disk gives on demand.
+// preadv2(2) without flags, or a replacement in tests, which need errors that no disk produces on
+// demand.
 using ReadCall =
     std::function<ssize_t(int descriptor, const iovec* vectors, int count, off_t offset)>;
 
-// At most this many at a time: small enough that cancelling a read from a slow disk takes well
-// under a second.
+// The most bytes of one call: few enough that cancelling a read from a slow disk takes well under a
+// second.
 inline constexpr std::uint64_t kBytesPerCall = std::uint64_t{2} << 20;
 
 }  // namespace streamer

@@ -18,7 +18,7 @@ void queue(io_uring& ring, RingRead& read) {
   io_uring_sqe_set_data(entry, &read);
 }
 
-// How many of the queued reads the system took.
+// Returns how many of the queued reads the system accepted.
 std::size_t submit(io_uring& ring, std::size_t queued) {
   std::size_t taken = 0;
   while (taken < queued) {
@@ -70,7 +70,7 @@ void ReadRing::read(std::span<RingRead> reads) {
       queue(state_->ring, reads[next++]);
     }
     const std::size_t taken = submit(state_->ring, next - begun);
-    if (taken < next - begun) next = reads.size();  // the system takes no more
+    if (taken < next - begun) next = reads.size();  // the system accepts no more
     in_flight += taken;
     if (in_flight == 0) break;
     io_uring_cqe* const ended = wait_for_one(state_->ring);

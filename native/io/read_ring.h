@@ -1,7 +1,7 @@
-// Several reads of files in flight from one thread: io_uring, where the system has and allows it.
+// Several file reads in flight from one thread, through io_uring, if the system has and allows it.
 //
-// Not thread-safe: a ring belongs to its thread. A build without liburing has this class too, but
-// no thread ever has one.
+// Not thread-safe: a ring belongs to its thread. A build without liburing has this class, too, but
+// no thread ever gets a ring.
 #pragma once
 
 #include <sys/types.h>
@@ -25,16 +25,17 @@ class ReadRing {
  public:
   static constexpr std::size_t kMostReads = 4;
 
-  // The calling thread's, made when first asked for; null where there is no io_uring, where it is
-  // forbidden (as in many containers), and once a read failed: what preadv2 says of it counts.
+  // Returns the calling thread's ring; the first call creates it. Returns null if there is no
+  // io_uring, if it is forbidden (as in many containers), or after a read failed: then preadv2
+  // reports the error.
   static ReadRing* of_this_thread();
 
   ~ReadRing();
   ReadRing(const ReadRing&) = delete;
   ReadRing& operator=(const ReadRing&) = delete;
 
-  // Makes kMostReads reads at a time, the next one when one of them has ended, and returns when all
-  // have. Those that the system did not take have -EAGAIN.
+  // Runs at most kMostReads reads at a time, and returns when all have ended. Reads that the system
+  // did not accept have the result -EAGAIN.
   void read(std::span<RingRead> reads);
 
  private:

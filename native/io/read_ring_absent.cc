@@ -9,6 +9,6 @@ ReadRing::~ReadRing() = default;
 
 ReadRing* ReadRing::of_this_thread() { return nullptr; }
 
-void ReadRing::read(std::span<RingRead>) {}  // nobody has one
+void ReadRing::read(std::span<RingRead>) {}  // no thread has a ring
 
 }  // namespace streamer

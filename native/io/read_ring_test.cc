@@ -21,7 +21,7 @@
 namespace streamer {
 namespace {
 
-// In a thread of its own, whose ring may fail.
+// Runs in a thread of its own, because its ring may fail.
 void with_ring(const std::function<void(ReadRing& ring)>& work) {
   std::thread([&work] {
     ReadRing* const ring = ReadRing::of_this_thread();

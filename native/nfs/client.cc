@@ -12,9 +12,9 @@
 namespace streamer {
 namespace {
 
-constexpr int kSliceMs = 100;  // between two looks at whether the caller has had enough
+constexpr int kPollMs = 100;  // between two checks for an interrupt of the caller
 
-// RFC 1813's and RFC 7530's numbers of file types are the same.
+// RFC 1813 and RFC 7530 have the same numbers for file types.
 std::uint64_t mode_of_type(std::uint32_t type) {
   switch (type) {
     case 1:
@@ -50,13 +50,13 @@ std::vector<NfsEntry> take_entries(nfs_context* context, nfsdir* folder) {
   return entries;
 }
 
-// True once `is_done`; false when the connection failed or the caller has had enough.
+// Returns true once `is_done`, and false if the connection fails or the caller is interrupted.
 bool drive(NfsConnection& connection, const NfsClient::Interrupted& is_interrupted,
            const std::function<bool()>& is_done) {
   while (!is_done()) {
     if (connection.failure() || is_interrupted()) return false;
     pollfd waiting{connection.descriptor(), connection.events(), 0};
-    if (poll(&waiting, 1, kSliceMs) > 0) connection.service(waiting.revents);
+    if (poll(&waiting, 1, kPollMs) > 0) connection.service(waiting.revents);
     connection.enforce_deadlines(Clock::now());
   }
   return true;
@@ -115,8 +115,7 @@ NfsClient::Result<Value> NfsClient::call(const std::string& folder,
       result.emplace(std::move(value));
     }
   };
-  // A kept connection may have died since; a server may have several addresses, not all of them
-  // alive.
+  // A kept connection may be dead by now, and not every address of the server may be alive.
   Owned connection = take_kept(folder);
   std::vector<std::string> candidates;
   for (std::size_t tried = 0;; connection.reset()) {

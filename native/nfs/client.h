@@ -1,8 +1,8 @@
-// Looks at files and folders of an NFS server, for the caller's own thread.
+// Looks up files and folders of an NFS server, on the caller's thread.
 //
-// Every call ends: with an answer, with an error within the time-outs, or soon after it is
-// interrupted. Connections are kept between calls; one that has died meanwhile is replaced without
-// a word. Nothing else is kept: an answer is never older than its call.
+// Every call ends with an answer, with an error within the time-outs, or soon after an interrupt.
+// Connections are kept between calls; a dead one is replaced silently. Nothing else is cached: an
+// answer is never older than its call.
 //
 // Thread-safe: each call in progress has a connection of its own.
 #pragma once
@@ -34,7 +34,7 @@ class NfsClient {
 
   // Follows symbolic links.
   Result<NfsAttributes> stat(const std::string& path, const Interrupted& is_interrupted);
-  // What lies directly in a folder; links are not followed.
+  // Lists the direct entries of a folder; links are not followed.
   Result<std::vector<NfsEntry>> list(const std::string& path, const Interrupted& is_interrupted);
 
   void close();

@@ -21,17 +21,17 @@
 namespace streamer {
 namespace {
 
-// libnfs takes no larger answer before version 5, and servers seldom give one.
+// libnfs before version 5 accepts no larger answer, and servers seldom send one.
 constexpr std::uint64_t kLargestReadBytes = std::uint64_t{1} << 20;
-constexpr int kMostLinks = 40;                     // as Linux
+constexpr int kMostLinks = 40;                     // the limit of Linux
 constexpr std::uint64_t kLongestLinkBytes = 4096;  // PATH_MAX
 
 std::int64_t nanoseconds(std::uint64_t seconds, std::uint64_t rest) {
   return static_cast<std::int64_t>(seconds) * 1'000'000'000 + static_cast<std::int64_t>(rest);
 }
 
-// libnfs names a client by process and second, so that a server would take two connections of one
-// process for one client that has restarted, and forget the files the first has open.
+// libnfs names a client by process and second. A server would then take two connections of one
+// process for a client that has restarted, and would close the files of the first one.
 void name_client(nfs_context* context) {
   thread_local std::mt19937_64 random{std::random_device{}()};
   const std::string name = "streamer " + std::to_string(random()) + std::to_string(random());
@@ -70,7 +70,7 @@ NfsConnection::NfsConnection(const NfsUrl& url, const std::string& address,
   nfs_set_autoreconnect(context_.get(), 0);
   nfs_set_dircache(context_.get(), 0);  // a listing is never older than its call
   if (url.version == 4) name_client(context_.get());
-  Question* const mount = question([this](int result, void*) {
+  PendingCall* const mount = add_call([this](int result, void*) {
     if (result == 0) {
       is_mounted_ = true;
     } else {
@@ -85,8 +85,8 @@ NfsConnection::NfsConnection(const NfsUrl& url, const std::string& address,
 }
 
 NfsConnection::~NfsConnection() {
-  is_dying_ = true;
-  context_.reset();  // answers every question with "cancelled", which on_answer drops
+  is_ending_ = true;
+  context_.reset();  // answers every call with "cancelled", and on_answer drops these answers
 }
 
 int NfsConnection::descriptor() { return nfs_get_fd(context_.get()); }
@@ -96,7 +96,8 @@ short NfsConnection::events() { return static_cast<short>(nfs_which_events(conte
 void NfsConnection::service(short events) {
   if (failure_) return;
   if (nfs_service(context_.get(), events) == 0) return;
-  // A refused mount has said why already; anything else was only told that it failed.
+  // After a refused mount, failure_ already has the reason; after other errors it only says that
+  // the connection failed.
   if (failure_ && failure_->code == ErrorCode::kConnect) failure_.reset();
   fail(ErrorCode::kConnect, is_mounted_ ? "the connection to the NFS server was lost"
                                         : "no connection to the NFS server");
@@ -105,8 +106,8 @@ void NfsConnection::service(short events) {
 void NfsConnection::enforce_deadlines(TimePoint now) {
   if (failure_) return;
   const bool is_overdue =
-      std::any_of(questions_.begin(), questions_.end(),
-                  [now](const Question& asked) { return now > asked.deadline; });
+      std::any_of(pending_calls_.begin(), pending_calls_.end(),
+                  [now](const PendingCall& call) { return now > call.deadline; });
   if (is_mounted_ && is_overdue) return fail(ErrorCode::kTimeout, "the NFS server does not answer");
   const double waited_s = seconds_between(progress_at_, now);
   if (!is_mounted_) {
@@ -131,19 +132,19 @@ void NfsConnection::look_up(const std::string& path, Answer<Found> answer) {
 
 void NfsConnection::look_further(std::string path, int links,
                                  std::shared_ptr<Answer<Found>> answer) {
-  Question* const asked = question([this, path, links, answer](int result, void* data) {
+  PendingCall* const call = add_call([this, path, links, answer](int result, void* data) {
     if (result < 0) return (*answer)(error_of("stat the file", result), {});
     const NfsAttributes attributes = nfs_attributes(data);
     if (!attributes.is_link()) return (*answer)(std::nullopt, {path, attributes});
     follow({path, attributes}, links, answer);
   });
-  check_queued(nfs_lstat64_async(context_.get(), path.c_str(), &on_answer, asked), "stat");
+  check_queued(nfs_lstat64_async(context_.get(), path.c_str(), &on_answer, call), "stat");
 }
 
 void NfsConnection::follow(const Found& link, int links, std::shared_ptr<Answer<Found>> answer) {
-  Question* const asked = question([this, link, links, answer](int result, void* data) {
+  PendingCall* const call = add_call([this, link, links, answer](int result, void* data) {
     if (result < 0) return (*answer)(error_of("follow the link", result), {});
-    // libnfs 4 does not end the text; its length is the size of the link.
+    // libnfs 4 does not terminate the text; its length is the size of the link.
     const auto* const text = static_cast<const char*>(data);
     const std::string says(text, strnlen(text, std::min(link.attributes.size, kLongestLinkBytes)));
     const std::optional<std::string> target = path_behind_link(link.path, says);
@@ -154,45 +155,45 @@ void NfsConnection::follow(const Found& link, int links, std::shared_ptr<Answer<
     error.detail = target ? "too many links lead to the file" : "the link leads out of the export";
     (*answer)(std::move(error), {});
   });
-  check_queued(nfs_readlink_async(context_.get(), link.path.c_str(), &on_answer, asked),
+  check_queued(nfs_readlink_async(context_.get(), link.path.c_str(), &on_answer, call),
                "read a link");
 }
 
 void NfsConnection::list(const std::string& path, Answer<nfsdir*> answer) {
-  Question* const asked = question([this, answer = std::move(answer)](int result, void* data) {
+  PendingCall* const call = add_call([this, answer = std::move(answer)](int result, void* data) {
     if (result < 0) return answer(error_of("list the folder", result), nullptr);
     answer(std::nullopt, static_cast<nfsdir*>(data));
   });
-  check_queued(nfs_opendir_async(context_.get(), path.c_str(), &on_answer, asked), "list");
+  check_queued(nfs_opendir_async(context_.get(), path.c_str(), &on_answer, call), "list");
 }
 
 void NfsConnection::open(const std::string& path, Answer<nfsfh*> answer) {
-  Question* const asked = question([this, answer = std::move(answer)](int result, void* data) {
+  PendingCall* const call = add_call([this, answer = std::move(answer)](int result, void* data) {
     if (result < 0) return answer(error_of("open the file", result), nullptr);
     answer(std::nullopt, static_cast<nfsfh*>(data));
   });
-  check_queued(nfs_open_async(context_.get(), path.c_str(), O_RDONLY, &on_answer, asked), "open");
+  check_queued(nfs_open_async(context_.get(), path.c_str(), O_RDONLY, &on_answer, call), "open");
 }
 
 void NfsConnection::close(nfsfh* file, Answer<int> answer) {
-  Question* const asked = question([this, answer = std::move(answer)](int result, void*) {
+  PendingCall* const call = add_call([this, answer = std::move(answer)](int result, void*) {
     if (result < 0) return answer(error_of("close the file", result), 0);
     answer(std::nullopt, 0);
   });
-  check_queued(nfs_close_async(context_.get(), file, &on_answer, asked), "close");
+  check_queued(nfs_close_async(context_.get(), file, &on_answer, call), "close");
 }
 
 void NfsConnection::attributes(nfsfh* file, Answer<NfsAttributes> answer) {
-  Question* const asked = question([this, answer = std::move(answer)](int result, void* data) {
+  PendingCall* const call = add_call([this, answer = std::move(answer)](int result, void* data) {
     if (result < 0) return answer(error_of("stat the file", result), {});
     answer(std::nullopt, nfs_attributes(data));
   });
-  check_queued(nfs_fstat64_async(context_.get(), file, &on_answer, asked), "stat");
+  check_queued(nfs_fstat64_async(context_.get(), file, &on_answer, call), "stat");
 }
 
 void NfsConnection::read(nfsfh* file, std::byte* buffer, std::uint64_t offset, std::uint64_t size,
                          Answer<Bytes> answer) {
-  Question* const asked = question(
+  PendingCall* const call = add_call(
       [this, buffer, size, answer = std::move(answer)](int result, void* data) {
         if (result < 0) return answer(error_of("read the file", result), {});
         const auto got = static_cast<std::uint64_t>(result);
@@ -203,8 +204,8 @@ void NfsConnection::read(nfsfh* file, std::byte* buffer, std::uint64_t offset, s
         }
         answer(std::nullopt, {kLibnfsFillsBuffers ? buffer : static_cast<std::byte*>(data), got});
       },
-      Brings::kData);
-  check_queued(ask_bytes(context_.get(), file, buffer, offset, size, &on_answer, asked), "read");
+      Reply::kData);
+  check_queued(request_bytes(context_.get(), file, buffer, offset, size, &on_answer, call), "read");
 }
 
 std::uint64_t NfsConnection::read_bytes() {
@@ -214,29 +215,29 @@ std::uint64_t NfsConnection::read_bytes() {
 
 void NfsConnection::on_answer(int result, nfs_context* /*context*/, void* data,
                               void* argument) noexcept {
-  auto* const asked = static_cast<Question*>(argument);
-  NfsConnection& connection = *asked->connection;
-  if (connection.is_dying_) return;
-  const Raw answer = std::move(asked->answer);
-  connection.questions_.erase(asked->position);
+  auto* const call = static_cast<PendingCall*>(argument);
+  NfsConnection& connection = *call->connection;
+  if (connection.is_ending_) return;
+  const Raw answer = std::move(call->answer);
+  connection.pending_calls_.erase(call->position);
   try {
     answer(result, data);
-  } catch (const std::exception& failure) {  // must not reach libnfs, which is C
+  } catch (const std::exception& failure) {  // C code of libnfs cannot handle exceptions
     connection.fail(ErrorCode::kIo, std::string("the engine failed: ") + failure.what());
   }
 }
 
-NfsConnection::Question* NfsConnection::question(Raw answer, Brings what) {
+NfsConnection::PendingCall* NfsConnection::add_call(Raw answer, Reply what) {
   const TimePoint now = Clock::now();
-  if (questions_.empty()) {  // whatever was owed before has come
+  if (pending_calls_.empty()) {  // every earlier call has been answered
     progress_at_ = now;
     progress_bytes_ = received_bytes();
   }
   const TimePoint deadline =
-      what == Brings::kData ? TimePoint::max() : after(now, timeouts_.stall_s);
-  questions_.push_back({this, std::move(answer), deadline, {}});
-  questions_.back().position = std::prev(questions_.end());
-  return &questions_.back();
+      what == Reply::kData ? TimePoint::max() : after(now, timeouts_.stall_s);
+  pending_calls_.push_back({this, std::move(answer), deadline, {}});
+  pending_calls_.back().position = std::prev(pending_calls_.end());
+  return &pending_calls_.back();
 }
 
 void NfsConnection::check_queued(int queued, const char* action) {
@@ -256,7 +257,7 @@ void NfsConnection::fail(ErrorCode code, std::string detail) {
   failure_->detail = std::move(detail);
 }
 
-// What the socket has brought, answers under way included.
+// Returns the bytes that the socket has received, including parts of unfinished answers.
 std::uint64_t NfsConnection::received_bytes() {
   tcp_info info{};
   socklen_t size = sizeof info;

@@ -1,12 +1,13 @@
-// One TCP connection to an NFS server: a libnfs context, and what is asked over it.
+// One TCP connection to an NFS server: a libnfs context and its pending calls.
 //
-// Nothing here waits: the owner polls descriptor() for events(), calls service(), and looks at
-// failure(). Once there is a failure, nothing more may be asked, and every question not yet
-// answered stays so: the owner drops the connection and asks again on another. libnfs's own
-// reconnecting is off, as it would hide that a file may be another one afterwards.
+// Nothing here waits: the owner polls descriptor() for events(), calls service(), and checks
+// failure(). After a failure no further call is allowed, and pending calls are never answered: the
+// owner drops the connection and repeats the calls on another one. libnfs's own reconnecting is
+// off, because it would hide that a file may be another one afterwards.
 //
-// Answers arrive inside service(), or, for what libnfs knows already, inside the question. An
-// answer must ask nothing unless it is a good one (libnfs forbids it), and must not throw.
+// Answers arrive inside service(), or inside the call itself if libnfs already has the result. An
+// answer callback must not throw. It must not make another call if it got an error; libnfs forbids
+// that.
 //
 // Not thread-safe; different connections are independent.
 #pragma once
@@ -49,56 +50,57 @@ class NfsConnection {
 
   bool is_ready() const { return is_mounted_ && !failure_; }
   const std::optional<ReadError>& failure() const { return failure_; }
-  bool is_idle() const { return questions_.empty(); }
+  bool is_idle() const { return pending_calls_.empty(); }
 
   int descriptor();
   short events();
   void service(short events);
-  // Fails the connection when it takes too long to come up or to bring bytes it owes.
+  // Fails the connection if it takes too long to connect or to deliver requested bytes.
   void enforce_deadlines(TimePoint now);
 
   // Paths are relative to the mounted folder. Only once is_ready().
   struct Found {
-    std::string path;  // of the file itself, behind all links
+    std::string path;  // of the file itself, with all links resolved
     NfsAttributes attributes;
   };
-  // Follows links here, as libnfs 4 loses its way in them: it takes an absolute one for a relative
-  // one, and never gives up on a loop.
+  // Follows links in this class, because libnfs 4 has bugs there: it treats an absolute link as a
+  // relative one, and never gives up on a loop.
   void look_up(const std::string& path, Answer<Found> answer);
   void list(const std::string& path, Answer<nfsdir*> answer);
-  // One at a time: NFSv4 numbers what changes the state of its files.
+  // open() and close() must run one at a time: NFSv4 numbers the operations that change the state
+  // of open files.
   void open(const std::string& path, Answer<nfsfh*> answer);
   void close(nfsfh* file, Answer<int> answer);
   void attributes(nfsfh* file, Answer<NfsAttributes> answer);
-  // `data` is where the bytes are: `buffer` itself where libnfs fills it, else libnfs's own memory,
-  // valid within the call only.
+  // `data` points to the bytes: to `buffer` if libnfs fills it, otherwise to libnfs's own memory,
+  // which is only valid within the callback.
   struct Bytes {
     const std::byte* data;
     std::uint64_t size;
   };
   void read(nfsfh* file, std::byte* buffer, std::uint64_t offset, std::uint64_t size,
             Answer<Bytes> answer);
-  // Most bytes one read should ask for.
+  // Returns the most bytes that one read should request.
   std::uint64_t read_bytes();
 
   nfs_context* context() { return context_.get(); }
 
  private:
   using Raw = std::function<void(int result, void* data)>;
-  struct Question {
+  struct PendingCall {
     NfsConnection* connection;
     Raw answer;
     TimePoint deadline;
-    std::list<Question>::iterator position;
+    std::list<PendingCall>::iterator position;
   };
   struct Destroy {
     void operator()(nfs_context* context) const;
   };
 
-  static void on_answer(int result, nfs_context* context, void* data, void* question) noexcept;
-  // An argument for on_answer, which frees it. Only what brings data may take long.
-  enum class Brings : bool { kWord, kData };
-  Question* question(Raw answer, Brings what = Brings::kWord);
+  static void on_answer(int result, nfs_context* context, void* data, void* call) noexcept;
+  // Returns an argument for on_answer, which frees it. Only calls that transfer data may take long.
+  enum class Reply : bool { kStatus, kData };
+  PendingCall* add_call(Raw answer, Reply what = Reply::kStatus);
   void look_further(std::string path, int links, std::shared_ptr<Answer<Found>> answer);
   void follow(const Found& link, int links, std::shared_ptr<Answer<Found>> answer);
   void check_queued(int queued, const char* action);
@@ -107,16 +109,17 @@ class NfsConnection {
   std::uint64_t received_bytes();
 
   const NfsTimeouts timeouts_;
-  std::list<Question> questions_;  // outlives the context, which answers them all when it dies
-  bool is_dying_ = false;
+  // Outlives the context, which answers all of them when it is destroyed.
+  std::list<PendingCall> pending_calls_;
+  bool is_ending_ = false;
   bool is_mounted_ = false;
   std::optional<ReadError> failure_;
-  TimePoint progress_at_ = Clock::now();  // the last look at which bytes had come
+  TimePoint progress_at_ = Clock::now();  // the last check that found progress
   std::uint64_t progress_bytes_ = 0;
   std::unique_ptr<nfs_context, Destroy> context_;
 };
 
-// libnfs's attributes as ours; `attributes` is a struct nfs_stat_64.
+// Converts libnfs's attributes; `attributes` is a struct nfs_stat_64.
 NfsAttributes nfs_attributes(const void* attributes);
 
 }  // namespace streamer

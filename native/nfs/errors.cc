@@ -11,7 +11,7 @@ namespace {
 enum class Cure : std::uint8_t { kNone, kReopen };
 
 struct Row {
-  std::string_view word;  // behind NFS3ERR_ or NFS4ERR_
+  std::string_view word;  // without NFS3ERR_ or NFS4ERR_
   int os_error;
   ErrorCode code;
   std::string_view meaning;
@@ -76,7 +76,8 @@ ReadError nfs_error(const std::string& action, int result, const std::string& se
   const std::string_view word = word_in(sentence);
   error.storage_code = word;
   if (word.empty() && sentence.find("Insufficient ACCESS") != sentence.npos) result = -EACCES;
-  // libnfs's words for "no answer": the call failed below NFS, or its connection was given up.
+  // libnfs returns these codes if no answer came: the call failed below NFS, or the connection was
+  // closed.
   const bool is_unanswered = word.empty() && (result == -EFAULT || result == -EINTR);
   const Row* const row = is_unanswered ? nullptr : row_of(word, -result);
   if (is_unanswered) {
@@ -90,7 +91,7 @@ ReadError nfs_error(const std::string& action, int result, const std::string& se
     error.os_error = row->os_error;
     error.detail += row->meaning;
     if (row->code == ErrorCode::kTimeout)
-      error.retry_after_s = 1;  // as long as a kernel client waits first
+      error.retry_after_s = 1;  // the first pause of kernel clients
   }
   return error;
 }

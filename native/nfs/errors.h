@@ -1,8 +1,8 @@
-// What an NFS server or libnfs said, as a ReadError. Pure.
+// Turns an error of an NFS server or of libnfs into a ReadError. Pure.
 //
-// libnfs gives a negative errno, which for some calls is only "failed", and a sentence that holds
-// the protocol's own word (NFS3ERR_STALE, NFS4ERR_ACCESS). The word counts where there is one. The
-// sentence itself may hold a path and is not shown.
+// libnfs returns a negative errno, which for some calls only means "failed", and a sentence that
+// may contain the protocol's own name of the error (NFS3ERR_STALE, NFS4ERR_ACCESS). The name has
+// priority. The sentence may contain a path and is not shown.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@
 
 namespace streamer {
 
-// `action` is what was tried: "read the file". `result` is negative.
+// `action` names the failed action, such as "read the file". `result` is negative.
 ReadError nfs_error(const std::string& action, int result, const std::string& sentence);
 
-// Failures that a new connection and a newly opened file may cure, once: a stale handle, a lease
-// that ran out while nothing was asked, an I/O error of the server.
+// Whether one retry with a new connection and a reopened file may help: after a stale handle, a
+// lease that expired without calls, or an I/O error of the server.
 bool is_worth_reopening(const ReadError& error);
 
 }  // namespace streamer

@@ -1,8 +1,8 @@
-// libnfs in the one form the engine speaks to, whichever of its two interfaces is installed.
+// Hides the difference between the two interfaces of libnfs.
 //
-// Until libnfs 5, data of a read arrives in the callback, to be copied; since libnfs 6
-// (LIBNFS_API_V2) it is put where the caller says. Only the former has been run: no distribution at
-// hand ships 6.
+// Until libnfs 5, the data of a read arrives in the callback and must be copied. Since libnfs 6
+// (LIBNFS_API_V2), libnfs puts it into the caller's buffer. Only the older interface has been
+// tested: no available distribution ships libnfs 6.
 #pragma once
 
 // clang-format off
@@ -19,8 +19,8 @@ namespace streamer {
 
 inline constexpr bool kLibnfsFillsBuffers = true;
 
-inline int ask_bytes(nfs_context* context, nfsfh* file, std::byte* buffer, std::uint64_t offset,
-                     std::uint64_t size, nfs_cb answer, void* argument) {
+inline int request_bytes(nfs_context* context, nfsfh* file, std::byte* buffer, std::uint64_t offset,
+                         std::uint64_t size, nfs_cb answer, void* argument) {
   return nfs_pread_async(context, file, buffer, static_cast<std::size_t>(size), offset, answer,
                          argument);
 }
@@ -29,8 +29,8 @@ inline int ask_bytes(nfs_context* context, nfsfh* file, std::byte* buffer, std::
 
 inline constexpr bool kLibnfsFillsBuffers = false;
 
-inline int ask_bytes(nfs_context* context, nfsfh* file, std::byte* /*buffer*/, std::uint64_t offset,
-                     std::uint64_t size, nfs_cb answer, void* argument) {
+inline int request_bytes(nfs_context* context, nfsfh* file, std::byte* /*buffer*/,
+                         std::uint64_t offset, std::uint64_t size, nfs_cb answer, void* argument) {
   return nfs_pread_async(context, file, offset, size, answer, argument);
 }
 

@@ -8,10 +8,10 @@
 namespace streamer {
 namespace {
 
-constexpr double kCloseFilesS = 0.3;  // the load is over: nobody should wait for manners
+constexpr double kCloseFilesS = 0.3;  // the load is over, so a clean close must not delay it
 
-// Version 4 has one tree per server, version 3 one per export, and only the server knows where an
-// export begins: the file's folder is within it.
+// Version 4 has one tree per server, version 3 one per export. Only the server knows where an
+// export begins, but the file's folder is always inside it.
 std::string mounted_folder(const NfsUrl& url) {
   if (url.version == 4) return "/";
   const std::size_t slash = url.path.rfind('/');
@@ -29,7 +29,7 @@ NfsMount::NfsMount(const NfsObject& object, unsigned attempt, const NfsTimeouts&
           object.url(), object.addresses()[attempt % object.addresses().size()],
           mounted_folder(object.url()), timeouts)) {}
 
-NfsMount::~NfsMount() { break_up(); }
+NfsMount::~NfsMount() { disconnect(); }
 
 std::string NfsMount::name_of(const NfsObject& object) {
   return object.url().server + " " + mounted_folder(object.url()) + " " +
@@ -78,12 +78,12 @@ void NfsMount::open_found(std::uint32_t source, File& file, const std::string& p
   const auto opened = [this, source, &file](std::optional<ReadError> error, nfsfh* handle) {
     if (error) return fail_file(source, std::move(*error));
     file.handle = handle;
-    look_at(source, file);
+    check_attributes(source, file);
   };
   connection_->open(path, opened);
 }
 
-void NfsMount::look_at(std::uint32_t source, File& file) {
+void NfsMount::check_attributes(std::uint32_t source, File& file) {
   const auto on_attributes = [this, source, &file](std::optional<ReadError> error,
                                                    NfsAttributes attributes) {
     is_opening_ = false;
@@ -113,7 +113,7 @@ std::vector<NfsMount::Outcome> NfsMount::collect(TimePoint now) {
   transfers_.erase(std::remove(transfers_.begin(), transfers_.end(), nullptr), transfers_.end());
   if (!has_failed) return outcomes;
   const std::optional<ReadError> failure = connection_->failure();
-  break_up();
+  disconnect();
   for (auto& transfer : transfers_) {
     if (failure) transfer->fail(*failure);
     std::optional<ReadError> error = transfer->take_error(now);
@@ -130,7 +130,7 @@ void NfsMount::close_files() {
   }
 }
 
-// False when there is nothing more to close, or no more time.
+// Returns false if no open file is left, or the time is over.
 bool NfsMount::close_one(TimePoint deadline) {
   const auto open = std::find_if(files_.begin(), files_.end(),
                                  [](const auto& entry) { return entry.second.handle != nullptr; });
@@ -141,7 +141,7 @@ bool NfsMount::close_one(TimePoint deadline) {
   while (!is_closed && !connection_->failure()) {
     const double left_s = seconds_between(Clock::now(), deadline);
     if (left_s <= 0) {
-      break_up();  // its question points at this frame
+      disconnect();  // its callback refers to this stack frame
       return false;
     }
     pollfd waiting{connection_->descriptor(), connection_->events(), 0};
@@ -152,10 +152,10 @@ bool NfsMount::close_one(TimePoint deadline) {
   return true;
 }
 
-void NfsMount::break_up() {
+void NfsMount::disconnect() {
   if (is_broken()) return;
   for (auto& [source, file] : files_) {
-    // Nothing is sent any more; libnfs frees a handle only when it is closed.
+    // This sends nothing any more, but libnfs only frees a handle when it is closed.
     if (file.handle == nullptr) continue;
     connection_->close(std::exchange(file.handle, nullptr),
                        [](const std::optional<ReadError>&, int) {});

@@ -1,9 +1,9 @@
-// One connection with the files it has open and the blocks it reads of them.
+// One connection with its open files and the blocks that it reads.
 //
-// When the connection, a file or a block fails, the mount is broken as a whole: the blocks come
-// back with what they have received, and are read over another mount, which opens their files anew
-// and compares their versions. That one path serves a lost server, a stale handle and a forgotten
-// lease alike.
+// If the connection, a file or a block fails, the whole mount is broken: the blocks are returned
+// with the bytes that they received, and are read over another mount, which reopens their files and
+// compares their versions. This one path handles a lost server, a stale handle and an expired
+// lease.
 //
 // Not thread-safe.
 #pragma once
@@ -23,7 +23,7 @@ namespace streamer {
 
 class NfsMount {
  public:
-  // Mounts what `object` needs, at the server's address number `attempt`.
+  // Mounts the folder of `object` at one of the server's addresses; `attempt` selects the address.
   NfsMount(const NfsObject& object, unsigned attempt, const NfsTimeouts& timeouts);
   ~NfsMount();
   NfsMount(const NfsMount&) = delete;
@@ -36,21 +36,21 @@ class NfsMount {
   std::size_t transfer_count() const { return transfers_.size(); }
 
   void start(Block block, const OutageTicket& ticket, NfsObject& object, TimePoint now);
-  // Fails blocks whose first attempt is so long ago.
+  // Fails blocks whose first attempt is longer ago than `block_deadline_s`.
   void enforce_block_deadline(TimePoint now, double block_deadline_s);
-  // Opens files and asks for blocks, as far as is possible now.
+  // Opens files and requests blocks, as far as possible now.
   void advance();
 
   struct Outcome {
     std::unique_ptr<NfsTransfer> transfer;
     std::optional<ReadError> error;
-    bool was_given_up = false;  // for the error of another
+    bool was_given_up = false;  // because another transfer failed
   };
-  // The blocks that are through. When the mount is broken: all of them.
+  // Returns the finished blocks, or all blocks if the mount is broken.
   std::vector<Outcome> collect(TimePoint now);
   bool is_broken() const { return connection_ == nullptr; }
 
-  // Closes the files, so that the server need not keep them until their lease ends; gives up after
+  // Closes the files, so that the server does not keep them until their lease ends. Gives up after
   // a moment.
   void close_files();
 
@@ -58,21 +58,22 @@ class NfsMount {
   struct File {
     NfsObject* object;
     nfsfh* handle = nullptr;
-    bool is_open = false;  // and compared
+    bool is_open = false;  // and its version is checked
     NfsAttributes opened;
   };
 
   void open(std::uint32_t source, File& file);
   void open_found(std::uint32_t source, File& file, const std::string& path);
-  void look_at(std::uint32_t source, File& file);
+  void check_attributes(std::uint32_t source, File& file);
   void fail_file(std::uint32_t source, ReadError error);
   bool close_one(TimePoint deadline);
-  void break_up();
+  void disconnect();
 
   std::vector<std::unique_ptr<NfsTransfer>> transfers_;
   std::map<std::uint32_t, File> files_;  // by source
   bool is_opening_ = false;
-  std::unique_ptr<NfsConnection> connection_;  // dies before what its questions point at
+  // Destroyed first, because its callbacks refer to the members above.
+  std::unique_ptr<NfsConnection> connection_;
 };
 
 }  // namespace streamer

@@ -38,8 +38,8 @@ std::optional<ReadError> check_unchanged(const NfsAttributes& opened, const NfsA
   if (now.size < opened.size) {
     return error_of(ErrorCode::kTruncated, "the file was truncated while it was read");
   }
-  // Replacing a file by renaming another over it changes the ctime of the one we hold, not its
-  // bytes.
+  // If another file is renamed over this one, the ctime of the open file changes, but its bytes do
+  // not.
   const bool is_relinked = now.links != opened.links;
   const bool is_rewritten = now.size != opened.size || now.modified_ns != opened.modified_ns ||
                             now.inode != opened.inode ||

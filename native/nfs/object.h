@@ -1,7 +1,7 @@
-// One file of an NFS server, as all connections of a session share it. Knows nothing of libnfs.
+// One file of an NFS server, shared by all connections of a session. Does not depend on libnfs.
 //
-// Its version is pinned by the first connection that opens it, or by the caller, and never changes
-// afterwards.
+// The caller or the first connection that opens it pins its version; then the version never
+// changes.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace streamer {
 
-// What a server says of a file.
+// The attributes of a file that a server reports.
 struct NfsAttributes {
   std::uint64_t size = 0;
   std::uint64_t inode = 0;
@@ -30,15 +30,15 @@ struct NfsAttributes {
   bool is_file() const;
   bool is_folder() const;
   bool is_link() const;
-  // Text that changes when the content may have: no program can set the time of a change back.
-  // Without the inode, which a listing does not tell.
+  // Returns text that changes whenever the content may have changed: no program can set the change
+  // time back. It does not contain the inode, because a listing does not report it.
   std::string version() const;
 };
 
 class NfsObject {
  public:
-  // `version` pins what an earlier session saw of the same file, or is empty. `addresses` are those
-  // of the server; each further attempt takes the next.
+  // `version` is the version that an earlier session saw for the same file, or empty. `addresses`
+  // are the server's addresses; each attempt takes the next one.
   NfsObject(NfsUrl url, std::vector<std::string> addresses, std::uint64_t size_bytes,
             std::string version)
       : url_(std::move(url)),
@@ -56,7 +56,7 @@ class NfsObject {
     return version_;
   }
 
-  // Compares a file just opened with what this object must be.
+  // Checks that a newly opened file has the size and the version of this object.
   std::optional<ReadError> check_opened(const NfsAttributes& attributes);
 
  private:
@@ -68,10 +68,11 @@ class NfsObject {
   const std::shared_ptr<Endpoint> endpoint_;
 };
 
-// Compares a file that was read with what it was when it was opened.
+// Checks that a file did not change between its opening and now.
 std::optional<ReadError> check_unchanged(const NfsAttributes& opened, const NfsAttributes& now);
 
-// Where a link at `path` leads that says `target`, or nothing where that is above the root.
+// Returns the path to which a link at `path` with the text `target` leads; nothing if it is above
+// the root.
 std::optional<std::string> path_behind_link(const std::string& path, const std::string& target);
 
 }  // namespace streamer

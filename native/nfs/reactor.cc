@@ -15,11 +15,11 @@
 namespace streamer {
 namespace {
 
-// Enough for 1 GB/s at 16 ms from the server; more only spreads the work over more memory at a
-// time.
+// Enough for 1 GB/s from a server at a distance of 16 ms; more would only spread the work over more
+// memory at a time.
 constexpr std::uint64_t kMostInFlightBytes = std::uint64_t{16} << 20;
 constexpr int kDeadlineCheckMs = 100;
-constexpr double kRoomPollS = 0.02;  // between two looks at a server that has no room
+constexpr double kRoomPollS = 0.02;  // before a server without room is tried again
 constexpr int kIdlePollMs = 1000;    // wake() ends it earlier
 
 int make_wake_descriptor() {
@@ -43,7 +43,7 @@ NfsReactor::~NfsReactor() { close(wake_descriptor_); }
 
 void NfsReactor::wake() {
   const std::uint64_t one = 1;
-  (void)!write(wake_descriptor_, &one, sizeof one);  // fails only where it is awake already
+  (void)!write(wake_descriptor_, &one, sizeof one);  // fails only if the reactor is already awake
 }
 
 void NfsReactor::run() {
@@ -57,7 +57,7 @@ void NfsReactor::run() {
     wait();
     collect();
   }
-  mounts_.clear();  // on this thread, which made them
+  mounts_.clear();  // on the thread that created them
 }
 
 void NfsReactor::start_blocks() {

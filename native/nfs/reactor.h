@@ -1,8 +1,9 @@
-// One thread, its own connections to NFS servers, many reads in flight on each.
+// One thread with its own connections to NFS servers, and many reads in flight on each.
 //
 // The thread takes blocks from the NFS lane while it has room, and drives all connections at once.
-// A server that has an outage is asked as its Endpoint says. Only wake() may be called from another
-// thread. A build without libnfs has this class too, but it cannot be made.
+// The Endpoint of a server decides when a request may be sent, for example during an outage. Only
+// wake() may be called from another thread. A build without libnfs has this class, too, but its
+// constructor throws.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +26,18 @@ class NfsTransfer;
 
 class NfsReactor {
  public:
-  // `objects` is indexed by source and holds null for those that are not read over NFS.
+  // `objects` is indexed by source, and holds null for sources that are not read over NFS.
   NfsReactor(Scheduler& scheduler, const std::vector<std::unique_ptr<NfsObject>>& objects,
              const Timeouts& timeouts, const RetryOptions& retry);
   ~NfsReactor();
   NfsReactor(const NfsReactor&) = delete;
   NfsReactor& operator=(const NfsReactor&) = delete;
 
-  // Runs until the lane needs nothing more or everything is stopped. Called once, on the reactor's
+  // Runs until the lane has no more work or everything is stopped. Called once, on the reactor's
   // thread.
   void run();
 
-  // Makes run() look at the queue again. From any thread, as long as this object lives.
+  // Makes run() check the queue again. May be called from any thread while this object exists.
   void wake();
 
  private:

@@ -22,7 +22,7 @@ void NfsTransfer::begin(NfsConnection& connection, nfsfh* file, const NfsAttribu
     pieces_.push_back({at, std::min(at + step, block_.end), 0, nullptr});
   }
   missing_ = pieces_.size();
-  for (Piece& piece : pieces_) ask(piece);
+  for (Piece& piece : pieces_) request(piece);
   if (pieces_.empty()) check();
 }
 
@@ -31,7 +31,7 @@ void NfsTransfer::fail(ReadError error) {
   is_done_ = true;
 }
 
-void NfsTransfer::ask(Piece& piece) {
+void NfsTransfer::request(Piece& piece) {
   const std::uint64_t begin = piece.begin + piece.received;
   const std::uint64_t size = piece.end - begin;
   std::byte* in_place = nullptr;
@@ -62,7 +62,7 @@ void NfsTransfer::land(Piece& piece, NfsConnection::Bytes bytes, const std::byte
     cursor.copy(bytes.data, bytes.size);
   }
   piece.received += bytes.size;
-  if (piece.begin + piece.received < piece.end) return ask(piece);
+  if (piece.begin + piece.received < piece.end) return request(piece);
   if (--missing_ == 0) check();
 }
 

@@ -1,10 +1,10 @@
-// One block on its way from an open file of an NFS server to its place.
+// Reads one block from an open file of an NFS server into its place.
 //
-// The block is asked for in reads of the size the server likes, all at once; each is completed if
-// it comes short. When the last has come, the file is compared with what it was when it was opened.
-// An end of the file before the end of the block is an error.
+// The block is requested in reads of the server's preferred size, all at once; the rest of a short
+// read is requested again. After the last read, the file's attributes are compared with those at
+// the opening. It is an error if the file ends before the block.
 //
-// A transfer that has begun must outlive its connection, unless it is done.
+// A transfer that has begun must outlive its connection until it is done.
 #pragma once
 
 #include <cstddef>
@@ -29,17 +29,17 @@ class NfsTransfer {
   const OutageTicket& ticket() const { return ticket_; }
   TimePoint first_started() const { return block_.first_started; }
   bool has_begun() const { return has_begun_; }
-  // All bytes are there and of one version, or there is an error.
+  // Whether all bytes are in place and of one version, or there is an error.
   bool is_done() const { return is_done_; }
 
   void begin(NfsConnection& connection, nfsfh* file, const NfsAttributes& opened);
   void fail(ReadError error);
 
-  // The error with what it concerns, when there is one.
+  // Returns the error, if any, with its source, range, attempts and time.
   std::optional<ReadError> take_error(TimePoint now);
-  // The block, with the bytes counted that need not be read again.
+  // Returns the block; its `received` counts the bytes that need not be read again.
   Block take_block();
-  // As take_block(), of a block that had no chance: this does not count as an attempt.
+  // Like take_block(), for a block that failed because of another one: the attempt does not count.
   Block give_back();
 
  private:
@@ -47,10 +47,10 @@ class NfsTransfer {
     std::uint64_t begin;  // in the object
     std::uint64_t end;
     std::uint64_t received = 0;
-    std::unique_ptr<std::byte[]> bounce;  // where its bytes go to several places
+    std::unique_ptr<std::byte[]> bounce;  // if its bytes go to several places
   };
 
-  void ask(Piece& piece);
+  void request(Piece& piece);
   void land(Piece& piece, NfsConnection::Bytes bytes, const std::byte* in_place);
   void check();
 

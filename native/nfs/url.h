@@ -1,11 +1,11 @@
-// What an nfs:// URL names: a server, a path on it, and how to speak with it. Pure.
+// Parses an nfs:// URL: a server, a path on it, and options. Pure.
 //
 // nfs://server[:port]/export/path[?version=4&nfsport=…&mountport=…&uid=…&gid=…]
 //
-// A path is taken letter by letter, as all URLs of this package: nothing is decoded. What follows
-// the last '?' is options only where it reads like options (name=value, joined by '&'); else that
-// '?' is a letter of a name or of a glob. Unknown options are refused: those of libnfs that change
-// how it reads (readahead, autoreconnect, …) are ours to decide.
+// The path is used literally, as in all URLs of this package: nothing is decoded. The text after
+// the last '?' is options only if it has their form (name=value, joined by '&'); otherwise the '?'
+// belongs to a name or a glob. Unknown options are refused: the engine decides those of libnfs that
+// change how it reads (readahead, autoreconnect, …).
 #pragma once
 
 #include <optional>
@@ -16,22 +16,23 @@ namespace streamer {
 struct NfsUrl {
   std::string server;  // a name, an IPv4 address, or an IPv6 address without its brackets
   std::string path;    // starts with '/'
-  // 4: one port, no port mapper, no mount daemon. 3 must be asked for.
+  // Version 4 needs one port, no port mapper and no mount daemon. Version 3 must be set.
   int version = 4;
-  int nfs_port = 0;        // 0: 2049 for version 4, what the port mapper says for 3
-  int mount_port = 0;      // version 3 only; 0: what the port mapper says
-  std::optional<int> uid;  // empty: this process's own
+  int nfs_port = 0;        // 0: 2049 for version 4, the port mapper's answer for 3
+  int mount_port = 0;      // version 3 only; 0: the port mapper's answer
+  std::optional<int> uid;  // empty: the ids of this process
   std::optional<int> gid;
 
-  // "nfs://server:port", for messages, and to know it again. With another version than the usual
-  // one it is another service: that one of them is away says nothing about the other.
+  // Returns "nfs://server:port", for messages and as the endpoint's name. Another version than the
+  // usual one is part of the name, because it is another service: an outage of one says nothing
+  // about the other.
   std::string server_name() const;
-  // The same server and options in libnfs's own spelling. The path is left out: libnfs would look
-  // for options in it.
+  // Returns the server's options as a URL for libnfs. The path is left out, because libnfs would
+  // look for options in it.
   std::string settings_for_libnfs() const;
 };
 
-// Throws std::invalid_argument, whose text says what is wrong with the URL.
+// Throws std::invalid_argument with the reason if the URL is wrong.
 NfsUrl parse_nfs_url(const std::string& url);
 
 }  // namespace streamer

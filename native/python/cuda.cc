@@ -1,4 +1,4 @@
-// What the process holds of CUDA devices, for core/ alone.
+// The CUDA devices of this process, for core/ only.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -13,7 +13,7 @@ namespace py = pybind11;
 namespace streamer {
 namespace {
 
-// Opens the device; the failure, or nothing.
+// Opens the device. Returns the failure, if any.
 std::optional<ReadError> open_device(int device) {
   const GilReleased unlocked;
   try {
@@ -32,7 +32,7 @@ std::optional<std::uint64_t> free_bytes(int device) {
   }
 }
 
-// Sets this thread's mode and returns the one it had; nothing if no driver is loaded.
+// Sets this thread's mode and returns the mode before; nothing if no driver is loaded.
 std::optional<int> exchange_capture_mode(int mode) {
   const auto driver = CudaRuntime::instance().driver();
   if (!driver || driver->is_forked()) return std::nullopt;
@@ -44,7 +44,7 @@ std::uint64_t release_pinned() {
   const GilReleased unlocked;
   try {
     return CudaRuntime::instance().release_free();
-  } catch (const DeviceFailure&) {  // a forked child has none of its own
+  } catch (const DeviceFailure&) {  // a forked child has no pinned memory
     return 0;
   }
 }
@@ -58,7 +58,7 @@ py::dict pinned_stats() {
   return result;
 }
 
-// Why not; empty where it can be used.
+// Returns why GPUDirect Storage cannot be used; empty if it can.
 std::string gpudirect_problem() {
   try {
     return CudaRuntime::instance().gpudirect(true).reason;
@@ -71,17 +71,19 @@ std::string gpudirect_problem() {
 
 void register_cuda(py::module_& module) {
   module.def("cuda_open", &open_device, py::arg("device"),
-             "Open a CUDA device; what its driver answers when it cannot be had, or None.");
+             "Open a CUDA device. Return the driver's error if that fails, else None.");
   module.def("cuda_free_bytes", &free_bytes, py::arg("device"),
-             "Free memory of a CUDA device, or None where it does not tell.");
+             "Return the bytes of free memory of a CUDA device, or None if they are not known.");
   module.attr("CAPTURE_MODE_RELAXED") = kCaptureModeRelaxed;
   module.def("cuda_exchange_capture_mode", &exchange_capture_mode, py::arg("mode"),
-             "Set how this thread's driver calls bear on captures of CUDA graphs; returns the "
-             "thread's mode before, or None if no driver is in use.");
-  module.def("cuda_release_pinned", &release_pinned, "Unpin what no load uses; returns the bytes.");
-  module.def("cuda_pinned_stats", &pinned_stats, "Host memory now pinned for copies to devices.");
+             "Set how this thread's driver calls affect captures of CUDA graphs. Return the "
+             "thread's mode before, or None if no driver is loaded.");
+  module.def("cuda_release_pinned", &release_pinned,
+             "Unpin the memory that no load uses. Return its bytes.");
+  module.def("cuda_pinned_stats", &pinned_stats,
+             "Return the bytes of host memory that are pinned for copies to devices.");
   module.def("cuda_gpudirect_problem", &gpudirect_problem,
-             "Why GPUDirect Storage cannot be used here; \"\" where it can.");
+             "Return why GPUDirect Storage cannot be used here; \"\" if it can.");
 }
 
 }  // namespace streamer

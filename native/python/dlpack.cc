@@ -1,6 +1,6 @@
-// Memory of tensors as DLPack capsules, from which a library makes a tensor with dtype and shape in
-// one call (decision 0019). The structures are those of DLPack's documented binary interface before
-// its version 1.0, which all libraries take.
+// Memory of tensors as DLPack capsules. A library makes a tensor with dtype and shape from a
+// capsule in one call (decision 0019). The structures follow DLPack's documented binary interface
+// before version 1.0, which all libraries accept.
 #include <pybind11/stl.h>
 
 #include <cstdint>
@@ -38,11 +38,11 @@ struct DlpackTensor {
 struct DlpackManagedTensor {
   DlpackTensor tensor;
   void* owner;
-  void (*free)(DlpackManagedTensor*);  // by the library, on any thread
+  void (*free)(DlpackManagedTensor*);  // called by the library, on any thread
 };
 
 constexpr std::int32_t kCpu = 1;
-constexpr const char* kNotYetTaken = "dltensor";  // a library that takes the tensor renames it
+constexpr const char* kNotYetTaken = "dltensor";  // a library that takes it renames the capsule
 
 struct Owner {
   Memory memory;
@@ -59,7 +59,7 @@ void free_if_not_taken(PyObject* capsule) {
   if (managed != nullptr) free_owner(static_cast<DlpackManagedTensor*>(managed));
 }
 
-// Whether a tensor of this type and shape has as many bytes.
+// Whether a tensor of this type and shape has exactly `bytes` bytes.
 bool fits(const std::vector<std::int64_t>& shape, DlpackType type, std::size_t bytes) {
   unsigned __int128 left = static_cast<unsigned __int128>(bytes) * 8;
   if (type.bits == 0 || left % type.bits != 0) return false;
@@ -111,9 +111,10 @@ py::list to_dlpack(const py::list& memories, const py::list& shapes, const py::l
 }  // namespace
 
 void register_dlpack(py::module_& module) {
-  module.def("to_dlpack", &to_dlpack, py::arg("memories"), py::arg("shapes"), py::arg("types"),
-             "A DLPack capsule for each memory that is not None and has a type, a pair of DLPack's "
-             "code and bits; None for the others. A capsule takes its memory over.");
+  module.def(
+      "to_dlpack", &to_dlpack, py::arg("memories"), py::arg("shapes"), py::arg("types"),
+      "Return a DLPack capsule for each memory that is not None and has a type, a pair of DLPack's "
+      "code and bits, and None for the others. A capsule takes over its memory.");
 }
 
 }  // namespace streamer

@@ -1,4 +1,4 @@
-// What a server wrote need not be UTF-8, and must not end in an error about that.
+// Decodes text that a server wrote. It may not be UTF-8, and that must not raise an error.
 #pragma once
 
 #include <pybind11/pybind11.h>

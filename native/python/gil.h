@@ -1,9 +1,9 @@
-// The interpreter's lock: given up for a while, or taken.
+// Releases or takes the interpreter's lock (GIL) for a scope.
 //
-// Until Python 3.14, a thread that takes it while the interpreter ends is ended by unwinding its
-// stack, and in a destructor that ends the process (std::terminate): a job that loaded all it
-// wanted would abort at its exit. Here such a thread waits for the end of the process, as all do
-// from Python 3.14 on.
+// Before Python 3.14, a thread that takes the GIL while the interpreter ends is ended by unwinding
+// its stack. In a destructor, this calls std::terminate: a job that succeeded would abort at its
+// exit. Here such a thread waits for the end of the process instead, as every thread does from
+// Python 3.14 on.
 #pragma once
 
 #include <Python.h>
@@ -15,7 +15,7 @@ template <typename Take>
 auto take_gil_or_wait(Take take) {
   try {
     return take();
-  } catch (...) {  // the unwinding: of C there are no exceptions; to leave this handler would abort
+  } catch (...) {  // the unwinding, as C code throws nothing; leaving the handler aborts
     for (;;) pause();
   }
 }

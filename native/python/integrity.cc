@@ -1,4 +1,4 @@
-// Checksums and the plan of digests, for core/store/digests.py alone.
+// Checksums and the plan of digests, for core/store/digests.py only.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -38,16 +38,18 @@ std::uint64_t crc_of_buffer(const std::string& name, const py::buffer& data, std
 }  // namespace
 
 void register_integrity(py::module_& module) {
-  module.def("crc", &crc_of_buffer, py::arg("name"), py::arg("data"), py::arg("before") = 0,
-             "The checksum of the bytes of `data`, behind those that `before` is the checksum of.");
+  module.def(
+      "crc", &crc_of_buffer, py::arg("name"), py::arg("data"), py::arg("before") = 0,
+      "Return the checksum of earlier bytes, with the checksum `before`, followed by `data`.");
   module.def(
       "crc_combine",
       [](const std::string& name, std::uint64_t first, std::uint64_t second,
          std::uint64_t second_bytes) { return combine(crc_of(name), first, second, second_bytes); },
       py::arg("name"), py::arg("first"), py::arg("second"), py::arg("second_bytes"),
-      "The checksum of two runs of bytes, one behind the other.");
+      "Return the checksum of two runs of bytes, one after the other.");
 
-  py::class_<DigestPlan>(module, "DigestPlan", "What to digest; see integrity/digest_plan.h.")
+  py::class_<DigestPlan>(module, "DigestPlan",
+                         "The items that get a digest; see integrity/digest_plan.h.")
       .def(py::init<>())
       .def(
           "add_item",

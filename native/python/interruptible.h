@@ -1,4 +1,4 @@
-// Long calls of the consumer's thread, which Ctrl-C must end.
+// Runs long calls on the consumer's thread so that Ctrl-C ends them.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,8 +9,9 @@
 
 namespace streamer {
 
-// Calls `call(is_interrupted)` without the GIL. It is to ask is_interrupted() now and then, which
-// lets signal handlers run, and to return once that is true; what a handler raised is raised then.
+// Calls `call(is_interrupted)` without the GIL. `call` must poll is_interrupted(), which runs
+// pending signal handlers, and must return once it is true. Then the exception of the handler is
+// raised.
 template <typename Call>
 auto call_interruptibly(Call call) {
   std::atomic<bool> has_raised = false;

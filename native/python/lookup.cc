@@ -1,4 +1,4 @@
-// What Python's requests know of their servers, for core/outages/patience.py alone.
+// The state of servers for requests that Python sends, for core/outages/patience.py only.
 #include "net/lookup.h"
 
 #include <pybind11/pybind11.h>
@@ -17,7 +17,8 @@ namespace py = pybind11;
 namespace streamer {
 namespace {
 
-// A request is as wrong as its storage's client says: what it raised is no business of the engine.
+// The storage's client decides whether the failure is transient; the engine does not interpret the
+// exception.
 std::optional<double> finish_badly(Lookup& lookup, std::string detail, int http_status,
                                    bool is_transient, bool is_of_proxy, double retry_after_s,
                                    int requests, double random) {
@@ -49,8 +50,9 @@ std::string told(const OutageStory& outage, const std::string& server) {
 }  // namespace
 
 void register_lookup(py::module_& module) {
-  py::class_<OutageStory>(module, "OutageStory", "An outage of a server, as it is now.")
-      .def_property_readonly("began_s", &began_s, "By the engine's clock; tells outages apart.")
+  py::class_<OutageStory>(module, "OutageStory", "The current outage of a server.")
+      .def_property_readonly("began_s", &began_s,
+                             "Begin by the engine's clock; identifies the outage.")
       .def_property_readonly("age_s", &age_s)
       .def_readonly("failed", &OutageStory::failed)
       .def_property_readonly(
@@ -61,8 +63,8 @@ void register_lookup(py::module_& module) {
           [](const OutageStory& outage, const std::string& server) {
             return text_of(told(outage, server));
           },
-          py::arg("server"), "In one sentence.");
-  py::class_<Lookup>(module, "Lookup", "A question to a server; see net/lookup.h.")
+          py::arg("server"), "Describe the outage in one sentence.");
+  py::class_<Lookup>(module, "Lookup", "A lookup at a server; see net/lookup.h.")
       .def(py::init<const std::string&, const std::string&>(), py::arg("server"), py::arg("proxy"))
       .def("__enter__", &Lookup::begin)
       .def("__exit__", [](Lookup& lookup, const py::args&) { lookup.end(); })

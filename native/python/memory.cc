@@ -1,4 +1,5 @@
-// Memory of one tensor as an object with the buffer protocol: a tensor made from it keeps it alive.
+// The memory of one tensor, as an object with the buffer protocol. A tensor made from it keeps it
+// alive.
 #include "io/arena.h"
 #include "python/registers.h"
 
@@ -28,7 +29,8 @@ void register_memory(py::module_& module) {
         result["reused"] = stats.reused;
         return result;
       },
-      "Host memory now held for loads, kept for reuse, and how often it was reused.");
+      "Return the host memory that loads hold, the memory kept for reuse, and how often it was "
+      "reused.");
 }
 
 }  // namespace streamer

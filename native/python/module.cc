@@ -1,5 +1,5 @@
-// The Python face of the engine: values in, values out. No Python object is touched by an engine
-// thread, and every call that may wait releases the GIL.
+// The Python interface of the engine: values in, values out. No thread of the engine touches a
+// Python object, and every call that may wait releases the GIL.
 #include "python/registers.h"
 
 PYBIND11_MODULE(_native, module) {

@@ -1,4 +1,4 @@
-// Looking at the files of an NFS server, for backends/nfs/store.py alone.
+// Looks up files of an NFS server, for backends/nfs/store.py only.
 #include "python/gil.h"
 #include "python/registers.h"
 
@@ -30,10 +30,10 @@ std::unique_ptr<NfsClient> make_client(const std::string& url, double connect_ti
                                      NfsTimeouts{connect_timeout_s, stall_timeout_s});
 }
 
-// libnfs writes on the caller's thread, and not in every version with MSG_NOSIGNAL.
+// libnfs writes to its socket on the caller's thread, and some versions do so without MSG_NOSIGNAL.
 template <typename Call>
 auto ask(Call call) {
-  const BrokenPipesIgnored by_libnfs;
+  const BrokenPipesIgnored ignored;
   return call_interruptibly(call);
 }
 
@@ -41,7 +41,8 @@ auto ask(Call call) {
 
 void register_nfs(py::module_& module) {
   module.attr("has_nfs") = true;
-  py::class_<NfsAttributes>(module, "NfsAttributes", "What an NFS server says of a file.")
+  py::class_<NfsAttributes>(module, "NfsAttributes",
+                            "The attributes of a file that an NFS server reports.")
       .def_readonly("size_bytes", &NfsAttributes::size)
       .def_property_readonly("is_file", &NfsAttributes::is_file)
       .def_property_readonly("is_folder", &NfsAttributes::is_folder)
@@ -51,12 +52,12 @@ void register_nfs(py::module_& module) {
       .def_property_readonly(
           "name",
           [](const NfsEntry& entry) {
-            // As os.fsdecode: a name need not be UTF-8.
+            // Like os.fsdecode(), because a name may not be UTF-8.
             return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefaultAndSize(
                 entry.name.data(), static_cast<Py_ssize_t>(entry.name.size())));
           })
       .def_readonly("attributes", &NfsEntry::attributes);
-  py::class_<NfsClient>(module, "NfsClient", "See nfs/client.h; a failure is an answer too.")
+  py::class_<NfsClient>(module, "NfsClient", "See nfs/client.h. A failure is returned, not raised.")
       .def(py::init(&make_client), py::arg("url"), py::kw_only(), py::arg("connect_timeout_s"),
            py::arg("stall_timeout_s"))
       .def(

@@ -1,6 +1,6 @@
-// What Python asks the kernel about pages: to give huge ones to memory that is not the engine's (a
-// model's parameters, a mapped file), and whether one of a file is in memory. It changes no byte,
-// and where the kernel refuses, each page is mapped when it is first used.
+// Calls of the kernel about pages, for Python: advice to use huge pages for memory of the caller (a
+// model's parameters, a mapped file), and whether a page of a file is in memory. They change no
+// byte, and a refusal of the kernel only costs speed.
 #include <pybind11/stl.h>
 
 #include <utility>
@@ -26,11 +26,11 @@ void register_page_advice(py::module_& module) {
         advise_huge_pages(std::move(all));
       },
       py::arg("ranges"),
-      "Let memory that is going to be filled have huge pages: (address, bytes) of each range.");
+      "Advise huge pages for memory that will be filled: (address, bytes) of each range.");
   module.def(
       "is_cached", [](int descriptor, off_t offset) { return is_cached(descriptor, offset); },
       py::arg("descriptor"), py::arg("offset"), py::call_guard<GilReleased>(),
-      "Whether this byte of an open file was in the page cache; it is afterwards.");
+      "Return whether this byte of an open file was in the page cache. Afterwards it is.");
 }
 
 }  // namespace streamer

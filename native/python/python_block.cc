@@ -1,4 +1,4 @@
-// PythonBlock, for core/engine/python_readers.py alone.
+// PythonBlock, for core/engine/python_readers.py only.
 #include "session/python_block.h"
 
 #include <pybind11/pybind11.h>
@@ -21,7 +21,7 @@ py::buffer_info buffer_of(PythonBlock& block) {
 void register_python_block(py::module_& module) {
   using released = py::call_guard<GilReleased>;
   py::class_<PythonBlock>(module, "PythonBlock", py::buffer_protocol(),
-                          "A contiguous range of one object, to be filled by a Python thread.")
+                          "A contiguous range of one object that a Python thread fills.")
       .def_buffer(&buffer_of)
       .def_property_readonly("source",
                              [](const PythonBlock& block) { return block.block().source; })

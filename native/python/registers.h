@@ -1,4 +1,4 @@
-// The Python module is a table of these.
+// Each function adds one part to the Python module.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// The engine's way to mask secrets, for what Python shows.
+// The engine's masking of secrets, for text that Python shows.
 #include "http/secrets.h"
 
 #include <pybind11/pybind11.h>
@@ -26,7 +26,7 @@ std::string masked(const std::string& text, const std::vector<std::string>& secr
 
 void register_secrets(py::module_& module) {
   module.def("masked", &masked, py::arg("text"), py::arg("secrets"), py::arg("urls"),
-             "The text with *** for all secrets, and for those of the URLs, that it repeats.");
+             "Return the text with *** in place of all secrets, including those in the URLs.");
 }
 
 }  // namespace streamer

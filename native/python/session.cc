@@ -1,4 +1,4 @@
-// Session, for core/engine/session.py alone.
+// Session, for core/engine/session.py only.
 #include "session/session.h"
 
 #include <pybind11/pybind11.h>
@@ -25,7 +25,7 @@ namespace py = pybind11;
 namespace streamer {
 namespace {
 
-// A flat array('q') of rows.
+// Reads rows from a flat array('q').
 template <std::size_t Columns>
 std::vector<std::array<std::uint64_t, Columns>> rows_of(const py::buffer& table) {
   const py::buffer_info info = table.request();
@@ -56,7 +56,7 @@ Plan plan_of(const py::buffer& items, const py::buffer& spans) {
   return plan;
 }
 
-// Waits in slices, so that Ctrl-C is seen within a tenth of a second.
+// Waits in slices, so that Ctrl-C is noticed within a tenth of a second.
 Delivery wait_interruptibly(Session& session, double timeout_s, std::uint64_t enough_bytes) {
   constexpr double kSliceS = 0.1;
   for (double left_s = timeout_s;; left_s -= kSliceS) {
@@ -94,7 +94,7 @@ py::list digest_pieces(Session& session, std::uint32_t item) {
   return result;
 }
 
-// A stream as torch gives it: its handle as a number, 0 for the legacy default stream.
+// Converts a stream as torch passes it: the handle as a number, 0 for the legacy default stream.
 CudaStreamHandle stream_of(std::uintptr_t number) {
   return reinterpret_cast<CudaStreamHandle>(number);
 }
@@ -106,7 +106,7 @@ void start(Session& session, const py::buffer& items, const py::buffer& spans,
   if (digests) plan.digests = std::move(*digests);
   Session::ConsumerStreams handles;
   for (const auto& [device, number] : streams) handles[device] = stream_of(number);
-  const GilReleased unlocked;  // opening a device takes long
+  const GilReleased unlocked;  // opening a device is slow
   session.start(std::move(plan), handles);
 }
 
@@ -168,7 +168,7 @@ void register_session(py::module_& module) {
   using released = py::call_guard<GilReleased>;
   py::class_<Session, std::shared_ptr<Session>>(module, "Session",
                                                 "One load; see session/session.h.")
-      // Under the GIL, which os.fork() takes too: no child inherits libcurl's start half done.
+      // Holds the GIL, like os.fork(), so no child is forked while libcurl initializes.
       .def(py::init<SessionOptions>(), py::arg("options"))
       .def(
           "add_file",
@@ -217,7 +217,7 @@ void register_session(py::module_& module) {
 
   module.def(
       "release_connections", [] { return KeptConnections::of_process().release(); }, released(),
-      "Close the connections that no load uses; returns how many reactors' they were.");
+      "Close the connections that no load uses. Return the number of reactors that kept them.");
 }
 
 }  // namespace streamer

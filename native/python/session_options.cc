@@ -1,4 +1,4 @@
-// The knobs of a Session, each a field; core/engine/native_session.py fills them in by their names.
+// The options of a Session, each as a property; core/engine/native_session.py sets them by name.
 #include "session/session_options.h"
 
 #include <pybind11/pybind11.h>
@@ -13,7 +13,7 @@ namespace {
 
 using Knobs = py::class_<SessionOptions>;
 
-// A field of a part of the options.
+// Adds a property for a field of one part of the options.
 template <typename Part, typename Value>
 void add(Knobs& knobs, const char* name, Part SessionOptions::*part, Value Part::*field) {
   knobs.def_property(

@@ -1,4 +1,5 @@
-// What goes in and out of a Session: its errors, outages, deliveries, and where objects are.
+// The values that go in and out of a Session: errors, outages, deliveries, and locations of
+// objects.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -21,7 +22,7 @@ namespace {
 
 using Headers = std::vector<std::string>;
 
-// A getter of such text.
+// Returns a getter for a text member that a server may have written.
 template <typename Owner>
 auto text_in(std::string Owner::*member) {
   return [member](const Owner& owner) { return text_of(owner.*member); };
@@ -80,7 +81,7 @@ const char* name_of(ErrorCode code) {
 
 void register_read_error(py::module_& module) {
   py::class_<ReadError>(module, "ReadError",
-                        "What went wrong, as a value; core maps it to the error tree.")
+                        "A failure as a value; core maps it to the error tree.")
       .def_property_readonly("code", [](const ReadError& error) { return name_of(error.code); })
       .def_property_readonly("detail", text_in(&ReadError::detail))
       .def_readonly("source", &ReadError::source)
@@ -101,7 +102,7 @@ void register_read_error(py::module_& module) {
 }
 
 void register_open_outage(py::module_& module) {
-  py::class_<OpenOutage>(module, "OpenOutage", "A server that is waited for.")
+  py::class_<OpenOutage>(module, "OpenOutage", "A server in an outage, for which the load waits.")
       .def_property_readonly("server", text_in(&OpenOutage::server))
       .def_readonly("waited_s", &OpenOutage::waited_s)
       .def_readonly("probes", &OpenOutage::probes)
@@ -109,7 +110,7 @@ void register_open_outage(py::module_& module) {
 }
 
 void register_delivery(py::module_& module) {
-  py::class_<Delivery>(module, "Delivery", "What wait() found.")
+  py::class_<Delivery>(module, "Delivery", "The result of wait().")
       .def_readonly("items", &Delivery::items)
       .def_readonly("to_refresh", &Delivery::to_refresh)
       .def_readonly("to_allocate", &Delivery::to_allocate)

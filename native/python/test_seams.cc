@@ -1,5 +1,5 @@
-// Doors for the tests of this repository: other libraries in the place of NVIDIA's, and servers
-// that nobody has met. A wheel has none of them.
+// Functions for the tests of this repository: they replace NVIDIA's libraries, and reset the state
+// of servers. A wheel does not contain them.
 #include <pybind11/pybind11.h>
 
 #include <string>
@@ -15,11 +15,12 @@ namespace streamer {
 
 void register_test_seams(py::module_& module) {
   module.def("forget_servers_for_tests", &Endpoint::forget_all_for_tests,
-             "Know of no server any more.");
+             "Forget the state of all servers.");
   module.def(
       "cuda_use_library_for_tests",
       [](std::string path) { CudaRuntime::instance().use_library_for_tests(std::move(path)); },
-      py::arg("path"), "Take another library for libcuda.so.1 from here on; \"\" ends that.");
+      py::arg("path"),
+      "Use another library as libcuda.so.1 from here on; \"\" restores the real one.");
   module.def(
       "cuda_use_cufile_for_tests",
       [](std::string library, std::string kernel_module, std::string device, std::string modules) {
@@ -29,7 +30,7 @@ void register_test_seams(py::module_& module) {
       py::arg("library") = CuFilePaths().library,
       py::arg("kernel_module") = CuFilePaths().kernel_module,
       py::arg("device") = CuFilePaths().device, py::arg("modules") = CuFilePaths().modules,
-      "As cuda_use_library_for_tests, of libcufile; without arguments that ends.");
+      "The same for libcufile; without arguments, restores the real one.");
 }
 
 }  // namespace streamer
