@@ -1,18 +1,18 @@
-# The native tests that an emulator of another processor (qemu-aarch64, user mode) cannot pass, and why. They are left out
-# where the tests are cross-compiled, and nowhere else. Tests of io_uring, which it lacks, skip themselves and say so.
+# The native tests that an emulator of another processor (qemu-aarch64, user mode) cannot pass, and why. They are
+# excluded only if the tests are cross-compiled. The emulator lacks io_uring; its tests skip themselves with a message.
 set(STREAMER_NOT_EMULATED
-  # The memory and the addresses of the process are the emulator's, too.
+  # The emulator's own memory and addresses count as the process's.
   "tensors that outlive their session give room to those of later ones"
   "mappings take no more addresses than they need*"
-  # A hundred forks while other threads map memory: it stops every thread for each, and takes minutes.
+  # A hundred forks while other threads map memory: the emulator stops every thread for each, which takes minutes.
   "a child forked while other threads use the arena can use it too"
-  # It writes /proc/self/smaps itself, without the flags of a mapping.
+  # The emulator writes /proc/self/smaps itself, without the flags of a mapping.
   "the huge pages that lie wholly in a range are advised"
   "neighbours share the huge page in which they meet"
   "what lies between ranges far apart is not advised"
-  # Looks for "/" in the folder of its own libraries.
+  # The emulator looks for "/" in the folder of its own libraries.
   "a file must lie in its folder when that is asked for*"
-  # It has no preadv2() with RWF_NOWAIT, and a plain read takes longer than from memory.
+  # The emulator has no preadv2() with RWF_NOWAIT, and its plain read is slower than a read from memory may be.
   "a byte that was just written is in memory*"
   "a file past the page cache is opened once more*"
   "looking at the ends of a range again and again*"

@@ -1,5 +1,5 @@
-// The native tests: doctest's options, and before them --page-bytes=65536, to run them as on a
-// kernel with such pages. The real ones may be smaller.
+// Runs the native tests. Takes doctest's options, and before them --page-bytes=65536 to use another
+// page size, which must be a multiple of the real one.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

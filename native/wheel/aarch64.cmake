@@ -12,11 +12,11 @@ set(CMAKE_FIND_ROOT_PATH ${AARCH64}/curl ${AARCH64}/root/usr /usr/aarch64-linux-
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
-set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)  # pybind11 lies beside Python's packages
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)  # pybind11 is in Python's site-packages
 
 set(CMAKE_C_FLAGS_INIT "-isystem ${AARCH64}/root/usr/include/aarch64-linux-gnu")  # opensslconf.h
 set(CMAKE_CXX_FLAGS_INIT ${CMAKE_C_FLAGS_INIT})
-# Libraries of libraries, for the linker alone.
+# Indirect dependencies, for the linker only.
 set(CMAKE_EXE_LINKER_FLAGS_INIT -Wl,-rpath-link,${AARCH64_LIBRARIES})
 set(CMAKE_SHARED_LINKER_FLAGS_INIT ${CMAKE_EXE_LINKER_FLAGS_INIT})
 set(CMAKE_MODULE_LINKER_FLAGS_INIT ${CMAKE_EXE_LINKER_FLAGS_INIT})

@@ -3,13 +3,13 @@
 #
 #   aarch64_root.sh FOLDER
 #
-# The packages are only unpacked there: apt has lists of its own in FOLDER, so the machine stays as it is, and needs no
-# second architecture. The compiler brings the C and C++ libraries. libraries.cdx.json names what a wheel may bundle.
+# The packages are only unpacked in FOLDER, where apt has its own lists: the machine does not change, and needs no
+# second architecture. The compiler package has the C and C++ libraries. libraries.cdx.json names what a wheel may bundle.
 set -euo pipefail
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 rm -rf "$folder/usr" "$folder/archives"
 mkdir -p "$folder/lists/partial" "$folder/archives/partial"
-: >"$folder/status" # nothing is installed: apt names each package that is needed
+: >"$folder/status" # no package counts as installed, so apt lists all that are needed
 apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o "Dir::State::Lists=$folder/lists"
   -o "Dir::State::status=$folder/status" -o "Dir::Cache=$folder" -o APT::Sandbox::User=root)
 "${apt[@]}" update || echo "some places have nothing for arm64; the distribution's own must be among the others" >&2
@@ -22,7 +22,7 @@ cd "$folder/archives"
 "${apt[@]}" download "${libraries[@]}" libssl-dev libnfs-dev liburing-dev doctest-dev # verifies signatures
 for package in *.deb; do dpkg-deb --extract "$package" "$folder"; done
 
-# No package that dpkg knows here provides these files, so auditwheel cannot write this bill of materials.
+# dpkg has no installed package with these files, so auditwheel cannot write this bill of materials.
 distribution=$(. /etc/os-release && echo "$ID")
 components=()
 for library in "${libraries[@]}"; do

@@ -3,8 +3,8 @@
 #
 #   STREAMER_AARCH64=FOLDER build_aarch64.sh DIST
 #
-# FOLDER has root/ (aarch64_root.sh) and curl/ (build_curl.sh). Python's headers are this machine's: what they ask the
-# compiler for (sizes, byte order) is the same on every 64-bit Linux that stores the lowest byte first.
+# FOLDER has root/ (aarch64_root.sh) and curl/ (build_curl.sh). It uses this machine's Python headers:
+# sizes and byte order, which they take from the compiler, are the same on every little-endian 64-bit Linux.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dist=$(mkdir -p "$1" && cd "$1" && pwd)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Build the libcurl that the wheel brings: HTTP and HTTPS alone, from the newest sources of this distribution, whose
-# security updates it has that way.
+# Build the libcurl of the wheel, with HTTP and HTTPS only, from the distribution's newest sources, which include its
+# security updates.
 #
 #   build_curl.sh PREFIX [TOOLCHAIN]
 #
-# A CMake toolchain is for another processor than this machine's: 64-bit ARM (aarch64.cmake).
-# The distribution's own library speaks two dozen protocols, and so brings libraries for LDAP, RTMP, SSH, SASL and
-# Kerberos along. What a wheel brings, its users carry without updates: the less the better.
+# TOOLCHAIN is a CMake toolchain for another processor than this machine's: 64-bit ARM (aarch64.cmake).
+# The distribution's own library supports two dozen protocols, and so needs libraries for LDAP, RTMP, SSH, SASL and
+# Kerberos. Users of a wheel get no updates of its libraries, so it should contain few.
 set -euo pipefail
 prefix=$(mkdir -p "$1" && cd "$1" && pwd)
 other_processor=()
@@ -17,7 +17,7 @@ fi
 sources=$prefix/sources
 mkdir -p "$sources/lists/partial" "$sources/archives/partial" "$sources/parts"
 
-# The places the machine takes its packages from have the sources, too. Kept apart, so that nothing of its own is changed.
+# The machine's package sources also have source packages. Separate lists, so that the machine's own do not change.
 for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
   if [ -f "$list" ]; then sed -n 's/^deb /deb-src /p' "$list" >>"$sources/parts/sources.list"; fi
 done
@@ -33,7 +33,7 @@ rm -rf curl-*/
 
 cd curl-*/
 version=$(dpkg-parsechangelog --show-field Version)
-# The last patches turn the tree into that of the library under GnuTLS and NSS; this one is under OpenSSL.
+# The last patches change the library to GnuTLS and NSS; this build uses OpenSSL.
 for patch in debian/patches/99_nss.patch debian/patches/90_gnutls.patch; do
   if [ -f "$patch" ]; then patch --quiet --reverse --strip=1 <"$patch"; fi
 done
@@ -53,7 +53,7 @@ cmake --install build --strip >/dev/null
 "$prefix/bin/curl-config" --protocols --features
 found=$("$prefix/bin/curl-config" --protocols | tr '\n' ' ')
 test "$found" = "HTTP HTTPS " || { echo "libcurl speaks $found" >&2; exit 1; }
-# A bill of materials for the wheel: no package of the distribution is this very library.
+# A bill of materials for the wheel, because no package of the distribution contains this build of the library.
 distribution=$(. /etc/os-release && echo "$ID")
 cat >"$prefix/libcurl.cdx.json" <<BILL
 {
