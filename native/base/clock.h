@@ -1,5 +1,5 @@
-// The one clock of the engine: monotonic, so that a changed wall clock neither hurries nor hangs a
-// deadline.
+// The engine's only clock for deadlines. It is monotonic, so a change of the wall clock does not
+// affect them.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What can go wrong while bytes are read, as a value.
+// The errors of reading, as values.
 //
 // The engine never throws across a thread and never prints: a reader returns a ReadError, the
 // scheduler keeps the first one, and the Python layer turns it into a class of the public error

@@ -29,7 +29,7 @@ using CudaStreamHandle = void*;
 using CudaEventHandle = void*;
 using CudaAddress = std::uint64_t;
 
-// cuGetProcAddress_v2: finds a function as a given version of CUDA had it.
+// cuGetProcAddress_v2: finds a function as a certain version of CUDA had it.
 using CudaFindVersion = int(const char* symbol, void** function, int version, std::uint64_t flags,
                             int* status);
 

@@ -41,7 +41,7 @@ ssize_t DeviceFileReads::read_some(OpenFile& file, const SegmentCursor& cursor, 
 }
 
 // The registration of a file ends on the thread that closes the file. This may be a thread of the
-// consumer, so captures must be left alone.
+// consumer, so the call must not disturb its captures.
 std::shared_ptr<void> DeviceFileReads::add(int descriptor, const CudaDevice& device) {
   int code = 0;
   std::shared_ptr<void> added = library_->add(descriptor, code);

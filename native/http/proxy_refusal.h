@@ -1,7 +1,7 @@
 // Distinguishes a proxy's failures from those of the server behind it.
 //
 // To a TLS server, a proxy opens a tunnel: responses through the tunnel are the server's, and a
-// response before it is the proxy's. Over plain HTTP the proxy answers in the server's place. There
+// response before it is the proxy's. Over plain HTTP the proxy answers in the server's place. Then
 // a 502, 503 or 504 counts as the proxy's unless it has an error code or a request id of the
 // storage.
 #pragma once

@@ -1,4 +1,4 @@
-// What a request is sent with: its headers, and libcurl's options for it.
+// Prepares a request: its headers, and libcurl's options.
 #pragma once
 
 #include <curl/curl.h>

@@ -222,7 +222,7 @@ std::ptrdiff_t open_files() {
   return std::distance(begin(all), end(all));
 }
 
-// Whether each read found the first page of its target in memory, for a target that is fresh.
+// Returns whether, at each read, the first page of its fresh target was already in memory.
 std::vector<bool> pages_there_before_reads(bool fills_own_memory) {
   constexpr std::size_t kBytes = 2 * kLargeStepBytes;
   const TemporaryFile file(kBytes);

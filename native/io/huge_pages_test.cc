@@ -55,10 +55,10 @@ class Mapping {
   void* raw_;
 };
 
-// Without huge pages the engine gives the kernel no advice.
+// If the engine uses no huge pages, it does not advise the kernel.
 std::size_t where_used(std::size_t bytes) { return uses_huge_pages() ? bytes : 0; }
 
-// A kernel without huge pages takes no such advice.
+// A kernel without huge pages refuses the advice.
 const bool kHasNoHugePages = !std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled").good();
 
 TEST_CASE("the huge pages that lie wholly in a range are advised" *

@@ -30,7 +30,7 @@ std::size_t submit(io_uring& ring, std::size_t queued) {
   return taken;
 }
 
-// Never gives up: the system writes to the memory of a read until that has ended.
+// Waits without a limit, because the system writes to the memory of a read until the read ends.
 io_uring_cqe* wait_for_one(io_uring& ring) {
   io_uring_cqe* ended = nullptr;
   for (int code = -1; code != 0;) {

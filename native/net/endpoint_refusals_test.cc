@@ -16,7 +16,7 @@ namespace {
 constexpr double kAnswerS = 0.03;  // give or take a fifth
 constexpr std::size_t kInFlight = 64;
 
-// Whether a request that arrives at that second is refused.
+// Returns whether a request at this time (in seconds) is refused.
 using Refuses = std::function<bool(double)>;
 
 Refuses never() {
@@ -43,14 +43,14 @@ Refuses beyond(double per_s, double burst = 20) {
 struct Report {
   double seconds = 0;
   double requests_per_block = 0;
-  int most_attempts = 0;  // of one block, outages not counted
+  int most_attempts = 0;  // of one block, without outages
   std::uint64_t outages = 0;
 };
 
-// What a reactor and BlockRetries do with an endpoint.
+// Uses an endpoint in the same way as a reactor and BlockRetries.
 class SimulatedLoad {
  public:
-  // `status`: of the answer to a request that is refused; 0: its connection is reset.
+  // `status`: of the response to a refused request; 0 resets its connection.
   SimulatedLoad(int blocks, Refuses refuses, int status = 503)
       : refuses_(std::move(refuses)), status_(status), attempts_(blocks) {
     for (int block = 0; block < blocks; ++block) due_.emplace(0, block);
@@ -123,14 +123,14 @@ class SimulatedLoad {
   Endpoint endpoint_{"https://store", true};
   std::mt19937_64 random_{2};
   std::vector<int> attempts_;
-  std::multimap<double, int> due_;  // blocks, by when they may be asked for
+  std::multimap<double, int> due_;  // blocks, by the time of their next attempt
   std::multimap<double, Request> under_way_;
   double now_ = 0;
   double requests_ = 0;
 };
 
 TEST_CASE("one refusal in twenty at random leaves seven tenths of the speed") {
-  const int blocks = 30'000;  // a block refused again and again at the end waits alone
+  const int blocks = 30'000;  // so many that the last refused blocks do not dominate
   const Report healthy = SimulatedLoad(blocks, never()).run();
   const Report refused = SimulatedLoad(blocks, at_random(0.05)).run();
   CHECK(healthy.seconds / refused.seconds >= 0.7);
@@ -160,8 +160,8 @@ TEST_CASE("a server of which a quarter is sick is seldom left alone") {
   CHECK(report.most_attempts < RetryOptions{}.max_attempts);
 }
 
-// Each block needs two requests. The unluckiest of all is refused a dozen times, after pauses of a
-// quarter of a second on average.
+// Each block needs two requests on average. The unluckiest block is refused a dozen times, with
+// pauses of a quarter of a second on average.
 TEST_CASE("a server that fails half of all requests is as slow as the requests need (regression)") {
   for (const int status : {503, 429, 502, 0}) {
     for (const int blocks : {50, 200, 2'000}) {

@@ -27,7 +27,7 @@ TEST_CASE("an endpoint is scheme, host and port, and nothing else of the URL") {
   CHECK(endpoint_key("host/path") == "host");
 }
 
-// As often as makes an outage.
+// Fails as many requests as begin an outage.
 void throttle(Endpoint& endpoint) {
   for (int i = 0; i < 3; ++i) endpoint.finish_badly(*endpoint.try_start(kNow), throttled(), kNow);
 }
@@ -91,7 +91,7 @@ TEST_CASE("an outage closes the endpoint to all but a probe, and halves what it 
   endpoint.finish_well(*probe, 0.1, true, later);
   int room = 0;
   while (endpoint.try_start(later)) ++room;
-  CHECK(room == 8);  // 16 were in flight, less the two that failed before it was an outage
+  CHECK(room == 8);  // half of 14, as two failed before the outage began, and one for the probe
 }
 
 TEST_CASE("an answer that is wrong for one request is no outage, and ends one") {
@@ -112,7 +112,8 @@ TEST_CASE("one refusal among many good answers takes little of the window (regre
   CHECK_FALSE(endpoint.finish_badly(started.back(), throttled(), kNow));
   CHECK_FALSE(endpoint.outage());
   CHECK(endpoint.try_start(kNow));
-  CHECK_FALSE(endpoint.try_start(kNow));  // 100 were in flight, and a little less may be
+  CHECK_FALSE(
+      endpoint.try_start(kNow));  // 100 were in flight, and the window is slightly smaller now
 }
 
 TEST_CASE("a probe that is cancelled makes room for the next") {

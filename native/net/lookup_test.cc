@@ -22,7 +22,7 @@ bool answer(Lookup& lookup) {
   return is_started;
 }
 
-// The pause before the first probe of an outage: 50 ms at most.
+// Waits for the pause before the first probe of an outage, at most 50 ms.
 void wait_to_start(Lookup& lookup) {
   while (lookup.try_start()) std::this_thread::yield();
 }

@@ -40,7 +40,7 @@ struct OutageTicket {
   double first_byte_s = std::numeric_limits<double>::infinity();
 };
 
-// What happened at one endpoint since its process first used it.
+// Sums for one endpoint since the process first used it.
 struct OutageTotals {
   std::uint64_t outages = 0;
   std::uint64_t probes = 0;

@@ -1,6 +1,6 @@
-// What a session reads, as values: objects, items (a byte range of one object with one destination)
-// and spans (the byte ranges that are actually read, each covering its items and the small gaps
-// between them).
+// The work of a session, as values: objects, items (a byte range of one object with one
+// destination) and spans (the byte ranges that are actually read, each covering its items and the
+// small gaps between them).
 //
 // The planner is in Python. The engine checks the rules that it relies on, and knows nothing of
 // tensors.
@@ -102,11 +102,14 @@ struct Block {
   std::uint64_t received = 0;  // bytes in place so far; a retry continues after them
   // If set, some of the received bytes are good only if the whole response has the right checksum.
   std::optional<AnswerCheck> answer;
-  // What happened to the block so far; see net/retry.h. The next attempt takes an existing
-  // connection if there is one, because a new one got no response.
+  // The history of the block, see net/retry.h:
+
+  // The next attempt takes an existing connection if there is one, because a new one got no
+  // response.
   bool prefers_open_connection = false;
-  int times_unserved =
-      0;  // attempts on a new connection that the server did not serve; not counted in `attempts`
+  // Requests that were given up because the server did not serve their connection. They do not
+  // count as attempts.
+  int times_unserved = 0;
   int attempts = 0;             // started
   int attempts_in_outages = 0;  // of these, attempts that failed because the whole server failed
   int wrong_answers = 0;

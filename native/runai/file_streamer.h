@@ -1,5 +1,5 @@
 // The C interface of Run:ai's model streamer, 0.17, on this engine. Its callers prescribe names,
-// types and numbers; docs/integrations/runai.md describes what it supports.
+// types and numbers; docs/integrations/runai.md describes the supported features.
 //
 // No call crashes on null, on the handle of an ended streamer, or on a number out of bounds; it
 // returns kInvalidParameter, or kFinished for an ended streamer. All calls are thread-safe.
