@@ -14,9 +14,9 @@ namespace streamer {
 // alignment refuses the read, which then goes through the page cache.
 inline constexpr std::size_t kDirectAlignmentBytes = 4096;
 
-// The step in which the engine lays out large memory, on every machine; memory of less than one
-// step is small. It equals the huge page of kernels with pages of 4 KiB. It does not grow with the
-// huge page: a tensor of 3 MiB must not take 512 MiB.
+// The step in which the engine lays out large memory, on every machine. Anything smaller counts as
+// small. It equals the huge page of kernels with pages of 4 KiB. It does not grow with the huge
+// page: a tensor of 3 MiB must not take 512 MiB.
 inline constexpr std::size_t kLargeStepBytes = std::size_t{2} << 20;
 
 struct PageSizes {

@@ -45,8 +45,9 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
   CuFile(const CuFile&) = delete;
   CuFile& operator=(const CuFile&) = delete;
 
-  // Registers a file. Returns null if the file is not open with O_DIRECT (code 0), or if the
-  // library refuses it with that code. The result must be freed before the descriptor is closed.
+  // Registers a file with the library. Returns null with `code` 0 if the file is not open with
+  // O_DIRECT, and null with the library's code if it refuses the file. The result must be freed
+  // before the descriptor is closed.
   std::shared_ptr<void> add(int descriptor, int& code) const;
 
   // Reads `bytes` bytes from `offset` on into `target`, on the current device, and waits for them.

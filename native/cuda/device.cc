@@ -63,8 +63,7 @@ void CudaDevice::check_addresses(const std::vector<std::byte*>& addresses) const
     const auto address = static_cast<CudaAddress>(reinterpret_cast<std::uintptr_t>(target));
     int ordinal = index_;
     const int code = driver_->pointer_attribute(&ordinal, kPointerAttributeDeviceOrdinal, address);
-    if (code != kCudaSuccess || ordinal == index_)
-      continue;  // an unknown address fails in the copy itself
+    if (code != kCudaSuccess || ordinal == index_) continue;  // else the copy fails
     throw device_failure("a target for " + label() + " is on another device: its address is cuda:" +
                              std::to_string(ordinal),
                          kInvalidDevice);

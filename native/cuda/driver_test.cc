@@ -134,8 +134,7 @@ TEST_CASE("a target on another device is told by the driver") {
   auto* const address = reinterpret_cast<std::byte*>(&there);
   CHECK_THROWS_AS(ring->device()->check_addresses({address}), DeviceFailure);
   CHECK_NOTHROW(CudaRuntime::instance().ring(1)->device()->check_addresses({address}));
-  fake.fail("cuPointerGetAttribute", 1,
-            0);  // the driver does not know the address: the copy itself would fail
+  fake.fail("cuPointerGetAttribute", 1, 0);  // not known: the copy itself would fail
   CHECK_NOTHROW(ring->device()->check_addresses({address}));
 }
 

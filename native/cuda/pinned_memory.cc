@@ -62,8 +62,8 @@ std::byte* map_and_touch(std::size_t bytes, std::optional<unsigned> node, unsign
   void* raw = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   madvise(raw, bytes, huge_page_advice());
-  madvise(raw, bytes,
-          MADV_DONTFORK);  // copy-on-write in a child would move pages that the device uses
+  // Copy-on-write in a child would move pages that the device uses.
+  madvise(raw, bytes, MADV_DONTFORK);
   if (node) prefer_node(raw, bytes, *node);
   auto* const data = static_cast<std::byte*>(raw);
   touch_by(threads, data, bytes);

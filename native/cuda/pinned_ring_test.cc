@@ -79,7 +79,7 @@ TEST_CASE("no user gets more than its limit, and is woken when a slot comes back
   one.reset();
   CHECK(woken == 1);
   two.reset();
-  CHECK(woken == 1);  // it is woken once, and then requests again
+  CHECK(woken == 1);  // once: it must request a slot again
   CHECK(ring->peak_bytes(*user) == 2 * kMiB);
   ring->leave(user);
 }

@@ -66,7 +66,7 @@ ReadError error_of_curl(CURLcode result, const char* message, bool has_head, boo
   } else if (result == CURLE_SSL_CONNECT_ERROR && has_answered) {
     error.code = ErrorCode::kConnect;  // its TLS worked before: the connection broke
   } else if (result == CURLE_UNSUPPORTED_PROTOCOL && has_answered) {
-    error.code = ErrorCode::kConnect;  // it spoke HTTP before: rest of another response
+    error.code = ErrorCode::kConnect;  // it speaks HTTP: bytes of an earlier response were left
   }
   return error;
 }

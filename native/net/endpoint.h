@@ -98,8 +98,8 @@ class Endpoint {
   bool has_answered();
   // Records that the server answered, whatever the answer was.
   void note_answer();
-  // Returns the factor by which more failures of one request than usual are still chance, because
-  // many of all requests fail (failure_share.h).
+  // Returns how many times more failures of one request than usual are still chance
+  // (failure_share.h).
   double row_factor();
   // Returns the current outage; nothing if the server works, as far as known.
   std::optional<OutageStory> outage();

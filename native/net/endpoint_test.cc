@@ -112,8 +112,7 @@ TEST_CASE("one refusal among many good answers takes little of the window (regre
   CHECK_FALSE(endpoint.finish_badly(started.back(), throttled(), kNow));
   CHECK_FALSE(endpoint.outage());
   CHECK(endpoint.try_start(kNow));
-  CHECK_FALSE(
-      endpoint.try_start(kNow));  // 100 were in flight, and the window is slightly smaller now
+  CHECK_FALSE(endpoint.try_start(kNow));  // the window is slightly smaller than 100
 }
 
 TEST_CASE("a probe that is cancelled makes room for the next") {

@@ -40,7 +40,7 @@ struct OutageTicket {
   double first_byte_s = std::numeric_limits<double>::infinity();
 };
 
-// Sums for one endpoint since the process first used it.
+// The outages, probes and waiting time of one endpoint since the process first used it.
 struct OutageTotals {
   std::uint64_t outages = 0;
   std::uint64_t probes = 0;
@@ -87,7 +87,8 @@ class Outage {
   // fail.
   bool is_fault_of(std::uint64_t object) const;
 
-  // Returns the factor by which more failures of one request than usual are still chance.
+  // Returns how many times more failures of one request than usual are still chance
+  // (failure_share.h).
   double row_factor() const { return share_.row_factor(); }
 
   // The current outage. Only valid if is_open().

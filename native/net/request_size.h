@@ -2,7 +2,7 @@
 // costs much.
 //
 // If a store waits before it answers, or limits the requests per second, requests of twice the size
-// are twice as fast. If not, the speed stays the same, and small requests keep the bytes under way
+// double the speed. Otherwise the speed stays the same, and small requests keep the bytes under way
 // in the processors' caches. The speed of all requests in flight shows which case it is: the size
 // doubles as long as the speed grows. A larger size is tried again now and then, because a network
 // changes (decision 0006).

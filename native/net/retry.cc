@@ -66,8 +66,8 @@ FailureKind classify(const ReadError& error) {
       return FailureKind::kStale;
     case ErrorCode::kCredentials:  // 401: a token that was revoked early
       return error.http_status == 401 ? FailureKind::kStale : FailureKind::kFinal;
-    case ErrorCode::kAccessDenied:  // after a redirect, some servers report an expired signature
-                                    // like this
+    // After a redirect, some servers report an expired signature as a denied access.
+    case ErrorCode::kAccessDenied:
       return error.is_at_redirect ? FailureKind::kStale : FailureKind::kFinal;
     default:
       return FailureKind::kFinal;
@@ -91,7 +91,7 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
                        : std::min(options.max_attempts, options.max_attempts_unanswered);
   const FailureKind kind = classify(error);
   const bool may_be_chance = (kind == FailureKind::kTransient || kind == FailureKind::kThrottle) &&
-                             !may_be_of_one_object(error);  // such a request fails each time
+                             !may_be_of_one_object(error);  // an object's failures are no chance
   const double factor = may_be_chance ? history.row_factor : 1;
   if (history.attempts - 1 >= (most - 1) * factor) return false;
   // If the server's Retry-After goes beyond the deadline, there is no point in waiting.
@@ -102,8 +102,8 @@ bool is_worth_another_attempt(const ReadError& error, const AttemptHistory& hist
       return true;
     case FailureKind::kWrongAnswer:
       return history.wrong_answers < 2;
-    case FailureKind::kStale:  // tokens and redirects may expire again; other causes need one
-                               // renewal
+    // Tokens and redirects may expire again; one renewal cures all other causes.
+    case FailureKind::kStale:
       return error.code == ErrorCode::kCredentialsExpired ||
              error.code == ErrorCode::kAccessDenied || history.renewals < 2;
     case FailureKind::kFinal:

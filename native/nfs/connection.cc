@@ -96,8 +96,8 @@ short NfsConnection::events() { return static_cast<short>(nfs_which_events(conte
 void NfsConnection::service(short events) {
   if (failure_) return;
   if (nfs_service(context_.get(), events) == 0) return;
-  // After a refused mount, failure_ already has the reason; after other errors it only says that
-  // the connection failed.
+  // If the server refused the mount, failure_ has its reason, which is kept. A kConnect failure has
+  // no details, so it gets the text below.
   if (failure_ && failure_->code == ErrorCode::kConnect) failure_.reset();
   fail(ErrorCode::kConnect, is_mounted_ ? "the connection to the NFS server was lost"
                                         : "no connection to the NFS server");

@@ -102,7 +102,7 @@ struct Block {
   std::uint64_t received = 0;  // bytes in place so far; a retry continues after them
   // If set, some of the received bytes are good only if the whole response has the right checksum.
   std::optional<AnswerCheck> answer;
-  // The history of the block, see net/retry.h:
+  // The fields below are the history of the block, see net/retry.h.
 
   // The next attempt takes an existing connection if there is one, because a new one got no
   // response.
@@ -116,8 +116,7 @@ struct Block {
   int renewals = 0;
   TimePoint first_started{};  // of the first attempt
   std::string first_failure;  // how the first attempt failed, for the error of the last
-  std::shared_ptr<const ReadError>
-      last_failure;  // reported if the block's time runs out while it waits
+  std::shared_ptr<const ReadError> last_failure;  // for a block whose time ends in the queue
 
   std::uint64_t size() const { return end - begin; }
 

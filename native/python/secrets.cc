@@ -1,4 +1,4 @@
-// The engine's masking of secrets, for text that Python shows.
+// Makes the engine's masking of secrets available to Python.
 #include "http/secrets.h"
 
 #include <pybind11/pybind11.h>

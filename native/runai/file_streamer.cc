@@ -19,8 +19,8 @@ constexpr std::chrono::milliseconds kPollInterval{200};  // Ctrl-C must take a s
 
 uint64_t number_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
-// Python calls this for each range, on a thread that holds the GIL. It takes no lock that waits for
-// the GIL.
+// Python calls this for each range, on a thread that holds the GIL. It only takes locks whose
+// holders never wait for the GIL.
 void answer(uint64_t number, uint64_t submission, uint32_t file, uint32_t range, int code) {
   if (const auto found = Streamers::instance().find(number)) {
     found->responses.answer(submission, file, range, code);
