@@ -21,7 +21,7 @@ struct AnswerChecksum {
   std::string answer_header = {};   // name of the header; its value is base64 of the checksum
   Crc code = Crc::kCrc64Nvme;
   Order order = Order::kMostSignificantFirst;
-  std::uint64_t max_bytes = 0;  // the server refuses to compute it for more
+  std::uint64_t max_bytes = 0;  // of the largest range for which the server computes it
 };
 
 // Whether the storage's error code means that it does not support a request header. Azure has codes

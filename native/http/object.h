@@ -100,7 +100,8 @@ class HttpObject {
     return is_refused_ || (target_->renew_at_s > 0 && unix_now_s >= target_->renew_at_s);
   }
 
-  // Returns true for the first caller since the last renewal; this caller asks the consumer.
+  // Returns true for the first caller since the last renewal; this caller asks the consumer for new
+  // credentials.
   bool is_first_to_ask_refresh() {
     const std::lock_guard lock(mutex_);
     return !std::exchange(is_refresh_asked_, true);

@@ -107,8 +107,8 @@ void HttpReactor::start(Block block, TimePoint now) {
   const double unix_now_s = unix_time_s();
   if (object.is_renewed_in_vain()) {
     ReadError error = error_of(ErrorCode::kClockSkew,
-                               "the new credentials were given out already expired, again and "
-                               "again, by this machine's clock");
+                               "the new credentials had already expired by this machine's clock, "
+                               "several times in a row");
     error.source = block.source;
     scheduler_.fail(std::move(error));
     return;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::size_t kVectorsPerCall = 256;
 constexpr double kClockTickS = 0.01;    // of file times, on a kernel with 100 Hz
-constexpr double kLongestWriteS = 600;  // of one call on a slow disk, and for clocks that differ
+constexpr double kLongestWriteS = 600;  // of one call on a slow disk, plus the difference of clocks
 
 std::string version_of(const struct stat& status) {
   const auto nanoseconds = [](const timespec& time) {

@@ -30,7 +30,7 @@ class FailureShare {
   }
 
  private:
-  static constexpr double kKept = 1 - 1.0 / 64;  // about the latest 64 requests count
+  static constexpr double kKept = 1 - 1.0 / 64;  // per request, so that about the latest 64 count
   static constexpr double kMost = 0.99;          // at 1 no row would ever be long enough
   static constexpr double kUsual = 0.04;     // then three in a row have a chance of one in 16 000
   static constexpr double kLongestRow = 16;  // four in five fail: such a server hardly works

@@ -70,7 +70,7 @@ class RequestSize {
   }
 
  private:
-  static constexpr std::size_t kSamples = 16;  // some requests in flight wait for others
+  static constexpr std::size_t kSamples = 16;  // enough for a median: single times vary
   // Twice the size doubles the speed if a request only waits, and changes nothing if there is no
   // wait. At S3's usual 30 ms and 90 MB/s, 8 MiB are 1.24 times as fast as 4 MiB. A smaller gain is
   // noise.

@@ -112,7 +112,7 @@ void NfsConnection::enforce_deadlines(TimePoint now) {
   const double waited_s = seconds_between(progress_at_, now);
   if (!is_mounted_) {
     if (waited_s > timeouts_.connect_s) {
-      fail(ErrorCode::kTimeout, "no connection to the NFS server within the time allowed");
+      fail(ErrorCode::kTimeout, "no connection to the NFS server within the connect time-out");
     }
     return;
   }

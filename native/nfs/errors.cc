@@ -42,8 +42,8 @@ constexpr std::array kRows = {
     Row{"IO", EIO, ErrorCode::kIo, "the server has an I/O error", Cure::kReopen},
     Row{"SERVERFAULT", EIO, ErrorCode::kIo, "the server failed", Cure::kReopen},
     Row{"RESOURCE", EAGAIN, ErrorCode::kTimeout, "the server is short of resources"},
-    Row{"DELAY", EAGAIN, ErrorCode::kTimeout, "the server asks for patience"},
-    Row{"JUKEBOX", EAGAIN, ErrorCode::kTimeout, "the server asks for patience"},
+    Row{"DELAY", EAGAIN, ErrorCode::kTimeout, "the server is busy"},
+    Row{"JUKEBOX", EAGAIN, ErrorCode::kTimeout, "the server is busy"},
     Row{"GRACE", EAGAIN, ErrorCode::kTimeout, "the server has just started"},
     Row{"ISDIR", EISDIR, ErrorCode::kIo, "this is a folder, not a file"},
 };
