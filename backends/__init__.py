@@ -1,1 +1,1 @@
-"""One folder per storage: it finds where the bytes of an object are, and in which version. Imported on first use."""
+"""One folder per storage. A backend finds the place and the version of an object; it is imported on first use."""

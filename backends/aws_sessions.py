@@ -1,10 +1,9 @@
 """Sessions of botocore: blank variables count as unset, and data of botocore's own files is shared.
 
-Guarantees: a session behaves like botocore's own, but that a blank variable, or a blank line of a profile, says
-nothing. botocore takes many at their word, and old releases take a blank name of the certificates for
-"do not verify". ``SSL_CERT_FILE``, which botocore does not know, counts as for the engine. Without sharing, each
-session parses its own copy of botocore's model of S3 and of all endpoints: 60 ms and 13 MB. The times in answers are
-parsed faster.
+Guarantees: a session behaves like botocore's own, except that blank variables and blank lines of a profile are ignored.
+botocore uses many of these blank values, and old releases take a blank name of the certificates for "do not verify".
+``SSL_CERT_FILE`` counts as it does for the engine, although botocore ignores it. Without sharing, each session parses
+its own copy of botocore's model of S3 and of all endpoints: 60 ms and 13 MB. The times in answers are parsed faster.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z", re.ASCII)  
 
 
 class SkipsBlanks(Session):  # type: ignore[misc]  # botocore has no types
-    """What a session has beside botocore's class; its `repr` is equal for equal logins, as fsspec compares by it.
+    """Extends botocore's session. Equal logins have an equal `repr`, because fsspec compares sessions by it.
 
     Args:
-        options: Arguments of that class.
+        options: Arguments of botocore's `Session`.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -60,7 +59,7 @@ class EnvironmentSession(SkipsBlanks):
         super().__init__(options)
 
     def get_credentials(self) -> Any:
-        """Find the credentials, once."""
+        """Return the credentials; they are looked up once."""
         with self._lock:
             return super().get_credentials()
 
@@ -78,7 +77,7 @@ class _SetLine(configprovider.BaseProvider):  # type: ignore[misc]  # botocore h
         self._arguments = (name, session)
 
     def __deepcopy__(self, memo: Any) -> _SetLine:
-        return _SetLine(*self._arguments)  # botocore copies its providers, and not the session
+        return _SetLine(*self._arguments)  # botocore copies its providers, but not the session
 
     def provide(self) -> Any:
         value = self._line.provide()
@@ -86,7 +85,7 @@ class _SetLine(configprovider.BaseProvider):  # type: ignore[misc]  # botocore h
 
 
 def _ignore_blanks(session: Any, environment: Mapping[str, str]) -> None:
-    """Replace botocore's providers of its configuration by ones that skip blank variables and lines."""
+    """Replace botocore's configuration providers by providers that skip blank variables and lines."""
     store = session.get_component("config_store")
     table = configprovider.BOTOCORE_DEFAUT_SESSION_VARIABLES  # botocore's own spelling
     for name, provider in _providers(session, environment, table).items():
@@ -104,7 +103,7 @@ def _ignore_blanks(session: Any, environment: Mapping[str, str]) -> None:
 
 
 def _providers(session: Any, environment: Mapping[str, str], table: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the providers of one of botocore's tables: for each name the lines, variables, default and conversion."""
+    """Make the providers of one of botocore's tables, which maps names to lines, variables, default and conversion."""
     providers = {}
     for name, (lines, variables, default, convert) in table.items():
         chain: list[Any] = [configprovider.InstanceVarProvider(name, session)]
@@ -126,14 +125,14 @@ def _with_credentials_of(environment: Mapping[str, str], chain: Any) -> Any:
 
 
 def _time(value: Any) -> datetime:
-    """Parse a time of an answer. A listing has one for each object, and botocore's way takes 0.3 ms for it."""
+    """Parse a time in an answer. A listing has one for each object, and botocore's parser takes 0.3 ms for each."""
     if isinstance(value, str) and _ISO_TIME.fullmatch(value):
         return datetime.fromisoformat(f"{value[:-1]}+00:00")
     parsed: datetime = parse_timestamp(value)
     return parsed
 
 
-@lru_cache(maxsize=4)  # paths; a process has one
+@lru_cache(maxsize=4)  # a process usually has one path
 def _loader(data_path: str | None) -> Any:
-    """Return the loader for one ``AWS_DATA_PATH``; sessions only read the data that it gives."""
+    """Return the loader for one ``AWS_DATA_PATH``; sessions only read the data of the loader."""
     return create_loader(data_path)

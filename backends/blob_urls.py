@@ -10,8 +10,8 @@ __all__ = ["CREDENTIAL_OPTIONS", "has_sas", "is_azure_host", "is_blob_url"]
 # Arguments of adlfs that name credentials.
 CREDENTIAL_OPTIONS = ("account_key", "anon", "client_id", "connection_string", "credential", "sas_token")
 
-# Accounts of the public cloud, China, the US government, and the retired German one; accounts with an endpoint in one
-# of a hundred DNS zones; each with the prefixes of private links and secondary endpoints; and Fabric's OneLake.
+# Accounts of the public cloud, China, the US government, and the retired German cloud; accounts with an endpoint in
+# one of a hundred DNS zones; all of these with the prefixes of private links and secondary endpoints; Fabric's OneLake.
 # https://learn.microsoft.com/azure/storage/common/storage-account-overview#storage-account-endpoints
 # https://learn.microsoft.com/azure/private-link/private-endpoint-dns
 # https://learn.microsoft.com/fabric/onelake/onelake-access-api
@@ -25,7 +25,7 @@ _SIGNATURE = re.compile(r"(?:^|&)sig=")
 
 
 def is_azure_host(host: str) -> bool:
-    """Say whether a host, with or without a port, serves blobs for Azure and for nobody else.
+    """Say whether a host, with or without a port, belongs to Azure's blob service.
 
     Example:
         >>> is_azure_host("account.z01.blob.storage.azure.net"), is_azure_host("blob.core.windows.net.example.com")

@@ -21,9 +21,9 @@ BUILTIN_SCHEMES = frozenset({"file", *EXTRAS})
 
 
 def install_hint(scheme: str) -> str | None:
-    """Say what installs the library of a scheme; None for a scheme that is not ours.
+    """Say which extra installs the library of a scheme; None for a scheme without a backend of this package.
 
-    It is no command: the name on the public index belongs to another project, whose code a command would fetch.
+    The hint is no command, because a command would fetch the other project that has this name on the public index.
     """
     if scheme not in EXTRAS:
         return None

@@ -1,7 +1,7 @@
-"""What huggingface_hub reads from the environment, with blank variables as unset; it takes a blank one at its word.
+"""The settings that huggingface_hub reads from the environment, but blank variables count as unset here.
 
 Guarantees: a blank ``HF_HOME`` or ``XDG_CACHE_HOME`` never turns the working directory into the user's cache, nor a
-file ``token`` there into the user's login. If no variable is blank, huggingface_hub's own answers count.
+file ``token`` in it into the user's login. If no variable is blank, huggingface_hub's own values are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OF_HOME = ("HF_HOME", "XDG_CACHE_HOME")
 
 
 def hub_endpoint() -> str:
-    """Return the URL of the Hub that the environment names, or of the usual one."""
+    """Return the URL of the Hub that the environment names, or of the public Hub."""
     return variable("HF_ENDPOINT") or str(constants.ENDPOINT).strip() or USUAL_ENDPOINT
 
 
@@ -32,7 +32,7 @@ def hub_cache() -> str:
 
 
 def saved_token() -> str | None:
-    """Return the token of the environment, or of the login that was saved."""
+    """Return the token of the environment, or of the saved login."""
     if not blank_variables((*OF_HOME, "HF_TOKEN_PATH")):
         return get_token()
     named = variable("HF_TOKEN") or variable("HUGGING_FACE_HUB_TOKEN")

@@ -1,7 +1,7 @@
-"""What file systems take from elsewhere than their options: credentials, proxies, and which certificates to trust.
+"""The state of logins outside of options: credentials, proxies and trusted certificates in environment and files.
 
-A file system reads the environment and the user's files once. One that was made before they changed is not for a load
-after it: in a notebook, the secret is put right and the load tried again.
+A file system reads the environment and the user's files once. A load must not use a file system from before a change:
+in a notebook, the user corrects the secret and loads again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from streamer.core.secrets.environment import set_variables, variable
 __all__ = ["key_of", "login_state"]
 
 _PREFIXES = ("AWS_", "AZURE_", "BOTO_", "CLOUDSDK_", "GOOGLE_", "CURL_CA_", "REQUESTS_CA_", "SSL_CERT_")
-_PROXY = "_PROXY"  # how the names of the variables of proxies end, in either case
-# The variable that names a file, and where it is otherwise.
+_PROXY = "_PROXY"  # the end of the names of variables of proxies, in either case
+# The variables that name files, and the usual path of each file.
 _FILES = {
     "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
     "AWS_CONFIG_FILE": "~/.aws/config",
@@ -27,7 +27,7 @@ _FILES = {
 
 
 def login_state() -> Hashable:
-    """Return what is equal for as long as the environment and the files are; it holds no secret itself."""
+    """Return a value that stays equal until the environment or a file changes; it holds no secret itself."""
     digest = hashlib.sha256()
     variables = set_variables()
     for name in sorted(variables):
@@ -47,9 +47,9 @@ def _states_of_files() -> Iterator[tuple[int, int, int] | None]:
 
 
 def key_of(value: Any) -> Hashable:
-    """Compare plain values by value, and all others (credentials, sessions) by identity.
+    """Return a key that compares plain values by value, and all others (credentials, sessions) by identity.
 
-    fsspec compares the text of objects, which may be equal for two different logins.
+    fsspec compares the text of objects, but two different logins may have equal texts.
     """
     if isinstance(value, Mapping):
         return ("mapping", frozenset((name, key_of(each)) for name, each in value.items()))

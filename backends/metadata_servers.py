@@ -1,7 +1,7 @@
-"""Keeps requests to metadata servers, which give a cloud's machines their credentials, away from proxies.
+"""Sends requests to metadata servers, which give a cloud's machines their credentials, without a proxy.
 
-At a proxy their addresses lead to another machine: it does not answer, or answers with credentials of its own. The
-libraries of the clouds use ``HTTP_PROXY`` all the same, unless ``NO_PROXY`` names each address.
+From a proxy, the address of a metadata server leads to another machine: that machine does not answer, or answers with
+its own credentials. The libraries of the clouds still use ``HTTP_PROXY``, unless ``NO_PROXY`` names each address.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from streamer.core.secrets.environment import variable
 
 __all__ = ["ask_aws_directly", "ask_azure_directly", "is_metadata_host", "is_metadata_url"]
 
-# Most metadata servers have link-local addresses; these have others.
+# Most metadata servers have link-local addresses; these servers have other addresses.
 ADDRESSES = (
     ipaddress.ip_address("fd00:ec2::254"),  # Amazon's machines
-    ipaddress.ip_address("fd00:ec2::23"),  # and the tasks and pods on them
+    ipaddress.ip_address("fd00:ec2::23"),  # Amazon's containers (tasks and pods)
     ipaddress.ip_address("168.63.129.16"),  # Azure's wire server
     ipaddress.ip_address("100.100.100.200"),  # Alibaba's
     ipaddress.ip_address("192.0.0.192"),  # Oracle's
@@ -32,7 +32,7 @@ GOOGLE_HOSTS = ("metadata.google.internal", "metadata.goog", "metadata")
 
 
 def is_metadata_url(url: str) -> bool:
-    """Say whether a URL is one of a metadata server.
+    """Say whether a URL leads to a metadata server.
 
     Example:
         >>> [is_metadata_url(url) for url in ("http://169.254.169.254/x", "https://oauth2.googleapis.com/token")]
@@ -62,9 +62,9 @@ def is_metadata_host(host: str) -> bool:
 
 
 def ask_aws_directly(chain: Any) -> None:
-    """Make botocore's chain of providers of credentials ask EC2's metadata server without a proxy.
+    """Make botocore's chain of credential providers send requests to EC2's metadata server without a proxy.
 
-    Those to the metadata servers of containers never take one.
+    botocore's requests to the metadata servers of containers never use a proxy.
     """
     from botocore.exceptions import UnknownCredentialError  # noqa: PLC0415  only S3 needs it
 
@@ -82,4 +82,4 @@ def ask_azure_directly(credential: Any) -> None:
         identity = identity_of(each)
         transport = transport_of_identity(identity)
         if transport is not None and not isinstance(identity, WorkloadIdentityCredential):
-            ignore_environment(transport)  # it has no session before its first request
+            ignore_environment(transport)  # in time: the transport has no session before its first request

@@ -1,7 +1,7 @@
-"""Refuses storage options that a storage does not have: a mistyped one would silently do nothing. Pure.
+"""Refuses storage options that a storage does not have: a mistyped option would silently do nothing. Pure.
 
-Guarantees: an error names the option, and the nearest one or all of them. What fsspec itself takes for every file
-system is never refused.
+Guarantees: an error names the refused option, and either the most similar option or all options. The arguments that
+fsspec accepts for every file system are never refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OF_FSSPEC = frozenset(
         "use_listings_cache",
     }
 )
-NEAR = 0.65  # of `difflib`'s ratio: two letters exchanged, of three or four
+NEAR = 0.65  # least ratio of `difflib`: finds a name of three or four letters with two of them exchanged
 
 
 def check_option_names(
@@ -37,10 +37,10 @@ def check_option_names(
     """Check the names of storage options.
 
     Args:
-        owner: Whose options they are, for messages: ``"s3://"``, or the name of an option that is a mapping.
-        options: The options; their values are not looked at, but for whether they are mappings.
-        names: Those that exist.
-        ignored: Those that exist and do nothing here.
+        owner: The owner of the options, for messages: ``"s3://"``, or the name of an option that is a mapping.
+        options: The options; of their values, only whether they are mappings is checked.
+        names: Names of the options that exist.
+        ignored: Names of the options that exist and do nothing here.
 
     Raises:
         OptionError: there is no option of that name.
@@ -50,17 +50,17 @@ def check_option_names(
         Traceback (most recent call last):
         streamer.core.errors.OptionError: acme:// has no storage option 'tokn'. Did you mean 'token'?
     """
-    known = {*names}
+    supported = {*names}
     for name in options:
-        if name not in known and name not in OF_FSSPEC and name not in ignored:
+        if name not in supported and name not in OF_FSSPEC and name not in ignored:
             raise OptionError(
                 f"{owner} has no storage option {quoted(name)}",
-                hint=_hint(name, sorted(known - OF_FSSPEC), owner, is_mapping=isinstance(options[name], Mapping)),
+                hint=_hint(name, sorted(supported - OF_FSSPEC), owner, is_mapping=isinstance(options[name], Mapping)),
             )
 
 
 def near_name(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that somebody may have meant, or None.
+    """Return the most similar name, which the user may have meant; None if no name is similar enough.
 
     Example:
         >>> near_name("flie", ["file", "s3"])
