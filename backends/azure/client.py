@@ -1,8 +1,8 @@
 """The Azure control plane: a service client over the engine's connections, with the credential of one adlfs instance.
 
 Guarantees: a request ends within three attempts and the time of `answer_times`, a login within 30 s; no redirect is
-followed. Refuses unverified TLS, and another account than the URL names. The methods of adlfs are not called, as its
-listing cache may be stale; and the service client's own retries are not used, as they wait 15 s and more.
+followed. Refuses unverified TLS, and options that name another account than the URL. The methods of adlfs are not
+called, because its listing cache may be stale. The service client's own retries are not used: they wait 15 s and more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from streamer.core.store.trust import trust_in
 
 __all__ = ["AzureClient", "Grant"]
 
-# Long enough for the requests in flight while it is renewed, short enough to make a leaked URL worth little.
+# Long enough for requests that are in flight while the signature is renewed; short, so that a leaked URL soon expires.
 SIGNATURE_LIFETIME_S = 600
 CLOCK_SKEW_S = 300  # a server whose clock is behind would refuse a signature that begins now
 
@@ -58,7 +58,7 @@ class Grant:
     Attributes:
         url: The blob's URL; its query may be a SAS.
         headers: Headers of every request.
-        expires_at_s: Unix time at which URL or headers expire, where they can be renewed; otherwise None.
+        expires_at_s: Unix time at which URL or headers expire, if they can be renewed; otherwise None.
     """
 
     url: str = field(repr=False)
@@ -67,7 +67,7 @@ class Grant:
 
 
 class AzureClient:
-    """Sends requests about blobs, and gives the URLs and headers that read them, with one adlfs instance.
+    """Sends requests about blobs, and makes the URLs and headers that read them, with one adlfs instance.
 
     Args:
         url: The URL to open, with account, host and SAS.
@@ -76,8 +76,8 @@ class AzureClient:
         limits: Bounds of Azure's answers.
 
     Attributes:
-        endpoint: The account's, without SAS.
-        transport: Has the certificates and proxies that the options name.
+        endpoint: The account's endpoint, without SAS.
+        transport: Uses the certificates and proxies that the options name.
 
     Raises:
         OptionError: an option that is refused, or that adlfs cannot use.
@@ -91,23 +91,23 @@ class AzureClient:
             raise OptionError(
                 f"adlfs refuses the storage options: {type(error).__name__}",
                 hint="Check connection_string, or account_name and one of account_key, sas_token and credential",
-            ) from None  # its text may repeat the options
-        of_adlfs: Any = self._fs.service_client
-        self._credential: Any = of_adlfs.credential
-        self.endpoint = str(of_adlfs.url).partition("?")[0].rstrip("/")  # the query may be a SAS
+            ) from None  # the text of the exception may repeat the options
+        adlfs_client: Any = self._fs.service_client
+        self._credential: Any = adlfs_client.credential
+        self.endpoint = str(adlfs_client.url).partition("?")[0].rstrip("/")  # the query may be a SAS
         if options.get("credential") is None and self._has_token:
             ask_azure_directly(self._credential)
         self._last_token: Any = None
         self._one_login = asyncio.Lock()
-        _check_account(url, of_adlfs.account_name)
+        _check_account(url, adlfs_client.account_name)
         self.transport = _transport(options, limits)
         _check_proxies(self.transport.proxies, self.endpoint)
         self._service: Any = BlobServiceClient(
-            of_adlfs.url,
+            adlfs_client.url,
             None if self._has_token else self._credential,
             transport=self.transport,
             retry_total=0,
-            permit_redirects=False,  # it would sign requests for any host that a redirect names
+            permit_redirects=False,  # otherwise the client signs requests for any host that a redirect names
         )
 
     def call(
@@ -132,7 +132,7 @@ class AzureClient:
         """
         credential = self._credential
         url: str = self._service.get_blob_client(container, name).url
-        # Without it Azure answers an anonymous request as in 2009, with ETags without quotes.
+        # Without this header Azure answers an anonymous request by the protocol of 2009, with ETags without quotes.
         headers = {"x-ms-version": str(self._service.api_version)}
         if hasattr(credential, "account_key"):
             ends_at_s = int(time.time()) + SIGNATURE_LIFETIME_S
@@ -168,7 +168,7 @@ class AzureClient:
         return hasattr(self._credential, "get_token")
 
     def _token_headers(self, uri: str, container: str) -> dict[str, str]:
-        """Return the header of a login; the service client has none, as it would wait for it without a time-out."""
+        """Return the header of a login. The service client gets none: its wait for a token would have no time-out."""
         return {"Authorization": f"Bearer {self._token(uri, container).token}"} if self._has_token else {}
 
     def _token(self, uri: str, container: str) -> Any:
@@ -209,7 +209,7 @@ async def _close(fs: AzureBlobFileSystem) -> None:
 
 def _check_account(url: AzureUrl, account: str | None) -> None:
     named = (url.account or "").removesuffix("-secondary")
-    # The SDK takes everything before `.blob.` for the account, also `privatelink` and the DNS zone.
+    # The SDK takes everything before `.blob.` for the account, including `privatelink` and the DNS zone.
     if named and account and named != account.partition(".")[0]:
         raise OptionError(
             f"The URL names account {named!r}, the connection string another one",
@@ -219,7 +219,7 @@ def _check_account(url: AzureUrl, account: str | None) -> None:
 
 
 def _check_proxies(named: Mapping[str, str], endpoint: str) -> None:
-    """Refuse proxies that cannot be used, of the options or else of the environment."""
+    """Refuse a proxy that cannot be used. The options name the proxies; if they name none, the environment does."""
     for proxy in named.values():
         check_proxy(str(proxy))
     if not named:
@@ -227,10 +227,10 @@ def _check_proxies(named: Mapping[str, str], endpoint: str) -> None:
 
 
 def _transport(options: Mapping[str, Any], limits: Limits) -> EngineTransport:
-    """Make a transport with those options that adlfs does not pass to the clients it makes."""
+    """Make a transport with the options that adlfs does not pass to the clients it makes."""
     verify, retries = options.get("connection_verify"), options.get("retry_total")
     ca_file = os.fspath(verify) if isinstance(verify, (str, os.PathLike)) else None
-    trust_in(ca_file or "")  # says what is wrong with it
+    trust_in(ca_file or "")  # raises if the file cannot be used
     times = answer_times(limits, options.get("read_timeout"))
     return EngineTransport(
         times=replace(times, connect_s=options.get("connection_timeout") or times.connect_s),
@@ -242,7 +242,7 @@ def _transport(options: Mapping[str, Any], limits: Limits) -> EngineTransport:
 
 
 def _expiry_of(sas: str) -> float | None:
-    """Return the Unix time at which a SAS expires; None where a stored access policy has the time."""
+    """Return the Unix time at which a SAS expires; None if a stored access policy holds the time."""
     expiry = parse_qs(sas.lstrip("?")).get("se", [""])[0]
     try:
         parsed = datetime.fromisoformat(expiry.replace("Z", "+00:00"))

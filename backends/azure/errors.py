@@ -1,6 +1,6 @@
 """Translates errors of Azure Blob Storage and exceptions of its libraries into this package's errors.
 
-Guarantees: an error has the status, code, request id and attempts where there are any; no text of the server enters a
+Guarantees: an error has the status, code, request id and attempts if there are any; no text of the server enters a
 message or a chained exception, because Azure repeats signatures in it. Exceptions of logins are chained, unless they
 may hold a URL.
 """
@@ -120,9 +120,9 @@ class Request:
     Attributes:
         uri: URL of the blob or folder, without secrets.
         container: Its container.
-        account: The storage account, or None where the host does not name it.
+        account: The storage account, or None if the host does not name it.
         credential: ``"account key"``, ``"SAS"`` or ``"token"``; None for anonymous requests.
-        sas_expires_at_s: Unix time at which the SAS expires, where there is one with a time.
+        sas_expires_at_s: Unix time at which the SAS expires; None without a SAS, or if the SAS holds no time.
     """
 
     uri: str
@@ -137,8 +137,8 @@ def raise_storage_error(error: Exception, request: Request, attempts: Attempts |
 
     Args:
         error: The exception.
-        request: What was requested.
-        attempts: Those that an answer took; None where there was none.
+        request: Target and credential of the request.
+        attempts: The attempts until the answer; None if there was no answer.
     """
     if isinstance(error, StreamerError):
         _name_account(error, request)
@@ -176,7 +176,7 @@ def raise_login_error(error: Exception, request: Request) -> NoReturn:
 
 
 def _name_account(error: StreamerError, request: Request) -> None:
-    """Say which account stands for a host that does not exist: the user may never have seen its name."""
+    """Name the account in the error for an unknown host: the user may never have seen the host's name."""
     if isinstance(error, ConnectError) and error.code == UNKNOWN_HOST and request.account:
         error.message = f"There is no storage account {quoted(request.account)}. {error.message}"
         error.hint = "Check account_name, and account_host outside the public cloud"

@@ -1,7 +1,7 @@
 """An adlfs file system for which a blank variable of the environment is unset.
 
-adlfs asks whether a setting is None, and a variable such as ``AZURE_STORAGE_CONNECTION_STRING=`` is not: it would be a
-connection string without an account, or hide the login that a machine has.
+adlfs only checks whether a setting is None. A blank ``AZURE_STORAGE_CONNECTION_STRING`` is not None: adlfs would use it
+as a connection string without an account, and it would hide the login of the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Setting:
 
 
 class AzureFileSystem(AzureBlobFileSystem):  # type: ignore[misc]  # adlfs has no types
-    """adlfs's file system; the settings are those that it also takes from the environment."""
+    """adlfs's file system. The settings below are those that adlfs also reads from the environment."""
 
     account_key = _Setting()
     account_name = _Setting()

@@ -1,9 +1,9 @@
-"""Decides which hosts may receive credentials of Azure: its own, and those that the caller names beside the URL. Pure.
+"""Decides which hosts may receive Azure credentials: Azure's own, and hosts that the caller names beside the URL. Pure.
 
-A URL may come from an index, a configuration file or a paste, while a SAS or a login of the environment gives access to
-everything of its owner. So the host of a URL is used only where it is Azure's, in any cloud, or where ``account_host``
-or a connection string names it, too. For any other host nothing is looked up, connected to or signed, with or without
-credentials.
+A URL may come from an index, a configuration file or a paste. A SAS or a login of the environment gives access to
+everything that its owner can read. So the host of a URL is used only if it is Azure's, in any cloud, or if
+``account_host`` or a connection string names it, too. For any other host nothing is looked up, connected to or signed,
+with or without credentials.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _named(options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterat
 def named_by_connection_string(
     options: Mapping[str, Any], environment: Mapping[str, str]
 ) -> tuple[str | None, str | None]:
-    """Give the account and the host that the connection string names: of the options, or else of the environment."""
+    """Return the account and host in the connection string of the options, or else of the environment."""
     text = options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING") or ""
     pairs = (_SETTING.fullmatch(part) for part in str(text).split(";"))
     settings = {pair[1].lower(): pair[2].strip() for pair in pairs if pair}

@@ -1,7 +1,7 @@
 """Completes the arguments of adlfs from the URL, fsspec's configuration and the environment. Pure.
 
-Guarantees: no option of the user is overridden; URL and arguments win over ``AZURE_STORAGE_*``, where adlfs lets a
-connection string of the environment win. Refuses unverified TLS, and contradictions between URL and options.
+Guarantees: no option of the user is overridden. URL and arguments win over ``AZURE_STORAGE_*``; in adlfs a connection
+string of the environment wins. Refuses unverified TLS, and contradictions between URL and options.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KINDS: Kinds = {
 }
 
 
-# Those of the Azure SDK that this backend supports, beside adlfs's own.
+# adlfs's own options, and the options of the Azure SDK that this backend supports.
 _NAMES = names_of_arguments(AzureBlobFileSystem) | {"connection_verify", "proxies", "retry_total"}
 
 
@@ -52,9 +52,9 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
     A plain ``https://`` URL without any credentials is read anonymously; ``anon=False`` logs in instead.
 
     Raises:
-        UsageError: the URL's host is not Azure's, and nobody named it beside the URL.
+        UsageError: the URL's host is not Azure's, and neither options nor environment name it.
         OptionError: an unknown option, a value of the wrong type, ``connection_verify=False``, an ``asynchronous``
-            instance, no account, or two of them.
+            instance, no account, or two accounts.
     """
     check_option_names("az://", storage_options, _NAMES)
     options = configured_options(AzureBlobFileSystem, storage_options)
@@ -65,7 +65,7 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
     named = {name: options.get(name) for name in ("account_name", "account_host")}
     _fill_account(options, url)
     if not _has_credentials(options, environment):
-        options["anon"] = url.is_https  # passed also if it is False: older adlfs then asks without a login
+        options["anon"] = url.is_https  # also passed if False: without it, older adlfs sends anonymous requests
     _fill_blanks(options)
     connection = _connection_string(options, url, environment)
     if connection is not None:
@@ -76,7 +76,7 @@ def filled_options(url: AzureUrl, storage_options: Mapping[str, Any], environmen
 
 
 def _fill_blanks(options: SecretOptions) -> None:
-    """Give what adlfs and its login read from blank variables otherwise; an old adlfs takes one for "anonymous"."""
+    """Set the options that adlfs and its login would read from blank variables. Old adlfs reads blank as anonymous."""
     if options.get("anon") is None and blank_variables(["AZURE_STORAGE_ANON"]):
         options["anon"] = False
     if blank_variables(["AZURE_AUTHORITY_HOST"]):
@@ -84,7 +84,7 @@ def _fill_blanks(options: SecretOptions) -> None:
 
 
 def _connection_string(options: Mapping[str, Any], url: AzureUrl, environment: Mapping[str, str]) -> str | None:
-    """Write host and credential into a connection string; None leaves them to adlfs."""
+    """Return a connection string with host and credential; None if adlfs finds them itself."""
     if url.sas and options.get("connection_string"):
         raise OptionError("The URL holds a SAS, the options a connection string", hint="Give one of them")
     is_elsewhere = bool(options.get("connection_string") or environment.get("AZURE_STORAGE_CONNECTION_STRING"))
@@ -101,7 +101,7 @@ def _connection_string(options: Mapping[str, Any], url: AzureUrl, environment: M
 def _check_connection_string(
     named: Mapping[str, Any], options: Mapping[str, Any], environment: Mapping[str, str]
 ) -> None:
-    """Refuse an account that is named beside the connection string of another, which adlfs would read instead."""
+    """Refuse an account beside the connection string of another account: adlfs would read the other account."""
     account, host = named_by_connection_string(options, environment)
     for name, used in (("account_name", account), ("account_host", host)):
         given = str(named[name] or "").partition("/")[0].lower()
@@ -116,7 +116,7 @@ def _check_connection_string(
 def _secret(
     options: Mapping[str, Any], url: AzureUrl, environment: Mapping[str, str], account: str | None
 ) -> str | None:
-    """Return the credential's part of a connection string: empty for anonymous use, None for a token or none at all."""
+    """Return the credential for a connection string: empty for anonymous use, None for a token or no credential."""
     key, sas = options.get("account_key"), options.get("sas_token")
     if url.sas:
         return f";SharedAccessSignature={url.sas}"
@@ -125,7 +125,7 @@ def _secret(
     if not key and not sas and not environment.get("AZURE_STORAGE_CONNECTION_STRING"):
         key = environment.get("AZURE_STORAGE_ACCOUNT_KEY")
     if key:
-        return f";AccountName={account};AccountKey={key}"  # adlfs itself uses a key for hosts `*.blob.core.*` alone
+        return f";AccountName={account};AccountKey={key}"  # adlfs itself only uses a key for hosts `*.blob.core.*`
     if sas:
         return f";SharedAccessSignature={str(sas).lstrip('?')}"
     return "" if options.get("anon") and not environment.get("AZURE_STORAGE_SAS_TOKEN") else None
@@ -140,7 +140,7 @@ def _refuse(options: Mapping[str, Any]) -> None:
 
 
 def _check_account_name(name: str | None) -> None:
-    """Adlfs writes it into the name of the host, before Azure's own."""
+    """Refuse an invalid account name: adlfs puts the name before Azure's domain to make the host."""
     if name and not _ACCOUNT_NAME.fullmatch(name):
         raise OptionError(
             f"{quoted(name)} is no name of a storage account",

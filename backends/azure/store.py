@@ -31,7 +31,7 @@ __all__ = ["AzureStore", "streamer_open_store", "streamer_source_kind"]
 DEFAULT_LIMITS = Limits()
 LIST_PAGE_BLOBS = 5000  # Azure's own limit
 
-# Azure computes it of the bytes that it sends, from service version 2019-02-02 on, for ranges of at most 4 MiB.
+# Azure computes this checksum of the bytes that it sends, since service version 2019-02-02, for ranges up to 4 MiB.
 # https://learn.microsoft.com/rest/api/storageservices/get-blob
 CRC64 = AnswerChecksum(
     request_header=("x-ms-range-get-content-crc64", "true"),
@@ -56,7 +56,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind() -> type[HttpSource]:
-    """Return the kind of source: these objects are read over HTTP."""
+    """Return the kind of source: Azure's blobs are read over HTTP."""
     return HttpSource
 
 
@@ -85,7 +85,7 @@ class AzureStore:
         self.server = self._client.endpoint
 
     def info(self, path: str) -> ObjectInfo:
-        """Request size and ETag by one HEAD; a header of its answer has the reason of a refusal.
+        """Request size and ETag by one HEAD; if Azure refuses it, a header of the answer holds the reason.
 
         Raises:
             ObjectNotFoundError: there is no such blob or container; the message says which. A folder is no blob.
@@ -153,7 +153,7 @@ class AzureStore:
         )
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Request the Content-MD5 of the blob by one HEAD; whoever uploaded the blob may have stored one.
+        """Request the Content-MD5 of the blob by one HEAD; the blob has one only if its uploader stored it.
 
         Raises:
             StorageError: as for `info`.
@@ -162,7 +162,7 @@ class AzureStore:
 
         blob = self._client.call(partial(_properties, container, name), info.uri, container)
         if _info(info.path, info.uri, blob) != info:
-            return NoDigest("it was replaced meanwhile")  # and reading it fails
+            return NoDigest("it was replaced meanwhile")  # reading this blob fails, too
         if blob.blob_type not in (None, BlobType.BLOCKBLOB):
             return NoDigest("its Content-MD5 would be of what it was made with: appends and pages do not change it")
         value = bytes(blob.content_settings.content_md5 or b"")
@@ -205,7 +205,7 @@ class AzureStore:
         """Do nothing: connections are shared, and closed after the last source that may need them."""
 
     def _pages(self, container: str, folder: str, uri: str) -> Iterator[list[Any]]:
-        """Request page after page, each with attempts and a time of its own."""
+        """Request page after page; each page has its own attempts and its own time."""
         count, answered = ListingCount(self._limits, uri), answered_so_far()
         seen: set[str | None] = set()
         marker: str | None = None
@@ -250,5 +250,5 @@ def _info(path: str, uri: str, blob: BlobProperties) -> ObjectInfo:
 
 
 def _is_folder(blob: BlobProperties) -> bool:
-    """Recognise empty blobs that stand for folders: those of a hierarchical namespace, and those of consoles."""
+    """Say whether an empty blob stands for a folder: a hierarchical namespace and consoles write such blobs."""
     return str((blob.metadata or {}).get("hdi_isfolder")).lower() == "true" or str(blob.name).endswith("/")

@@ -1,7 +1,7 @@
-"""Sends what Azure's service client has signed over the engine's connections: azure-core's place for a transport.
+"""The azure-core transport that sends signed requests of Azure's service client over the engine's connections.
 
 Guarantees: a request ends within the attempts and the times that are set; no redirect is followed, and nothing is
-decompressed. All requests take the certificates and the proxy of the data.
+decompressed. All requests use the same certificates and the same proxy as reads of data.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from streamer.core.store.sources import HttpSource
 __all__ = ["Call", "EngineTransport"]
 
 _CA_OPTION = "storage_options={'connection_verify': '/path/ca.pem'}"
-_ENGINE_S_OWN = {"accept", "user-agent"}  # so that lookups and reads say the same
+_ENGINE_HEADERS = {"accept", "user-agent"}  # the engine sets these, so that lookups and reads send the same values
 
 
 @dataclass
 class Call:
-    """What the caller of the service client passes to the transport, and learns from it.
+    """One call of the service client: the caller's values for the transport, and the attempts that it reports.
 
     Attributes:
         uri: The URL for messages, without secrets.
-        headers: Those of a login with a token.
-        attempts: Those that it took until there was an answer; None as long as there is none.
+        headers: The headers of a login with a token.
+        attempts: The attempts until the answer; None as long as there is no answer.
     """
 
     uri: str
@@ -42,14 +42,14 @@ class Call:
 
 @dataclass(frozen=True)
 class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
-    """Sends requests, and repeats a request whose failure may pass.
+    """Sends requests, and retries a request whose failure may be transient.
 
     Args:
         times: How long an answer may take.
         most_attempts: How often a request may be sent.
         most_bytes: Largest body of an answer.
         ca_file: The certificates that the options name, or None.
-        proxies: The proxies that the options name, by the start of the URLs that they are for.
+        proxies: The proxies that the options name; each key is the start of the URLs that use the proxy.
     """
 
     times: AnswerTimes
@@ -62,7 +62,7 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
         """Send a request and read the whole answer, of any status; the option ``call`` is the `Call`.
 
         Raises:
-            StreamerError: there is none.
+            StreamerError: there is no answer.
         """
         call: Call = options["call"]
         request.headers.update(call.headers)
@@ -80,7 +80,7 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
         return next((self.proxies[key] for key in sorted(self.proxies, reverse=True) if url.startswith(key)), None)
 
     def open(self) -> None:
-        """Do nothing: the engine has the connections."""
+        """Do nothing: the engine owns the connections."""
 
     def close(self) -> None:
         """Do nothing either."""
@@ -103,23 +103,23 @@ class EngineTransport(HttpTransport[HttpRequest, HttpResponse]):
             response.read(self.most_bytes)
         return response
 
-    # Returns at once: a traceback would show the values of its local names.
+    # This function has no local secrets and fails in no call: a traceback would show the values of its local names.
     def _source(self, answer: _Answer) -> HttpSource:
         headers = answer.request.headers
         return HttpSource(
             hidden_uri(answer.request.url),
-            {name: headers[name] for name in headers if name.lower() not in _ENGINE_S_OWN},
+            {name: headers[name] for name in headers if name.lower() not in _ENGINE_HEADERS},
             ca_file=self.ca_file,
             proxy=self.proxy(answer.request.url),
         )
 
 
 class _Answer(HttpResponse):
-    """An answer as azure-core knows it; its `repr` has no URL."""
+    """An answer in azure-core's form; its `repr` has no URL."""
 
     def __init__(self, request: HttpRequest) -> None:
         super().__init__(request, None)
-        # What azure-storage takes for the body of a refusal without one; of a text it would warn on stderr.
+        # azure-storage uses the reason as the body of a refusal without one; if it is text, it warns on stderr.
         self.reason = {}  # type: ignore[assignment]
 
     def take(self, response: Response) -> None:

@@ -1,8 +1,8 @@
 """Parses the URLs of Azure blobs. Pure, and imports nothing of Azure.
 
 Guarantees: the SAS in a URL's query is separated from the name, and is in no `repr` and no URL that is shown. Refuses a
-URL without a container, with a user or password, or with a query that is not a SAS: a version or snapshot that was
-silently ignored would give other bytes.
+URL without a container, with a user or password, or with a query that is not a SAS: if a version or a snapshot were
+ignored silently, the read would return other bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AzureUrl:
 
     @property
     def is_https(self) -> bool:
-        """Whether it is an ``https://`` URL, where names are percent-encoded."""
+        """Whether it is an ``https://`` URL, in which names are percent-encoded."""
         return self.prefix.startswith("https:")
 
     def uri_of(self, name: str) -> str:
