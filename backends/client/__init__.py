@@ -1,1 +1,1 @@
-"""What the clients of all servers share: retries, proxies, bounds and parsers of answers, tables of errors."""
+"""Common parts of the clients of all servers: retries, proxies, bounds and parsers of answers, tables of errors."""

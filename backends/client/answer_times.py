@@ -1,8 +1,8 @@
 """How long a server may take to answer one request about objects, retries and redirects included. Pure.
 
 `Options` set the times for every storage alike (``connect_timeout_s``, ``first_byte_timeout_s``). Each attempt has half
-of them, because the next one may reach another server behind the same address. A time-out in the storage's own options
-(``timeout``, ``requests_timeout``, ``read_timeout``) wins over them, and is the time of each attempt.
+of these times, because the next attempt may reach another server behind the same address. A time-out in the storage's
+own options (``timeout``, ``requests_timeout``, ``read_timeout``) replaces them, and is the time of each attempt.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ATTEMPTS", "BODY_S", "HOW_TO_WAIT", "TOO_SLOW", "AnswerTimes", "answer_times", "named_times"]
 
-BODY_S = 30.0  # for a page of a listing or a document; 16 MiB, the largest index page, at half a MiB/s
-SILENCE_S = 15.0  # in the middle of a body, or longer where an answer may begin so late
+BODY_S = 30.0  # for a page of a listing or a document; enough for 16 MiB, the largest index page, at half a MiB/s
+SILENCE_S = 15.0  # longest pause in a body; an answer that may take longer to begin may pause as long
 TOO_SLOW = "Check the network and the proxy on the way to it; a page or document has 30 s"
 HOW_TO_WAIT = "If it is this slow, raise connect_timeout_s and first_byte_timeout_s in Options"
-SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10  # of one of several connections: a line with 16 Mbit/s has eight
+SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10  # of one connection: eight connections share a line of 16 Mbit/s
 ATTEMPTS = 3  # the most that any of the clients makes
 
 
@@ -44,11 +44,11 @@ class AnswerTimes:
     silence_s: float
 
     def left_s(self, elapsed_s: float) -> float:
-        """Return how long the next headers may take, so long after the first attempt began."""
+        """Return how long the next headers may take, `elapsed_s` after the first attempt began."""
         return max(0.0, min(self.headers_s, self.all_headers_s - elapsed_s))
 
     def with_upload(self, size_bytes: int) -> AnswerTimes:
-        """Return the times of a request with such a body, which is sent before the answer begins."""
+        """Return the times of a request with a body of this size; the body is sent before the answer begins."""
         more_s = size_bytes / SLOWEST_UPLOAD_BYTES_PER_S
         return replace(
             self,

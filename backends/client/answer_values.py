@@ -19,12 +19,12 @@ __all__ = ["is_directly_in", "parse_document", "parse_name", "parse_size", "pars
 MOST_CHARACTERS = 4096  # S3, Google and Azure allow 1024; the Hub's limit is that of Git
 CHECK_SERVER = "Check the endpoint, and the proxy on the way to it"
 
-_NUMBER = re.compile(r"[0-9]{1,19}")  # Python itself may refuse to read longer ones
+_NUMBER = re.compile(r"[0-9]{1,19}")  # Python itself may refuse to parse longer numbers
 _WORD = re.compile(r"[\w.:;=/-]{1,128}", re.ASCII)  # "Root=1-68a;2f4" is an id of the Hub
 
 
 def parse_document(body: bytes) -> Any | None:
-    """Parse a JSON document; None where it is malformed, holds infinite numbers or is nested a thousand times.
+    """Parse a JSON document; None if it is malformed, holds infinite numbers or is nested a thousand times.
 
     Example:
         >>> [parse_document(body) for body in (b'{"a": 1}', b"[Infinity]", b"[" * 100_000)]
@@ -40,11 +40,11 @@ def parse_name(value: object, uri: str) -> str:
     """Return the name of a listed object.
 
     Args:
-        value: As it stands in the listing.
+        value: The name as the listing holds it.
         uri: URL of the folder, without secrets.
 
     Raises:
-        StorageError: it is not text, longer than any storage allows, or holds lone surrogates, which no URL can.
+        StorageError: it is not text, is longer than any storage allows, or holds lone surrogates (no URL can).
     """
     if not isinstance(value, str) or not value or not _has_whole_characters(value):
         raise StorageError("The server lists an object whose name is not text", uri=uri, hint=CHECK_SERVER)
@@ -58,7 +58,7 @@ def is_directly_in(folder: str, name: str, uri: str) -> bool:
     """Say whether a listed object is a file directly in a folder: not in a sub-folder, and not the folder itself.
 
     Args:
-        folder: Its name with the slash at the end, or empty.
+        folder: Name of the folder with a slash at its end, or empty.
         name: Name of the object.
         uri: URL of the folder, without secrets.
 

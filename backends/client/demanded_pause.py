@@ -1,6 +1,6 @@
-"""How long a server that refuses a request wants to be left alone, by the engine's own rule for all storages.
+"""The pause that a server demands when it refuses a request, read by the engine's own rule for all storages.
 
-See native/http/demanded_pause.h: ``Retry-After`` as seconds or a date, and ``RateLimit``.
+See native/http/demanded_pause.h: the rule reads ``Retry-After`` as seconds or a date, and ``RateLimit``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from streamer import _native
 
 __all__ = ["LONGEST_PAUSE_S", "demanded_pause_s"]
 
-LONGEST_PAUSE_S = 1.0  # for which a client waits itself; core/outages/patience.py waits for longer ones, and says so
+LONGEST_PAUSE_S = 1.0  # a client waits this long itself; core/outages/patience.py waits longer, and logs it
 
 
 def demanded_pause_s(status: int, headers: Mapping[str, str]) -> float:
-    """Return the seconds that an answer asks to wait before the next request, or 0.
+    """Return the pause in seconds that an answer demands before the next request, or 0.
 
     Args:
-        status: Its status.
-        headers: Its headers, in any case; a name may occur repeatedly.
+        status: Status of the answer.
+        headers: Headers of the answer; names in any case, and a name may occur repeatedly.
 
     Example:
         >>> demanded_pause_s(429, {"Retry-After": "7"}), demanded_pause_s(429, {"ratelimit": '"api";r=0;t=6'})

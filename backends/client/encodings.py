@@ -1,6 +1,6 @@
-"""Which values of ``Content-Encoding`` leave the bytes as they are, as native/http/range_response.cc has it. Pure.
+"""The values of ``Content-Encoding`` that leave the bytes unchanged, as in native/http/range_response.cc. Pure.
 
-A body that really is framed or compressed under such a name is refused for its size, its header or its checksum.
+If a body is framed or compressed despite such a value, it is refused for its size, its header or its checksum.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 __all__ = ["is_plain"]
 
-# The second is the framing of an upload, which some S3 servers undo, and keep its name as the object's encoding.
+# ``aws-chunked`` is the framing of an upload. Some S3 servers remove the framing, but store the name with the object.
 _PLAIN = frozenset({"", "aws-chunked", "identity"})
 
 
@@ -17,7 +17,7 @@ def is_plain(headers: Mapping[str, str]) -> bool:
     """Say whether the body of an answer is sent without compression.
 
     Args:
-        headers: Those of the answer, in any case; a name may occur repeatedly.
+        headers: Headers of the answer; names in any case, and a name may occur repeatedly.
 
     Example:
         >>> [is_plain({"Content-Encoding": value}) for value in ("AWS-Chunked", "identity, aws-chunked", "gzip")]

@@ -38,17 +38,17 @@ class ErrorRow(Generic[E_co]):
         return replace(self, message=self.message.format(**names))
 
     def after(self, where: str) -> ErrorRow[E_co]:
-        """Return the row with more at the end of its message."""
+        """Return the row with a text appended to its message."""
         return replace(self, message=self.message + where)
 
     def error(self, uri: str | None, **facts: Any) -> E_co:
-        """Make the error; facts (status, code, attempts, …) are kept where its class has them."""
+        """Make the error; facts (status, code, attempts, …) are kept if its class has attributes for them."""
         kept = facts if issubclass(self.cls, StorageError) else {}
         return self.cls(self.message, uri=uri, hint=self.hint, **kept)
 
 
 def row_of_status(status: int, message: str) -> ErrorRow[StorageError]:
-    """Make the row of an HTTP status that no table has."""
+    """Make the row of an HTTP status that is in no table."""
     is_busy = status >= 500 or status in (408, 429)
     hint = "Try again when the server works, or raise block_deadline_s in Options"
     return ErrorRow(HttpStatusError, message, hint if is_busy else "Check the URL, the endpoint and the options")
@@ -56,18 +56,18 @@ def row_of_status(status: int, message: str) -> ErrorRow[StorageError]:
 
 _DEMANDS_CERTIFICATE: ErrorRow[Any] = ErrorRow(TlsError, "No TLS connection", "")
 
-# The first row that matches counts: subclasses stand before their bases.
+# The first row that matches is used, so subclasses stand before their bases.
 ExceptionTable: TypeAlias = Mapping[tuple[type[BaseException], ...], ErrorRow[E]]
 
 
 def row_for(error: BaseException | None, table: ExceptionTable[E]) -> ErrorRow[E] | None:
     """Return the first row whose exception classes match.
 
-    Of a TLS handshake, it says whether the server speaks no TLS, or what is wrong with its certificate where another CA
-    would not help.
+    The hint of a failed TLS handshake says if the server speaks no TLS. If another CA would not help, the error says
+    what is wrong with the certificate.
     """
     row = next((row for classes, row in table.items() if isinstance(error, classes)), None)
-    if error is not None and demands_certificate(error):  # under TLS 1.3 that comes behind the handshake
+    if error is not None and demands_certificate(error):  # under TLS 1.3 the demand comes after the handshake
         row = _DEMANDS_CERTIFICATE
     if row is None or error is None or row.cls is not TlsError:
         return row

@@ -1,8 +1,9 @@
-"""One request over the engine's connections, and its answer: what every client of a storage sends and reads with.
+"""One request over the engine's connections, and its answer. The client of every storage sends its requests with it.
 
-Guarantees: the request takes the way of the data (certificates, proxy, names on the wire), and leaves its connection to
-it. Each wait is bounded: for the connection and the head of the answer by `AnswerTimes`, for a body by `BODY_S` and
-`silence_s`. No redirect is followed, nothing is decompressed, and no more of a body is held than is allowed.
+Guarantees: a request uses the certificates, the proxy and the user agent that reads of data use, and leaves its
+connection open for them. Each wait is bounded: for the connection and the head of the answer by `AnswerTimes`, for a
+body by `BODY_S` and `silence_s`. No redirect is followed, nothing is decompressed, and a body is held only up to the
+size that the caller allows.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ __all__ = ["Response", "send"]
 
 PIECE_BYTES = 1 << 18
 ERROR_BODY_BYTES = 8 << 10  # an <Error> document is a few hundred bytes
-ERROR_BODY_WAIT_S = 1.0  # for more of it; a new connection costs less than a longer wait
-LOOK_S = 0.2  # after which what has arrived is counted; error messages tell it
+ERROR_BODY_WAIT_S = 1.0  # for the error body; a new connection costs less than a longer wait
+LOOK_S = 0.2  # how often the received bytes are counted; error messages report the count
 
 
 class Response:
@@ -36,13 +37,13 @@ class Response:
 
     Attributes:
         status: HTTP status.
-        body: What `read`, `read_up_to` or `finish` has received.
+        body: The bytes that `read`, `read_up_to` or `finish` received.
     """
 
     def __init__(self, exchange: _native.Exchange, url: str, times: AnswerTimes) -> None:
         self._exchange, self._times = exchange, times
         self._url = url
-        self._failure: _native.ReadError | None = None  # behind the bytes that came before it
+        self._failure: _native.ReadError | None = None  # raised only after the bytes that arrived before it
         self.status = exchange.status
         self.body = b""
 
@@ -64,7 +65,7 @@ class Response:
         return self._failure is None and self._exchange.has_ended
 
     def read_into(self, buffer: memoryview, timeout_s: float) -> int:
-        """Receive bytes of the body. They do not fill the buffer if the body ends, or if the time is over.
+        """Receive bytes of the body. The buffer stays partly empty if the body ends, or if the time is over.
 
         Raises:
             StorageError: the connection failed before the first of these bytes.
@@ -81,8 +82,8 @@ class Response:
         """Receive the whole body.
 
         Raises:
-            StorageError: it is longer, or the connection failed.
-            TransferTimeoutError: it is not there in `BODY_S`, or stopped.
+            StorageError: the body is longer than `most_bytes`, or the connection failed.
+            TransferTimeoutError: the body was not complete in `BODY_S`, or stopped.
         """
         body = self._received(most_bytes + 1, self._announced(most_bytes))
         if len(body) > most_bytes:
@@ -91,14 +92,14 @@ class Response:
         return body
 
     def read_up_to(self, most_bytes: int) -> bytes:
-        """Receive the body as `read` does, and no more of it than that."""
+        """Receive the body as `read` does, but at most `most_bytes`; a longer body is no error."""
         self.body = self._received(most_bytes, 0)
         return self.body
 
     def finish(self) -> bytes:
-        """Receive a short body, such as that of an error, or its start, and let go of the connection.
+        """Receive a short body, such as an error document, or its start, and release the connection.
 
-        Whatever came of it, the head of the answer was enough: a connection that fails is no error.
+        A connection that fails meanwhile is no error, because the head of the answer suffices.
         """
         start, count = memoryview(bytearray(ERROR_BODY_BYTES)), 0
         with suppress(StreamerError):
@@ -108,7 +109,7 @@ class Response:
         return self.body
 
     def close(self) -> None:
-        """Let go of the connection, which is closed unless the body has ended."""
+        """Release the connection; it is closed unless the body has ended."""
         self._exchange.close()
 
     def _announced(self, most_bytes: int) -> int:
@@ -138,8 +139,8 @@ class Response:
 
 
 def _kind_of(source: HttpSource, method: str) -> Mapping[str, str]:
-    """Return the type of what is uploaded, unless it is named: libcurl would say that it is a form."""
-    if method == "DELETE":  # it uploads nothing, and a signature may cover the type: an empty one is not sent
+    """Return the Content-Type of an upload, unless the headers name it: libcurl would send the type of a form."""
+    if method == "DELETE":  # it uploads nothing, and a signature may cover the type: an empty type is not sent
         return {"Content-Type": ""}
     is_named = method in ("GET", "HEAD") or any(name.lower() == "content-type" for name in source.headers)
     return {} if is_named else {"Content-Type": "application/octet-stream"}
@@ -161,20 +162,20 @@ def send(
         source: URL, headers, certificates and proxy.
         times: How long an answer may take.
         method: ``GET``, ``HEAD``, ``DELETE``, ``PUT`` or ``POST``.
-        body: Of the last two.
-        head_timeout_s: Time until the head of the answer is there, in place of that in `times`.
-        is_repeated: The same request failed before, so that no connection is used that is open.
-        ca_option: How the storage's options name the certificates to trust, for an error.
+        body: Body of a ``PUT`` or ``POST``.
+        head_timeout_s: Time until the head of the answer is complete; replaces the time in `times`.
+        is_repeated: The same request failed before, so it opens a new connection.
+        ca_option: The storage option that names the certificates to trust, for an error message.
 
     Raises:
         OptionError: the proxy or the CA file of the environment cannot be used.
         ConnectError: there is no connection, or it was lost.
         TlsError: the handshake failed.
-        TransferTimeoutError: the head of the answer is not there in time.
-        StorageError: what answers does not speak HTTP, and other failures.
+        TransferTimeoutError: the head of the answer did not arrive in time.
+        StorageError: the server does not speak HTTP, and other failures.
     """
     if not source.proxy:
-        environment_proxy(source.url)  # refuses one that cannot be used; libcurl finds it by itself
+        environment_proxy(source.url)  # refuses a proxy that cannot be used; libcurl reads the variables itself
     exchange = _native.Exchange(
         _native.HttpTarget(
             url=source.url,
@@ -195,7 +196,7 @@ def send(
     failure = exchange.receive_head()
     if failure is not None:
         if failure.code == "tls":
-            trust_in(source.ca_file or "")  # says what is wrong with the file of the certificates
+            trust_in(source.ca_file or "")  # raises if the file of the certificates cannot be used
         raise failure_of(failure, source.url, exchange, ca_option)
     response = Response(exchange, source.url, times)
     if "," in response.headers.get("content-length", ""):

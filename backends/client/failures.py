@@ -1,4 +1,4 @@
-"""What a request about objects is told as that got no answer: the one table for all storages.
+"""The errors of requests about objects that got no answer: one table for all storages.
 
 Guarantees: a message names host and port, and no other part of a URL. The errors have no ``uri`` yet: `answered` sets
 it.
@@ -38,16 +38,16 @@ def failure_of(native: ReadError, url: str, exchange: Exchange | None = None, ca
     """Make the error for a failed request.
 
     Args:
-        native: What the engine says.
-        url: Of the request.
-        exchange: The request, if its head never came.
-        ca_option: How the storage's options name the certificates to trust.
+        native: The engine's error.
+        url: URL of the request.
+        exchange: The request, if the head of its answer never arrived.
+        ca_option: The storage option that names the certificates to trust.
     """
-    made = _failure_of(native, url, exchange, ca_option)
-    if isinstance(made, StorageError):
-        made.elapsed_s = native.elapsed_s
-        made.is_of_proxy = native.is_of_proxy
-    return made
+    error = _failure_of(native, url, exchange, ca_option)
+    if isinstance(error, StorageError):
+        error.elapsed_s = native.elapsed_s
+        error.is_of_proxy = native.is_of_proxy
+    return error
 
 
 def _failure_of(native: ReadError, url: str, exchange: Exchange | None, ca_option: str) -> StreamerError:
@@ -87,7 +87,7 @@ def silent() -> TransferTimeoutError:
 
 
 def too_slow() -> TransferTimeoutError:
-    """Make the error for a body that began to arrive, and was not complete in time."""
+    """Make the error for a body that began to arrive, but was not complete in time."""
     return TransferTimeoutError("The server sends its answer too slowly", hint=TOO_SLOW)
 
 
@@ -101,7 +101,7 @@ def compressed(status: int) -> StorageError:
 
 
 def ambiguous(status: int) -> StorageError:
-    """Make the error for an answer of two lengths (RFC 9112, 6.3)."""
+    """Make the error for an answer with two different lengths (RFC 9112, 6.3)."""
     return StorageError(
         "The server tells two lengths of its answer",
         status=status,

@@ -1,7 +1,7 @@
-r"""Says which character of a request header cannot be sent, and shows no more of the header than its usual name. Pure.
+r"""Says which character of a request header cannot be sent; shows only the header's name, and only a usual one. Pure.
 
-A line end would begin another header, or another request; a NUL ends the header for some servers. The rest of what
-RFC 9110 forbids in a value is left to the server: some send bytes of UTF-8 there.
+A line end would begin another header, or another request; a NUL ends the header for some servers. Other characters that
+RFC 9110 forbids in a value are left to the server, because some clients send bytes of UTF-8 in values.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from streamer.backends.client.option_types import is_sendable
 __all__ = ["fault_of"]
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
-_USUAL_NAME = re.compile(r"[A-Za-z]{1,20}(-[A-Za-z]{1,20}){0,5}")  # of words alone, as no token is
-# A lone surrogate has no place in UTF-8, and so no name here but its number.
+_USUAL_NAME = re.compile(r"[A-Za-z]{1,20}(-[A-Za-z]{1,20}){0,5}")  # words alone; no secret token looks like this
+# A lone surrogate cannot be encoded in UTF-8, so a message shows its number instead of a name.
 _NAMES = {"\n": "a line feed (\\n)", "\r": "a carriage return (\\r)", "\0": "a NUL", " ": "a space", ":": "a colon"}
 
 
@@ -39,7 +39,7 @@ def fault_of(name: str, value: str) -> str | None:
 
 
 def _described(text: str, is_wrong: Callable[[str], bool]) -> str:
-    """Describe the first wrong character and its place; empty where there is none."""
+    """Describe the first wrong character and its place; empty if there is none."""
     at = next((number for number, letter in enumerate(text) if is_wrong(letter)), None)
     if at is None:
         return ""

@@ -23,7 +23,7 @@ def login_of(value: Any) -> tuple[str, str] | None:
 
 
 def basic_authorization(value: Any) -> str | None:
-    """Write a login as the value of the header ``Authorization``; None for what is no login.
+    """Return the value of the header ``Authorization`` for a login; None if the value is no login.
 
     Example:
         >>> basic_authorization(("user", "password"))

@@ -1,4 +1,4 @@
-"""Checks the types of storage options, before a library fails because of them. Pure.
+"""Checks the types of storage options, before a wrong type makes a library fail. Pure.
 
 Guarantees: an error names the option and its type, and no frame holds its value, which may be a secret.
 """
@@ -54,7 +54,7 @@ def check_types(options: Mapping[str, Any], kinds: Kinds, within: str = "") -> N
     Args:
         options: The options.
         kinds: The allowed values of each.
-        within: Name of the option whose value `options` is.
+        within: Name of the option that holds the mapping `options`; empty at the top.
 
     Raises:
         OptionError: one has another type.
@@ -76,7 +76,7 @@ def check_types(options: Mapping[str, Any], kinds: Kinds, within: str = "") -> N
             check_types(options[name], kind, label)
         elif isinstance(options[name], str) and not is_sendable(options[name]):
             raise OptionError(f"The option {label} is no text: it holds half a character")
-        elif kind is CA_FILE and is_blank(options[name]):  # some libraries take that for "do not verify"
+        elif kind is CA_FILE and is_blank(options[name]):  # some libraries take a blank path for "do not verify"
             raise OptionError(f"The option {label} is blank", hint=f"Leave it out, or give {words}")
 
 
@@ -90,7 +90,7 @@ def is_sendable(text: str) -> bool:
 
 
 def timeout_of(value: Any, name: str) -> aiohttp.ClientTimeout | None:
-    """Return a time-out of seconds, or one of aiohttp's; None for None.
+    """Return seconds or a time-out of aiohttp as a time-out of aiohttp; None for None.
 
     Raises:
         OptionError: it is neither.
@@ -108,4 +108,4 @@ def timeout_of(value: Any, name: str) -> aiohttp.ClientTimeout | None:
 
 
 def _type_name(value: Any) -> str:
-    return "a mapping" if isinstance(value, Mapping) else type(value).__name__  # ours hide theirs
+    return "a mapping" if isinstance(value, Mapping) else type(value).__name__  # our own classes wrap the user's

@@ -1,4 +1,4 @@
-"""Headers of the user's, from options of aiohttp, as plain text that any client can send. Pure.
+"""The user's headers, from options of aiohttp, as plain text that any client can send. Pure.
 
 Refuses headers that would break reading by ranges, and line ends in headers.
 """
@@ -17,13 +17,13 @@ _CONDITIONS = frozenset({"if-match", "if-modified-since", "if-none-match", "if-r
 _FORBIDDEN = _CONDITIONS | {"host", "range"}
 
 
-# These take values in expressions: a traceback shows the values of local names.
+# These functions keep header values out of local names, because a traceback shows the values of local names.
 
 
 def own_headers(source: Mapping[str, Any]) -> dict[str, str]:
     """Return the option ``headers``, by names in lower case, without ``Accept-Encoding``.
 
-    That one is always ``identity``: ranges of a compressed body would be others.
+    ``Accept-Encoding`` is always ``identity``, because a range of a compressed body holds other bytes.
 
     Raises:
         OptionError: it is no mapping.
@@ -38,10 +38,10 @@ def own_headers(source: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Look at headers with names in lower case.
+    """Check headers with names in lower case.
 
     Raises:
-        OptionError: one cannot be sent, or beside a range.
+        OptionError: a header cannot be sent, or cannot be combined with a range.
     """
     for name in headers:
         if name in _FORBIDDEN:

@@ -1,4 +1,4 @@
-"""A version that a URL pins is that of one object: a folder has none, and its files would be read as they are now."""
+"""Refuses a URL that pins a version of a folder: only an object has a version, so the files would be read unpinned."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from streamer.core.errors import ObjectNotFoundError
 __all__ = ["refuse_version_of_folder"]
 
 
-def refuse_version_of_folder(found: Sized, version: object, uri: str, hint: str) -> None:
-    """Refuse a pinned version of what turns out to be a folder.
+def refuse_version_of_folder(entries: Sized, version: object, uri: str, hint: str) -> None:
+    """Refuse a pinned version if the URL names a folder.
 
     Args:
-        found: What lies in the folder; nothing, where the URL names an object.
-        version: What the URL pins for this path; empty or None for nothing.
-        uri: For messages.
-        hint: What to do.
+        entries: Entries of the folder; empty if the URL names an object.
+        version: The version that the URL pins for this path; empty or None for no version.
+        uri: The URL, for the message.
+        hint: The hint of the error.
 
     Raises:
         ObjectNotFoundError: there is a folder, and a version.
     """
-    if version and len(found):
+    if version and len(entries):
         raise ObjectNotFoundError("This is a folder, and the URL pins the version of one object", uri=uri, hint=hint)

@@ -1,8 +1,8 @@
-"""Which proxy a request takes: the one that the user's options name, else the one that the environment names.
+"""Finds the proxy of a request: the proxy that the user's options name, or else the proxy of the environment.
 
-Guarantees: ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` count as they do for the engine, and are looked at when a
-request is sent, not when a library is imported. aiohttp's own way (``trust_env``) would also send passwords that it
-finds in a netrc.
+Guarantees: ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` count as they do for the engine. They are read when a
+request is sent, not when a library is imported. aiohttp's own option (``trust_env``) would also send passwords from a
+netrc file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def environment_proxy(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL; without a scheme, it speaks HTTP, as for libcurl.
+    """Return the proxy that the environment names for a URL. A proxy without a scheme speaks HTTP, as for libcurl.
 
     Raises:
         OptionError: as for `check_proxy`.
@@ -49,15 +49,15 @@ def environment_proxy(url: str) -> str | None:
 
 
 def _hidden_by_blanks() -> dict[str, str]:
-    """Return the proxies whose variables Python overlooks: for it, a blank ``https_proxy`` hides ``HTTPS_PROXY``."""
-    is_of_web_server = variable("REQUEST_METHOD") is not None  # then HTTP_PROXY is what a client has sent
+    """Return the proxies that Python overlooks, because a blank ``https_proxy`` hides ``HTTPS_PROXY`` from it."""
+    is_of_web_server = variable("REQUEST_METHOD") is not None  # in a CGI script, a client's header sets HTTP_PROXY
     schemes = [each for each in ("http", "https", "all", "no") if not (each == "http" and is_of_web_server)]
     blank = [name.removesuffix("_proxy") for name in blank_variables(f"{scheme}_proxy" for scheme in schemes)]
     return {scheme: proxy for scheme in blank if (proxy := variable(f"{scheme.upper()}_PROXY"))}
 
 
 def check_proxy(proxy: str) -> None:
-    """Refuse a proxy that only the engine could use, and what names none: that would look like a server that is away.
+    """Refuse a SOCKS proxy, and a text that names no proxy: it would fail like a server that does not run.
 
     Raises:
         OptionError: it is a SOCKS proxy, or no URL with a host.
@@ -90,7 +90,7 @@ def _names_a_host(proxy: str) -> bool:
 
 
 def _is_ambiguous(proxy: str) -> bool:
-    """Whether libcurl and Python would take another part of the URL for its login."""
+    """Say whether libcurl and Python would read different parts of the URL as its login."""
     login, _, _ = proxy.rpartition("@")
     return "@" in login or " " in login
 
@@ -102,14 +102,14 @@ def _is_of_socks(proxy: str) -> bool:
 @dataclass(frozen=True)
 class _RowOfProxy(ErrorRow[StorageError]):
     def error(self, uri: str | None, **facts: Any) -> StorageError:
-        """Make the error, which says nothing of the server."""
-        made = super().error(uri, **facts)
-        made.is_of_proxy = True
-        return made
+        """Make the error, marked as a failure of the proxy, which says nothing about the server."""
+        error = super().error(uri, **facts)
+        error.is_of_proxy = True
+        return error
 
 
 def refusal_of_proxy(status: int) -> ErrorRow[StorageError]:
-    """Make the row for a proxy's own answer, which is not the server's."""
+    """Make the row for an answer of the proxy itself instead of the server."""
     if status in (401, 407):
         return _RowOfProxy(CredentialsError, "The proxy wants credentials, or others", advice_about(status))
     return _RowOfProxy(HttpStatusError, "The proxy makes no connection to the server", advice_about(status))

@@ -1,11 +1,11 @@
-"""Decides where an HTTP redirect may lead, and with which headers. Pure, but for ``GCE_METADATA_HOST`` and its like.
+"""Decides where an HTTP redirect may lead, and with which headers. Pure, except that it reads ``GCE_METADATA_HOST``.
 
-Guarantees: headers of the user, but for ``User-Agent``, are sent only to the origin (scheme, host and port) that the
-user named, and not again after a redirect to another; no redirect leads from TLS to plain HTTP. Refused are other
-schemes than ``http`` and ``https``, a sixth redirect, and, unless allowed, redirects from elsewhere to loopback and
-link-local addresses and to metadata servers: another server must not make this machine send requests to its own
-services. Host names are compared, not looked up. One with percent signs is refused: libcurl would read ``%6cocalhost``
-as ``localhost``.
+Guarantees: headers of the user, except ``User-Agent``, are sent only to the origin (scheme, host and port) that the
+user named, and never again after a redirect to another origin. No redirect leads from TLS to plain HTTP. Refuses a
+scheme other than ``http`` and ``https``, and a sixth redirect. Unless allowed, a redirect from a remote server to a
+loopback or link-local address or to a metadata server is refused: a server must not make this machine send requests to
+its own services. Host names are compared, not looked up. A host name with percent signs is refused: libcurl would read
+``%6cocalhost`` as ``localhost``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _RESERVED = "!$%&'()*+,/:;=?@[]~#"
 
 @dataclass(frozen=True)
 class Hop:
-    """One request on the way to an object.
+    """One request in a chain of redirects to an object.
 
     Attributes:
         url: Complete and quoted URL; never shown.
-        headers: Those of the user's headers that may be sent there.
+        headers: The user's headers that may be sent to this URL.
     """
 
     url: str = field(repr=False)
@@ -54,10 +54,10 @@ def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = F
         hop: The request that was redirected.
         location: The ``Location`` of the answer.
         uri: The URL for messages, without secrets.
-        may_be_local: Redirects from elsewhere to loopback and link-local addresses and metadata servers are allowed.
+        may_be_local: Allow redirects from remote servers to loopback and link-local addresses and metadata servers.
 
     Raises:
-        RedirectError: it has no valid URL, or leads to another scheme, to plain HTTP, or to an address of this machine.
+        RedirectError: `location` is no valid URL, or leads to another scheme, to plain HTTP, or to this machine.
     """
     if not location:
         raise RedirectError("The server redirects without saying where to", uri=uri, hint=_NAME_IT)
@@ -72,7 +72,7 @@ def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = F
         raise RedirectError(
             "The server redirects from TLS to plain HTTP", uri=uri, hint=f"If {after[1]} is to be trusted, name it"
         )
-    if "%" in after[1].partition("%25")[0] or ("%" in after[1] and ":" not in after[1]):  # but for an IPv6 zone
+    if "%" in after[1].partition("%25")[0] or ("%" in after[1] and ":" not in after[1]):  # except in an IPv6 zone
         raise RedirectError("The server redirects to something that is not a URL", uri=uri, hint=_NAME_IT)
     if not may_be_local:
         _refuse_local(before[1], after[1], uri)
@@ -80,7 +80,7 @@ def next_hop(hop: Hop, location: str | None, uri: str, *, may_be_local: bool = F
 
 
 def too_many_redirects(uri: str) -> RedirectError:
-    """Return the error for one redirect more than `MAX_REDIRECTS`."""
+    """Return the error for more than `MAX_REDIRECTS` redirects."""
     return RedirectError(
         f"The server redirects more than {MAX_REDIRECTS} times",
         uri=uri,
@@ -89,7 +89,7 @@ def too_many_redirects(uri: str) -> RedirectError:
 
 
 def _of_any_server(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that say who asks, and hold no login."""
+    """Return the headers that identify the program and hold no login."""
     return {name: value for name, value in headers.items() if name.lower() == "user-agent"}
 
 
@@ -116,7 +116,7 @@ def _refuse_local(before: str, after: str, uri: str) -> None:
 
 
 def _locality(host: str) -> str:
-    """Return the kind of an address of this machine, in any notation of the resolver; empty for other hosts."""
+    """Return the kind of an address of this machine, in any notation that a resolver accepts; empty for other hosts."""
     host = host.lower().rstrip(".").partition("%")[0]
     if host in _LOOPBACK_NAMES or host.endswith(".localhost"):
         return "loopback"
@@ -137,13 +137,13 @@ def _locality(host: str) -> str:
 
 def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | None:
     """Return the IPv4 address to which an IPv6 address leads, or None."""
-    if isinstance(address, IPv4Address) or int(address) <= 1:  # ``::`` and ``::1`` are their own
+    if isinstance(address, IPv4Address) or int(address) <= 1:  # ``::`` and ``::1`` embed no IPv4 address
         return None
     is_low = any(address in network for network in _EMBEDDING)
     return address.ipv4_mapped or address.sixtofour or (IPv4Address(int(address) & 0xFFFFFFFF) if is_low else None)
 
 
 def _without_user(url: str) -> str:
-    """Remove user and password: a server must not choose the credentials for another."""
+    """Remove user and password: a server must not choose the credentials for another server."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()

@@ -1,7 +1,7 @@
-"""Sends a request until it is answered: how often, after which failures, and after which pauses.
+"""Retries a request until it is answered; decides how often, after which failures, and after which pauses.
 
-Guarantees: retries end after the last attempt, and sooner where the time (`AnswerTimes`) is over; pauses grow and have
-jitter, so that many clients do not come back at the same moment. Ctrl-C ends a pause at once. Longer outages are for
+Guarantees: retries end after the last attempt, or earlier if the time (`AnswerTimes`) is over. Pauses grow and have
+jitter, so that many clients do not retry at the same moment. Ctrl-C ends a pause at once. Longer outages are handled by
 core/outages/patience.py.
 """
 
@@ -22,7 +22,7 @@ from streamer.core.outages.transient import STATUSES, is_transient
 
 __all__ = ["Attempts", "answered", "may_pass"]
 
-PAUSE_S = 0.25  # before the second attempt, twice as long before the third
+PAUSE_S = 0.25  # before the second attempt; twice as long before the third
 _NO_DESCRIPTOR = (errno.errorcode[errno.EMFILE], errno.errorcode[errno.ENFILE])
 ATTEMPTS_IN_SILENCE = 2  # the second may reach another server behind the same address
 
@@ -32,8 +32,8 @@ class Attempts:
 
     Args:
         times: How long the attempts may take together.
-        most: How many there may be: the first, one for a connection that was closed while idle, and one for a server
-            that restarts. The probe of an outage is sent once.
+        most: Highest number of attempts. The default has one for a connection that was closed while idle, and one for
+            a server that restarts. The probe of an outage is sent once.
 
     Attributes:
         number: Number of the current attempt, from 1.
@@ -54,7 +54,7 @@ class Attempts:
 
     @property
     def is_repeated(self) -> bool:
-        """An attempt failed before the current one, or others did if it is the probe of an outage."""
+        """Whether a request failed before: an earlier attempt, or, for the probe of an outage, another request."""
         return self.number > 1 or self._first_byte_s < inf
 
     @property
@@ -64,7 +64,7 @@ class Attempts:
 
     @property
     def are_over(self) -> bool:
-        """The current attempt is the last: there are no more, or the time is over."""
+        """Whether the current attempt is the last, by the count of attempts or by the time."""
         return self.number >= self._most or not self.head_timeout_s
 
     def wait(self, least_s: float = 0.0) -> None:
@@ -81,19 +81,19 @@ class Attempts:
 def answered(
     request: Callable[[Attempts], Response], times: AnswerTimes, uri: str | None, most: int = ATTEMPTS
 ) -> tuple[Response, Attempts]:
-    """Send a request, and again after a failure that may pass.
+    """Send a request, and retry it after a transient failure.
 
     Args:
-        request: Sends it; called for each attempt.
+        request: Sends the request; called for each attempt.
         times: How long all attempts may take.
         uri: URL for messages, without secrets.
-        most: How many attempts there may be.
+        most: Highest number of attempts.
 
     Returns:
         The answer, of any status, and the attempts that it took.
 
     Raises:
-        StreamerError: of the last attempt.
+        StreamerError: the error of the last attempt.
     """
     attempts = Attempts(times, most)
     while True:
@@ -113,7 +113,7 @@ def answered(
 
 
 def may_pass(error: StreamerError) -> bool:
-    """Whether the same request may succeed a moment later."""
+    """Say whether the same request may succeed a moment later."""
     has_no_descriptor = isinstance(error, StorageError) and error.code in _NO_DESCRIPTOR
     return is_transient(error) or has_no_descriptor
 

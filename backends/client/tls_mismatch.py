@@ -1,4 +1,4 @@
-"""One side speaks TLS and the other does not: how to recognise it, and the hints for the user. Pure."""
+"""Recognises that one side speaks TLS and the other does not, and holds the hints for the user. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["MAY_BE_PLAIN", "MAY_BE_TLS", "is_plain_server", "is_plain_server_in"
 MAY_BE_PLAIN = "What listens there does not speak TLS: it may want http://"
 MAY_BE_TLS = "It may speak TLS: try https://"
 
-# By OpenSSL's names, which changed in 3.2.
+# OpenSSL's names for "the server does not speak TLS"; OpenSSL 3.2 changed them.
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})
-_WANTS_TLS = (b"HTTP request was sent to HTTPS port", b"HTTP request to an HTTPS server")  # nginx; Go and so MinIO
+_WANTS_TLS = (b"HTTP request was sent to HTTPS port", b"HTTP request to an HTTPS server")  # nginx; Go (MinIO)
 
 
 def wants_tls(body: bytes) -> bool:
@@ -27,10 +27,10 @@ def is_plain_server(error: BaseException) -> bool:
 
 
 def is_plain_server_in(message: str) -> bool:
-    """Say the same by a message of libcurl, which quotes OpenSSL's."""
+    """Say whether a message of libcurl reports this failure; libcurl quotes OpenSSL's message."""
     text = message.upper().replace(" ", "_")
     return any(reason in text for reason in _NO_TLS)
 
 
 def _reason(error: ssl.SSLError) -> str:
-    return str(getattr(error, "reason", ""))  # aiohttp's subclasses of it have none
+    return str(getattr(error, "reason", ""))  # aiohttp's subclasses of `SSLError` have no reason

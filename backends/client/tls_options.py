@@ -1,4 +1,4 @@
-"""Options of aiohttp that switch the checks of certificates off: refused, wherever they stand."""
+"""Refuses options of aiohttp that switch the verification of certificates off, also in nested options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SWITCHES = ("verify", "ssl", "verify_ssl")
 
 
 def check_tls_is_verified(options: Mapping[str, Any]) -> None:
-    """Look at the arguments of an HTTP file system, and into its ``client_kwargs``.
+    """Check the arguments of an HTTP file system, and its ``client_kwargs``.
 
     Raises:
         OptionError: TLS would not be verified.

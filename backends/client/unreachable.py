@@ -1,7 +1,7 @@
-"""Why there is no connection to a host: it does not exist, or refuses; and what to say then.
+"""Recognises why a connection to a host failed (it does not exist, or refuses), and makes the error.
 
-Asking again for a name that does not exist is of no use. A name server that fails or is silent (``EAI_AGAIN``) is
-another matter: the host may exist.
+A lookup of a name that does not exist is not retried. A name server that fails or is silent (``EAI_AGAIN``) is another
+failure: the host may exist.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamer.core.quoting import quoted
 
 __all__ = ["is_unknown_host", "unknown_host", "where"]
 
-# A name without any address of the wanted kind does not exist for us either. Not every system has all three.
+# A name without any address of the requested family counts as unknown, too. Some systems lack some of these constants.
 _UNKNOWN = frozenset(
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
 )
@@ -28,14 +28,14 @@ def is_unknown_host(error: BaseException | None) -> bool:
 
 
 def unknown_host(error: BaseException, uri: str | None, hint: str, **facts: Any) -> ConnectError:
-    """Make the error for such an exception; `core/outages/transient.py` knows it by its code."""
+    """Make the error for an unknown host; `core/outages/transient.py` recognises it by its code."""
     host = getattr(error, "host", None)
     what = f"host {quoted(host)}: its name" if isinstance(host, str) else "such host: its name"
     return ConnectError(f"There is no {what} stands for no address", uri=uri, hint=hint, code=UNKNOWN_HOST, **facts)
 
 
 def where(error: BaseException) -> str:
-    """Name the host and port that aiohttp could not connect to, where its exception has them."""
+    """Name the host and port that aiohttp could not connect to, if its exception holds them."""
     host, port = getattr(error, "host", None), getattr(error, "port", None)
     if not isinstance(host, str) or not isinstance(port, int):
         return ""
@@ -43,5 +43,5 @@ def where(error: BaseException) -> str:
 
 
 def _refused(error: BaseException | None) -> str:
-    """Say that the host refuses the connection: it runs, or a firewall does, and nothing listens on the port."""
+    """Say that the connection was refused: the host or a firewall answers, but nothing listens on the port."""
     return ", which refuses it" if isinstance(getattr(error, "os_error", None), ConnectionRefusedError) else ""
