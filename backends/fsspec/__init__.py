@@ -1,4 +1,4 @@
-"""Every other URL that fsspec knows."""
+"""Every other URL that fsspec can open."""
 
 from streamer.backends.fsspec.store import FsspecStore, streamer_open_store, streamer_source_kind
 

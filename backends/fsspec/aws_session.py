@@ -1,4 +1,4 @@
-"""The session of botocore that an s3fs of fsspec's gets, so that blank variables count as unset there, too."""
+"""The botocore session for an s3fs instance that fsspec makes, so that blank variables count as unset there, too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A file whose blocks are downloaded when they are first read, and kept when all of them were.
+"""A file whose blocks are downloaded when they are first read; the file is kept once all blocks were downloaded.
 
-Guarantees: the file gets its name in the cache only with all its blocks, and if it is still of their version. While
-another process fills it, or the cache has no room, blocks are read and not kept.
+Guarantees: the copy gets its name in the cache only when it has all blocks, and only if the file still has the version
+of these blocks. While another process fills the copy, or if the cache has no room, blocks are read and not kept.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from streamer.core.no_room import NO_ROOM
 
 __all__ = ["BlockFile", "Blocks", "sends_ranges"]
 
-BLOCK_BYTES = 4 << 20  # about fsspec's own
+BLOCK_BYTES = 4 << 20  # about the size of fsspec's own blocks
 
 
 def sends_ranges(fs: AbstractFileSystem, path: str, size_bytes: int) -> bool:
-    """Read the last byte of a file, to tell whether its storage sends ranges: some web servers send whole files alone.
+    """Read a file's last byte, to find out whether its storage sends ranges: some web servers send only whole files.
 
-    A file opened by fsspec finds that out from the header of the answer; `cat_file` would receive the whole file.
+    A file that fsspec opens learns this from the header of the answer; `cat_file` would receive the whole file.
     """
     if size_bytes <= 1:
         return True
@@ -34,18 +34,18 @@ def sends_ranges(fs: AbstractFileSystem, path: str, size_bytes: int) -> bool:
         with fs.open(path, "rb") as file:
             file.seek(size_bytes - 1)
             return len(file.read(1)) == 1
-    except ValueError:  # of fsspec's HTTP
+    except ValueError:  # raised by fsspec's HTTP file system
         return False
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where blocks come from.
+    """The source of the blocks of a file.
 
     Attributes:
-        size_bytes: Of the file.
+        size_bytes: Size of the file.
         fetch: Returns the bytes of a half-open range.
-        is_unchanged: Whether the file is still of the version that it had when it was opened.
+        is_unchanged: Says whether the file still has the version that it had when it was opened.
     """
 
     size_bytes: int
@@ -53,10 +53,10 @@ class Blocks:
     is_unchanged: Callable[[], bool]
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes of a range, and no others.
+        """Return exactly the bytes of a range.
 
         Raises:
-            StorageError: there are fewer, or more.
+            StorageError: the storage returned fewer or more bytes.
         """
         data = self.fetch(begin, end)
         if len(data) == end - begin:
@@ -70,8 +70,8 @@ class BlockFile(io.RawIOBase):
     """Reads a file by blocks; one thread at a time.
 
     Args:
-        blocks: Where they come from.
-        draft: Where they are kept; None: nowhere.
+        blocks: The source of the blocks.
+        draft: The draft of the copy that keeps the blocks; None if they are not kept.
         on_no_room: Called with the error of a full disk.
     """
 
@@ -82,15 +82,15 @@ class BlockFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Whether it can be read: always."""
+        """Return True: it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Whether it has a position: always."""
+        """Return True: it has a position."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position, which is read next."""
+        """Set the position of the next read."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._blocks.size_bytes}[whence]
         self._position = start + offset
         return self._position
@@ -112,7 +112,7 @@ class BlockFile(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Close the file; what was not read as a whole is not kept."""
+        """Close the file; the copy is not kept unless all blocks were read."""
         if self._draft is not None:
             self._draft.discard()
         self._stop_keeping()

@@ -1,9 +1,9 @@
-"""fsspec's caches of files on local disk: they never hold half a file, and a full one does not fail a load.
+"""fsspec's caches of files on local disk: they never hold an incomplete file, and a full cache does not fail a load.
 
-Guarantees, whatever other processes do: a file gets its name in a cache only when it is complete, of the size that its
-storage has now, and on disk. Of several processes that need it, one downloads, and the others wait for it. Size and
-version are those of the storage. If the cache has no room, the file is read from its storage instead, with one
-warning per cache; but not if the cache would have decompressed it.
+Guarantees, even if other processes use the cache: a copy gets its name in a cache only when it is complete, has the
+size that the storage reports now, and is on disk. If several processes need a file, one downloads it, and the others
+wait. Size and version are those of the storage. If the cache has no room, the file is read from its storage instead,
+with one warning per cache; if the cache would have decompressed it, the load fails.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ __all__ = ["is_decompressing", "local_size_bytes", "open_for_reading", "with_who
 
 T = TypeVar("T")
 
-COPIED_BYTES = 5 << 20  # at a time, of what is decompressed
+COPIED_BYTES = 5 << 20  # copied at a time from a decompressed file
 
 _warned: weakref.WeakSet[AbstractFileSystem] = weakref.WeakSet()
 
 
 def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
-    """Open a file, through the cache where `fs` is one.
+    """Open a file, through the cache if `fs` is a cache.
 
     Raises:
-        ChangedError: it was replaced while it was brought into the cache.
-        OSError: and whatever else `fs` raises.
+        ChangedError: the file was replaced while it was copied into the cache.
+        OSError: `fs` failed; it may raise other exceptions, too.
     """
     if not isinstance(fs, CachingFileSystem):
         return fs.open(path, "rb")
@@ -70,37 +70,37 @@ def open_for_reading(fs: AbstractFileSystem, path: str) -> Any:
 
 
 def local_size_bytes(fs: AbstractFileSystem, path: str) -> int | None:
-    """Download a file into the cache and return its size; None if `fs` does not keep whole files of known size."""
+    """Download a file into the cache and return its size; None if `fs` does not keep whole files with a size."""
     if not isinstance(fs, CachingFileSystem) or (fs.compression and not isinstance(fs, WholeFileCacheFileSystem)):
         return None
     with open_for_reading(fs, path) as file:
         try:
             return os.fstat(file.fileno()).st_size
-        except (AttributeError, OSError):  # not a file of the cache, which is full
+        except (AttributeError, OSError):  # the cache is full, so this is not a file in the cache
             return None
 
 
 def is_decompressing(fs: AbstractFileSystem) -> bool:
-    """Whether files of a cache have another size than those of its storage."""
+    """Say whether the copies in a cache have another size than the files of its storage."""
     return isinstance(fs, CachingFileSystem) and bool(fs.compression)
 
 
-def with_whole_records(made: Callable[[], T], options: Mapping[str, Any]) -> T:
-    """Make a file system; if a cache's record of its files was cut, it is removed: the files count as missing.
+def with_whole_records(make: Callable[[], T], options: Mapping[str, Any]) -> T:
+    """Make a file system. If a cache's record of its files is truncated, remove it, so that the files count as missing.
 
     Args:
-        made: Makes it.
-        options: Of the file systems, in which folders of caches are named.
+        make: Makes the file system.
+        options: Options of the file systems; they name the folders of caches.
 
     Raises:
-        Exception: what `made` raises.
+        Exception: any exception of `make`.
     """
     try:
-        return made()
+        return make()
     except (AttributeError, KeyError, TypeError, ValueError):
         if not [folder for folder in _cache_folders(options) if forget_cut_record(folder)]:
             raise
-    return made()
+    return make()
 
 
 def _cache_folders(options: Mapping[str, Any]) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _cache_folders(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _whole_file(fs: Any, path: str) -> Any:
-    """Open the copy of a file, and make it if there is none."""
+    """Open the copy of a file; make the copy if there is none."""
     make_cache_folder(fs)
     size_bytes = None if fs.compression else size_of(fresh_info(fs, path))
     if (file := _opened_copy(fs, path, size_bytes)) is not None:
@@ -125,7 +125,7 @@ def _whole_file(fs: Any, path: str) -> Any:
 
     def record() -> None:
         if not isinstance(fs, SimpleCacheFileSystem):
-            # Before the file gets its name: a process that waits for the draft reads the record next.
+            # Written before the copy gets its name: a process that waits for the draft reads the record next.
             with suppress(FileNotFoundError):
                 os.unlink(target)
             _record(fs, path)
@@ -134,12 +134,12 @@ def _whole_file(fs: Any, path: str) -> Any:
 
 
 def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any], record: Callable[[], None]) -> Any:
-    """Open the copy that another process has made meanwhile, as `opened` returns it, or download a file to `target`.
+    """Open the copy if another process has made it meanwhile; otherwise download the file to `target`.
 
     Args:
         fs: The cache.
-        path: Of the file.
-        target: Of the copy.
+        path: Path of the file.
+        target: Path of the copy.
         opened: Opens the copy if there is one.
         record: Called before the copy has its name.
     """
@@ -162,7 +162,7 @@ def _downloaded(fs: Any, path: str, target: str, opened: Callable[[], Any], reco
 
 def _record(fs: Any, path: str) -> None:
     try:
-        with locked_folder(fs.storage[-1]):  # so that no other process's record is lost
+        with locked_folder(fs.storage[-1]):  # so that records of other processes are not overwritten
             record_whole_file(fs, path)
     except OSError as error:
         if error.errno not in NO_ROOM:
@@ -171,7 +171,7 @@ def _record(fs: Any, path: str) -> None:
 
 
 def _opened_copy(fs: Any, path: str, size_bytes: int | None) -> Any:
-    """Open the copy that a cache has; None if it has none of the size that the file has now."""
+    """Open the copy in a cache; None if there is none, or if the file has another size now."""
     name = cached_copy(fs, path)
     if name is None:
         return None
@@ -206,10 +206,10 @@ def _download(fs: Any, path: str, name: str) -> None:
 
 
 def _file_of_blocks(fs: Any, path: str) -> Any:
-    """Open a file whose blocks are downloaded when they are read; the cache keeps it when all of them were.
+    """Open a file whose blocks are downloaded when they are read; the cache keeps the copy once it has all blocks.
 
-    The blocks that fsspec itself keeps are not used: of two processes, one may empty the file that the other fills. If
-    the storage sends only whole files, or states no size, the file is downloaded as for the other caches.
+    The blocks that fsspec itself keeps are not used: if two processes fill the same file, one may empty it. If the
+    storage sends only whole files, or reports no size, the whole file is downloaded as for the other caches.
     """
     make_cache_folder(fs)
     info = fresh_info(fs, path)
@@ -234,7 +234,7 @@ def _file_of_blocks(fs: Any, path: str) -> Any:
 
 
 def _opened_whole(fs: Any, name: str, size_bytes: int | None) -> Any:
-    """Open the complete copy of a file in a cache of blocks; None if there is none of its size, or it is too old."""
+    """Open the complete copy of a file in a cache of blocks; None if there is none of this size, or it is too old."""
     try:
         file = open(name, "rb")  # noqa: SIM115 (the caller closes it)
     except FileNotFoundError:

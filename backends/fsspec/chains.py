@@ -1,9 +1,9 @@
 """Makes the file systems in a chained URL (``zip://a::https://host/b``) follow our rules.
 
-Guarantees: every ``http(s)://`` file system that fsspec makes for a chain and its options uses `http_sessions`, and so
-follows our rules of redirects: for a link of the chain, or for the ``target_protocol``, ``remote_protocol`` or ``fo``
-in the options. Those of S3 and the Hub take a blank variable for an unset one (`login_options`). Files of references
-(``reference://``) may name hosts themselves; their ``remote_protocol`` is required.
+Guarantees: every ``http(s)://`` file system that fsspec makes for a chain and its options uses `http_sessions`, so it
+follows our rules for redirects. It may come from a link of the chain, or from ``target_protocol``, ``remote_protocol``
+or ``fo`` in the options. File systems of S3 and the Hub treat a blank variable as unset (`login_options`). A reference
+file (``reference://``) may name hosts itself, so its ``remote_protocol`` is required.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamer.core.secrets.options import SecretOptions, plain
 
 __all__ = ["reason_for_missing", "with_guarded_links"]
 
-# The arguments in which a file system over another one has the protocol and the options of that.
+# The arguments in which a file system over another file system holds the protocol and the options of the other one.
 _TARGETS = (("target_protocol", "target_options"), ("remote_protocol", "remote_options"))
 
 
@@ -30,10 +30,10 @@ def with_guarded_links(uri: str, options: Mapping[str, Any]) -> SecretOptions:
 
     Args:
         uri: A URL, chained or not.
-        options: Those of the first link, and under the names of their schemes those of the others.
+        options: Options of the first link; options of other links stand under the names of their schemes.
 
     Raises:
-        Exception: what fsspec raises for an unknown scheme.
+        Exception: fsspec's exception for an unknown scheme.
     """
     first, *links = uri.split("::")
     own = SecretOptions(options)
@@ -51,14 +51,14 @@ def with_guarded_links(uri: str, options: Mapping[str, Any]) -> SecretOptions:
 
 
 def reason_for_missing(error: Exception, uri: str, options: Mapping[str, Any]) -> Exception:
-    """Return the exception that says more than fsspec's "not found" about the server at the end of a chain.
+    """Return an exception that says more about the server at the end of a chain than fsspec's "not found".
 
-    In the URL of an archive fsspec takes a ``?`` for a pattern: whatever the server answers, it then matches no file.
+    In the URL of an archive fsspec takes a ``?`` for a pattern, which matches no file, whatever the server answers.
 
     Args:
         error: The exception of ``fsspec.url_to_fs``.
         uri: The chained URL.
-        options: From `with_guarded_links`.
+        options: The result of `with_guarded_links`.
     """
     link = uri.rpartition("::")[2]
     cls = _http_class(_scheme_of(link)) if "?" in link and isinstance(error, FileNotFoundError) else None
@@ -90,14 +90,14 @@ def _scheme_of(link: str) -> str:
 
 
 def _rules_of(scheme: Any) -> Callable[[str, Mapping[str, Any]], SecretOptions] | None:
-    """Return what completes the URL and options of a scheme; None for one without rules."""
+    """Return the function that completes the options for a URL of a scheme; None for a scheme without rules."""
     if cls := _http_class(scheme):
         return partial(with_guarded_sessions, cls)
     return with_login(scheme) if scheme in LOGINS else None
 
 
 def _http_class(scheme: Any) -> type[AbstractFileSystem] | None:
-    """Return the class of a scheme where it is fsspec's for HTTP or derives from it, without importing that."""
+    """Return the class of a scheme if it is fsspec's HTTP file system or a subclass, without importing that class."""
     if not isinstance(scheme, str) or scheme not in fsspec.available_protocols():
         return None
     cls: type[AbstractFileSystem] = fsspec.get_filesystem_class(scheme)

@@ -1,7 +1,8 @@
 """Translates exceptions of fsspec file systems into this package's errors.
 
-Guarantees: no text of the exception enters a message, because file systems put whole URLs into theirs, but for
-fsspec's "please install". The cause is chained, unless the user's URL holds a secret that the cause would repeat.
+Guarantees: no text of the exception enters a message, because file systems put whole URLs into their messages; the one
+exception is fsspec's "please install". The cause is chained, unless the user's URL holds a secret that the cause would
+repeat.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from streamer.core.store.certificates import is_untrusted
 
 __all__ = ["raise_opening_error", "raise_storage_error"]
 
-LEAST_SIMILARITY = 0.5  # of s4 and s3
-LEAST_SIMILARITY_OF_OTHERS = 0.7  # of schemes that begin with another letter
+LEAST_SIMILARITY = 0.5  # as of s4 and s3
+LEAST_SIMILARITY_OF_OTHERS = 0.7  # for schemes that begin with another letter
 
 _OTHER_NAMES = {"azure": "az", "gcloud": "gs", "hub": "hf", "huggingface": "hf", "minio": "s3"}
 
@@ -45,7 +46,7 @@ _CHECK_NAME = "Check the URL, and what lies in the folder or archive"
 _CAUSE = "Its cause says more, where it holds no secret; see the documentation of that file system"
 _CHECK_NETWORK = "Check host, port and network, and that the server runs"
 
-# A name of an argument, which is no secret. Of a constructor alone: any other function is called by the file system.
+# Quotes the name of an argument, which is no secret. Only constructors get user options; the file system calls others.
 _UNEXPECTED = re.compile(r"\b__init__\(\) got an unexpected keyword argument '(\w{1,80})'", re.ASCII)
 
 _STATUSES: dict[int, ErrorRow[StorageError]] = {
@@ -61,7 +62,7 @@ _TLS_FAILED = ErrorRow(
 )
 _CHECK_ARCHIVE = "Check its name, and download or upload it again"
 
-# By name, as their libraries need not be installed: of archives, paramiko's and smbprotocol's, then botocore's.
+# By class name, because the libraries may not be installed: archives, then paramiko and smbprotocol, then botocore.
 _NAMES: dict[str, ErrorRow[StorageError]] = {
     "BadZipFile": ErrorRow(StorageError, "This is no zip archive, or was cut short", _CHECK_ARCHIVE),
     "ReadError": ErrorRow(StorageError, "This is no tar archive, or was cut short", _CHECK_ARCHIVE),
@@ -104,7 +105,7 @@ def raise_storage_error(
     Args:
         error: The exception.
         uri: URL of the file, without secrets.
-        hides_cause: The user's URL holds a secret, so `error` may.
+        hides_cause: The user's URL holds a secret, so `error` may repeat it.
         byte_range: Half-open range that was read, or None.
     """
     translated, cause = _storage_error(error, uri, byte_range), None if hides_cause else error
@@ -113,7 +114,7 @@ def raise_storage_error(
 
 
 def _raise(error: StreamerError, cause: Exception | None) -> NoReturn:
-    """Raise without a context where there is no cause: the frames of the other error may hold its URL."""
+    """Raise the error; without a cause also without a context, whose frames may hold the URL."""
     try:
         raise error from cause
     finally:
@@ -138,14 +139,14 @@ def _opening_error(error: Exception, scheme: str, uri: str) -> StreamerError:
 
 def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | None) -> StreamerError:
     error = _reason(error)
-    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):  # Python's, of a cache
+    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):  # by Python
         nowhere = no_temporary_folder(error)
         nowhere.uri = uri
         return nowhere
-    refused = _refused_option(error, "A file system of this URL", uri)  # s3fs hands them on at the first request
+    refused = _refused_option(error, "A file system of this URL", uri)  # s3fs passes options on at the first request
     if refused is not None:
         return refused
-    if isinstance(error, RedirectError):  # one of ours, raised inside of fsspec's client
+    if isinstance(error, RedirectError):  # our own error, raised inside of fsspec's client
         return RedirectError(error.message, uri=uri, hint=error.hint, byte_range=byte_range)
     if is_untrusted(error) or type(error).__name__ == "SSLError":
         return _TLS_FAILED.error(uri, byte_range=byte_range)
@@ -157,15 +158,15 @@ def _storage_error(error: Exception, uri: str, byte_range: tuple[int, int] | Non
         return row.error(uri, byte_range=byte_range, status=status)
     number = error.errno if isinstance(error, OSError) else None
     code = errno.errorcode.get(number or 0)
-    builtin = OSError(number, "") if number else error  # of the builtin class, where aiohttp has its own
+    builtin = OSError(number, "") if number else error  # the builtin class, because aiohttp has its own classes
     name = type(error).__name__
-    of_table = row_for(error, _EXCEPTIONS) or row_for(builtin, _EXCEPTIONS) or _NAMES.get(name)
-    row = of_table or ErrorRow(StorageError, f"The file system failed with {name}", _CAUSE)
+    listed = row_for(error, _EXCEPTIONS) or row_for(builtin, _EXCEPTIONS) or _NAMES.get(name)
+    row = listed or ErrorRow(StorageError, f"The file system failed with {name}", _CAUSE)
     return row.error(uri, byte_range=byte_range, code=code)
 
 
 def _refused_option(error: Exception, who: str, uri: str) -> OptionError | None:
-    """Name the option that a constructor does not know; None where that is not what happened."""
+    """Make the error for an option that a constructor does not have; None if this was not the failure."""
     named = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     if named is None:
         return None
@@ -175,14 +176,14 @@ def _refused_option(error: Exception, who: str, uri: str) -> OptionError | None:
 
 
 def _reason(error: Exception) -> Exception:
-    """Return the cause of a "not found" where that says more: fsspec's HTTP raises it for any failure."""
+    """Return the cause of a "not found" if the cause says more: fsspec's HTTP raises "not found" for any failure."""
     cause = error.__cause__
     is_clearer = isinstance(cause, OSError) or isinstance(getattr(cause, "status", None), int)
     return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and is_clearer else error
 
 
 def _unknown_scheme(error: Exception, uri: str) -> str | None:
-    """Return the scheme in a chain that fsspec does not know."""
+    """Return the scheme in a chain that is unknown to fsspec."""
     if isinstance(error, ImportError):
         return None
     schemes = (part.partition("://")[0] for part in uri.split("::"))
@@ -201,10 +202,10 @@ def _install_hint(error: Exception, scheme: str) -> str:
 
 
 def _near_scheme(scheme: str) -> str | None:
-    """Return the scheme that was probably meant; of two that are as similar, the one that begins alike."""
+    """Return the scheme that was probably meant; between equally similar schemes, the same first letter decides."""
 
-    def similarity(known: str) -> tuple[float, bool, str]:
-        return SequenceMatcher(None, scheme.lower(), known).ratio(), scheme[:1].lower() == known[0], known
+    def similarity(other: str) -> tuple[float, bool, str]:
+        return SequenceMatcher(None, scheme.lower(), other).ratio(), scheme[:1].lower() == other[0], other
 
     ratio, begins_alike, nearest = max(map(similarity, {*BUILTIN_SCHEMES, *fsspec.available_protocols()}))
     is_near = ratio >= (LEAST_SIMILARITY if begins_alike else LEAST_SIMILARITY_OF_OTHERS)

@@ -1,8 +1,8 @@
-"""Sessions of fsspec's HTTP file system that follow our rules of redirects, also where the user makes the session.
+"""Sessions of fsspec's HTTP file system that follow our rules for redirects, even if the user makes the session.
 
-Guarantees: a redirect to another origin is refused where the options may hold a secret: fsspec and aiohttp would send
-all headers but ``Authorization`` there (``X-Api-Key``, cookies), and an ``ssl`` context its client certificate. The
-other rules of `backends/client/redirects.py` hold, too.
+Guarantees: a redirect to another origin is refused if the options may hold a secret. fsspec and aiohttp would send all
+headers except ``Authorization`` to that origin (``X-Api-Key``, cookies), and an ``ssl`` context would send its client
+certificate. The other rules of `backends/client/redirects.py` hold, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GuardedSessions", "with_guarded_sessions"]
 
-LIMITS = Limits()  # the defaults: fsspec keeps a session for many loads, and it cannot have the times of one
+LIMITS = Limits()  # the defaults: fsspec keeps a session for many loads, so it cannot use the times of one load
 SILENCE_S = max(LIMITS.first_byte_timeout_s, LIMITS.stall_timeout_s)
 
 _SECRETS = frozenset({"auth", "connector", "cookie_jar", "cookies", "get_client", "headers", "ssl"})
@@ -41,13 +41,13 @@ _SECRETS = frozenset({"auth", "connector", "cookie_jar", "cookies", "get_client"
 
 @dataclass(frozen=True, repr=False)
 class GuardedSessions:
-    """Makes sessions. Its `repr` is equal for equal rules, as fsspec compares options by their text.
+    """Makes sessions. Equal rules have an equal `repr`, because fsspec compares options by their text.
 
     Attributes:
         make: The user's ``get_client``, or None.
         may_leave: Redirects may lead to another origin.
-        may_be_local: Redirects may lead from elsewhere to addresses of this machine.
-        login: The environment of this moment: certificates and proxies that change count for the next file system.
+        may_be_local: Redirects may lead from remote servers to addresses of this machine.
+        login: The current environment, so that the next file system uses changed certificates and proxies.
     """
 
     make: Callable[..., Awaitable[Any]] | None
@@ -60,10 +60,10 @@ class GuardedSessions:
         return f"{type(self).__name__}({rules})"
 
     async def __call__(self, **options: Any) -> Any:
-        """Make a session; only a trace sees the redirects of requests that fsspec sends."""
+        """Make a session with a trace, because only a trace sees the redirects of requests that fsspec sends."""
         import aiohttp  # noqa: PLC0415  (only HTTP needs it)
 
-        # aiohttp's own ends a silent download after five minutes, and a large one as well.
+        # aiohttp's default ends every download after five minutes, whether it is silent or just large.
         times = aiohttp.ClientTimeout(total=None, connect=LIMITS.connect_timeout_s, sock_read=SILENCE_S)
         options.setdefault("timeout", times)
         if (
@@ -79,7 +79,7 @@ class GuardedSessions:
 
 
 def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapping[str, Any]) -> SecretOptions:
-    """Complete the arguments of fsspec's HTTP file system, and remove ``local_redirects``, which it does not have.
+    """Complete the arguments of fsspec's HTTP file system; remove ``local_redirects``, which is not an argument of it.
 
     Args:
         cls: Its class.
@@ -87,7 +87,7 @@ def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapp
         options: The arguments.
 
     Raises:
-        OptionError: ``client_kwargs`` is no mapping, a login is none, or TLS would not be verified.
+        OptionError: ``client_kwargs`` is no mapping, a login is malformed, or TLS would not be verified.
     """
     own = configured_options(cls, options)
     check_tls_is_verified(own)
@@ -105,7 +105,7 @@ def with_guarded_sessions(cls: type[AbstractFileSystem], url: str, options: Mapp
 
 
 def _fill_logins(options: SecretOptions) -> None:
-    """Accept pairs of user and password, as this package's own HTTP backend does: aiohttp takes only its own class."""
+    """Convert pairs of user and password, which our own HTTP backend accepts, too: aiohttp takes only its own class."""
     if isinstance(options.get("auth"), (tuple, list)) and not hasattr(options["auth"], "login"):
         if login_of(options["auth"]) is None:
             raise OptionError("auth must be aiohttp.BasicAuth or a pair (user, password)")

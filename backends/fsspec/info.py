@@ -21,7 +21,7 @@ from streamer.core.store.sources import ObjectInfo
 
 __all__ = ["VersionCheck", "fresh_info", "origin_of", "size_of", "version_of"]
 
-# Names under which file systems give the version of a file, the most precise first.
+# Names under which file systems report the version of a file, the most precise first.
 VERSION_KEYS = (
     "ETag",
     "etag",
@@ -44,10 +44,10 @@ class VersionCheck:
 
     Args:
         fs: The file system.
-        path: Its own path of the file.
+        path: The file system's own path of the file.
         info: The file, for messages.
         hides_causes: The user's URL holds a secret, which exceptions of `fs` may repeat.
-        holder: The store that uses `fs`; kept alive, so that `fs` stays in use.
+        holder: The store that uses `fs`; this reference keeps the store alive, so that `fs` is not closed.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class VersionCheck:
         self._version: str | None = None
 
     def note(self) -> None:
-        """Request the version, unless it was before; called before each read."""
+        """Request the version, unless it was requested before; called before each read."""
         with self._lock:
             if not self._is_noted:
                 self._version = self._current()
@@ -88,7 +88,7 @@ class VersionCheck:
 
 
 def fresh_info(fs: AbstractFileSystem, path: str) -> Mapping[str, Any]:
-    """Return the current metadata of a file, those of its storage for a cache; exceptions of `fs` pass through."""
+    """Return the current metadata of a file; for a cache, those of its storage. Exceptions of `fs` pass through."""
     fs = origin_of(fs)
     fs.invalidate_cache(parent_of(fs, path))
     metadata: Mapping[str, Any] = fs.info(path)
@@ -98,7 +98,7 @@ def fresh_info(fs: AbstractFileSystem, path: str) -> Mapping[str, Any]:
 def origin_of(fs: AbstractFileSystem) -> AbstractFileSystem:
     """Return the file system behind caches.
 
-    What a cache itself says of a file, it takes from a listing of the folder, which need not exist.
+    A cache reads the metadata of a file from a listing of the folder, and there may be no listing.
     """
     while isinstance(fs, CachingFileSystem):
         fs = fs.fs
@@ -106,18 +106,18 @@ def origin_of(fs: AbstractFileSystem) -> AbstractFileSystem:
 
 
 def size_of(metadata: Mapping[str, Any]) -> int | None:
-    """Return the size in the metadata of a file; None where there is none.
+    """Return the size in the metadata of a file; None if there is none.
 
     Raises:
-        TypeError: it is no number; or `ValueError`.
+        TypeError: the size is no number; or `ValueError`.
     """
     value = metadata.get("size")
     return None if value is None else int(value)
 
 
 def version_of(metadata: Mapping[str, Any]) -> str | None:
-    """Return the version in the metadata of a file; None where there is none."""
+    """Return the version in the metadata of a file; None if there is none."""
     value = next((metadata[key] for key in VERSION_KEYS if metadata.get(key) not in (None, "")), None)
-    if isinstance(value, datetime):  # the memory file system gives a time in `info`, and seconds in `ls`
+    if isinstance(value, datetime):  # the memory file system reports a time in `info`, and seconds in `ls`
         value = value.timestamp()
     return None if value is None else str(value)

@@ -1,8 +1,8 @@
-"""Removes file systems that fsspec made for a load from fsspec's cache, which would keep them for ever.
+"""Removes file systems that fsspec made for a load from fsspec's cache, which would keep them forever.
 
-Guarantees: nothing is closed here: other holders of such a file system read on, and it closes itself when it has none
-any more. Instances that were in the cache before stay there; so do those that were made with objects of the caller's (a
-connector, a login), which they might close with themselves.
+Guarantees: no file system is closed here. Other holders of a file system continue to read, and it closes itself when
+the last holder is gone. Instances that were in the cache before stay there. Instances that were made with objects of
+the caller (a connector, a login) stay, too: they might close these objects with themselves.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _PLAIN = (str, bytes, int, float, type(None), PurePath)
 
 
 class InstanceSnapshot:
-    """The instances in fsspec's cache before a load opens its file system: later ones were made for the load."""
+    """The instances in fsspec's cache before a load opens its file system; later instances were made for the load."""
 
     def __init__(self) -> None:
-        self._before = list(kept_instances())  # not their ids alone, which new ones get when an old one ends meanwhile
+        self._before = list(kept_instances())  # references, because a new instance may get the id of one that ended
 
     def forget_new(self, user: object, fs: AbstractFileSystem) -> None:
-        """Remove `fs`, and the file systems under it, from fsspec's cache some time after `user` is gone."""
+        """Remove `fs` and the file systems under it from fsspec's cache, some time after `user` is gone."""
         key = ("fsspec's", id(fs))
         if INSTANCES.use(user, key) is not None:  # made for an earlier load
             return
@@ -45,7 +45,7 @@ class InstanceSnapshot:
 
 
 def layers(fs: Any) -> Iterator[AbstractFileSystem]:
-    """Give a file system and those under it: the target of a cache, the one that holds an archive."""
+    """Yield a file system and those under it: the target of a cache, or the file system that holds an archive."""
     if not isinstance(fs, AbstractFileSystem):
         return
     yield fs
@@ -58,7 +58,7 @@ def layers(fs: Any) -> Iterator[AbstractFileSystem]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Say whether options hold plain values alone, and no object of the caller's."""
+    """Say whether options hold only plain values, and no object of the caller."""
     if isinstance(value, Mapping):
         return all(_is_plain(each) for each in value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -69,7 +69,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_own_session(value: Any) -> bool:
-    module = sys.modules.get("streamer.backends.fsspec.aws_session")  # which needs s3fs
+    module = sys.modules.get("streamer.backends.fsspec.aws_session")  # not imported here, because it needs s3fs
     return module is not None and isinstance(value, module.AsyncEnvironmentSession)
 
 
@@ -81,7 +81,7 @@ def _forget(instances: list[AbstractFileSystem]) -> None:
 
 
 def _close_with_itself(fs: Any) -> None:
-    """Replace adlfs's finalizers, which hold `fs`, so that it would never end, by one that holds its clients alone."""
+    """Replace adlfs's finalizers, which keep `fs` alive forever, by a finalizer that only holds its clients."""
     detach_finalizers(fs)
     clients = [client for client in (fs.service_client, fs.credential) if hasattr(client, "close")]
     weakref.finalize(fs, _close_all, fs.loop, clients)
@@ -90,4 +90,4 @@ def _close_with_itself(fs: Any) -> None:
 def _close_all(loop: asyncio.AbstractEventLoop, clients: list[Any]) -> None:
     if loop.is_running():
         for client in clients:
-            asyncio.run_coroutine_threadsafe(client.close(), loop)  # their ``close`` is a coroutine
+            asyncio.run_coroutine_threadsafe(client.close(), loop)

@@ -1,8 +1,9 @@
-"""The file systems that backends make for loads: shared under equal options and credentials, closed when unneeded.
+"""The file systems that backends make for loads: shared by equal options and credentials, closed when unused.
 
-Guarantees: the last `IDLE_KEPT` that no load uses stay open, so that the next load with the same options finds their
-session and connections; all others are closed, so that a thousand loads with a thousand credentials cost what a few
-do. They are never in fsspec's own cache, and instances from there are neither used nor closed.
+Guarantees: the last `IDLE_KEPT` file systems that no load uses stay open, so that the next load with the same options
+reuses their session and connections. All other unused ones are closed, so that a thousand loads with a thousand
+credentials cost as much as a few. These file systems are never in fsspec's own cache, and instances of that cache are
+neither used nor closed here.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from streamer.core.secrets.options import SecretOptions, plain
 
 __all__ = ["IDLE_KEPT", "INSTANCES", "Instance", "close_idle", "shared", "stop_sharing"]
 
-# A job reads from a few storages in turn. Each costs a connection or two and half a megabyte; where s3fs is part of a
-# chain of fsspec's, 14 MB.
+# A job reads from a few storages in turn. Each file system costs one or two connections and half a megabyte; s3fs in a
+# chain of fsspec costs 14 MB.
 IDLE_KEPT = 8
 
 
@@ -34,9 +35,9 @@ class Instance:
     """One file system, and the number of its users.
 
     Args:
-        key: Equal for equal options; None for one that is not shared.
+        key: Equal for equal options; None for a file system that is not shared.
         fs: The file system.
-        close: Closes it. Called once, by any thread, possibly from the garbage collector: it must not wait.
+        close: Closes the file system. Called once, by any thread, possibly by the garbage collector: it must not wait.
     """
 
     def __init__(self, key: Hashable | None, fs: AbstractFileSystem, close: Callable[[], None]) -> None:
@@ -48,17 +49,17 @@ class Instance:
 class Instances:
     """Counts the users of each file system, and closes file systems without users.
 
-    A finalizer releases a user. It runs wherever the garbage collector does, even in a thread that holds the lock of
-    this class: it takes the lock only if that is free, and otherwise leaves the work to the thread that holds it.
+    A finalizer releases a user. The garbage collector may run it in any thread, even in the thread that holds the lock
+    of this class. So the finalizer takes the lock only if it is free, and otherwise leaves the work to its holder.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._shared: dict[Hashable, Instance] = {}  # those without users in the order in which they lost their last
-        self._released: deque[Instance] = deque()  # once for each user that is gone
+        self._shared: dict[Hashable, Instance] = {}  # the unused ones in the order in which they lost their last user
+        self._released: deque[Instance] = deque()  # one entry for each user that is gone
 
     def use(self, user: object, key: Hashable | None) -> Instance | None:
-        """Add a user to the instance with this key; return None where there is none."""
+        """Add a user to the instance with this key; return None if there is no such instance."""
         with self._lock:
             instance = None if key is None else self._shared.get(key)
             if instance is not None:
@@ -67,7 +68,7 @@ class Instances:
         return instance and self._released_with(user, instance)
 
     def add(self, user: object, new: Instance) -> Instance:
-        """Add an instance with its first user; return the one to use, as another thread may have added one before."""
+        """Add an instance with its first user; return the instance to use: another thread may have added one before."""
         with self._lock:
             instance = new if new.key is None else self._shared.setdefault(new.key, new)
             instance.users += 1
@@ -77,7 +78,7 @@ class Instances:
         return self._released_with(user, instance)
 
     def stop_sharing(self, fs: AbstractFileSystem) -> None:
-        """Give this file system to no other user; it is closed with its last one."""
+        """Share this file system with no further user; it is closed with its last user."""
         with self._lock:
             removed = [instance for instance in self._shared.values() if instance.fs is fs]
             for instance in removed:
@@ -87,7 +88,7 @@ class Instances:
                 instance.close()
 
     def close_idle(self, kept: int = 0) -> None:
-        """Close all instances without users but the last `kept`."""
+        """Close all instances without users, except the last `kept`."""
         with self._lock:
             unused = self._remove_unused(kept)
         for instance in unused:
@@ -95,7 +96,7 @@ class Instances:
         self._close_unused()
 
     def leave_to_parent(self) -> None:
-        """Forget all instances in a forked child: the loops that could close them run in the parent alone."""
+        """Forget all instances in a forked child: the loops that could close them run only in the parent."""
         _of_parents.append(self._shared)
         self.__init__()  # type: ignore[misc]
 
@@ -129,7 +130,7 @@ class Instances:
                 continue
             if self._shared.get(instance.key) is instance:
                 self._shared[instance.key] = self._shared.pop(instance.key)  # now the last in the order
-            else:  # shared no more, or never
+            else:  # no longer shared, or never shared
                 unused.append(instance)
         idle = [instance for instance in self._shared.values() if not instance.users]
         for instance in idle[: max(0, len(idle) - kept)]:
@@ -139,7 +140,7 @@ class Instances:
 
 
 INSTANCES = Instances()
-_of_parents: list[object] = []  # kept for ever, so that the garbage collector closes none of them in a child
+_of_parents: list[object] = []  # kept forever, so that the garbage collector closes none of them in a child
 
 
 def _leave_to_parent() -> None:
@@ -155,16 +156,16 @@ def shared(
     options: Mapping[str, Any],
     close: Callable[[Any], Coroutine[Any, Any, None]],
 ) -> Any:
-    """Return the file system with these options, and the credentials of this moment, for as long as `user` lives.
+    """Return the file system with these options and the current credentials, for as long as `user` lives.
 
     Args:
         user: The object that holds the file system.
-        cls: Its class, one with an event loop.
-        options: Its arguments. With ``skip_instance_cache`` it is not shared.
-        close: Closes its connections, on its loop; the file system is not used again.
+        cls: Class of the file system, which must have an event loop.
+        options: Arguments of the class. With ``skip_instance_cache`` the file system is not shared.
+        close: Closes the connections, on the event loop; the file system is not used again.
 
     Raises:
-        Exception: what `cls` raises.
+        Exception: any exception of `cls`.
     """
     own = SecretOptions(options)
     key = None if own.pop("skip_instance_cache", False) else _Key(cls, key_of(own), login_state())
@@ -186,20 +187,20 @@ def close_idle() -> None:
 
 
 def _close_on_loop(fs: Any, close: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-    """Close a file system on its own event loop, without waiting for it."""
-    detach_finalizers(fs)  # s3fs's would close it again, and wait for that in the thread of the garbage collector
+    """Close a file system on its own event loop, without waiting until it is closed."""
+    detach_finalizers(fs)  # s3fs's finalizer would close it again, and wait in the thread of the garbage collector
     if fs.loop is not None and fs.loop.is_running():
         asyncio.run_coroutine_threadsafe(_close_quietly(close, fs), fs.loop)
 
 
 async def _close_quietly(close: Callable[[Any], Coroutine[Any, Any, None]], fs: Any) -> None:
-    with suppress(Exception):  # a connection that cannot be closed is closed
+    with suppress(Exception):  # if closing fails, the connection is gone anyway
         await close(fs)
 
 
 @dataclass(frozen=True)
 class _Key:
-    """Equal for equal options and credentials, which its `repr` does not show."""
+    """Equal for equal options and credentials; its `repr` shows neither."""
 
     cls: type[AbstractFileSystem]
     options: Hashable = field(repr=False)

@@ -1,7 +1,7 @@
-"""Completes the options of file systems that fsspec makes itself, so that blank variables count as unset there, too.
+"""Completes the options of file systems that fsspec itself makes, so that blank variables count as unset there, too.
 
-Guarantees: an option of the user is never changed; ``verify`` that switches the check of certificates off is refused.
-Without blank variables only the session of an s3fs is given: it is the one that a load without a chain uses.
+Guarantees: an option of the user is never changed. A ``verify`` that switches the verification of certificates off is
+refused. Without blank variables only the session of an s3fs is set; a load without a chain uses the same session.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def with_login(scheme: str) -> Callable[[str, Mapping[str, Any]], SecretOptions]
 
 
 def check_instance(fs: AbstractFileSystem) -> None:
-    """Let a file system of the caller's, and those under it, not take a blank variable for "do not verify".
+    """Check that the caller's file system, and those under it, verify certificates; a blank variable counts as unset.
 
     Raises:
-        OptionError: one is connected already, and does not verify.
+        OptionError: a file system is already connected without verifying certificates.
     """
     for layer in layers(fs):
         if "s3fs" not in {cls.__module__.partition(".")[0] for cls in type(layer).__mro__}:
@@ -69,7 +69,7 @@ def _fill_s3(options: SecretOptions) -> None:
         from s3fs import S3FileSystem  # noqa: PLC0415
 
         from streamer.backends.fsspec.aws_session import AsyncEnvironmentSession  # noqa: PLC0415
-    except ImportError:  # fsspec says so
+    except ImportError:  # fsspec reports it
         return
     of_session = names_of_arguments(AioSession)
     check_option_names("s3://", options, names_of_arguments(S3FileSystem) | of_session)
@@ -87,5 +87,5 @@ def _fill_hub(options: SecretOptions) -> None:
         options.setdefault("token", saved_token() or False)
 
 
-# What completes the options of a scheme.
+# The functions that complete the options of each scheme.
 LOGINS: Mapping[str, Callable[[SecretOptions], None]] = {"hf": _fill_hub, "s3": _fill_s3, "s3a": _fill_s3}

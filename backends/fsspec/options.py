@@ -1,6 +1,6 @@
-"""The arguments of an fsspec file system that a backend makes: what the user gave, over fsspec's own configuration.
+"""The arguments of an fsspec file system that a backend makes: the user's options, over fsspec's own configuration.
 
-Guarantees: what the user gave is copied, never changed, and its secrets are shown by no `repr`.
+Guarantees: the user's options are copied, never changed, and no `repr` shows their secrets.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ __all__ = ["configured_options", "names_of_arguments"]
 
 
 def configured_options(cls: type[Any], storage_options: Mapping[str, Any]) -> SecretOptions:
-    """Merge fsspec's configuration of a file system class into the arguments that the user gave.
+    """Merge fsspec's configuration of a file system class into the user's arguments.
 
     Raises:
-        OptionError: ``asynchronous=True``; such an instance belongs to an event loop of the caller's.
+        OptionError: ``asynchronous=True``; such an instance belongs to an event loop of the caller.
     """
     options = SecretOptions(apply_config(cls, plain(storage_options)))
     for name in [name for name in options if name not in storage_options and is_blank(options[name])]:
-        del options[name]  # as of FSSPEC_S3_KEY=
+        del options[name]  # as set by FSSPEC_S3_KEY=
     if options.get("asynchronous"):
         raise OptionError("asynchronous=True is for file systems used inside coroutines, which this one is not")
     return options
 
 
 def names_of_arguments(*functions: Callable[..., Any]) -> set[str]:
-    """Name the arguments of functions; of a class, those of its constructor and of the constructors of its bases.
+    """Return the names of arguments of functions; for a class, those of its constructor and its bases' constructors.
 
-    Those of ``**kwargs`` are left out, as nothing names them. fsspec's classes hide their signature from `inspect`.
+    Arguments in ``**kwargs`` have no names here and are left out. fsspec's classes hide their signature from `inspect`.
     """
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     signatures = [inspect.signature(each) for function in functions for each in _constructors(function)]

@@ -1,9 +1,9 @@
-"""Reads files of fsspec file systems, from several threads where the file system allows it, and checks every length.
+"""Reads files of fsspec file systems, from several threads if the file system allows it, and checks every length.
 
-Guarantees: a read fills its whole buffer or raises, and keeps no reference to it. Only file systems with an event loop
-of their own, and memory, are called from several threads at once. All others (archives share one file object,
-connections of sftp or libhdfs one socket, a cache one download) are read by one thread, through one open file, under a
-lock that all files of the file system share.
+Guarantees: a read fills its whole buffer or raises, and keeps no reference to the buffer. Only file systems with their
+own event loop, and the memory file system, are called from several threads at once. All others are read by one thread,
+through one open file, under a lock that all files of the file system share: archives share one file object,
+connections of sftp or libhdfs one socket, a cache one download.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def source_of(
 
     Args:
         fs: The file system.
-        path: Its own path of the file.
+        path: The file system's own path of the file.
         info: The file, for messages.
         hides_causes: The user's URL holds a secret, which exceptions of `fs` may repeat.
-        holder: Kept as long as the source; see `VersionCheck`.
+        holder: An object that is kept alive as long as the source; see `VersionCheck`.
     """
     version = VersionCheck(fs, path, info, hides_causes, holder)
     if _takes_ranges_from_threads(fs):
@@ -51,9 +51,9 @@ def source_of(
 
 
 def _takes_ranges_from_threads(fs: AbstractFileSystem) -> bool:
-    """Say whether `cat_file` may be called from several threads, and reads the range alone.
+    """Say whether `cat_file` may be called from several threads, and reads only the range.
 
-    `open` would not do for memory: it gives all callers the same file object, and so one position.
+    `open` is unsuitable for the memory file system: all callers get the same file object, and share one position.
     """
     if isinstance(fs, MemoryFileSystem):
         return True
@@ -65,7 +65,7 @@ def _takes_ranges_from_threads(fs: AbstractFileSystem) -> bool:
 
 
 class _RangeReader:
-    """Reads by ranges; any number of threads at a time."""
+    """Reads by ranges, in any number of threads at a time."""
 
     def __init__(
         self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, version: VersionCheck
@@ -87,7 +87,7 @@ class _RangeReader:
 
 
 class _FileReader:
-    """Reads through one open file, one thread at a time; blocks come in file order, so archives are inflated once."""
+    """Reads through one open file, one thread at a time, in file order, so that archives are decompressed once."""
 
     def __init__(
         self, fs: AbstractFileSystem, path: str, info: ObjectInfo, hides_causes: bool, version: VersionCheck
@@ -132,8 +132,8 @@ class _FileReader:
 
 
 def _state_of(file: Any) -> tuple[int, int] | None:
-    """Return the size and modification time of a file of a cache on disk; None of any other."""
-    if type(file) is not io.BufferedReader:  # others, as of archives, have no descriptor
+    """Return the size and modification time of a cache's file on disk; None for any other file."""
+    if type(file) is not io.BufferedReader:  # other files, such as members of archives, have no descriptor
         return None
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
@@ -146,7 +146,7 @@ def _lock_of(fs: AbstractFileSystem) -> threading.Lock:
 
 
 def _start_anew_in_child() -> None:
-    _locks.clear()  # threads of the parent may hold them
+    _locks.clear()  # threads of the parent may hold these locks
     _locks_guard.release()
 
 
@@ -157,7 +157,7 @@ os.register_at_fork(
 
 
 def _fill(file: Any, buffer: memoryview, offset: int) -> int:
-    """Read until the buffer is full or the file ends: `readinto` may return less at any time."""
+    """Read until the buffer is full or the file ends: one `readinto` may return fewer bytes."""
     file.seek(offset)
     got = 0
     while got < len(buffer):

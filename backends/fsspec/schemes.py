@@ -1,7 +1,7 @@
-"""Which URLs a file system reads: those of its own schemes, and of what it wraps.
+"""Checks that a file system reads a URL: the scheme must be its own, or one of a file system that it wraps.
 
-Refuses a URL of another storage: the file system would take the whole of it for a path, and tell of a missing bucket
-with a strange name.
+Refuses a URL of another storage: the file system would take the whole URL for a path, and report a missing bucket with
+a strange name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamer.core.secrets.redact import redact
 
 __all__ = ["check_scheme"]
 
-# File systems of fsspec, and ours, that find the file system of a URL themselves; "abstract" states no scheme.
+# File systems of fsspec, and our own, that find the file system of a URL themselves; "abstract" states no scheme.
 _OF_ANY_SCHEME = {"abstract", "generic", "reference", "streamer"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]*)(?:://|::)")
 
@@ -28,12 +28,12 @@ def check_scheme(fs: AbstractFileSystem, path: str, builtin: Iterable[str]) -> N
     """Refuse a file system for a URL of another scheme.
 
     Args:
-        fs: The caller's.
+        fs: The caller's file system.
         path: A path or a URL.
-        builtin: Schemes that are known beside fsspec's own.
+        builtin: Schemes that exist beside fsspec's own.
 
     Raises:
-        OptionError: the URL is of a known scheme, which is not one of the file system's.
+        OptionError: the URL has a registered scheme that is not one of the file system's.
     """
     match = _SCHEME.match(path)
     scheme = match[1].lower() if match else None

@@ -1,7 +1,7 @@
-"""Reads every URL that has no backend of its own, chained ones included, through its fsspec file system.
+"""Reads every URL without a backend of its own through fsspec; this includes chained URLs.
 
-Guarantees: a read gives exactly the requested bytes or raises, where fsspec itself returns less past the end of a file.
-Listings are requested each time, not taken from fsspec's cache. Refuses folders where a file is expected.
+Guarantees: a read returns exactly the requested bytes or raises; fsspec itself returns fewer past the end of a file.
+Listings are requested each time, not taken from fsspec's cache. Refuses a folder if a file is expected.
 
 The weight bytes pass through Python here. A plug-in that can name a URL or a local path is many times faster.
 """
@@ -41,7 +41,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     """Open `uri` with ``fsspec.url_to_fs``.
 
     Raises:
-        UnknownSchemeError: fsspec does not know the scheme, or the package behind it is not installed.
+        UnknownSchemeError: the scheme is unknown to fsspec, or the package for it is not installed.
         OptionError: the file system refuses the options.
         PluginError: fsspec would import a file system from the working directory.
     """
@@ -52,7 +52,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     try:
         options = with_guarded_links(uri, storage_options)
         fs, path = with_whole_records(lambda: fsspec.url_to_fs(str(uri), **plain(options)), options)
-    except OptionError:  # one of ours, which says more than fsspec's
+    except OptionError:  # our own error, which says more than fsspec's
         raise
     except Exception as error:
         raise_opening_error(reason_for_missing(error, uri, options), scheme, shown, hides_cause=shown != uri)
@@ -73,12 +73,12 @@ class FsspecStore:
 
     Args:
         fs: The file system.
-        path: Its own path of `uri`.
+        path: The file system's own path of `uri`.
         uri: The user's URL.
 
     Attributes:
         root: The file system's own path of `uri`, without secrets.
-        server: The file system's protocol, and the host of `uri` where it has one.
+        server: The file system's protocol, and the host of `uri` if it has one.
     """
 
     root: str
@@ -98,10 +98,10 @@ class FsspecStore:
 
     @classmethod
     def of_instance(cls, fs: AbstractFileSystem, uri: str) -> FsspecStore:
-        """Read from an instance of the caller's; `uri` is a URL or a path of it.
+        """Make a store of the caller's instance; `uri` is a URL or a path of it.
 
-        An ``asynchronous`` instance runs on the caller's loop, where nothing may block: another one with the same
-        options, on fsspec's own loop, is read instead.
+        An ``asynchronous`` instance runs on the caller's event loop, and nothing may block that loop. So the store
+        reads another instance with the same options, on fsspec's own loop.
         """
         snapshot, original = InstanceSnapshot(), fs
         if getattr(fs, "asynchronous", False):
@@ -117,7 +117,7 @@ class FsspecStore:
         """Describe one file.
 
         Raises:
-            ObjectNotFoundError: there is none; a folder is not a file.
+            ObjectNotFoundError: there is no such file; a folder is not a file.
             StorageError: the file system failed.
         """
         uri, own_path = self._uri(path), self._own_path(path)
@@ -167,7 +167,7 @@ class FsspecStore:
         return source_of(self._fs, str(self._own_path(info.path)), info, hides_causes=self._hides_causes, holder=self)
 
     def close(self) -> None:
-        """Do nothing: fsspec shares its instances, and the sources still need this one."""
+        """Do nothing: fsspec shares its instances, and the sources still need this instance."""
 
     def _size_in_cache(self, own_path: str, uri: str) -> int | None:
         try:
@@ -207,9 +207,9 @@ class WritableFsspecStore(FsspecStore):
         """Write one small file with ``pipe_file``.
 
         Raises:
-            UsageError: the file system has no way to write.
-            AccessDeniedError: it refuses.
-            StorageError: it failed.
+            UsageError: the file system cannot write.
+            AccessDeniedError: the file system refuses.
+            StorageError: the file system failed.
         """
         try:
             self._fs.pipe_file(str(self._own_path(path)), data)
@@ -222,11 +222,11 @@ class WritableFsspecStore(FsspecStore):
         """Open a file for writing.
 
         Raises:
-            UsageError: the file system has no way to write.
-            AccessDeniedError: it refuses.
-            StorageError: it failed.
+            UsageError: the file system cannot write.
+            AccessDeniedError: the file system refuses.
+            StorageError: the file system failed.
         """
-        del part_bytes  # the file system has its own
+        del part_bytes  # the file system has its own size of parts
         return FsspecUpload(
             self._fs,
             str(self._own_path(path)),
@@ -247,7 +247,7 @@ class WritableFsspecStore(FsspecStore):
 
 
 def _class_for(fs: AbstractFileSystem) -> type[FsspecStore]:
-    """Archives (zip, tar, …) are opened for reading alone."""
+    """Return the class of the store: archives (zip, tar, …) are opened only for reading."""
     return FsspecStore if isinstance(fs, AbstractArchiveFileSystem) else WritableFsspecStore
 
 
@@ -256,5 +256,5 @@ def _shown_path(path: str) -> str:
 
 
 def _is_directly_in(folder: str, entry: Mapping[str, Any]) -> bool:
-    """Some file systems list a file as if it were its own folder, and HTTP lists all links of a page."""
+    """Check an entry: some file systems list a file as if it were its own folder; HTTP lists all links of a page."""
     return str(entry["name"]).strip("/").rpartition("/")[0] == folder.strip("/")

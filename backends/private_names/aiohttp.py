@@ -1,4 +1,4 @@
-"""aiohttp: connectors of the user's.
+"""aiohttp: connectors of the user.
 
 Tried with aiohttp 3.9.5 to 3.14.5.
 """
@@ -11,5 +11,5 @@ __all__ = ["verifies_tls"]
 
 
 def verifies_tls(connector: Any) -> bool:
-    """Tell whether a connector was made without ``ssl=False``."""
+    """Say whether a connector was made without ``ssl=False``."""
     return getattr(connector, "_ssl", True) is not False

@@ -16,11 +16,11 @@ def identity_of(credential: Any) -> Any:
 
 
 def transport_of_identity(identity: Any) -> Any:
-    """Return the transport of what `identity_of` gave; None where it has no client."""
+    """Return the transport of a result of `identity_of`; None if it has no client."""
     pipeline = getattr(getattr(identity, "_client", None), "_pipeline", None)
     return getattr(pipeline, "_transport", None)
 
 
 def ignore_environment(transport: Any) -> None:
-    """Have a transport that has no session yet take no proxy from the environment."""
+    """Make a transport without a session ignore the proxies of the environment."""
     transport._use_env_settings = False

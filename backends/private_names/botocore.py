@@ -1,4 +1,4 @@
-"""botocore: the signer of a client, the time of a signature, the metadata server.
+"""botocore: the signer of a client, the time of a signature, requests to the metadata server.
 
 Tried with botocore 1.34.131 to 1.43.117, and its sessions also of aiobotocore 2.13.1 to 3.10.0.
 """
@@ -18,12 +18,12 @@ __all__ = [
 
 
 def request_signer(client: Any) -> Any:
-    """Return the `RequestSigner` of a client, which is documented; how to get at it is not."""
+    """Return the `RequestSigner` of a client; the class is documented, but the attribute is private."""
     return client._request_signer
 
 
 def change_before_signing(auth: Any, change: Callable[[Any], None]) -> None:
-    """Have SigV4 call `change` with a request that has its time and no signature yet; other signers never do."""
+    """Make SigV4 call `change` with a request that has its time, but no signature yet; other signers never call it."""
     prepare = getattr(auth, "_modify_request_before_signing", None)
     if prepare is None:
         return
@@ -36,25 +36,25 @@ def change_before_signing(auth: Any, change: Callable[[Any], None]) -> None:
 
 
 def use_no_proxy(provider: Any) -> None:
-    """Have the provider of EC2's credentials (``iam-role``) ask the metadata server itself."""
+    """Make the provider of EC2's credentials (``iam-role``) send requests to the metadata server without a proxy."""
     fetcher = provider._role_fetcher
     fetcher._session = type(fetcher._session)(timeout=fetcher._timeout, proxies={})
 
 
 def change_credential_provider(session: Any, change: Callable[[Any], Any]) -> None:
-    """Have a session use what `change` makes of its chain of providers, when it needs that for the first time."""
+    """Make a session pass its chain of providers through `change`, when it first needs the chain."""
     session._components.lazy_register_component(
         "credential_provider", lambda: change(session._create_credential_resolver())
     )
 
 
 def give_environment(chain: Any, environment: Mapping[str, str]) -> None:
-    """Have the providers of a chain read another environment than ``os.environ``."""
+    """Make the providers of a chain read another environment than ``os.environ``."""
     for provider in chain.providers:
         if hasattr(provider, "environ"):
             provider.environ = environment
         if hasattr(provider, "_environ"):
             provider._environ = environment
-        of_role = getattr(provider, "_get_env_config", None)  # the one provider that has no attribute for it
+        of_role = getattr(provider, "_get_env_config", None)  # this provider has no attribute for the environment
         if of_role is not None:
             provider._get_env_config = lambda key, of_role=of_role: (of_role(key) or "").strip() or None

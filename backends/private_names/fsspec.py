@@ -1,4 +1,4 @@
-"""fsspec: paths as a file system writes them, the instances it keeps, and the files of its caches on disk.
+"""fsspec: a file system's own form of paths, the instances that fsspec keeps, and the files of its caches on disk.
 
 Tried with fsspec 2024.6.0 to 2026.9.0.
 """
@@ -43,7 +43,7 @@ def parent_of(fs: AbstractFileSystem, path: str) -> Any:
 
 
 def kept_instances() -> Iterator[AbstractFileSystem]:
-    """Give every file system that fsspec keeps for the next request with the same arguments."""
+    """Yield every file system that fsspec keeps for the next call with the same arguments."""
     classes: list[Any] = [AbstractFileSystem]
     while classes:
         cls = classes.pop()
@@ -52,7 +52,7 @@ def kept_instances() -> Iterator[AbstractFileSystem]:
 
 
 def forget_instance(fs: AbstractFileSystem) -> None:
-    """Have fsspec keep one file system no more."""
+    """Remove one file system from fsspec's cache of instances."""
     token = vars_of(fs).get("_fs_token_")
     kept = type(fs)._cache
     if kept.get(token) is fs:
@@ -60,34 +60,34 @@ def forget_instance(fs: AbstractFileSystem) -> None:
 
 
 def vars_of(fs: AbstractFileSystem) -> dict[str, Any]:
-    """Return the attributes of a file system itself: a cache answers ``vars`` with those of its target."""
+    """Return the attributes of a file system itself: for a cache, ``vars`` returns those of its target."""
     attributes: dict[str, Any] = object.__getattribute__(fs, "__dict__")
     return attributes
 
 
 def cached_copy(fs: Any, path: str) -> str | None:
-    """Return the path of a file in a cache of whole files; None if it is not there, or the cache's record was cut."""
+    """Return the path of a file in a cache of whole files; None if it is missing or the cache's record is truncated."""
     try:
-        found = fs._check_file(path)
+        entry = fs._check_file(path)
     except (AttributeError, KeyError, TypeError, ValueError):
         for folder in fs.storage:
             forget_cut_record(folder)
         return None
-    if not isinstance(found, tuple):  # a cache without records
-        return found or None
-    detail, name = found
+    if not isinstance(entry, tuple):  # a cache without records
+        return entry or None
+    detail, name = entry
     return str(name) if detail["blocks"] is True else None
 
 
 def reload_record(fs: Any) -> None:
-    """Have a cache read its record again, as another process may have added a file."""
+    """Make a cache read its record again, because another process may have added a file."""
     for folder in fs.storage:
         forget_cut_record(folder)
     fs.load_cache()
 
 
 def record_whole_file(fs: Any, path: str) -> None:
-    """Note in a cache's record that it has a whole file."""
+    """Write into a cache's record that the cache has a whole file."""
     detail = {"original": path, "fn": fs._mapper(path), "blocks": True, "time": time.time(), "uid": fs.fs.ukey(path)}
     forget_cut_record(fs.storage[-1])
     fs._metadata.update_file(path, detail)
@@ -95,7 +95,7 @@ def record_whole_file(fs: Any, path: str) -> None:
 
 
 def forget_cut_record(folder: str) -> bool:
-    """Remove the record of the files of a cache, if it is none; return whether it was removed."""
+    """Remove a cache's record of its files if the record is malformed; return whether it was removed."""
     name = os.path.join(folder, "cache")
     try:
         entries = json.loads(Path(name).read_bytes())
@@ -124,10 +124,10 @@ def make_cache_folder(fs: Any) -> None:
 
 
 def cached_file_name(fs: Any, path: str) -> str:
-    """Return where a cache puts a file."""
+    """Return the path at which a cache stores a file."""
     return str(os.path.join(fs.storage[-1], fs._mapper(path)))
 
 
 def note_new_file(fs: Any) -> None:
-    """Have a cache count its size again."""
+    """Make a cache compute its size again."""
     fs._cache_size = None

@@ -1,4 +1,4 @@
-"""gcsfs: the session of a file system, which its own requests would make, and whether it shows a client certificate.
+"""gcsfs: the session of a file system, and whether the session sends a client certificate.
 
 Tried with gcsfs 2024.6.0 to 2026.10.1.
 """
@@ -12,11 +12,11 @@ __all__ = ["open_session", "shows_certificate"]
 
 
 async def open_session(fs: GCSFileSystem) -> aiohttp.ClientSession:
-    """Return the session of a file system, and make it where there is none yet."""
+    """Return the session of a file system; make it if there is none yet."""
     session: aiohttp.ClientSession = await fs._set_session()
     return session
 
 
 def shows_certificate(fs: GCSFileSystem) -> bool:
-    """Tell whether the session has TLS settings of its own for a client certificate; old releases have none."""
+    """Say whether the session has its own TLS settings for a client certificate; in old releases it never has."""
     return bool(getattr(fs, "_use_client_cert", False))

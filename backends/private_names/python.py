@@ -1,4 +1,4 @@
-"""Python itself: finalizers that somebody else has registered.
+"""Python itself: finalizers that other libraries have registered.
 
 Tried with Python 3.10 to 3.13.
 """
@@ -12,7 +12,7 @@ __all__ = ["detach_finalizers"]
 
 
 def detach_finalizers(of: Any) -> None:
-    """Forget what `weakref.finalize` would call when an object ends; only who made a finalizer has it."""
+    """Detach all finalizers (`weakref.finalize`) of an object; publicly, only the code that made a finalizer can."""
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         alive = finalizer.peek()
         if alive is not None and alive[0] is of:

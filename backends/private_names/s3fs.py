@@ -1,4 +1,4 @@
-"""s3fs: whose its session is, and whether a client that it has made verifies TLS.
+"""s3fs: the owner of a file system's session, and whether the client that s3fs made verifies TLS.
 
 Tried with s3fs 2024.6.0 to 2026.9.0.
 """
@@ -13,17 +13,17 @@ __all__ = ["give_session", "is_connected", "verifies_tls"]
 
 
 def give_session(fs: S3FileSystem, session: Any) -> None:
-    """Give a file system a session that it does not replace by one of its own when it connects again."""
+    """Set the session of a file system, so that the file system does not replace it when it connects again."""
     fs.session, fs._session_is_owned = session, False
 
 
 def is_connected(fs: S3FileSystem) -> bool:
-    """Tell whether a file system has made its client."""
+    """Say whether a file system has made its client."""
     return fs._s3 is not None
 
 
 def verifies_tls(fs: S3FileSystem) -> bool:
-    """Tell whether the client of a file system compares certificates, if it speaks TLS; True before it is made."""
+    """Say whether the client of a file system verifies certificates; True without TLS, and before it is made."""
     if fs._s3 is None or not str(fs._s3.meta.endpoint_url).lower().startswith("https:"):
         return True
     return bool(getattr(fs._s3._endpoint.http_session, "_verify", True))
