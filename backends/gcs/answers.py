@@ -15,7 +15,7 @@ __all__ = ["DescribedObject", "names_in", "object_in", "page_in"]
 
 
 class DescribedObject(NamedTuple):
-    """An object: its name, its size, and its generation where the answer has one."""
+    """An object: its name, its size, and its generation if the answer has one."""
 
     name: str
     size_bytes: int
@@ -35,7 +35,7 @@ def page_in(document: Mapping[str, Any], uri: str) -> tuple[list[Any], str | Non
 
 
 def names_in(document: Mapping[str, Any], folder: str) -> list[str]:
-    """Return the names of the objects of a page in their folder, and those of its sub-folders with their slash."""
+    """Return the names of a page's objects within the folder, and the names of sub-folders with a slash at the end."""
     names = [str(each.get("name")) for each in document.get("items", [])]
     return [name.removeprefix(folder) for name in (*map(str, document.get("prefixes", [])), *names) if name != folder]
 

@@ -1,10 +1,10 @@
 """The control plane of Google Cloud Storage: its JSON API, with the options and the credentials of gcsfs.
 
 Guarantees: options of the user (arguments, fsspec configuration, environment) are never overridden, changed in place or
-written back; a request ends within three attempts and the time of `answer_times`; a refused token is renewed once. The
-engine sends the requests, or gcsfs's own session if the engine cannot use its options. gcsfs's requests are not used:
-they answer from a listing cache, lose the status and Google's reason, retry six times over a minute, and renew tokens
-on the event loop that all file systems share.
+written back. A request ends within three attempts and the time of `answer_times`. A refused token is renewed once. The
+engine sends the requests; if the engine cannot use the session's options, gcsfs's own session sends them. gcsfs's
+request methods are not used: they answer from a listing cache, lose the status and Google's reason, retry six times
+over a minute, and renew tokens on the event loop that all file systems share.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ CERTIFICATE = "the client certificate of google-auth's configuration"
 
 A = TypeVar("A", Answer, Response)
 
-if find_spec("gcsfs") is None:  # to be found out now, rather than by the first options that need it
+if find_spec("gcsfs") is None:  # raise now, rather than when the first option needs gcsfs
     raise ModuleNotFoundError("No module named 'gcsfs'", name="gcsfs")
 
 
 class GcsClient:
-    """Sends requests about objects, and gives the URLs and credentials that read them.
+    """Sends requests about objects, and returns the URLs and credentials that read them.
 
     Args:
         storage_options: Arguments of `gcsfs.GCSFileSystem`.
@@ -57,12 +57,12 @@ class GcsClient:
 
     Attributes:
         caller: The sender of the requests, for errors.
-        endpoint: Where requests go.
-        only_python: What the engine cannot take over from the session, so that Python reads; None if it can.
+        endpoint: The URL that requests are sent to.
+        only_python: The session option that the engine cannot use, so that Python reads; None if the engine reads.
 
     Raises:
         OptionError: an option that is refused.
-        Exception: what gcsfs and google-auth raise, for `raise_storage_error`.
+        Exception: any exception of gcsfs and google-auth; the caller passes it to `raise_storage_error`.
     """
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
@@ -77,7 +77,7 @@ class GcsClient:
         self._session, self.only_python = self._session_for(options)
 
     def get(self, bucket: str, key: str | None = None, **parameters: str | None) -> Answer:
-        """Request the metadata of an object, or without `key` a page of the bucket's listing.
+        """Request the metadata of an object; without `key`, request a page of the bucket's listing.
 
         Exceptions of google-auth pass through; an answer of any status is returned.
         """
@@ -95,26 +95,26 @@ class GcsClient:
         data: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a request that writes or removes; exceptions and answers as those of `get`.
+        """Send a request that writes or removes; exceptions and answers are as for `get`.
 
         Args:
             method: ``POST``, ``PUT`` or ``DELETE``.
             service: Start of the path: ``storage/v1``, or ``upload/storage/v1``.
-            bucket: Of the object.
-            key: Of the object, if the path names it.
-            parameters: Of the query.
+            bucket: Bucket of the object.
+            key: Key of the object, if the path names it.
+            parameters: Parameters of the query.
             data: The body.
-            headers: Besides those of every request.
+            headers: Additional headers of this request.
         """
         url = self._url(service, bucket, key, parameters)
         return self._authorized(lambda bearer: self._answer_to(self.target(url, bearer, headers), method, data))
 
     def put(self, bucket: str, key: str, data: bytes) -> Answer:
-        """Upload one small object in one request; exceptions and answers as those of `get`."""
+        """Upload one small object in one request; exceptions and answers are as for `get`."""
         return self.change("POST", "upload/storage/v1", bucket, None, {"uploadType": "media", "name": key}, data=data)
 
     def read(self, url: str, begin: int, end: int) -> Response:
-        """Request a range of an object in gcsfs's session, in one attempt; exceptions and answers as those of `get`."""
+        """Request a range of an object in gcsfs's session, in one attempt; exceptions and answers are as for `get`."""
         span = {"range": f"bytes={begin}-{end - 1}", "accept-encoding": "identity"}
         most_bytes = max(end - begin, self._limits.answer_bytes)
         return self._authorized(lambda bearer: self._received(self.target(url, bearer, span), most_bytes))
@@ -124,13 +124,13 @@ class GcsClient:
         return self._url("download/storage/v1", bucket, key, {"alt": "media", **parameters})
 
     def bearer(self, refused: str | None = None) -> Bearer:
-        """Return the credentials of this moment; see `bearer_of`."""
+        """Return the current credentials; see `bearer_of`."""
         bearer = bearer_of(self._login, refused)
         note_credential(bearer.token)
         return bearer
 
     def target(self, url: str, bearer: Bearer, more: Mapping[str, str] | None = None, **facts: Any) -> HttpSource:
-        """Return a URL with more headers, with those and the proxy of ``session_kwargs``, and with the credentials."""
+        """Return a source for a URL, with headers and proxy of ``session_kwargs``, `more` headers and credentials."""
         of_bearer = {name.lower() for name in bearer.headers}
         own = SecretOptions({**self._headers, **more} if more else self._headers)
         return HttpSource(
@@ -141,12 +141,12 @@ class GcsClient:
         )
 
     def forget_absent_credentials(self) -> None:
-        """Let the next client look for credentials again, where this one found none."""
+        """If this client found no credentials, let the next client look for them again."""
         if self.caller.why_anonymous == "none found":
             LOGINS.forget(self._login)
 
     def _session_for(self, options: SecretOptions) -> tuple[GcsfsSession | None, str | None]:
-        """Return gcsfs's session, and why it is needed; None for both if the engine can send the requests."""
+        """Return gcsfs's session and the reason to use it; None for both if the engine can send the requests."""
         only = only_of_aiohttp(self._session_options, self.endpoint)
         if only is None and not (self.endpoint.startswith("https://") and _may_show_certificate()):
             return None, None
@@ -203,8 +203,8 @@ class GcsClient:
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:
-    googles = f"https://storage.{variable('GOOGLE_CLOUD_UNIVERSE_DOMAIN') or 'googleapis.com'}"
-    endpoint: str = hidden_uri((options.get("endpoint_url") or googles).rstrip("/"))
+    default = f"https://storage.{variable('GOOGLE_CLOUD_UNIVERSE_DOMAIN') or 'googleapis.com'}"
+    endpoint: str = hidden_uri((options.get("endpoint_url") or default).rstrip("/"))
     if not endpoint.startswith(("http://", "https://")):
         raise OptionError("endpoint_url must begin with http:// or https://")
     if "@" in endpoint or "?" in endpoint:
@@ -213,9 +213,9 @@ def _endpoint(options: Mapping[str, Any]) -> str:
 
 
 def _may_show_certificate() -> bool:
-    from google.auth.transport import mtls  # noqa: PLC0415  an emulator needs none
+    from google.auth.transport import mtls  # noqa: PLC0415  an emulator does not need it
 
-    should: Callable[[], bool] = getattr(mtls, "should_use_client_cert", lambda: False)  # old releases have none
+    should: Callable[[], bool] = getattr(mtls, "should_use_client_cert", lambda: False)  # missing in old releases
     return should()
 
 

@@ -1,9 +1,9 @@
 """Google credentials as the options of gcsfs name them, and their tokens, renewed within bounded time.
 
-Guarantees: the credentials that the user names are used. gcsfs itself becomes anonymous without a warning where it
-finds none, and where default credentials are of another project than `project`; and it sends a raw token to Google, in
-a URL, to check it. Each request to a token server ends within `TOKEN_TIMEOUT_S`. What takes long to import is imported
-when a login needs it.
+Guarantees: the credentials that the user names are used. gcsfs itself silently sends anonymous requests if it finds no
+credentials, or if the default credentials belong to another project than `project`. It also sends a raw token to
+Google, in a URL, to check it. Each request to a token server ends within `TOKEN_TIMEOUT_S`. Modules that take long to
+import are imported when a login needs them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from streamer.core.secrets.options import SecretOptions, plain
 __all__ = ["EMULATOR", "Bearer", "GoogleLogin", "bearer_of"]
 
 METHODS = ("anon", "browser", "cache", "cloud", "google_default")  # values of gcsfs's option `token`
-EMULATOR = "emulator"  # and one of ours: anonymous because requests go to an emulator, not because the user said so
-SAVED_LOGIN = "application_default_credentials.json"  # where `gcloud auth application-default login` puts it
+EMULATOR = "emulator"  # our own value: anonymous because requests go to an emulator, not because the user chose it
+SAVED_LOGIN = "application_default_credentials.json"  # written by `gcloud auth application-default login`
 SCOPE = "https://www.googleapis.com/auth/devstorage."
 
 
@@ -39,9 +39,9 @@ class Bearer:
     """Credentials that are sent with a request; empty for anonymous use.
 
     Attributes:
-        headers: ``Authorization`` and, where the credentials name a project for quota, ``X-Goog-User-Project``.
+        headers: ``Authorization`` and, if the credentials name a project for quota, ``X-Goog-User-Project``.
         token: The token in these headers, or None.
-        expires_at_s: Unix time at which the token expires, or None where that is unknown.
+        expires_at_s: Unix time at which the token expires, or None if it is unknown.
     """
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -53,20 +53,20 @@ class GoogleLogin:
     """The credentials that the options of gcsfs name.
 
     Args:
-        token: As for gcsfs, or `EMULATOR`. None looks for Google's default credentials, then for those that gcsfs has
-            cached.
+        token: The option of gcsfs, or `EMULATOR`. With None, Google's default credentials are looked up, then those
+            that gcsfs has cached.
         access: The scope of the token.
-        key_file: The file that the environment names. It is an argument so that logins with different files differ.
+        key_file: The file that the environment names. It is an argument, so that logins with different files differ.
         project: The user's project.
 
     Attributes:
-        credentials: Those of google-auth, or None.
-        project: The project that is named, or that of the credentials.
-        why_anonymous: ``"asked"``, ``"emulator"`` or ``"none found"``, or None with credentials.
-        renewal: Held while a token is renewed.
+        credentials: Credentials of google-auth, or None.
+        project: The user's project, or else the project of the credentials.
+        why_anonymous: ``"asked"`` (by the user), ``"emulator"`` or ``"none found"``; None with credentials.
+        renewal: Lock that is held while a token is renewed.
 
     Raises:
-        GoogleAuthError: credentials were named, and cannot be used.
+        GoogleAuthError: the named credentials cannot be used.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class GoogleLogin:
         if own["token"] is None or kind == "google_default":
             return self._default_credentials(kind or key_file, access)
         if kind == "cloud":
-            from google.auth import compute_engine  # noqa: PLC0415  it takes 60 ms
+            from google.auth import compute_engine  # noqa: PLC0415  the import takes 60 ms
 
             return compute_engine.Credentials()  # type: ignore[no-untyped-call]
         if kind is None and isinstance(own["token"], str) and not os.path.exists(own["token"]):
@@ -104,7 +104,7 @@ class GoogleLogin:
         try:
             credentials, project = _googles_default([SCOPE + access])
         except DefaultCredentialsError:
-            # Named credentials that cannot be used are an error; without them the load would go on anonymously.
+            # If named credentials cannot be used, this is an error: the load must not continue anonymously.
             if named:
                 raise
         else:
@@ -116,14 +116,14 @@ class GoogleLogin:
 
 
 class RawToken(Credentials):
-    """An access token that nothing renews; google-auth's class for it takes 150 ms to import."""
+    """An access token that cannot be renewed; google-auth's class for such tokens takes 150 ms to import."""
 
     def __init__(self, token: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.token = token
 
     def refresh(self, _request: Any) -> None:
-        """Refuse.
+        """Refuse to renew the token.
 
         Raises:
             RefreshError: always.
@@ -133,25 +133,25 @@ class RawToken(Credentials):
 
 def _service_account(own: SecretOptions, access: str) -> Any:
     """Read the key of a service account; None for any other content."""
-    from google.oauth2 import service_account  # noqa: PLC0415  it takes 150 ms
+    from google.oauth2 import service_account  # noqa: PLC0415  the import takes 150 ms
 
-    maker = service_account.Credentials
-    make: Any = maker.from_service_account_file if isinstance(own["token"], str) else maker.from_service_account_info
+    cls = service_account.Credentials
+    make: Any = cls.from_service_account_file if isinstance(own["token"], str) else cls.from_service_account_info
     try:
         return make(plain(own)["token"], scopes=[SCOPE + access])
-    except Exception:  # gcsfs knows the other kinds, and why this is none
+    except Exception:  # gcsfs reads the other kinds of tokens, and raises for an invalid one
         return None
 
 
 def _of_gcsfs(own: SecretOptions, project: str, access: str) -> Any:
-    """Let gcsfs make sense of a token: the login of a user, in a file or a browser."""
+    """Let gcsfs interpret a token: the login of a user, in a file or a browser."""
     from gcsfs.credentials import GoogleCredentials  # noqa: PLC0415  it takes 0.4 s
 
     return GoogleCredentials(project, access, plain(own)["token"]).credentials
 
 
 def _googles_default(scopes: list[str]) -> tuple[Any, str | None]:
-    """Find Google's default credentials; a blank ``CLOUDSDK_CONFIG`` is not the working directory."""
+    """Return Google's default credentials; a blank ``CLOUDSDK_CONFIG`` does not mean the working directory."""
     find: Any = google.auth.default
     if blank_variables(["CLOUDSDK_CONFIG"]) and not variable("GOOGLE_APPLICATION_CREDENTIALS"):
         saved = os.path.expanduser(f"~/.config/gcloud/{SAVED_LOGIN}")
@@ -161,17 +161,17 @@ def _googles_default(scopes: list[str]) -> tuple[Any, str | None]:
             reason = "unset CLOUDSDK_CONFIG: for a blank one, a file of the working directory counts"
             raise DefaultCredentialsError(reason)  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of strangers' files; this is the user's own login
-        found: tuple[Any, str | None] = find(scopes=scopes, request=_ask_token_server)
-    return found
+        warnings.simplefilter("ignore", DeprecationWarning)  # it warns of files of strangers; this is the user's login
+        login: tuple[Any, str | None] = find(scopes=scopes, request=_ask_token_server)
+    return login
 
 
 def bearer_of(login: GoogleLogin, refused: str | None = None) -> Bearer:
-    """Return the current credentials, with a new token where the old one is about to expire.
+    """Return the current credentials, with a new token if the old one is about to expire.
 
     Args:
         login: The credentials.
-        refused: A token that the server refused; it is renewed, unless another thread has done so.
+        refused: A token that the server refused; it is renewed, unless another thread has renewed it.
 
     Raises:
         GoogleAuthError: the token could not be renewed, and has expired or has no expiry.
@@ -182,7 +182,7 @@ def bearer_of(login: GoogleLogin, refused: str | None = None) -> Bearer:
     before = credentials.token
     if not credentials.valid or (before is not None and before == refused):
         with login.renewal:
-            if credentials.token == before:  # no other thread has renewed it meanwhile
+            if credentials.token == before:  # no other thread has renewed the token meanwhile
                 _renew(credentials)
     headers: dict[str, str] = {}
     credentials.apply(headers)
@@ -206,7 +206,7 @@ def _expiry_s(credentials: Any) -> float | None:
 
 
 def _ask_token_server(*arguments: Any, **named: Any) -> Any:
-    from streamer.backends.gcs.token_requests import ask_token_server  # noqa: PLC0415  with requests it takes 0.1 s
+    from streamer.backends.gcs.token_requests import ask_token_server  # noqa: PLC0415  it imports requests, 0.1 s
 
     return ask_token_server(*arguments, **named)
 

@@ -1,8 +1,8 @@
 """Translates errors of Google Cloud Storage and exceptions of google-auth and gcsfs into this package's errors.
 
-Guarantees: an error has the status, code, request id and attempts where there are any; no text of the server, of
-google-auth or of the user's options enters a message, so no secret can. Answers of a token server are not chained
-either: google-auth puts the whole answer into its exception.
+Guarantees: an error has the status, code, request id and attempts if there are any. No text of the server, of
+google-auth or of the user's options enters a message, so no secret enters one. Answers of a token server are not
+chained either: google-auth puts the whole answer into its exception.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Answer:
 
     Attributes:
         status: HTTP status.
-        document: The JSON object of the body, or None where it has none.
+        document: The JSON object of the body, or None if the body is none.
         request_id: Google's id of the request.
         attempts: Number of attempts.
         elapsed_s: Seconds that all attempts took.
-        retry_after_s: Seconds that it asks to wait before the next request, or 0.
-        headers: By their names in lower case.
+        retry_after_s: Pause in seconds that the answer demands before the next request, or 0.
+        headers: Headers by their names in lower case.
     """
 
     status: int
@@ -88,7 +88,7 @@ class Answer:
 
     @classmethod
     def of(cls, response: Response, attempts: Attempts | None = None) -> Answer:
-        """Take what matters of a response whose body was read."""
+        """Make the answer from a response whose body was read."""
         return cls(
             response.status,
             _document(response.body),
@@ -111,10 +111,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Caller:
-    """The sender of a request, as far as that explains a refusal.
+    """Facts about the sender of a request that explain a refusal.
 
     Attributes:
-        why_anonymous: See `GcsFileSystem`; None with credentials.
+        why_anonymous: See `GoogleLogin`; None with credentials.
         user_project: The project to be billed, or None.
     """
 
@@ -131,7 +131,7 @@ def raise_storage_error(error: Exception, uri: str | None = None) -> NoReturn:
 
 
 def refusal(answer: Answer, caller: Caller, uri: str) -> StorageError:
-    """Return the error for an answer that is no success; for a 404 the store finds out what is missing."""
+    """Return the error for an unsuccessful answer; after a 404, the store finds out which part is missing."""
     is_unpaid = answer.status == 400 and answer.reason == "required"
     return _meaning(answer, caller).error(
         uri,
@@ -160,7 +160,7 @@ def _is_of_tls(reason: object) -> bool:
 
 
 def _may_repeat_a_secret(error: Exception) -> bool:
-    # Exactly these two: their subclasses quote key files.
+    # Only these two classes are harmless: their subclasses quote key files.
     is_harmless = type(error) in (google.TransportError, google.DefaultCredentialsError)
     return isinstance(error, google.GoogleAuthError) and not is_harmless
 
@@ -229,12 +229,12 @@ def _document(body: bytes) -> Mapping[str, Any] | None:
 
 
 def missing_bucket(answer: Answer, bucket: str, uri: str) -> StorageError:
-    """Make the error of an answer 404 about a bucket."""
+    """Make the error for an answer 404 about a bucket."""
     return not_found(answer, f"There is no bucket {bucket!r}", uri, "Check its name, endpoint_url and project")
 
 
 def not_found(answer: Answer, message: str, uri: str, hint: str | None) -> StorageError:
-    """Make the error of an answer 404."""
+    """Make the error for an answer 404."""
     return ObjectNotFoundError(
         message,
         uri=uri,

@@ -1,7 +1,7 @@
-"""The logins that loads share under equal options, so that one token serves them all.
+"""Logins that loads with equal options share, so that one token serves them all.
 
-Guarantees: a login that was made before the environment or a file of credentials changed is not for a load after it.
-The last `KEPT` are kept; they hold no connection.
+Guarantees: after a change of the environment or of a file of credentials, a load does not use a login from before the
+change. The last `KEPT` logins are kept; they hold no connection.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from streamer.core.secrets.options import SecretOptions, plain
 
 __all__ = ["LOGINS"]
 
-KEPT = 8  # a job reads with a few in turn
+KEPT = 8  # a job uses a few logins in turn
 OPTIONS = ("access", "key_file", "project", "token")
 
 
 class Logins:
-    """Keeps logins by their options; any thread may ask."""
+    """Keeps logins by their options; any thread may call it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._kept: OrderedDict[Hashable, GoogleLogin] = OrderedDict()
 
     def of(self, options: Mapping[str, Any]) -> GoogleLogin:
-        """Return the login that arguments of gcsfs name, with ``skip_instance_cache`` a new one.
+        """Return the login that arguments of gcsfs name; with ``skip_instance_cache`` it is a new one.
 
         Raises:
-            Exception: as `GoogleLogin`.
+            Exception: any exception of `GoogleLogin`.
         """
         own = SecretOptions({name: options[name] for name in OPTIONS if options.get(name) is not None})
         if options.get("skip_instance_cache"):
@@ -42,9 +42,9 @@ class Logins:
         key = _Key(key_of(own), login_state())
         with self._guard:
             kept = self._kept.get(key)
-        made = kept or GoogleLogin(**plain(own))
+        login = kept or GoogleLogin(**plain(own))
         with self._guard:
-            login = self._kept.setdefault(key, made)  # another thread may have been faster
+            login = self._kept.setdefault(key, login)  # another thread may have been faster
             self._kept.move_to_end(key)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
@@ -57,13 +57,13 @@ class Logins:
                 del self._kept[key]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all logins."""
         self.__init__()  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
 class _Key:
-    """Equal for equal options and credentials, which its `repr` does not show."""
+    """Equal for equal options and credentials; its `repr` shows neither."""
 
     options: Hashable = field(repr=False)
     state: Hashable = field(repr=False)

@@ -1,6 +1,6 @@
-"""Completes the arguments of `gcsfs.GCSFileSystem` from the environment if the user gives none.
+"""Completes the arguments of `gcsfs.GCSFileSystem` from the environment.
 
-Guarantees: what the user gives (arguments, fsspec configuration) is never overridden or changed in place. Refuses
+Guarantees: the user's options (arguments, fsspec configuration) are never overridden or changed in place. Refuses
 unverified TLS.
 """
 
@@ -21,7 +21,7 @@ from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["filled_options"]
 
-# Those that matter here, and ours; gcsfs knows which others there are.
+# The names that this package uses, and our own; other names are checked against gcsfs's signature.
 _NAMES = frozenset(
     {"access", "endpoint_url", "key_file", "project", "requester_pays", "requests_timeout", "session_kwargs", "token"}
 )
@@ -31,8 +31,8 @@ _ACCESS = ("read_only", "read_write", "full_control")
 def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
     """Complete the arguments of `GCSFileSystem` from fsspec's configuration and the environment.
 
-    Variables of the environment become arguments, as a login would otherwise be that of an environment that has
-    changed since. For an emulator no credentials are looked for, as in Google's own library.
+    Variables of the environment become arguments, so that a login of an earlier environment is not used after the
+    environment has changed. For an emulator no credentials are looked up, as in Google's own library.
 
     Raises:
         OptionError: an unknown option, a value of the wrong type, an ``asynchronous`` instance, a key file that does
@@ -44,13 +44,13 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     if options.get("access") not in (None, *_ACCESS):
         raise OptionError(f"The option access must be one of {', '.join(_ACCESS)}")
     if options.get("project", "") is None:
-        del options["project"]  # gcsfs would warn
+        del options["project"]  # gcsfs would warn about None
     emulator = environment.get("STORAGE_EMULATOR_HOST", "")
     if not options.get("endpoint_url") and emulator not in ("", "default"):
         options["endpoint_url"] = emulator if "://" in emulator else f"http://{emulator}"
         options["token"] = EMULATOR if options.get("token") is None else options["token"]
     if not options.get("endpoint_url") and blank_variables(["GOOGLE_CLOUD_UNIVERSE_DOMAIN"]):
-        options["endpoint_url"] = "https://storage.googleapis.com"  # gcsfs takes a blank one at its word
+        options["endpoint_url"] = "https://storage.googleapis.com"  # gcsfs would use a blank domain
     if options.get("token") is None and environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
         options["key_file"] = environment["GOOGLE_APPLICATION_CREDENTIALS"]
     if _looks_like_a_path(options.get("token")):
@@ -63,18 +63,18 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
 
 
 def _looks_like_a_path(token: Any) -> bool:
-    """Say whether a token names a file: a mistyped name would be sent to the server as a token."""
+    """Say whether a token looks like a file's path; a mistyped path must not be sent to the server as a token."""
     return isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
     names = _NAMES
     if options.keys() - _NAMES - OF_FSSPEC:
-        from gcsfs.core import GCSFileSystem  # noqa: PLC0415  it takes half a second
+        from gcsfs.core import GCSFileSystem  # noqa: PLC0415  the import takes half a second
 
         from streamer.backends.fsspec.options import names_of_arguments  # noqa: PLC0415  imports aiohttp
 
-        # The second is taken from ``**kwargs`` by the class for buckets with folders.
+        # gcsfs's class for buckets with folders takes `memmove_max_workers` from ``**kwargs``.
         names = _NAMES | names_of_arguments(GCSFileSystem) | {"memmove_max_workers"}
     check_option_names("gs://", options, names)
 
@@ -90,7 +90,7 @@ def _configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> S
 
 
 def _kinds() -> Kinds:
-    yarl = sys.modules.get("yarl")  # if it is not imported, no option is one of its URLs
+    yarl = sys.modules.get("yarl")  # unless yarl is imported, no option can be a URL of yarl
     return {
         **dict.fromkeys(("access", "endpoint_url", "key_file", "project"), TEXT),
         "requester_pays": Kind("True, or the name of a project", (bool, str)),

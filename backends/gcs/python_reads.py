@@ -20,10 +20,10 @@ _HANDLE_RANGES = (
 
 
 class RangeReader:
-    """Reads one object; any number of threads at a time.
+    """Reads one object, in any number of threads at a time.
 
     Args:
-        read: Requests a range of the object: `GcsClient.read` with its URL.
+        read: Requests a range of the object: `GcsClient.read` with the URL of the object.
         caller: The sender of the requests, for errors.
         info: The object.
     """
@@ -32,7 +32,7 @@ class RangeReader:
         self._read, self._caller, self._info = read, caller, info
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill the buffer from that offset.
+        """Fill the buffer with the object's bytes from an offset.
 
         Raises:
             ChangedError: the object was replaced since it was listed.

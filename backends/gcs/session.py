@@ -1,7 +1,7 @@
 """Sends requests through gcsfs's own session, if that session has options that the engine cannot use.
 
 Guarantees: lookups and reads use the same session, with its certificates and its proxy, follow no redirect, and end
-within their time. Errors are those of this package, and repeat nothing of a request.
+within their time. Errors belong to this package's tree, and repeat no part of a request.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class GcsfsSession:
         head_timeout_s: float | None = None,
         is_repeated: bool = False,
     ) -> Response:
-        """Send one request, once, and receive its answer, or of a longer one a byte more than `most_bytes`.
+        """Send one request, once, and receive its answer; a longer body ends at least one byte after `most_bytes`.
 
         Raises:
-            StorageError: as the engine's `send`, whose other arguments these are.
+            StorageError: as the engine's `send`, which has the same arguments.
         """
-        del is_repeated  # the session has no connections that others left
+        del is_repeated  # only relevant for the engine's connections
         head_s = times.connect_s + (times.headers_s if head_timeout_s is None else head_timeout_s)
         try:
             answer = sync(self._fs.loop, self._answer_to, source, times, head_s, most_bytes, method=method, body=body)
@@ -107,7 +107,7 @@ class GcsfsSession:
             return answer
 
     def _trust(self) -> dict[str, Any]:
-        """Obey ``SSL_CERT_FILE`` as the engine does; aiohttp reads it only when it is imported."""
+        """Return the trust of ``SSL_CERT_FILE``, as the engine uses it; aiohttp reads it only when it is imported."""
         has_own = "connector" in self._fs.session_kwargs or self.shows_certificate
         return {} if has_own or not self.endpoint.startswith("https://") else {"ssl": trust_in()}
 
@@ -119,7 +119,7 @@ class GcsfsSession:
 
 
 class _Answer:
-    """What `Response` reads from, in the engine's place."""
+    """An answer that was received here; it stands in for the engine's exchange in a `Response`."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.status = response.status
@@ -131,7 +131,7 @@ class _Answer:
         return not self.body
 
     def read_into(self, buffer: memoryview, timeout_s: float) -> tuple[int, None]:
-        del timeout_s  # it is all there
+        del timeout_s  # the body is complete
         count = min(len(buffer), len(self.body))
         buffer[:count] = self.body[:count]
         del self.body[:count]

@@ -1,7 +1,8 @@
-"""The option ``session_kwargs``: arguments of aiohttp's session, of which the engine can take over some.
+"""The option ``session_kwargs``: arguments of aiohttp's session; the engine can use some of them.
 
-Guarantees: an argument decides the reads as it decides the lookups, or Python does both with that session. Refuses
-arguments that aiohttp does not have, unverified TLS, and headers that would break reading by ranges.
+Guarantees: an argument has the same effect on reads and on lookups; if the engine cannot use it, Python does both with
+that session. Refuses arguments that aiohttp does not have, unverified TLS, and headers that would break reading by
+ranges.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _OF_AIOHTTP = ("auth", "connector", "cookie_jar", "cookies", "middlewares")  # t
 
 
 def check_session(session: Mapping[str, Any]) -> None:
-    """Look at the arguments of a session.
+    """Check the arguments of a session.
 
     Raises:
-        OptionError: one cannot be used.
+        OptionError: an argument cannot be used.
     """
     if session.keys() - _OF_ENGINE:
         _check_names(session)
@@ -32,16 +33,16 @@ def check_session(session: Mapping[str, Any]) -> None:
 
 
 def only_of_aiohttp(session: Mapping[str, Any], url: str) -> str | None:
-    """Return the name of an argument that the engine cannot take over for a URL, or None."""
+    """Return the name of an argument that the engine cannot use for a URL, or None."""
     if session.get("trust_env") is False and not session.get("proxy") and environment_proxy(url):
         return "trust_env"
     return next((name for name in _OF_AIOHTTP if session.get(name)), None)
 
 
 def _check_names(session: Mapping[str, Any]) -> None:
-    import aiohttp  # noqa: PLC0415  it takes 0.2 s
+    import aiohttp  # noqa: PLC0415  the import takes 0.2 s
 
-    from streamer.backends.fsspec.options import names_of_arguments  # noqa: PLC0415  as does this
+    from streamer.backends.fsspec.options import names_of_arguments  # noqa: PLC0415  imports aiohttp, too
     from streamer.backends.private_names.aiohttp import verifies_tls  # noqa: PLC0415
 
     if not verifies_tls(session.get("connector")):
@@ -52,5 +53,5 @@ def _check_names(session: Mapping[str, Any]) -> None:
                 f"session_kwargs has no {name!r}: a session of aiohttp has its TLS context in its connector",
                 hint="Give {'connector': aiohttp.TCPConnector(ssl=context)}, or for a private CA alone SSL_CERT_FILE",
             )
-    # Sessions of older versions have no proxy: the engine takes it from here in any case.
+    # Sessions of older versions have no argument `proxy`, but the engine reads it from these options.
     check_option_names("session_kwargs", session, names_of_arguments(aiohttp.ClientSession) | _OF_ENGINE)

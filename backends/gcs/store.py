@@ -1,7 +1,7 @@
 """Objects in Google Cloud Storage; google-auth finds credentials, the JSON API lists, the native reactors read.
 
-Guarantees: every answer is requested from Google, never taken from a listing cache; every object is read in the
-generation that it was listed with, or in the one that ``#1234`` or ``?generation=1234`` in the URL pins. A listing that
+Guarantees: every answer is requested from Google, never taken from a listing cache. Every object is read in the
+generation of its listing, or in the generation that ``#1234`` or ``?generation=1234`` in the URL pins. A listing that
 Google leaves incomplete is an error.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GcsStore", "streamer_open_store", "streamer_source_kind"]
 
-# GCS sends it with every range; an emulator may not, and then only the condition in the URL pins the generation.
+# GCS sends this header with every range. If an emulator does not, only the condition in the URL pins the generation.
 VERSION_HEADER = "x-goog-generation"
 
 DEFAULT_LIMITS = Limits()
@@ -50,7 +50,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
     Raises:
         UsageError: the URL names no bucket.
         OptionError: an option that is refused.
-        CredentialsError: credentials were named, and cannot be used.
+        CredentialsError: the named credentials cannot be used.
     """
     return GcsStore(uri, storage_options, limits) if scheme in ("gs", "gcs") else None
 
@@ -97,7 +97,7 @@ class GcsStore:
 
         Raises:
             ObjectNotFoundError: there is no such object, generation or bucket; the message says which.
-            AccessDeniedError: the credentials do not suffice; `CredentialsError` when there are none, or wrong ones.
+            AccessDeniedError: the credentials do not suffice; `CredentialsError` if there are none, or wrong ones.
             StorageError: any other error of Google, the network or TLS.
         """
         bucket, _, key = path.partition("/")
@@ -170,7 +170,7 @@ class GcsStore:
         bucket, _, key = info.path.partition("/")
         answer = self._get(info.uri, bucket, key, generation=info.version, fields="crc32c,generation")
         if answer.status == 404:
-            return NoDigest("it was replaced meanwhile")  # and reading it fails
+            return NoDigest("it was replaced meanwhile")  # reading this object fails, too
         text = self._document(answer, info.uri).get("crc32c")
         return (
             digest_of_base64("crc32c", str(text), info.size_bytes or 0)
@@ -191,7 +191,7 @@ class GcsStore:
         """Begin a resumable upload; raises as `write`, and UsageError for a URL that pins a generation."""
         from streamer.backends.gcs.upload import GcsUpload  # noqa: PLC0415 (a load needs none)
 
-        del part_bytes  # chunks of any multiple of 256 KiB
+        del part_bytes  # the upload has its own chunks, in any multiple of 256 KiB
         if self._pinned_generation:
             raise UsageError("A generation of an object cannot be written", uri=self._uri(path), hint=UNPIN)
         return GcsUpload(self._writer(path), size_bytes, replaced)
@@ -265,7 +265,7 @@ class GcsStore:
         return self._document(answer, uri)
 
     def _absence(self, answer: Answer, bucket: str, uri: str, generation: str | None) -> StorageError:
-        """Find out what is missing: the answer about an object is 404 for a missing bucket, too."""
+        """Return the error for a missing object or bucket: the answer about the object is 404 in both cases."""
         if self._get(uri, bucket, maxResults="1", fields="nextPageToken").status == 404:
             return missing_bucket(answer, bucket, uri)
         what = "object of this name and generation" if generation else "object of this name"

@@ -1,6 +1,6 @@
-"""Sends google-auth's requests for tokens; a module of its own, as requests is imported only when a token is wanted.
+"""Sends google-auth's requests for tokens; a separate module, so that requests is imported only if a token is needed.
 
-Guarantees: each request ends within `TOKEN_TIMEOUT_S`, and one to a metadata server takes no proxy.
+Guarantees: each request ends within `TOKEN_TIMEOUT_S`, and a request to a metadata server uses no proxy.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ def ask_token_server(*arguments: Any, **named: Any) -> Any:
 class _TokenSession(requests.Session):
     def merge_environment_settings(self, url: Any, *settings: Any, **named: Any) -> Any:
         merged = super().merge_environment_settings(url, *settings, **named)
-        merged["verify"] = merged["verify"] or self.verify or True  # old releases take a blank variable for "no checks"
+        merged["verify"] = merged["verify"] or self.verify or True  # old releases read a blank variable as "no checks"
         return {**merged, "proxies": {}} if is_metadata_url(str(url)) else merged
