@@ -18,7 +18,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class HubFile(NamedTuple):
-    """A file of a commit: its name in its folder, its size, and its SHA-256 where the Hub has one."""
+    """A file of a commit: its name in its folder, its size, and its SHA-256 if the Hub has one."""
 
     name: str
     size_bytes: int
@@ -54,7 +54,7 @@ def files_in(entries: list[Any], folder: str, uri: str) -> list[HubFile]:
 
 
 def names_in(entries: list[Any]) -> list[str]:
-    """Return the names of the files and folders of a page; those of folders end in a slash."""
+    """Return the names of the files and folders of a page; names of folders end in a slash."""
     return [str(each["path"]).rpartition("/")[2] + "/" * (each["type"] == "directory") for each in entries]
 
 
@@ -70,6 +70,6 @@ def _no_listing(uri: str) -> StorageError:
 
 
 def _sha256(entry: dict[str, Any]) -> str | None:
-    """Return the hash of a file in LFS or Xet; a small one in Git itself has only Git's own hash."""
+    """Return the hash of a file in LFS or Xet; None for a small file in Git, which has only Git's own hash."""
     value = (entry.get("lfs") or {}).get("oid")
     return value if isinstance(value, str) and _SHA256.fullmatch(value) else None

@@ -1,6 +1,6 @@
 """Reads the user's cache of the Hugging Face Hub, which huggingface_hub fills; never writes to it.
 
-A file is used only where it is of the requested commit, never one of an older commit.
+A file is used only if it belongs to the requested commit; a file of an older commit is never used.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["cached_commit", "cached_file", "cached_files", "cached_folders", "ca
 
 
 def is_offline() -> bool:
-    """Whether ``HF_HUB_OFFLINE`` forbids requests to the Hub."""
+    """Say whether ``HF_HUB_OFFLINE`` forbids requests to the Hub."""
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def cached_file(place: HfPath, commit: str, path: str) -> str | None:
-    """Return the path of a file of a commit, or None where it is not cached."""
+    """Return the path of a file of a commit, or None if it is not cached."""
     cached = huggingface_hub.try_to_load_from_cache(
         place.repository, path, cache_dir=hub_cache(), revision=commit, repo_type=place.kind
     )
@@ -35,7 +35,7 @@ def cached_file(place: HfPath, commit: str, path: str) -> str | None:
 
 
 def cached_sha256(path: str) -> str | None:
-    """Return the SHA-256 that names the blob of a cached file; None for a small one, which has Git's own hash."""
+    """Return the SHA-256 that names the blob of a cached file; None for a small file, whose blob has Git's own hash."""
     name = os.path.basename(followed(path))
     return name if re.fullmatch(r"[0-9a-f]{64}", name) else None
 
@@ -52,18 +52,18 @@ def cached_commit(place: HfPath) -> str | None:
 
 
 def cached_files(place: HfPath, commit: str, folder: str) -> Iterator[tuple[str, int]]:
-    """Give name and size of the files directly in a folder of a cached commit."""
+    """Yield name and size of the files directly in a folder of a cached commit."""
     try:
         entries = list(os.scandir(_folder(place) / "snapshots" / commit / folder))
     except OSError:
         return
     for entry in entries:
-        if entry.is_file():  # links into the cache's blobs, followed
+        if entry.is_file():  # follows links to the cache's blobs
             yield entry.name, entry.stat().st_size
 
 
 def cached_folders(place: HfPath, commit: str, folder: str) -> list[str]:
-    """Name the folders directly in a folder of a cached commit."""
+    """Return the names of the folders directly in a folder of a cached commit."""
     try:
         with os.scandir(_folder(place) / "snapshots" / commit / folder) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())

@@ -2,7 +2,7 @@
 
 Guarantees: the token is sent to the Hub's own host only; a listing is complete, with all pages from that host
 (`next_page`).
-huggingface_hub finds token and endpoint; its requests are not used, as some have no time-out.
+huggingface_hub finds token and endpoint; its requests are not used, because some have no time-out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HubClient:
 
     Args:
         place: The repository and revision.
-        storage_options: ``token``, ``endpoint``, and of the HTTP backend's ``verify``, ``proxy`` and ``timeout``.
+        storage_options: ``token``, ``endpoint``, and ``verify``, ``proxy`` and ``timeout`` of the HTTP backend.
         limits: Bounds of the Hub's answers.
 
     Attributes:
@@ -55,7 +55,7 @@ class HubClient:
         endpoint: URL of the Hub.
 
     Raises:
-        OptionError: a value of the wrong type, or one that is refused.
+        OptionError: a value has the wrong type, or is refused.
         CredentialsError: ``token=True`` without a saved login.
     """
 
@@ -76,7 +76,7 @@ class HubClient:
         return commit_in(body, uri)
 
     def files(self, commit: str, folder: str, uri: str) -> Iterator[HubFile]:
-        """Request the files directly in a folder; none where there is no such folder.
+        """Request the files directly in a folder; yield none if there is no such folder.
 
         Raises:
             ObjectNotFoundError: there is no such repository or commit.
@@ -115,7 +115,7 @@ class HubClient:
             url = next_page(links, url, self.endpoint, uri)
 
     def names(self, commit: str, folder: str, uri: str) -> list[str]:
-        """Request the names of the first files and folders directly in a folder; those of folders end in a slash."""
+        """Request the names of the first files and folders directly in a folder; names of folders end in a slash."""
         try:
             body, _ = self._answer_to(self._tree(commit, folder), uri)
         except ObjectNotFoundError as error:
@@ -125,13 +125,13 @@ class HubClient:
         return names_in(entries_in(body, uri))
 
     def start(self, commit: str, path: str) -> Hop:
-        """Return the URL that the Hub redirects to the place of a file, with headers."""
+        """Return the Hub's URL of a file, with headers; the Hub redirects it to the place of the bytes."""
         place = self._place
         url = f"{self.endpoint}/{place.resolve_prefix}{place.repository}/resolve/{commit}/{quote(path)}"
         return Hop(url, self.access.headers)
 
     def probe(self, commit: str, path: str, uri: str) -> Probe:
-        """Request the first byte of a file at its place; raises as `probe_object`."""
+        """Request the first byte of a file where it is stored; raises as `probe_object`."""
         return probe_object(self.client, self.start(commit, path), uri)
 
     def _answer_to(self, url: str, uri: str) -> tuple[bytes, list[str]]:
@@ -139,7 +139,7 @@ class HubClient:
         try:
             return self._body(url, uri)
         except ObjectNotFoundError as error:
-            if error.status == 404 and error.code is None:  # the Hub says what is missing
+            if error.status == 404 and error.code is None:  # the Hub itself would name the missing part
                 error.message = "The answer is not one of the Hub's"
                 error.hint = "Check the endpoint, and the names: hf://owner/name@revision/path"
             raise
@@ -179,11 +179,11 @@ def _endpoint(options: Mapping[str, Any]) -> str:
 
 
 def _token_headers(options: Mapping[str, Any]) -> dict[str, str]:
-    # Not `build_hf_headers`: for its user agent it sends a request to huggingface.co, which may not be the named Hub.
+    # `build_hf_headers` is not used: for its user agent it sends a request to huggingface.co, which may be another Hub.
     if not isinstance(options.get("token"), (str, bool, type(None))) or not is_sendable(str(options.get("token"))):
         raise OptionError("token must be text, True for the saved login, or False for none")
     option = options.get("token")
-    if isinstance(option, str):  # of a file or a form: a line end is no part of it, and a blank one is none
+    if isinstance(option, str):  # the text may come from a file or a form: strip line ends, and ignore a blank token
         option = option.strip() or None
     if option is False or (option is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN):
         return {}

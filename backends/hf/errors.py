@@ -50,12 +50,12 @@ def refusal(
     attempts: int = 1,
     elapsed_s: float = 0.0,
 ) -> StorageError:
-    """Return the error for an answer of the Hub, or of a store behind it, that is no success.
+    """Return the error for an unsuccessful answer of the Hub, or of a store behind it.
 
     Args:
-        status: Its status.
-        headers: Its headers, by names in lower case.
-        body: The start of its body.
+        status: Status of the answer.
+        headers: Headers of the answer, by names in lower case.
+        body: The start of the answer's body.
         uri: URL of the request.
         has_token: A token was sent.
         attempts: Number of attempts.
@@ -65,7 +65,7 @@ def refusal(
     code = headers.get("x-error-code", "")
     row = _CODES.get(code)
     if row is None and status == 401:
-        # Without a token the Hub gives the same answer for private and absent repositories.
+        # Without a token the Hub answers the same for private and absent repositories.
         row = _BAD_TOKEN if has_token else _CODES["RepoNotFound"]
     if row is None and headers.get("x-error-message") == "Access to this resource is disabled.":
         row = ErrorRow(AccessDeniedError, "The Hub has disabled the repository", "Its page on the Hub says why")

@@ -1,8 +1,9 @@
-"""The page that follows a page of the Hub's listing, by the ``Link`` of its answer (RFC 8288). Pure.
+"""Finds the next page of a listing of the Hub in the ``Link`` header of an answer (RFC 8288). Pure.
 
-Guarantees: the next page is asked from the endpoint that the user named. A mirror may pass on the original's link,
-which names another host: if it leads to the same listing there, only its query is taken. Refuses any other link to
-another server, naming both; and a ``Link`` that cannot be parsed, which is never taken for the one of a last page.
+Guarantees: the next page is requested from the endpoint that the user named. A mirror may pass on the original link,
+which names another host: if it leads to the same listing there, only its query is used. Refuses any other link to
+another server; the error names both servers. Refuses a ``Link`` that cannot be parsed: it is not taken for the end of
+the listing.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ def next_page(links: Iterable[str], url: str, endpoint: str, uri: str) -> str | 
         target = urljoin(url, targets.pop())
         following, origin = urlsplit(target), origin_of(target)
     except ValueError:  # a malformed port or address
-        raise _stranger("a malformed address", endpoint, uri) from None
+        raise _leads_elsewhere("a malformed address", endpoint, uri) from None
     api_path = unquote(listing.path.removeprefix(urlsplit(endpoint).path))
     if following.scheme in ("http", "https") and unquote(following.path).endswith(api_path):
         return listing._replace(query=following.query).geturl()
     if origin != origin_of(url):
-        raise _stranger(f"{origin[0]}://{origin[1]}:{origin[2]}", endpoint, uri)
+        raise _leads_elsewhere(f"{origin[0]}://{origin[1]}:{origin[2]}", endpoint, uri)
     return target
 
 
@@ -66,12 +67,12 @@ def _next_targets(value: str, uri: str) -> list[str]:
 
 
 def _relations(attributes: Iterable[tuple[str, str]]) -> set[str]:
-    """Return the relations of a link: of several ``rel`` the first counts; some proxies write it in single quotes."""
+    """Return the relations of a link: the first ``rel`` counts, and some proxies write it in single quotes."""
     relation = next((value for name, value in attributes if name.lower() == "rel"), "")
     return set(relation.strip("'").lower().split())
 
 
-def _stranger(where: str, endpoint: str, uri: str) -> StorageError:
+def _leads_elsewhere(where: str, endpoint: str, uri: str) -> StorageError:
     return StorageError(
         f"The listing of {endpoint} leads to another server, {where}, which is not asked",
         uri=uri,

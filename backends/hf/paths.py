@@ -19,8 +19,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 DEFAULT_REVISION = "main"
 
 _KINDS = {"models": "model", "datasets": "dataset", "spaces": "space"}
-_SPECIAL = re.compile(r"refs/(?:convert/[\w-]+|pr/[0-9]+)(?=/|$)")  # these contain a slash
-# The cache relies on it, too: `..` would leave the cache, and `--` replaces the slash there.
+_SPECIAL = re.compile(r"refs/(?:convert/[\w-]+|pr/[0-9]+)(?=/|$)")  # revisions that contain a slash
+# The cache relies on this pattern, too: `..` would leave the cache, and `--` replaces the slash in its folder names.
 _PART = re.compile(r"(?!.*(?:--|\.\.))\w(?:[\w.-]{0,94}\w)?(?<!\.git)", re.ASCII)
 
 

@@ -1,8 +1,8 @@
 """Repositories of the Hugging Face Hub: ``hf://owner/name[@revision][/path]``.
 
-Guarantees: the revision is resolved to a commit once, and everything is listed and read from that commit; a file of
-that commit in the user's cache is read from there; the token is sent to the Hub's own host only, and never to the
-store a redirect names. With ``HF_HUB_OFFLINE=1`` nothing is asked of anybody.
+Guarantees: the revision is resolved to a commit once, and everything is listed and read from that commit. If the user's
+cache has a file of that commit, the file is read from the cache. The token is sent only to the Hub's own host, never to
+the store that a redirect names. With ``HF_HUB_OFFLINE=1`` no request is sent.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ DEFAULT_LIMITS = Limits()
 _OTHER_KINDS = (
     "buckets/",
     "kernels/",
-)  # no repositories with commits; huggingface_hub's own file system reads them
+)  # these have no commits; huggingface_hub's own file system reads them
 
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any], limits: Limits) -> Store | None:
-    """Open the repository of `uri` with ``token`` and ``endpoint``, as of `huggingface_hub.HfFileSystem`.
+    """Open the repository of `uri` with the options ``token`` and ``endpoint`` of `huggingface_hub.HfFileSystem`.
 
     Raises:
         UsageError: the URL names no repository.
-        OptionError: an option of the wrong type, or one that is refused.
+        OptionError: an option has the wrong type, or is refused.
         CredentialsError: ``token=True`` without a saved login.
     """
     if scheme != "hf" or uri.partition("://")[2].startswith(_OTHER_KINDS):
@@ -56,7 +56,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind() -> type[HttpSource]:
-    """Return the kind of source: files are read over HTTP; those in the cache are read as files."""
+    """Return the kind of source: files of the Hub are read over HTTP; a file in the cache is read as a file."""
     return HttpSource
 
 
@@ -65,7 +65,7 @@ class HfStore:
 
     Args:
         uri: The URL.
-        storage_options: ``token``, ``endpoint``, and of the HTTP backend's ``verify``, ``proxy`` and ``timeout``.
+        storage_options: ``token``, ``endpoint``, and ``verify``, ``proxy`` and ``timeout`` of the HTTP backend.
         limits: Bounds of the Hub's answers.
 
     Attributes:
@@ -121,7 +121,7 @@ class HfStore:
         return [ObjectInfo(path, self._uri(path), size, commit) for path, size in files]
 
     def glance(self, prefix: str) -> list[str]:
-        """Name the first files and folders in a folder of the commit; none where the Hub may not be asked."""
+        """Name the first files and folders in a folder of the commit; offline, return none."""
         if is_offline():
             return []
         return self._hub.names(self._commit(), self._inner(prefix), self._uri(prefix))
@@ -134,7 +134,7 @@ class HfStore:
         return self._hub.folders(commit, folder, self._uri(prefix))
 
     def source(self, info: ObjectInfo) -> Source:
-        """Return the file in the cache, or its place from the Hub; `HttpSource.refresh` requests that again.
+        """Return the file in the cache, or its place from the Hub; `HttpSource.refresh` requests the place again.
 
         Raises:
             ChangedError: the file has another size than in the listing.
@@ -144,7 +144,7 @@ class HfStore:
         if cached is not None and os.path.getsize(cached) == info.size_bytes:
             return FileSource(cached)
         with self._guard:
-            probe = self._probes.pop(info.path, None)  # used once, as its redirect expires
+            probe = self._probes.pop(info.path, None)  # used once, because its redirect expires
         return self._source(info, probe or self._probe(info.path))
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:

@@ -35,9 +35,9 @@ class Access:
     Attributes:
         headers: Headers for the server that the user named, and for no other.
         ca_file: PEM bundle to trust instead of the system's.
-        proxy: URL of the proxy with its password; None uses that of the environment.
+        proxy: URL of the proxy with its password; None uses the proxy of the environment.
         timeout: Time-out of requests about objects; None uses those of `Options`.
-        is_encoded: URLs of the user are quoted already.
+        is_encoded: URLs of the user are already quoted.
         may_redirect_to_local: Redirects may lead to loopback and link-local addresses.
     """
 
@@ -52,15 +52,15 @@ class Access:
 def access_of(url: str, options: Mapping[str, Any]) -> Access:
     """Turn the arguments of `HTTPFileSystem` into an `Access`.
 
-    Logins win in this order: ``headers``, ``auth``, those of ``client_kwargs``, a user in the URL, and, where
+    Logins win in this order: ``headers``, ``auth``, the same options in ``client_kwargs``, a user in the URL, and, if
     ``trust_env`` allows it, a netrc file.
 
     Args:
         url: The user's URL, with its user and password.
-        options: From `merged_options`.
+        options: The result of `merged_options`.
 
     Raises:
-        OptionError: a value of the wrong kind, or a header that is refused.
+        OptionError: a value has the wrong kind, or a header is refused.
     """
     client = options.get("client_kwargs") or {}
     logins = SecretOptions({"netrc": _netrc_login(url) if client.get("trust_env") else None, "url": _login_in(url)})
@@ -85,7 +85,7 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
     )
 
 
-# These take values from `source` in expressions: a traceback shows the values of local names.
+# These functions keep values of `source` out of local names, because a traceback shows the values of local names.
 
 
 def _login_headers(source: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -123,5 +123,5 @@ def _ca_file(verify: Any) -> str | None:
         return None
     if not isinstance(verify, (str, os.PathLike)) or is_blank(os.fspath(verify)):
         raise OptionError("verify must name a PEM file with the certificates to trust")
-    trust_in(os.fspath(verify))  # says what is wrong with it
+    trust_in(os.fspath(verify))  # raises if the file cannot be used
     return os.fspath(verify)

@@ -1,7 +1,7 @@
 """Decides which ``https://`` URLs the Azure backend reads, from the URL, the options and the environment.
 
-A public file, and one with a SAS, is plain HTTP and needs no library of Azure. A folder is listed by Azure's API, and
-credentials need its signatures.
+A public file, and a file with a SAS, is read by plain HTTP without a library of Azure. A folder is listed by Azure's
+API, and credentials need Azure's signatures.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FILES = (".safetensors", ".json")
 
 
 def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> bool:
-    """Say whether a URL is one of Azure's that plain HTTP cannot read.
+    """Say whether a URL is of Azure and cannot be read by plain HTTP.
 
     Args:
         uri: The URL.
         options: The user's options.
-        environment: Instead of that of the process.
+        environment: Variables that replace the environment of the process.
     """
     if not is_blob_url(uri):
         return False
@@ -39,7 +39,7 @@ def is_for_azure(uri: str, options: Mapping[str, Any], environment: Mapping[str,
     parts = urlsplit(uri)
     if not parts.path.endswith(_FILES) or any(letter in parts.path for letter in "*["):
         return True  # a folder, or a pattern in one
-    names = list(set_variables() if environment is None else environment)  # values would be shown by a traceback
+    names = list(set_variables() if environment is None else environment)  # names only: a traceback would show values
     has_credentials = any(name.startswith("AZURE_STORAGE_") or name == "AZURE_CLIENT_ID" for name in names)
     return has_credentials and not has_sas(parts.query)
 
@@ -48,7 +48,7 @@ def open_azure(uri: str, options: Mapping[str, Any], limits: Limits) -> Store:
     """Open the URL with the Azure backend.
 
     Raises:
-        UnknownSchemeError: its library is not installed.
+        UnknownSchemeError: the library of the Azure backend is not installed.
     """
     try:
         from streamer.backends.azure.store import AzureStore  # noqa: PLC0415 (needs adlfs)

@@ -1,4 +1,4 @@
-"""Receives the body of an answer with a whole object, piece by piece and at a minimal pace.
+"""Receives the body of an answer that is a whole object, piece by piece, and demands a minimum pace.
 
 Guarantees: a body that stops, or is too slow, fails after `stall_timeout_s`; bytes that arrived are returned before the
 error that ended the body is raised.
@@ -14,16 +14,16 @@ from streamer.core.options.limits import Limits
 
 __all__ = ["receive"]
 
-# Of `stall_bytes_per_s`, the pace of a range: here another attempt starts from the beginning of the object.
+# Share of `stall_bytes_per_s`, the minimum pace of a range; lower here, because a retry starts from the object's start.
 STALL_SHARE = 1 / 8
 
 
 def receive(response: Response, buffer: memoryview, uri: str, limits: Limits) -> int:
-    """Receive the next bytes of the body. They do not fill the buffer if the body ends, breaks off or is slow.
+    """Receive the next bytes of the body. The buffer stays partly empty if the body ends, breaks off or is slow.
 
     Raises:
-        TransferTimeoutError: it stalled.
-        TruncatedError: it had ended before.
+        TransferTimeoutError: the body stalled.
+        TruncatedError: the body ended before its first of these bytes.
         StorageError: the connection failed before the first of these bytes.
     """
     began = monotonic()

@@ -32,7 +32,7 @@ class OpenResponse:
     """A successful response whose body is not read yet.
 
     Attributes:
-        response: Its receiver closes it.
+        response: The response; its receiver closes it.
         hop: URL and headers of its request, after all redirects.
     """
 
@@ -46,8 +46,8 @@ class OpenResponse:
 
 
 @dataclass
-class _Way:
-    """Where the redirects of one request lead."""
+class _Route:
+    """The latest hop of one request, which changes with each redirect."""
 
     hop: Hop = field(repr=False)
 
@@ -56,12 +56,12 @@ class HttpClient:
     """Sends GETs with one `Access`.
 
     Args:
-        access: Certificates, proxy and time-outs. Its headers are not used here: each `Hop` has its own.
+        access: Certificates, proxy and time-outs. Its headers are not used here: each `Hop` has its own headers.
         refuse: Makes the error for an error status, as `refusal` does.
         limits: Bounds of the answers.
 
     Attributes:
-        limits: The same.
+        limits: The argument.
     """
 
     def __init__(
@@ -84,24 +84,24 @@ class HttpClient:
             RedirectError: as for `next_hop`, or there are too many redirects.
             StorageError: the server or the network failed, or the response is an error.
         """
-        way = _Way(start)
-        response, attempts = answered(lambda attempts: self._follow(way, start, uri, extra, attempts), self._times, uri)
+        route = _Route(start)
+        response, attempts = answered(lambda each: self._follow(route, start, uri, extra, each), self._times, uri)
         if response.status < 300:
-            return OpenResponse(response, way.hop)
+            return OpenResponse(response, route.hop)
         facts = {"attempts": attempts.number, "elapsed_s": attempts.elapsed_s}
         refused = self._refuse(response.status, response.headers, response.finish(), uri, **facts)
         refused.retry_after_s = demanded_pause_s(response.status, response.headers)
         raise refused
 
-    def _follow(self, way: _Way, start: Hop, uri: str, extra: Mapping[str, str], attempts: Attempts) -> Response:
-        way.hop = start
+    def _follow(self, route: _Route, start: Hop, uri: str, extra: Mapping[str, str], attempts: Attempts) -> Response:
+        route.hop = start
         for _ in range(MAX_REDIRECTS + 1):
-            response = self._send(way.hop, extra, attempts)
+            response = self._send(route.hop, extra, attempts)
             if response.status not in REDIRECTS:
                 return response
             location = hidden_uri(response.headers.get("location", ""))
             response.finish()  # so that its connection is kept
-            way.hop = next_hop(way.hop, location, uri, may_be_local=self._access.may_redirect_to_local)
+            route.hop = next_hop(route.hop, location, uri, may_be_local=self._access.may_redirect_to_local)
         raise too_many_redirects(uri)
 
     def _send(self, hop: Hop, extra: Mapping[str, str], attempts: Attempts) -> Response:

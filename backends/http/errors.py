@@ -1,6 +1,6 @@
 """Translates error statuses of HTTP servers into this package's errors.
 
-Guarantees: an error has the status, request id and the storage's error code where there are any; no other text of the
+Guarantees: an error has the status, request id and the storage's error code if there are any; no other text of the
 server or of the user's URL enters a message.
 """
 
@@ -51,12 +51,12 @@ _STATUSES: dict[int, ErrorRow[StorageError]] = {
 def refusal(
     status: int, headers: Mapping[str, str], body: bytes, uri: str, *, attempts: int = 1, elapsed_s: float = 0.0
 ) -> StorageError:
-    """Return the error for an answer that is no success.
+    """Return the error for an unsuccessful answer.
 
     Args:
-        status: Its status.
-        headers: Its headers, in any case.
-        body: The start of its body, which may hold an object store's error code.
+        status: Status of the answer.
+        headers: Headers of the answer; names in any case.
+        body: The start of the answer's body, which may hold an object store's error code.
         uri: URL of the request, without secrets.
         attempts: Number of attempts.
         elapsed_s: Seconds that all attempts took.

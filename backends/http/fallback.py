@@ -1,7 +1,7 @@
-"""Reads HTTP objects through fsspec where the options demand it: a session, a connector, an SSL context.
+"""Reads HTTP objects through fsspec if the options demand it: a session, a connector, an SSL context.
 
 Guarantees: fsspec gets the user's options unchanged, and a remark in the load's report says why Python reads the bytes.
-Sessions follow our rules of redirects (`backends/fsspec/http_sessions.py`).
+Sessions follow our rules for redirects (`backends/fsspec/http_sessions.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def open_through_fsspec(uri: str, options: Mapping[str, Any], reason: str) -> Fs
 
     Args:
         uri: The URL.
-        options: Its arguments, as `merged_options` gives them.
+        options: Its arguments, the result of `merged_options`.
         reason: The option that only fsspec supports.
 
     Raises:
@@ -56,7 +56,7 @@ class _ThroughFsspec(FsspecStore):
         self._remark = remark
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List as fsspec does, and request the sizes of shards, which an index page does not have."""
+        """List as fsspec does, and request the sizes of shards, because an index page shows no exact sizes."""
         return [
             self.info(info.path) if info.size_bytes is None and may_be_shard(info.path) else info
             for info in super().find(prefix)

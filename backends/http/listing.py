@@ -1,9 +1,9 @@
 """Lists a folder of a web server by the links of its index page.
 
-Guarantees: only links to files directly in the folder count. One to another host, scheme, folder or sub-folder, or with
-a query (such as a column to sort by), is ignored, so that no page leads to a host which the user did not name. Refuses
-a page of more than 16 MiB, one with more links than a folder may have entries, one that may be cut, and one that is no
-HTML to Python's parser.
+Guarantees: only links to files directly in the folder count. A link to another host, scheme, folder or sub-folder, or
+with a query (such as a column to sort by), is ignored, so that no page leads to a host which the user did not name.
+Refuses a page of more than 16 MiB, a page with more links than a folder may have entries, a page that may be truncated,
+and a page that Python's parser does not accept as HTML.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def names_in(page: str, url: str, limits: Limits, *, has_folders: bool = False) 
         page: HTML.
         url: URL of the page, to which links are relative.
         limits: Bounds of the listing.
-        has_folders: Return those of sub-folders, too, with a slash at their end.
+        has_folders: Return the names of sub-folders, too, with a slash at their end.
 
     Raises:
-        StorageError: it has too many links, or is not HTML.
+        StorageError: the page has too many links, or is not HTML.
     """
     links = _Links(limits)
     try:
@@ -58,7 +58,7 @@ def names_in(page: str, url: str, limits: Limits, *, has_folders: bool = False) 
 
 
 def may_be_shard(name: str) -> bool:
-    """Say whether a quoted name may be one of a shard or an index."""
+    """Say whether a quoted name may be the name of a shard or an index."""
     return is_of_checkpoint(unquote(name))
 
 
@@ -66,7 +66,7 @@ def media_type(headers: Mapping[str, str]) -> str:
     """Return the type that an answer states, in lower case and without parameters; empty if it states none.
 
     Args:
-        headers: Those of the answer, by names in lower case or in a mapping that does not tell cases apart.
+        headers: Headers of the answer, by names in lower case or in a mapping that ignores case.
 
     Example:
         >>> media_type({"content-type": "Text/HTML; charset=utf-8"})
@@ -76,7 +76,7 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def is_page(headers: Mapping[str, str], body: bytes) -> bool:
-    """Tell whether an answer is an index page: one without a type is, if its body begins like HTML.
+    """Say whether an answer is an index page; without a type it is one if its body begins like HTML.
 
     Args:
         headers: As for `media_type`.
@@ -87,11 +87,11 @@ def is_page(headers: Mapping[str, str], body: bytes) -> bool:
 
 
 def is_whole(headers: Mapping[str, str], page: bytes) -> bool:
-    """Say whether a page has its end: one that ended with its connection may have been cut, unless it says ``</html>``.
+    """Say whether a page is complete: if only the end of the connection ends it, it must hold ``</html>``.
 
     Args:
-        headers: Those of its answer, by names in lower case or in a mapping that does not tell cases apart.
-        page: The page, as much of it as has come.
+        headers: Headers of the answer, by names in lower case or in a mapping that ignores case.
+        page: The page, as far as it was received.
     """
     is_framed = "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
     return is_framed or not page or b"</html>" in page.lower()

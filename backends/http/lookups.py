@@ -1,7 +1,7 @@
-"""Looks objects and folders of a web server up.
+"""Looks up objects and folders of a web server.
 
-Guarantees: one GET of one byte, because the answer of servers to a HEAD may differ; a second one, whose body is not
-read, if the first leaves the size open.
+Guarantees: one GET of one byte is sent, because servers may answer a HEAD differently. If the answer leaves the size
+open, a second GET is sent, whose body is not read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def probe_object(client: HttpClient, start: Hop, uri: str) -> Probe:
 
 
 def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
-    """Request the index page of a folder; return it, or nothing if the answer is no page, and its URL.
+    """Request the index page of a folder; return the page and its URL. The page is empty if the answer is no page.
 
     Args:
         client: Sends the request.
@@ -70,7 +70,7 @@ def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
         uri: The URL for messages, without secrets.
 
     Raises:
-        StorageError: the server or the network failed, or the page is too large, or may be cut.
+        StorageError: the server or the network failed, or the page is too large, or may be truncated.
     """
     answer = client.open(folder, uri, {})
     stated = media_type(answer.headers)
@@ -95,10 +95,10 @@ def index_page(client: HttpClient, folder: Hop, uri: str) -> tuple[bytes, str]:
 
 
 def _probe_whole(client: HttpClient, start: Hop, uri: str) -> Probe:
-    """Request the object without a range, as only that answer tells its size; its body is left unread.
+    """Request the object without a range, because only the answer to that request has its size; do not read its body.
 
-    Blocks of it are compared by version, because their total may be open, too. Without a version it is read in one
-    stream.
+    Its blocks are compared by version, because their ranges may leave the total open, too. Without a version it is read
+    in one stream.
     """
     answer = client.open(start, uri, {})
     answer.response.close()
@@ -116,7 +116,7 @@ def _probe_whole(client: HttpClient, start: Hop, uri: str) -> Probe:
 
 
 def _probe_empty(client: HttpClient, start: Hop, uri: str) -> Probe:
-    """Request the object without a range: an empty one has no first byte."""
+    """Request the object without a range, because an empty object has no first byte."""
     answer = client.open(start, uri, {})
     answer.response.close()
     if answer.headers.get("content-length") != "0":

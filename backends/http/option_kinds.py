@@ -1,4 +1,4 @@
-"""Checks names and types of the options of a web server: fsspec and aiohttp accept any, and fail at each request.
+"""Checks names and types of the options of a web server: fsspec and aiohttp accept any, and then fail at each request.
 
 Guarantees: an error names the option, and the options that exist. Arguments of a session that the caller's own function
 makes (``get_client``) are not checked.
@@ -73,10 +73,10 @@ def check_options(options: Mapping[str, Any], own: Collection[str], others: Coll
     Args:
         options: The arguments.
         own: Names of the options that this backend supports.
-        others: Names of options that matter to fsspec alone.
+        others: Names of options that matter only to fsspec.
 
     Raises:
-        OptionError: one is unknown, or of the wrong type.
+        OptionError: an option is unknown, or has the wrong type.
     """
     check_option_names("http://", options, {*own, "get_client"}, ignored={*others, *OF_AIOHTTP})
     check_types(options, _KINDS)

@@ -1,4 +1,4 @@
-"""The options of a web server: those of fsspec's HTTP file system, over fsspec's own configuration.
+"""The options of a web server: the arguments of fsspec's HTTP file system, merged over fsspec's own configuration.
 
 Guarantees: the user's options are copied, never changed; an option that the engine does not support is reported, so
 that the objects are read through fsspec instead. Refuses unverified TLS.
@@ -19,7 +19,7 @@ from streamer.core.secrets.options import SecretOptions
 
 __all__ = ["fsspec_option", "merged_options"]
 
-# They matter only to fsspec's own reading, caching and listing.
+# Options that matter only to fsspec's own reading, caching and listing.
 _IRRELEVANT = OF_FSSPEC | {"block_size", "cache_options", "cache_type", "same_scheme", "simple_links", "size_policy"}
 _OF_REQUESTS = frozenset({"auth", "cookies", "headers", "proxy", "proxy_auth", "ssl", "timeout"})
 _OWN = _OF_REQUESTS | {"client_kwargs", "encoded", "local_redirects", "verify"}

@@ -1,7 +1,7 @@
-"""Reads the answer to a request for the first byte of an HTTP object: its size, its version, whether it has ranges.
+"""Reads the answer to a request for the first byte of an HTTP object: size, version, and whether the server has ranges.
 
-Guarantees: an answer of unknown size, one that is compressed, and a web page in place of weights are errors. Pure; the
-names of headers are in lower case, or their mapping does not tell cases apart.
+Guarantees: an answer of unknown size, a compressed answer, and a web page in place of weights are errors. Pure. Names
+of headers are in lower case, or their mapping ignores case.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Probe:
     """The current state of one object.
 
     Attributes:
-        hop: Its URL after all redirects, and the headers for that.
-        size_bytes: Its size.
-        version: Its ETag, or its modification time, or None where the server sends neither.
+        hop: URL of the object after all redirects, and the headers for this URL.
+        size_bytes: Size of the object.
+        version: ETag of the object, or its modification time, or None if the server sends neither.
         version_header: The header with the version.
         has_ranges: The server answers requests for ranges.
     """
@@ -65,7 +65,7 @@ class Probe:
 def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
     """Return the version in the headers of an answer, and the name of its header.
 
-    A value that is not ASCII is ignored: libraries decode it in different ways, so that it could not be compared.
+    A value that is not ASCII is ignored: libraries decode it in different ways, so it cannot be compared.
     """
     for name in ("ETag", "Last-Modified"):
         value = headers.get(name.lower())
@@ -75,10 +75,10 @@ def version_in(headers: Mapping[str, str]) -> tuple[str | None, str]:
 
 
 def expiry_of(url: str) -> float | None:
-    """Return the Unix time at which a signed URL expires, or None where it has none.
+    """Return the Unix time at which a signed URL expires, or None if it names none.
 
     Args:
-        url: Signed by AWS (``X-Amz-Date``, ``X-Amz-Expires``) or CloudFront (``Expires``).
+        url: A URL that AWS (``X-Amz-Date``, ``X-Amz-Expires``) or CloudFront (``Expires``) may have signed.
     """
     query = {name.lower(): values[0] for name, values in parse_qs(urlsplit(url).query).items()}
     try:
@@ -100,13 +100,13 @@ def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
     """Refuse an answer that is compressed, or a web page in place of a file.
 
     Args:
-        headers: Those of the answer.
-        path: That of the URL that the user named.
+        headers: Headers of the answer.
+        path: Path of the URL that the user named.
         uri: The URL for messages, without secrets.
 
     Raises:
         RangeResponseError: the answer is compressed.
-        CredentialsError: there is a page in place of weights, which may be that of a login.
+        CredentialsError: there is a page in place of weights; it may be the page of a login.
         ObjectNotFoundError: there is a page in place of another file.
     """
     if not is_plain(headers):
@@ -131,22 +131,22 @@ def check_kind(headers: Mapping[str, str], path: str, uri: str) -> None:
 
 
 def covers_all(headers: Mapping[str, str]) -> bool:
-    """Say whether the range that an answer tells is the whole.
+    """Say whether the ``Content-Range`` of an answer covers the whole object.
 
     Example:
         >>> [covers_all({"content-range": value}) for value in ("bytes 0-9/10", "bytes 0-8/10", "bytes 0-9/*")]
         [True, False, False]
     """
-    told = _WHOLE.fullmatch(headers.get("content-range", "").strip())
-    return told is not None and int(told[1]) + 1 == int(told[2])
+    stated = _WHOLE.fullmatch(headers.get("content-range", "").strip())
+    return stated is not None and int(stated[1]) + 1 == int(stated[2])
 
 
 def size_of(status: int, headers: Mapping[str, str], uri: str) -> tuple[int | None, bool]:
-    """Return the object's size, None if a range leaves it open, and whether the server answers ranges.
+    """Return the object's size (None if a range leaves it open), and whether the server answers ranges.
 
     Raises:
         RangeResponseError: the server sends another range than the first byte.
-        StorageError: it answers without a file, or tells no size.
+        StorageError: the server answers without a file, or states no size.
     """
     content_range = _RANGE.fullmatch(headers.get("content-range", "").strip())
     if status == 206:

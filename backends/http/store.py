@@ -1,8 +1,9 @@
-"""Objects of HTTP servers: ``http://`` and ``https://`` URLs, read by ranges by the native reactors.
+"""Objects of HTTP servers: ``http://`` and ``https://`` URLs; the native reactors read them by ranges.
 
-Guarantees: every answer is requested from the server; credentials are sent only to the host that the user named; the
-query (a signature, a token) is sent for every object of the URL's folder, and never shown. Without ranges an object is
-read in one stream, and with options that only fsspec supports through fsspec; the load's report says so.
+Guarantees: every answer is requested from the server. Credentials are sent only to the host that the user named. The
+query (a signature, a token) is sent for every object of the URL's folder, and never shown. If the server has no ranges,
+an object is read in one stream. With options that only fsspec supports it is read through fsspec. The load's report
+says which of these is used.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ __all__ = ["HttpStore", "source_of_probe", "streamer_open_store", "streamer_sour
 
 DEFAULT_LIMITS = Limits()
 PROBES_AT_A_TIME = 16  # as many as sources are requested at once
-_IN_PATHS = "!$%&'()*+,/:;=@[]~"  # a `?` or `#` in the name of a shard is quoted
+_IN_PATHS = "!$%&'()*+,/:;=@[]~"  # not quoted in a path; a `?` or `#` in the name of a shard is quoted
 
-if find_spec("aiohttp") is None:  # to be found out now, rather than at the first request that needs it
+if find_spec("aiohttp") is None:  # raise now, rather than at the first request that needs aiohttp
     raise ModuleNotFoundError("No module named 'aiohttp'", name="aiohttp")
 
 
@@ -50,11 +51,11 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
     Raises:
         UsageError: the URL names no host.
-        OptionError: an option of the wrong kind, or one that is refused, such as ``verify=False``.
+        OptionError: an option has the wrong kind, or is refused, such as ``verify=False``.
     """
     if scheme not in ("http", "https"):
         return None
-    _split(uri)  # refuses what is no URL
+    _split(uri)  # raises if it is no URL
     if is_for_azure(uri, storage_options):
         return open_azure(uri, storage_options, limits)
     if _needs_only_headers(storage_options):
@@ -71,13 +72,13 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 
 def _needs_only_headers(storage_options: Mapping[str, Any]) -> bool:
-    """Say whether there is nothing to check, and nothing that only aiohttp or fsspec know."""
+    """Say whether the options hold at most headers, so that neither aiohttp nor fsspec is needed to check them."""
     return set(storage_options) <= {"headers"} and not are_configured("http", "https")
 
 
 @hookimpl
 def streamer_source_kind() -> type[HttpSource]:
-    """Return the kind of source: these objects are read over HTTP."""
+    """Return the kind of source: objects of web servers are read over HTTP."""
     return HttpSource
 
 
@@ -91,7 +92,7 @@ class HttpStore:
 
     Attributes:
         root: `uri` without user, query and fragment.
-        server: Scheme, host and port of it.
+        server: Scheme, host and port of `uri`.
     """
 
     root: str
@@ -114,15 +115,15 @@ class HttpStore:
         Raises:
             ObjectNotFoundError: there is no such file.
             CredentialsError: the server demands a login.
-            RedirectError: it redirects to where credentials or privacy would be lost.
+            RedirectError: the server redirects to a place that would leak credentials or reach this machine.
             StorageError: any other error of the server, the network or TLS.
         """
         return self._info_of(path, self._probe(path))
 
     def find(self, prefix: str) -> list[ObjectInfo]:
-        """List the files that the folder's index page links to, and probe those that may be shards.
+        """List the files that the folder's index page links to, and probe the files that may be shards.
 
-        Any other file is listed without a size, and so is one that cannot be read.
+        Any other file is listed without a size; a shard that cannot be read is listed without a size, too.
 
         Raises:
             AccessDeniedError: the server does not show its folders.
@@ -135,25 +136,25 @@ class HttpStore:
             return []
         others = [ObjectInfo(path, self._uri(path), size_bytes=None) for path in paths if not may_be_shard(path)]
         shards = [path for path in paths if may_be_shard(path)]
-        found = in_parallel(partial(answered.once, self._listed), shards, role="info", most=PROBES_AT_A_TIME)
-        return sorted([*others, *chain.from_iterable(found)], key=lambda info: info.path)
+        infos = in_parallel(partial(answered.once, self._listed), shards, role="info", most=PROBES_AT_A_TIME)
+        return sorted([*others, *chain.from_iterable(infos)], key=lambda info: info.path)
 
     def glance(self, prefix: str) -> list[str]:
         """Name the files and folders to which the folder's index page links."""
         return [unquote(name) for name in self._names(prefix.rstrip("/"), has_folders=True)]
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders to which the folder's index page links, quoted as there; raises as `find`."""
+        """Name the sub-folders to which the folder's index page links, quoted as in the page; raises as `find`."""
         try:
             return folders_among(self._names(prefix.rstrip("/"), has_folders=True))
         except ObjectNotFoundError:
             return []
 
     def source(self, info: ObjectInfo) -> HttpSource | PythonSource:
-        """Return the object's source; it is probed again where `info` is not this store's latest.
+        """Return the object's source; probe the object again if `info` is not this store's latest.
 
         Raises:
-            ChangedError: it was replaced since `info`.
+            ChangedError: the object was replaced since `info`.
             StorageError: as for `info`.
         """
         with self._guard:
@@ -182,9 +183,9 @@ class HttpStore:
             raise
 
     def _listed(self, path: str) -> list[ObjectInfo]:
-        """Describe a file that is linked; nothing if it is a sub-folder that is linked without its slash.
+        """Describe a linked file; return nothing if the link leads to a sub-folder without its slash.
 
-        One that the server does not have is listed: whoever wants it has to be told that a part is lost.
+        A file that the server does not have is listed, so that a caller that needs it gets an error.
         """
         try:
             return [self.info(path)]
@@ -192,7 +193,7 @@ class HttpStore:
             return [ObjectInfo(path, self._uri(path), size_bytes=None)] if error.status else []
         except StorageError as error:
             if is_transient(error):
-                raise  # the caller retries: the file exists, but its size is not known
+                raise  # the caller retries: the file exists, but its size is unknown
             return [ObjectInfo(path, self._uri(path), size_bytes=None)]
 
     def _info_of(self, path: str, probe: Probe) -> ObjectInfo:
@@ -239,13 +240,13 @@ def source_of_probe(
 
     Args:
         probe: The probe.
-        client: Reads an object without ranges.
+        client: Reads the object if the server has no ranges.
         start: The object's URL before redirects, and the headers for its host.
         info: The object.
         refresh: As for `HttpSource`.
         ca_file: As for `HttpSource`.
         proxy: As for `HttpSource`.
-        names_version: The URL itself names one version, so that no header is compared.
+        names_version: The URL itself names one version, so no header is compared.
     """
     if not probe.has_ranges:
         scheme, host, port = origin_of(probe.hop.url)
@@ -257,7 +258,7 @@ def source_of_probe(
         headers=probe.hop.headers,
         version=None if names_version else probe.version,
         version_header=None if names_version else probe.version_header,
-        # A signed URL of the user's cannot be renewed; one of a redirect can.
+        # A signed URL of the user cannot be renewed; a signed URL of a redirect can.
         expires_at_s=expiry_of(probe.hop.url) if is_redirected else None,
         refresh=refresh,
         ca_file=ca_file,

@@ -1,9 +1,9 @@
-"""Reads an HTTP object from beginning to end through one GET, where its server answers no requests for ranges.
+"""Reads an HTTP object from beginning to end through one GET, if its server answers no requests for ranges.
 
-Guarantees: every byte comes from an answer with the size and version of the probe; each wait is bounded; the connection
-is closed at the end of the object, when many others are read, or when the reader is no longer used. The engine's
-threads may request neighbouring blocks in any order: a later block waits. An earlier block than the last means reading
-from the start.
+Guarantees: every byte comes from an answer with the size and version of the probe. Each wait is bounded. The connection
+is closed at the end of the object, if many other objects are read, or if the reader is no longer used. The engine's
+threads may request neighbouring blocks in any order: a later block waits for its turn. A block before the current
+position restarts the reading at the start of the object.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from streamer.core.store.sources import ObjectInfo
 
 __all__ = ["OneStream"]
 
-ATTEMPTS = 3  # to read one block; each begins at the start of the object
-SKIPPED_BYTES = 1 << 20  # at a time
-EARLY_WAIT_S = 0.02  # for a thread with an earlier block that has not asked yet; several switches of the GIL
+ATTEMPTS = 3  # to read one block; each attempt begins at the start of the object
+SKIPPED_BYTES = 1 << 20  # skipped at a time
+EARLY_WAIT_S = 0.02  # for a thread that is about to request an earlier block; enough for several switches of the GIL
 MAX_IDLE = 8  # connections that wait for their next block; servers close them after a minute anyway
 
 
@@ -61,11 +61,11 @@ class OneStream:
         self.last_used_s = 0.0
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill the whole buffer from that offset.
+        """Fill the whole buffer with the object's bytes from an offset.
 
         Raises:
             ChangedError: the object was replaced since the probe.
-            TruncatedError: it ends too early, in each attempt.
+            TruncatedError: the object ends too early, in each attempt.
             StorageError: any other error of the server or the network.
         """
         view = buffer.cast("B")
@@ -81,7 +81,7 @@ class OneStream:
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds a connection."""
+        """Whether this reader holds a connection."""
         return self._body is not None
 
     def drop_if_idle(self) -> None:
@@ -91,7 +91,7 @@ class OneStream:
                 self._drop()
 
     def _take_turn(self, offset: int) -> None:
-        """Wait until no thread wants an earlier block, and a moment longer where this block is not the next."""
+        """Wait until no thread waits with an earlier block; wait a moment longer if this block is not the next."""
         with self._turn:
             self._waiting.append(offset)
             self._turn.notify_all()
@@ -111,7 +111,7 @@ class OneStream:
 
     def _read(self, view: memoryview, offset: int) -> None:
         for attempt in range(1, ATTEMPTS + 1):
-            latest = inf  # the bytes before the block have no deadline while they arrive
+            latest = inf  # bytes before the block have no deadline, as long as they arrive
             try:
                 self._go_to(offset)
                 latest = monotonic() + self._client.limits.block_deadline_s
@@ -186,7 +186,7 @@ class OneStream:
             raise StorageError("The server no longer sends the size of the file", uri=uri, hint="Load again")
 
     def _drop(self) -> None:
-        """Forget the body; its connection is closed with it, and kept at the end of the object."""
+        """Forget the body. Its connection is closed, unless the object has ended: then it is kept for reuse."""
         self._position = 0
         if self._body is not None:
             self._body.close()
@@ -198,7 +198,7 @@ _open_guard = threading.Lock()
 
 
 def _make_room(stream: OneStream) -> None:
-    """Close connections of the readers used longest ago, so that at most `MAX_IDLE` wait for their next block."""
+    """Close connections of the least recently used readers, so that at most `MAX_IDLE` wait for their next block."""
     with _open_guard:
         _open.add(stream)
         others = sorted((other for other in _open if other is not stream and other.is_open), key=_last_used_s)
@@ -207,7 +207,7 @@ def _make_room(stream: OneStream) -> None:
 
 
 def _reset_in_child() -> None:
-    _open.clear()  # they belong to the parent
+    _open.clear()  # these connections belong to the parent
     _open_guard.release()
 
 
