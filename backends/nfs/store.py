@@ -1,8 +1,9 @@
 """Files of an NFS server without a mount, through the engine's own client: ``nfs://server[:port]/export/path``.
 
-Guarantees: every wait is bounded; an answer is never older than its call; a path is taken literally, and ends only
+Guarantees: every wait is bounded. An answer is never older than its call. A path is taken literally, and ends only
 before a ``?`` with options. Options (``version``, ``nfsport``, ``mountport``, ``uid``, ``gid``) are in the URL's query
-or in `storage_options`, which win; any other is refused. The error of a build without libnfs says how to get one.
+or in `storage_options`, which win; any other option is refused. In a build without libnfs the error says how to get a
+build with it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind() -> type[NfsSource]:
-    """Return the kind of source: these files are read natively.
+    """Return the kind of source: files of NFS servers are read natively.
 
     Raises:
         UnknownSchemeError: this build has no NFS client.
@@ -61,7 +62,7 @@ class NfsStore:
 
     Attributes:
         root: The path of `uri`.
-        server: Name or address of the server, with its scheme and port, and its version unless that is the usual one.
+        server: Name or address of the server, with its scheme and port, and the NFS version unless it is the usual one.
     """
 
     root: str
@@ -80,8 +81,8 @@ class NfsStore:
 
         Raises:
             ObjectNotFoundError: there is no such file; a folder is not a file.
-            AccessDeniedError: a folder on the way may not be searched by this user.
-            ConnectError: no server answers there.
+            AccessDeniedError: this user may not search a folder of the path.
+            ConnectError: no server answers at this address.
             StorageError: any other error of the server.
         """
         attributes = self._request(self._client.stat, path)
@@ -94,11 +95,11 @@ class NfsStore:
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the regular files directly in a folder, and its links to files.
 
-        Listed without a size are broken links, and anything else with the name of a shard or an index: `info` raises an
-        error for these.
+        Broken links, and other entries with the name of a shard or an index, are listed without a size: `info` raises
+        an error for these.
 
         Raises:
-            StorageError: as for `info`; an absent folder is an empty one.
+            StorageError: as for `info`; a missing folder counts as empty.
         """
         try:
             entries = self._request(self._client.list, prefix)
@@ -143,7 +144,7 @@ class NfsStore:
                 return self.info(path)
             except ObjectNotFoundError as error:
                 is_listed = is_listed or "folder" not in error.message
-        # Listed without a size, so that a load of the folder fails and does not drop a shard.
+        # The entry is listed without a size, so that a load of the folder fails instead of dropping a shard.
         return ObjectInfo(path, self._uri(path), size_bytes=None) if is_listed else None
 
     def _info(self, path: str, attributes: _native.NfsAttributes) -> ObjectInfo:

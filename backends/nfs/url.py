@@ -1,7 +1,7 @@
 """Parses ``nfs://`` URLs and their options. Pure; the engine parses the same URLs by the same rules.
 
-A path is taken literally. The text after the last ``?`` is options where it has their form (``name=value``, joined by
-``&``); otherwise that ``?`` is part of a name or a glob.
+A path is taken literally. The text after the last ``?`` holds options if it has their form (``name=value``, joined by
+``&``); otherwise the ``?`` is part of a name or a glob.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["NfsUrl"]
 
 SCHEME = "nfs://"
 USUAL_VERSION = 4
-# Lowest and highest value. The options of libnfs that change how it reads are set by the engine, and are not allowed.
+# Lowest and highest value. The engine sets the options of libnfs that change how it reads; they are not allowed here.
 BOUNDS = {
     "version": (3, 4),
     "nfsport": (1, 65535),
@@ -52,7 +52,7 @@ class NfsUrl:
         """Parse a URL; `storage_options` win over its query.
 
         Raises:
-            UsageError: it names no server, or is malformed.
+            UsageError: the URL names no server, or is malformed.
             OptionError: an unknown option, or a value out of its bounds.
         """
         rest = uri[len(SCHEME) :] if uri[: len(SCHEME)].lower() == SCHEME else ""
@@ -79,7 +79,7 @@ class NfsUrl:
 
     @property
     def server(self) -> str:
-        """The server as the engine names it: with another version than the usual one, it is another service."""
+        """The server's name in the engine: with another version than the usual one, it is another service."""
         version = self.options.get("version", USUAL_VERSION)
         return self.shown("" if version == USUAL_VERSION else f"?version={version}")
 
@@ -93,7 +93,7 @@ class NfsUrl:
         return f"{SCHEME}{self.host}{port}{path}"
 
     def __str__(self) -> str:
-        """Return the URL for the engine; it always has options, so that no ``?`` of the path is taken for theirs."""
+        """Return the URL for the engine; it always has options, so that no ``?`` of the path is read as their start."""
         options = {"version": USUAL_VERSION, **self.options}
         return f"{SCHEME}{self.host}{self.path}?" + "&".join(f"{name}={value}" for name, value in options.items())
 

@@ -1,4 +1,4 @@
-"""Files of this machine, and of whatever is mounted on it."""
+"""Files of this machine, and of file systems that are mounted on it."""
 
 from streamer.backends.posix.store import PosixStore, streamer_open_store, streamer_source_kind
 

@@ -1,4 +1,4 @@
-"""Writes files atomically: a reader finds the old file or the new one, and never a part."""
+"""Writes files atomically: a reader sees the old file or the new file, never a part of one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def write_atomically(path: str, data: bytes) -> None:
 
 @contextmanager
 def draft_of(path: str, *, is_flushed: bool = True) -> Iterator[str]:
-    """Give a new name beside `path`; the file written there is flushed to the disk and renamed to `path` at the end.
+    """Yield a new name in the folder of `path`; at the end, the file of that name is flushed and renamed to `path`.
 
     Args:
-        path: Of the file.
-        is_flushed: Without it a crash of the machine, though not of this process, may leave a part under the name.
+        path: Path of the file.
+        is_flushed: Without it, a crash of the machine may leave a partial file; a crash of this process never does.
 
     Raises:
         OSError: the disk is full, or failed. After this and any other exception the draft is removed.

@@ -12,7 +12,7 @@ __all__ = ["storage_error"]
 
 
 def storage_error(error: OSError, path: str) -> StorageError:
-    """Return the error of this package for one about the file or folder at `path`."""
+    """Return this package's error for an error of the operating system about the file or folder at `path`."""
     code = errno.errorcode.get(error.errno or 0)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return ObjectNotFoundError(

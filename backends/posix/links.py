@@ -1,4 +1,4 @@
-"""The file that a path leads to, with the links of its last part followed; the kernel follows all others."""
+"""Resolves links in the last part of a path; the kernel follows the links of all other parts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 
 __all__ = ["followed"]
 
-MOST_LINKS = 40  # as of the kernel
+MOST_LINKS = 40  # the kernel's limit
 
 
 def followed(path: str) -> str:
-    """Return the path of the file that a link, or a link to a link, leads to, and any other path as it is.
+    """Return the path of the file that a link, or a link to a link, leads to; return any other path unchanged.
 
-    Folders on the way stay as they are written: text cannot resolve a link such as ``/proc/PID/root``. A link whose
-    text names another file than the kernel finds (``/proc/PID/fd/3``) stays, too.
+    Folders of the path are not resolved, because the text of a link such as ``/proc/PID/root`` does not lead to its
+    target. If the text of a link names another file than the one the kernel opens (``/proc/PID/fd/3``), it stays, too.
 
     Example:
         >>> followed("/etc/../etc/hostname")

@@ -1,7 +1,8 @@
-"""A file that several processes want and one of them writes: a draft under a lock, renamed when it is whole.
+"""A file that several processes need and one of them writes: a draft under a lock, renamed when it is complete.
 
-Guarantees: a reader finds a whole file under the name, or none. A process that dies loses its lock, and the next one
-begins the draft anew, so that one draft remains at most. On a file system without locks, each writes its own.
+Guarantees: a reader finds a complete file under the name, or none. If a process dies, its lock ends, and the next
+process starts the draft again, so that at most one draft remains. On a file system without locks each process writes
+its own draft.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from contextlib import contextmanager, suppress
 
 __all__ = ["NO_LOCKS", "LockedDraft", "locked_folder"]
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some network file systems
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of network file systems without locks
 
 
 class LockedDraft:
-    """Made by `take`; ended by `finish` or `discard`.
+    """One draft; `take` makes it, `finish` or `discard` ends it.
 
     Attributes:
         name: The path of the draft.
-        descriptor: Of the draft, open for reading and writing.
+        descriptor: Descriptor of the draft, open for reading and writing.
     """
 
     def __init__(self, target: str, name: str, descriptor: int) -> None:
@@ -35,9 +36,9 @@ class LockedDraft:
         """Begin a draft beside a file.
 
         Args:
-            target: Path of the file. Look whether it is there after this call: another process may just have
+            target: Path of the file. Check whether it exists after this call: another process may just have
                 finished it.
-            waits: Whether to wait while another process has the draft, and not to return None.
+            waits: Wait while another process holds the draft; otherwise return None.
 
         Raises:
             OSError: the folder cannot be written.
@@ -63,7 +64,7 @@ class LockedDraft:
             if _is_at(descriptor, name):
                 os.ftruncate(descriptor, 0)
                 return cls(target, name, descriptor)
-            os.close(descriptor)  # it was finished, or discarded, while this process waited
+            os.close(descriptor)  # another process finished or discarded the draft while this process waited
 
     def finish(self) -> None:
         """Flush the draft to the disk, and rename it to the file."""
@@ -85,7 +86,7 @@ class LockedDraft:
 
 @contextmanager
 def locked_folder(path: str) -> Iterator[None]:
-    """Keep other processes out of a block, that lock the same folder; without effect if there are no locks.
+    """Exclude other processes that lock the same folder while a block runs; no effect if there are no locks.
 
     Raises:
         OSError: there is no such folder.

@@ -1,6 +1,6 @@
-"""Why a path leads nowhere: where it ends, what has a similar name there, or what its text means elsewhere.
+"""Explains why a path does not exist: its first missing part, similar names in that folder, or a mistake in its text.
 
-At most some thousand names of one folder are looked at; nothing is opened.
+It reads at most `LOOKED_AT` names of one folder, and opens no file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["LOOKED_AT", "hint_for_missing"]
 LOOKED_AT = 5000  # names of one folder
 
 _USUAL = "Check the path, and that its disk is mounted"
-# As huggingface_hub has names; a path of files has more parts, or a suffix.
+# The form of a repository on the Hub; a path of a file has more parts, or a suffix.
 _REPOSITORY = re.compile(r"(?!.*(?:--|\.\.))\w[\w.-]{0,95}/\w[\w.-]{0,95}(@[\w./-]+)?", re.ASCII)
 _SUFFIX = re.compile(r"\.(safetensors|json|bin|pt|pth|gguf)\Z", re.IGNORECASE)
 _AROUND = " \t\r\n'\""
@@ -31,7 +31,7 @@ def hint_for_missing(path: str, text: str) -> str:
 
     Args:
         path: The absolute path.
-        text: As the user wrote it.
+        text: The path as the user wrote it.
     """
     if os.path.islink(path):
         return f"It is a link to {_target(path)}, which leads nowhere: was that moved, deleted, or never downloaded?"
@@ -40,18 +40,18 @@ def hint_for_missing(path: str, text: str) -> str:
     parent, name = _first_missing(path)
     if os.path.isfile(parent):
         return f"{quoted(os.path.basename(parent))} is a file, not a folder"
-    found = near_names(name, _names_in(parent))
-    is_near = found.startswith("Near")
+    nearby = near_names(name, _names_in(parent))
+    is_near = nearby.startswith("Near")
     if _REPOSITORY.fullmatch(text) and not _SUFFIX.search(text):
-        near = f". {found}" if is_near else ""
+        near = f". {nearby}" if is_near else ""
         return f"A model of the Hugging Face Hub is hf://{text}; otherwise check the path{near}"
     if is_near:
-        return f"{quoted(name)} does not exist. {found}"
-    return f"{_USUAL}. {found}" if found and parent == os.path.dirname(path) else _USUAL
+        return f"{quoted(name)} does not exist. {nearby}"
+    return f"{_USUAL}. {nearby}" if nearby and parent == os.path.dirname(path) else _USUAL
 
 
 def _mistake_in(text: str) -> str | None:
-    """Say what is wrong with the text of a path, where that shows."""
+    """Say what is wrong with the text of a path; None if nothing is."""
     if scheme := _ONE_COLON.match(text):
         return f"A URL has two slashes after its scheme: {scheme[0]}//…"
     if text != text.strip(_AROUND):
@@ -73,7 +73,7 @@ def _target(link: str) -> str:
 
 
 def _first_missing(path: str) -> tuple[str, str]:
-    """Return the last folder on the way that exists, and the name that it lacks."""
+    """Return the last folder of the path that exists, and the name that is missing in it."""
     parent, name = os.path.split(path)
     while name and not os.path.lexists(parent):
         parent, name = os.path.split(parent)

@@ -1,7 +1,7 @@
-"""A folder by its descriptor: the kernel resolves the path once, and each name from the open folder (``openat``).
+"""A folder by its descriptor: the kernel resolves the path once, and then each name from the open folder (``openat``).
 
-Guarantees: all calls reach the same folder, whatever becomes of its path, and wherever links on it lead, also those
-of ``/proc/PID/root``, which mean nothing as text. No link inside of the folder is followed.
+Guarantees: all calls reach the same folder, even if its path is renamed or links of the path change. Links such as
+``/proc/PID/root`` work, although their text leads nowhere. No link inside of the folder is followed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MOST_PARENTS = 4096  # a path has 4096 characters at most
 
 
 class OpenFolder:
-    """An open folder; names in it are text, and errors name the files as below its path.
+    """An open folder; names in it are text, and errors name files by the folder's path and the name.
 
     Args:
-        path: Of the folder; links are followed.
+        path: Path of the folder; links are followed.
 
     Attributes:
-        path: As given, for messages.
-        descriptor: Of the folder.
+        path: The argument, for messages.
+        descriptor: Descriptor of the folder.
 
     Raises:
         OSError: there is no such folder, or it may not be read.
@@ -55,12 +55,12 @@ class OpenFolder:
         """Open a folder in this one.
 
         Args:
-            name: Of the folder, without slashes.
-            is_made: Whether it is made if it is missing.
+            name: Name of the folder, without slashes.
+            is_made: Make the folder if it is missing.
 
         Raises:
-            NotADirectoryError: it is a link, which may lead anywhere, or a file.
-            OSError: it is not there, or may not be opened.
+            NotADirectoryError: the name is a link, which may lead anywhere, or a file.
+            OSError: there is no such folder, or it may not be opened.
         """
         inner = object.__new__(OpenFolder)
         inner.path, inner.descriptor = os.path.join(self.path, name), -1
@@ -87,12 +87,12 @@ class OpenFolder:
             return file.read()
 
     def write_atomically(self, name: str, data: bytes, *, is_flushed: bool = True) -> None:
-        """Write a file under another name, and rename it; raises as `write_atomically` of files by their path.
+        """Write a file under another name, and rename it; raises as the function `write_atomically`.
 
         Args:
-            name: Of the file.
-            data: What is in it.
-            is_flushed: Without it a crash of the machine, though not of this process, may leave a part under the name.
+            name: Name of the file.
+            data: Content of the file.
+            is_flushed: Without it, a crash of the machine may leave a partial file; a crash of this process never does.
         """
         draft = f".{name[:100]}-{secrets.token_hex(4)}"  # a name has 255 bytes at most
         try:
@@ -110,17 +110,17 @@ class OpenFolder:
             self.flush()
 
     def move(self, name: str, target: OpenFolder, new_name: str) -> None:
-        """Give a file another name, or the place of another file, in this folder or another."""
+        """Rename a file, within this folder or into another folder; an existing file of that name is replaced."""
         with target._naming(new_name):
             os.replace(disk_name(name), disk_name(new_name), src_dir_fd=self.descriptor, dst_dir_fd=target.descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file, or nothing if it is not there."""
+        """Remove a file; do nothing if it does not exist."""
         with self._naming(name), suppress(FileNotFoundError):
             os.unlink(disk_name(name), dir_fd=self.descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
-        """Describe a file, or the link that lies there; None if there is nothing."""
+        """Describe a file, or the link of this name; None if there is neither."""
         try:
             with self._naming(name):
                 return os.stat(disk_name(name), dir_fd=self.descriptor, follow_symlinks=False)
@@ -128,7 +128,7 @@ class OpenFolder:
             return None
 
     def names(self) -> list[str]:
-        """List what is in the folder."""
+        """List the names in the folder."""
         with self._naming(""):
             return [text_of(name) for name in os.listdir(self.descriptor)]
 
@@ -139,7 +139,7 @@ class OpenFolder:
 
     @contextmanager
     def _naming(self, name: str) -> Iterator[None]:
-        """Say in an error which path it is of: the kernel is told less."""
+        """Put the whole path into an error, because the operating system only sees the name."""
         try:
             yield
         except OSError as error:
@@ -148,10 +148,10 @@ class OpenFolder:
 
 
 def are_in_one_another(path: str, other: str) -> bool:
-    """Whether two paths name the same folder, or one lies in the other, whatever links they have.
+    """Say whether two paths name the same folder, or one lies in the other, even through links.
 
-    Two folders are the same if device and inode say so: the text of a path does not, as links and mounts change what
-    it means. A path that does not exist yet is looked for from the last folder on it that does.
+    Two folders are the same if device and inode are equal. The texts of paths are not compared, because links and
+    mounts change where a path leads. If a path does not exist yet, its last existing folder is used.
 
     Example:
         >>> are_in_one_another("/usr", "/usr/none/such"), are_in_one_another("/usr", "/etc")
@@ -162,22 +162,22 @@ def are_in_one_another(path: str, other: str) -> bool:
 
 
 def _lineage(path: str) -> list[tuple[int, int]]:
-    """Identify the last folder of a path that exists, and all above it, up to the root or to one that is locked."""
+    """Identify the last existing folder of a path and all folders above it, up to the root or an inaccessible one."""
     while not os.path.isdir(path or os.curdir):
         path = os.path.dirname(path.rstrip("/"))
     descriptor = os.open(path or os.curdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    found: list[tuple[int, int]] = []
+    lineage: list[tuple[int, int]] = []
     try:
-        # The .. of a root is the root itself.
-        while (here := _identity(descriptor)) not in found[-1:] and len(found) < MOST_PARENTS:
-            found.append(here)
+        # The parent (..) of the root is the root itself.
+        while (here := _identity(descriptor)) not in lineage[-1:] and len(lineage) < MOST_PARENTS:
+            lineage.append(here)
             with suppress(PermissionError):
                 upper = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = upper
     finally:
         os.close(descriptor)
-    return found
+    return lineage
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

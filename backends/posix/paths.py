@@ -1,7 +1,7 @@
-"""Which path a ``file://`` URL means.
+"""Finds the path that a ``file://`` URL names.
 
-A URL is taken literally, as by fsspec; only where no such file exists, percent codes are decoded (RFC 8089): ``%20``
-for a space. The host ``localhost`` is dropped, but where only a folder of that name has the file.
+A URL is taken literally, as by fsspec. Percent codes (``%20`` for a space, RFC 8089) are decoded only if there is no
+file of the literal name. The host ``localhost`` is dropped, unless only a folder of that name has the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamer.core.secrets.redact import redact
 
 __all__ = ["absolute_path"]
 
-PREFIXES = ("file://", "local://", "file:", "local:")  # those that fsspec's local file system strips
+PREFIXES = ("file://", "local://", "file:", "local:")  # fsspec's local file system strips the same prefixes
 _UNUSUAL = re.compile(r"//|/\.?(?:/|\Z)")  # in an absolute path
 
 
@@ -26,7 +26,7 @@ def absolute_path(uri: str) -> str:
     """Return the absolute path of a URL or path; ``..`` is left to the kernel, which alone resolves links.
 
     Raises:
-        UsageError: the path has a NUL in it, the URL a login, or the working directory does not exist any more.
+        UsageError: the path holds a NUL, the URL holds a login, or the working directory does not exist any more.
 
     Example:
         >>> absolute_path("file://localhost/models/llama")
@@ -54,11 +54,11 @@ def absolute_path(uri: str) -> str:
                 hint="Change into one that does, or give an absolute path",
             ) from None
     is_plain = os.path.isabs(path) and _UNUSUAL.search(path) is None
-    return path if is_plain else str(Path(path).absolute())  # which takes 5 us, for each of a thousand shards
+    return path if is_plain else str(Path(path).absolute())  # it takes 5 us, for each of a thousand shards
 
 
 def _is_encoded(path: str) -> bool:
-    """Tell whether only the decoded path exists; of a pattern, or of a file that is missing, only its folder."""
+    """Say whether only the decoded path exists; for a pattern or missing file, whether only its decoded folder does."""
     decoded = _decoded(path)
     for written, meant in ((path, decoded), (os.path.dirname(path), os.path.dirname(decoded))):
         if _is_there(written):
@@ -69,16 +69,16 @@ def _is_encoded(path: str) -> bool:
 
 
 def _decoded(path: str) -> str:
-    """Decode percent codes to the bytes of a name on the disk: `Path.as_uri` writes them so."""
+    """Decode percent codes to the bytes of a name on the disk, the encoding of `Path.as_uri`."""
     return unquote(path, encoding=sys.getfilesystemencoding(), errors="surrogateescape")
 
 
 def _is_there(path: str) -> bool:
-    return os.path.lexists(path) or bool(glob(path))  # marks of a pattern are letters of names, too
+    return os.path.lexists(path) or bool(glob(path))  # the characters of a pattern may also be part of a name
 
 
 def _prefix_of(uri: str) -> str:
-    """Return what comes before the path, in small letters; ``FILE:`` is one only with both slashes."""
+    """Return the prefix before the path, in lower case; ``FILE:`` in upper case is a prefix only with both slashes."""
     if ":" not in uri:
         return ""
     scheme, mark, _ = uri.partition("://")

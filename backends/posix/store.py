@@ -1,8 +1,8 @@
 """Files on mounted file systems: plain paths, ``file://`` and ``local://`` URLs.
 
-Guarantees: only `os.stat` and `os.scandir` are called to find files, so nothing here waits on a FIFO or a device.
-Symbolic links are followed (the Hugging Face cache is made of them), unless ``symlinks="inside"`` keeps them in the
-folder that the URL names. Refuses everything but regular files.
+Guarantees: only `os.stat` and `os.scandir` are called to find files, so no call here waits for a FIFO or a device.
+Symbolic links are followed (the Hugging Face cache consists of links), unless ``symlinks="inside"`` keeps them in the
+folder that the URL names. Refuses everything except regular files.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from streamer.core.store.uploads import Upload
 
 __all__ = ["PosixStore", "streamer_open_store", "streamer_source_kind"]
 
-# statfs(2)'s f_type of file systems on other machines. FUSE is not among them, as it is as often local (the page cache
-# shows which); neither is Lustre, whose client reads ahead over all its servers itself.
+# statfs(2)'s f_type of file systems on other machines. FUSE is not in the table, because it is often local (the page
+# cache shows which). Lustre is not in the table, because its client itself reads ahead over all servers.
 REMOTE_FILE_SYSTEMS = {
     0x6969: "NFS",
     0xFE534D42: "SMB2",
@@ -40,7 +40,7 @@ REMOTE_FILE_SYSTEMS = {
     0x5346414F: "AFS",
 }
 
-# These read ahead by themselves, for which they need the page cache.
+# These file systems read ahead themselves, and need the page cache for it.
 CACHING_FILE_SYSTEMS = {0x65735546: "FUSE", 0x0BD00BD0: "Lustre"}
 
 _KINDS = {
@@ -54,7 +54,7 @@ _KINDS = {
 
 @hookimpl
 def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any]) -> Store | None:
-    """Open the store of mounted files. Of `storage_options` only ``symlinks`` matters to reading.
+    """Open the store of mounted files; of `storage_options`, only ``symlinks`` affects reading.
 
     Raises:
         OptionError: ``symlinks`` is neither ``"follow"`` nor ``"inside"``, or an option is unknown.
@@ -67,7 +67,7 @@ def streamer_open_store(scheme: str, uri: str, storage_options: Mapping[str, Any
 
 @hookimpl
 def streamer_source_kind() -> type[FileSource]:
-    """Say that these files are read natively."""
+    """Return the kind of source: mounted files are read natively."""
     return FileSource
 
 
@@ -76,14 +76,14 @@ class PosixStore:
 
     Args:
         uri: A path (``~`` is expanded, as in fsspec) or a ``file://`` URL.
-        symlinks: ``"follow"``: wherever they lead; ``"inside"``: a file must lie in the folder of the checkpoint. The
-            opened file is checked, so links may change meanwhile. Hard links cannot be recognised.
+        symlinks: ``"follow"`` follows links wherever they lead. With ``"inside"`` a file must lie in the folder of the
+            checkpoint; the opened file is checked, so links may change meanwhile. Hard links cannot be recognised.
 
     Attributes:
         root: The absolute path that `uri` names. ``..`` is left to the kernel, which alone resolves links.
 
     Raises:
-        UsageError: the path has a NUL in it, or the URL a login.
+        UsageError: the path holds a NUL, or the URL holds a login.
         OptionError: `symlinks` has another value.
     """
 
@@ -101,9 +101,9 @@ class PosixStore:
         """Describe one regular file.
 
         Raises:
-            ObjectNotFoundError: there is none; a folder is not a file.
-            AccessDeniedError: a folder on the way may not be searched.
-            StorageError: it is a FIFO, socket or device, or the file system failed.
+            ObjectNotFoundError: there is no such file; a folder is not a file.
+            AccessDeniedError: a folder of the path may not be searched.
+            StorageError: the path is a FIFO, socket or device, or the file system failed.
         """
         try:
             status = os.stat(disk_name(path))
@@ -121,8 +121,8 @@ class PosixStore:
     def find(self, prefix: str) -> list[ObjectInfo]:
         """List the regular files directly in a folder, and its links to files.
 
-        Listed without a size are broken links, what the file system does not describe, and anything else with the name
-        of a shard or an index: `info` raises an error for these.
+        Broken links, entries that the file system cannot describe, and other entries with the name of a shard or an
+        index are listed without a size: `info` raises an error for these.
         """
         try:
             with os.scandir(disk_name(prefix)) as entries:
@@ -141,10 +141,10 @@ class PosixStore:
             return sorted(text_of(entry.name) + "/" * entry.is_dir() for entry in islice(entries, LOOKED_AT))
 
     def folders(self, prefix: str) -> list[str]:
-        """Name the sub-folders of a folder, and its links to folders where links are followed.
+        """Name the sub-folders of a folder, and its links to folders if links are followed.
 
         Raises:
-            StorageError: and its kinds, from the file system.
+            StorageError: the file system failed; also a subclass of this error.
         """
         try:
             with os.scandir(disk_name(prefix)) as entries:
@@ -181,7 +181,7 @@ class PosixStore:
             raise storage_error(error, path) from error
 
     def begin_upload(self, path: str, size_bytes: int, part_bytes: int, replaced: ObjectInfo | None) -> Upload:
-        """Begin a file under another name beside `path`, in folders that are made if they are missing.
+        """Begin a file under another name in the folder of `path`; missing folders are made.
 
         Raises:
             AccessDeniedError: the folder may not be written.
@@ -189,7 +189,7 @@ class PosixStore:
         """
         from streamer.backends.posix.upload import PosixUpload  # noqa: PLC0415 (takes 1 ms)
 
-        del size_bytes, part_bytes  # no disk asks for them
+        del size_bytes, part_bytes  # a disk does not need them
         return PosixUpload(path, replaced, self.info)
 
     def remove(self, path: str) -> None:
@@ -209,7 +209,7 @@ class PosixStore:
         """Do nothing: nothing is open."""
 
     def _file_system(self, path: str) -> int | None:
-        """Return the file system's type, cached per folder; links are resolved, as a local cache may link elsewhere."""
+        """Return the file system's type, cached per folder. Links are resolved: a local cache may link elsewhere."""
         folder = os.path.dirname(followed(path))
         if folder not in self._file_systems:
             self._file_systems[folder] = _native.file_system_type(os.fsencode(folder))
@@ -222,7 +222,7 @@ def _folder_of(root: str) -> str:
 
 
 def _info(path: str, status: os.stat_result) -> ObjectInfo:
-    # Programs cannot set the change time, so that restoring an old modification time does not hide a rewrite.
+    # Programs cannot set the change time, so restoring an old modification time does not hide a rewrite.
     version = f"{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_size}-{status.st_ino}"
     return ObjectInfo(path=path, uri=redact(path), size_bytes=status.st_size, version=version)
 
@@ -232,13 +232,13 @@ def _info_of_entry(entry: os.DirEntry[str]) -> ObjectInfo | None:
         status = entry.stat()
     except FileNotFoundError:  # removed meanwhile, or a broken link
         is_listed = entry.is_symlink()
-    except OSError:  # of a folder that may be listed and not searched, or of a disk that fails
+    except OSError:  # the folder may be listed but not searched, or the disk fails
         is_listed = True
     else:
         if stat.S_ISREG(status.st_mode):
             return _info(text_of(entry.path), status)
         is_listed = is_of_checkpoint(entry.name)
-    # Listed without a size, so that a load of the folder fails and does not drop a shard.
+    # The entry is listed without a size, so that a load of the folder fails instead of dropping a shard.
     path = text_of(entry.path)
     return ObjectInfo(path, redact(path), size_bytes=None) if is_listed else None
 
