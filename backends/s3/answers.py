@@ -1,4 +1,4 @@
-"""Parses a page of an S3 listing, as botocore gives it. Pure.
+"""Parses a page of an S3 listing in botocore's form. Pure.
 
 Guarantees: each object has a name that can be requested and a size that a file can have; otherwise a `StorageError`.
 """
@@ -15,7 +15,7 @@ __all__ = ["ListedObject", "count_of_entries", "names_in", "objects_in"]
 
 
 class ListedObject(NamedTuple):
-    """An object of a listing: its key, its size, and its ETag where the listing has one."""
+    """An object of a listing: its key, its size, and its ETag if the listing has one."""
 
     key: str
     size_bytes: int
@@ -28,7 +28,7 @@ def count_of_entries(page: Mapping[str, Any]) -> int:
 
 
 def objects_in(page: Mapping[str, Any], uri: str) -> list[ListedObject]:
-    """Return the objects of a page, without the empty ones that consoles make to stand for folders."""
+    """Return the objects of a page, without the empty objects that consoles make to stand for folders."""
     try:
         objects = [
             ListedObject(parse_name(entry["Key"], uri), parse_size(entry["Size"], uri), entry.get("ETag") or None)
@@ -40,7 +40,7 @@ def objects_in(page: Mapping[str, Any], uri: str) -> list[ListedObject]:
 
 
 def names_in(page: Mapping[str, Any], folder: str) -> list[str]:
-    """Return the names of the objects of a page in their folder, and those of its sub-folders with their slash."""
+    """Return the names of a page's objects within the folder, and the names of sub-folders with a slash at the end."""
     keys = [each.get("Key") for each in page.get("Contents") or []]
     folders = [each.get("Prefix") for each in page.get("CommonPrefixes") or []]
     return [str(each).removeprefix(folder) for each in (*folders, *keys) if each and each != folder]

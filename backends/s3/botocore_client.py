@@ -1,8 +1,8 @@
-"""The S3 control plane by botocore: its client makes, signs and parses requests, which the engine sends.
+"""The S3 control plane by botocore: its client makes, signs and parses requests, and the engine sends them.
 
 Guarantees: options of the user (arguments, fsspec configuration, AWS environment) are never overridden, changed in
-place or written back; a request ends within its attempts and the time of `answer_times`; where the clock of this
-machine is wrong, signatures are made at the server's time. Refuses unverified TLS, and follows no redirect.
+place or written back. A request ends within its attempts and the time of `answer_times`. If the clock of this machine
+is wrong, signatures are made at the server's time. Refuses unverified TLS, and follows no redirect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["BotocoreClient"]
 
 DEFAULT_LIMITS = Limits()
 
-# Exceptions with an answer that are not about its text; any other means that botocore could not parse it.
+# Exceptions that are not about the text of an answer; any other exception means that botocore could not parse it.
 _NOT_OF_TEXT = (BotoCoreError, ClientError, ForeignAnswerError, RecursionError, StreamerError)
 
 
@@ -45,7 +45,7 @@ class BotocoreClient:
         limits: Bounds of S3's answers.
 
     Raises:
-        OptionError: an option that is refused, or that s3fs does not know.
+        OptionError: an option is refused, or s3fs does not have it.
     """
 
     def __init__(self, storage_options: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
@@ -61,10 +61,10 @@ class BotocoreClient:
         self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
 
     def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the botocore client; its exceptions pass through.
+        """Call a method of the botocore client; exceptions of botocore pass through.
 
-        Where S3 refuses a request and its time differs from this machine's, the request is signed for that time and
-        sent once more.
+        If S3 refuses a request and its time differs from this machine's, the request is signed for the server's time
+        and sent once more.
         """
         wanted = {**self._payer, **parameters}
         try:
@@ -74,16 +74,16 @@ class BotocoreClient:
                 raise
             answer = self._bounded_call(method, bucket, wanted)
         self._notes_clock(answer)
-        if "Body" in answer:  # requested only for the reason of a refusal
+        if "Body" in answer:  # the body was requested only to get the reason of a refusal
             answer.pop("Body").close()
         return answer
 
     def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
-        """Return a URL that is valid for so long, or one without a signature for anonymous use.
+        """Return a URL that is valid for `lifetime_s`; for anonymous use, return a URL without a signature.
 
-        botocore builds the host from region, endpoint and addressing style, and signs with the credentials of this
-        moment, for the region of the bucket where a redirect named it. For some seconds, further URLs of the bucket are
-        signed alike.
+        botocore builds the host from region, endpoint and addressing style, and signs with the current credentials; if
+        a redirect named the region of the bucket, it signs for that region. For some seconds, a template signs further
+        URLs of the bucket.
         """
         template = self._templates.get((bucket, lifetime_s))
         is_plain = not self._payer and list(parameters) == ["Key"]
@@ -97,15 +97,15 @@ class BotocoreClient:
         return url
 
     def forget_templates(self) -> None:
-        """Have the next URL of each bucket signed with the credentials of that moment."""
+        """Sign the next URL of each bucket with the credentials that are current then."""
         self._templates.clear()
 
-    def way(self, url: str) -> HttpSource:
-        """Return how a URL is read: with what the signature covers, and certificates, proxy and name of the options."""
-        config = self._login.client().meta.config  # its `user_agent` is what botocore makes of all three
+    def source_for(self, url: str) -> HttpSource:
+        """Return the source for a signed URL, with the signed headers and the options' certificates, proxy and name."""
+        config = self._login.client().meta.config  # its `user_agent` is botocore's combination of all three options
         default = getattr(self._login.session.get_default_client_config(), "user_agent", None)
         name = user_agent_of(self._user_agent or default, config.user_agent_appid, config.user_agent_extra)
-        named = config.client_cert  # a file, or one for the certificate and one for its key
+        named = config.client_cert  # one file, or a pair: the certificate and its key
         certificate, key = (named, None) if named is None or isinstance(named, str) else named
         payer = {"x-amz-request-payer": "requester"} if self._payer else {}
         return HttpSource(
@@ -137,10 +137,10 @@ class BotocoreClient:
         return client
 
     def _new_call(self) -> Call:
-        return Call(self.way, Sender(self._times, self._limits.answer_bytes, self._login.attempts()))
+        return Call(self.source_for, Sender(self._times, self._limits.answer_bytes, self._login.attempts()))
 
     def _notes_clock(self, answer: Mapping[str, Any]) -> bool:
-        """Compare the server's time with ours; return whether the difference is another than before."""
+        """Compare the server's time with this machine's; return whether the difference has changed."""
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         offset_s = clock_offset_s(date, time.time())
         if offset_s is None or abs(offset_s - self._clock_offset_s) <= TOLERANCE_S:

@@ -1,8 +1,8 @@
-"""The session and the client of botocore for one login, as s3fs would make them of its arguments.
+"""The session and the client of botocore for one login, as s3fs would make them from its arguments.
 
-Guarantees: loads with equal options share one login, with its credentials, for as long as the environment and the
-user's files say the same; the last `KEPT` stay for later loads. A client is made by the first that needs it. It sends
-a request once: `Sender` repeats it.
+Guarantees: loads with equal options share one login and its credentials, as long as the environment and the user's
+files do not change. The last `KEPT` logins stay for later loads. A client is made when it is first needed. It sends a
+request once; `Sender` retries it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _ONE_ATTEMPT = {"mode": "standard", "total_max_attempts": 1}
 
 
 class BotocoreLogin:
-    """Who asks, and where.
+    """The credentials and the endpoint of requests.
 
     Args:
-        options: Arguments of `s3fs.S3FileSystem`, completed by `filled_options`; of them, ``skip_instance_cache``
-            is to share nothing.
+        options: Arguments of `s3fs.S3FileSystem`, completed by `filled_options`. With ``skip_instance_cache`` nothing
+            is shared.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -59,9 +59,9 @@ class BotocoreLogin:
 
     @cached_property
     def _session(self) -> Session:
-        given = self._options.get("session")
-        if given is not None:
-            return UsersSession(given)
+        users_session = self._options.get("session")
+        if users_session is not None:
+            return UsersSession(users_session)
         of_session = SecretOptions({name: self._options[name] for name in OF_SESSION if name in self._options})
         is_shared = self._is_shared and of_session.keys() <= {"profile"}
         return shared_session(of_session.get("profile")) if is_shared else EnvironmentSession(of_session)
@@ -70,7 +70,7 @@ class BotocoreLogin:
         """Return botocore's client; the exceptions of botocore pass through.
 
         Raises:
-            LoginError: its keys could not be found, or renewed.
+            LoginError: the keys could not be found or renewed.
         """
         with self._lock:
             if not self._options.get("anon") and self._options.get("key") is None:
@@ -79,9 +79,9 @@ class BotocoreLogin:
 
     @cached_property
     def _client(self) -> Any:
-        with collector_paused():  # it reads thousands of objects from JSON files
+        with collector_paused():  # botocore makes thousands of objects from JSON files
             if ca_file := self.ca_file():
-                trust_in(ca_file)  # says what is wrong with it; botocore reads it for http://, too, and cannot connect
+                trust_in(ca_file)  # raises if the file cannot be used; botocore would fail to connect, even by http://
             client = self.session.create_client("s3", config=self._config(), **plain(self._arguments()))
         send_natively(client)
         allow_tenants(client)
@@ -90,16 +90,16 @@ class BotocoreLogin:
         return client
 
     def ca_file(self) -> str | None:
-        """Return the certificates to trust, or None for the system's."""
+        """Return the file of certificates to trust, or None for the system's certificates."""
         named = self._options["client_kwargs"].get("verify") or self.session.get_config_variable("ca_bundle")
         return os.fspath(named) if isinstance(named, (str, os.PathLike)) else None
 
     def attempts(self) -> int:
-        """Return how often a request is sent at most: the number that the user configured for botocore, or our own."""
+        """Return the highest number of attempts: the number that the user configured for botocore, or our own."""
         named = self._options["config_kwargs"].get("retries") or {}
         if "total_max_attempts" in named:
             return int(named["total_max_attempts"])
-        if "max_attempts" in named:  # after the first
+        if "max_attempts" in named:  # attempts after the first
             return int(named["max_attempts"]) + 1
         return int(self.session.get_config_variable("max_attempts") or ATTEMPTS)
 
@@ -137,7 +137,7 @@ class _Key:
 
 
 def shared_login(options: Mapping[str, Any]) -> BotocoreLogin:
-    """Return the login of these options at this moment."""
+    """Return the login of these options and the current environment."""
     own = SecretOptions(options)
     return BotocoreLogin(own) if own.get("skip_instance_cache") else _shared(_Key(own, key_of(own), login_state()))
 

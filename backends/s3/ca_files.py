@@ -1,4 +1,4 @@
-"""Which file of certificates a load from S3 trusts: one answer for botocore, the engine and plain requests."""
+"""Finds the file of certificates that a load from S3 trusts: one rule for botocore, the engine and plain requests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["ca_file_of"]
 
 
 def ca_file_of(verify: object, environment: Mapping[str, str], configured: str | None = None) -> str | None:
-    """Return the first that is named, in botocore's order; ``SSL_CERT_FILE``, which botocore does not know, is ours.
+    """Return the first file that is named, in botocore's order; ``SSL_CERT_FILE`` is our addition.
 
     Args:
-        verify: That of ``client_kwargs``.
-        environment: Of this process.
-        configured: ``ca_bundle`` of the profile, where it was read; ``AWS_CA_BUNDLE`` comes before it.
+        verify: The option ``verify`` of ``client_kwargs``.
+        environment: Variables of this process.
+        configured: ``ca_bundle`` of the profile, if it was read; ``AWS_CA_BUNDLE`` comes before it.
 
     Returns:
-        None for the system's.
+        The path; None for the system's certificates.
     """
     if isinstance(verify, (str, os.PathLike)) and os.fspath(verify):
         return os.fspath(verify)

@@ -1,7 +1,7 @@
-"""The client of one load from S3: our own requests, and botocore's for what they do not serve.
+"""The client of one load from S3: our own requests, and botocore for all requests that they do not support.
 
-botocore's client takes a tenth of a second to import and make, and a load needs it for unusual options, for the region
-of a redirect, and for a server with another clock. Once it has answered in place of a plain request, it answers all.
+botocore's client takes a tenth of a second to import and make. A load needs it for unusual options, for the region of a
+redirect, and for a server with another clock. Once it has replaced a plain request, it sends all further requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["S3Client"]
 
 DEFAULT_LIMITS = Limits()
 
-if find_spec("s3fs") is None:  # its options are these, and botocore comes with it
+if find_spec("s3fs") is None:  # the options are those of s3fs, and s3fs installs botocore
     raise ModuleNotFoundError("No module named 's3fs'", name="s3fs")
 
 
@@ -38,10 +38,10 @@ class S3Client:
         limits: Bounds of S3's answers.
 
     Raises:
-        OptionError: an option that is refused, or that s3fs does not know.
+        OptionError: an option is refused, or s3fs does not have it.
 
     Attributes:
-        endpoint: Where requests go; None for Amazon's own.
+        endpoint: The URL that requests are sent to; None for Amazon's own endpoint.
         is_anonymous: Requests are not signed.
     """
 
@@ -49,7 +49,7 @@ class S3Client:
         self._options = SecretOptions(storage_options)
         self._limits = limits
         self._lock = threading.Lock()
-        self._made: BotocoreClient | None = None  # by the first that needs it, under the lock
+        self._botocore_client: BotocoreClient | None = None  # made under the lock, when it is first needed
         self._plain = self._new_plain()
         if self._plain is None:
             self.endpoint, self.is_anonymous = self._botocore().endpoint, self._botocore().is_anonymous
@@ -57,10 +57,10 @@ class S3Client:
             self.endpoint, self.is_anonymous = self._plain.login.endpoint, self._plain.login.keys is None
 
     def call(self, method: str, bucket: str, **parameters: Any) -> dict[str, Any]:
-        """Send a request, named as a method of botocore's client; return what that would.
+        """Send a request, named like a method of botocore's client; return the same result as that method.
 
         Raises:
-            Exception: one that `storage_error` translates.
+            Exception: an exception that `storage_error` translates.
         """
         plain = self._plain
         if plain is None or not plain.serves(method, bucket, parameters):
@@ -72,11 +72,11 @@ class S3Client:
         return answer
 
     def signed_get(self, bucket: str, lifetime_s: int, **parameters: Any) -> str:
-        """Return a URL that is valid for so long, or one without a signature for anonymous use.
+        """Return a URL that is valid for `lifetime_s`; for anonymous use, return a URL without a signature.
 
         Args:
             bucket: The bucket, or the ARN of an access point.
-            lifetime_s: How long the URL is valid.
+            lifetime_s: Seconds that the URL is valid.
             parameters: ``Key``, and ``VersionId`` to pin a version.
         """
         plain = self._plain
@@ -85,16 +85,16 @@ class S3Client:
         return self._botocore().signed_get(bucket, lifetime_s, **parameters)
 
     def renew(self) -> None:
-        """Have the next URL of each bucket signed with the credentials of that moment."""
+        """Sign the next URL of each bucket with the credentials that are current then."""
         if self._plain is not None:
             self._plain = self._new_plain()
-        if self._made is not None or self._plain is None:
+        if self._botocore_client is not None or self._plain is None:
             self._botocore().forget_templates()
 
-    def way(self, url: str) -> HttpSource:
-        """Return how a signed URL is read: with its headers, certificates and proxy."""
+    def source_for(self, url: str) -> HttpSource:
+        """Return the source for a signed URL, with its headers, certificates and proxy."""
         plain = self._plain
-        return self._botocore().way(url) if plain is None else plain.way(url)
+        return self._botocore().source_for(url) if plain is None else plain.source_for(url)
 
     def _new_plain(self) -> PlainRequests | None:
         login = plain_login(self._options, set_variables())
@@ -102,8 +102,8 @@ class S3Client:
 
     def _botocore(self) -> BotocoreClient:
         with self._lock:
-            if self._made is None:
+            if self._botocore_client is None:
                 with collector_paused():
                     from streamer.backends.s3.botocore_client import BotocoreClient  # noqa: PLC0415 (see above)
-                self._made = BotocoreClient(self._options, self._limits)
-            return self._made
+                self._botocore_client = BotocoreClient(self._options, self._limits)
+            return self._botocore_client

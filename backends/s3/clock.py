@@ -1,8 +1,8 @@
-"""The time that S3 signatures are made at: this machine's, or the server's where the two differ.
+"""The time of S3 signatures: this machine's time, or the server's time if the two differ.
 
 S3 refuses a signature whose time is a quarter of an hour off, and checks the expiry of a signed URL by its own clock.
-Every answer has the server's time, also a refusal. A difference that matters is added to the time of later signatures;
-the clock of this machine, and of every other library in the process, is not changed.
+Every answer has the server's time, even a refusal. A difference that matters is added to the time of later signatures.
+The clock of this machine, and of every other library in the process, is not changed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from streamer.backends.private_names.botocore import change_before_signing, requ
 
 __all__ = ["TOLERANCE_S", "clock_offset_s", "sign_at_offset", "signed_at_offset"]
 
-# A `Date` is seconds old when it is read, or more after a slow network. A smaller difference does no harm: S3 tolerates
-# 15 minutes, and our URLs are valid for 10.
+# A `Date` is some seconds old when it is read, or older after a slow network. A smaller difference does no harm: S3
+# tolerates 15 minutes, and our URLs are valid for 10.
 TOLERANCE_S = 60.0
 
-# A machine without a battery for its clock begins in 1970. A larger difference is no time, and no calendar may hold it.
+# The clock of a machine without a battery starts in 1970. A larger difference is no valid time, and may overflow.
 MOST_S = 100 * 365.25 * 86400
 
 _offset_s: ContextVar[float] = ContextVar("offset_s", default=0.0)
@@ -31,14 +31,14 @@ _TIMESTAMP = "%Y%m%dT%H%M%SZ"  # of SigV4, as botocore writes it into the contex
 
 
 def clock_offset_s(date: str | None, now_s: float) -> float | None:
-    """Return by how many seconds the server's clock is ahead.
+    """Return how many seconds the server's clock is ahead of this machine's.
 
     Args:
         date: The `Date` header of an answer (RFC 9110 §5.6.7).
         now_s: Unix time of this machine.
 
     Returns:
-        Seconds to add to this machine's time; 0 where the difference does not matter, None without a valid date.
+        Seconds to add to this machine's time; 0 if the difference does not matter, None without a valid date.
 
     Example:
         >>> clock_offset_s("Thu, 01 Jan 1970 01:00:00 GMT", 0.0)
@@ -58,7 +58,7 @@ def clock_offset_s(date: str | None, now_s: float) -> float | None:
 
 @contextmanager
 def signed_at_offset(offset_s: float) -> Iterator[None]:
-    """Let signatures of this thread be made at a time that is so many seconds ahead; 0 is this machine's."""
+    """Make signatures of this thread at a time `offset_s` ahead of this machine's clock."""
     token = _offset_s.set(offset_s)
     try:
         yield
@@ -81,6 +81,6 @@ def sign_at_offset(client: Any) -> None:
 
 
 def _shift(offset_s: float, request: Any) -> None:
-    """Change the time that SigV4 has just given a request; no other signature that S3 accepts has a time."""
+    """Change the time that SigV4 has just set in a request; no other signature that S3 accepts has a time."""
     time = datetime.strptime(request.context["timestamp"], _TIMESTAMP)
     request.context["timestamp"] = (time + timedelta(seconds=offset_s)).strftime(_TIMESTAMP)

@@ -1,7 +1,7 @@
 """Parses the checksums that S3 stores with its objects, from HeadObject and GetObjectAttributes. Pure.
 
-An object has one checksum of all its bytes (FULL_OBJECT), or, after some multipart uploads, one of the checksums of its
-parts (COMPOSITE, ``value-parts``), which can only be verified with the sizes of these parts.
+An object has one checksum of all its bytes (FULL_OBJECT). After some multipart uploads it has a checksum of the
+checksums of its parts instead (COMPOSITE, ``value-parts``), which can only be verified with the sizes of these parts.
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html
 """
 
@@ -18,7 +18,7 @@ from streamer.core.store.digests import CHECKSUMS, NoDigest, ObjectDigest, PartD
 
 __all__ = ["FIELDS", "Composite", "digest_in_head", "digest_of_parts"]
 
-# By botocore's names; those first that cost least to compute.
+# By botocore's names; the checksums that are cheapest to compute come first.
 FIELDS = {
     "ChecksumCRC64NVME": "crc64nvme",
     "ChecksumCRC32C": "crc32c",
@@ -28,7 +28,7 @@ FIELDS = {
 }
 
 
-_PARTS = re.compile(r"[0-9]{1,5}")  # S3 allows 10 000
+_PARTS = re.compile(r"[0-9]{1,5}")  # S3 allows 10 000 parts
 
 
 class Composite:
@@ -65,10 +65,10 @@ def digest_in_head(answer: Mapping[str, Any], size_bytes: int) -> ObjectDigest |
 
 
 def _doubt_of_whole(algorithm: str, kind: str | None, uploaded_parts: int | None) -> str | None:
-    """Say why a checksum that looks like one of the whole object may be another; None where it is one.
+    """Say why a checksum may not be of the whole object; None if it is of the whole object.
 
-    Of an upload in parts S3 itself has hashes of the parts alone, and CRC64NVME of the whole alone; of the others the
-    type decides, which older servers do not send.
+    After an upload in parts, S3 itself keeps hashes only of the parts, and CRC64NVME only of the whole object. The type
+    decides for other checksums, but older servers do not send it.
     """
     if kind not in (None, "FULL_OBJECT"):
         return f"its {algorithm} is of a kind that is not known"

@@ -1,4 +1,4 @@
-"""Parses S3's documents, a page of a listing and an error, from their XML into what botocore makes of them. Pure.
+"""Parses S3's XML documents (a page of a listing, an error) into the same dictionaries as botocore. Pure.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
@@ -18,7 +18,7 @@ def parse_page(document: bytes) -> dict[str, Any] | None:
     """Parse the answer to a request whose ``encoding-type`` is ``url``.
 
     Returns:
-        As botocore's ``list_objects_v2``, without what nobody here reads; None where this is no such page.
+        The result of botocore's ``list_objects_v2``, without fields that are not used here; None if it is no such page.
 
     Example:
         >>> parse_page(b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size></Contents></ListBucketResult>")
@@ -39,7 +39,7 @@ def parse_page(document: bytes) -> dict[str, Any] | None:
 
 
 def parse_error(document: bytes) -> dict[str, str]:
-    """Parse the document with which S3 refuses a request; return an empty dict if there is none.
+    """Parse the error document of a refused request; return an empty dict if there is none.
 
     Example:
         >>> parse_error(b"<Error><Code>NoSuchKey</Code><Key>a</Key></Error>")

@@ -1,7 +1,7 @@
 """Translates errors of S3 and exceptions of botocore into this package's errors.
 
-Guarantees: an error has the status, code, request id and attempts where there are any; no text of the server, of
-botocore or of the user's options enters a message, so no secret can. The caller chains the cause.
+Guarantees: an error has the status, code, request id and attempts if there are any. No text of the server, of botocore
+or of the user's options enters a message, so no secret enters one. The caller chains the cause.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ _ROLE_REFUSED: ErrorRow[StreamerError] = ErrorRow(
     "AWS gives no credentials for this role or identity",
     "Check role_arn, the role's trust policy, and source_profile or the token file",
 )
-_OF_LOGINS = (CredentialsError, TlsError, ConnectError, TransferTimeoutError)
+_CLASSES_OF_LOGINS = (CredentialsError, TlsError, ConnectError, TransferTimeoutError)
 
 _EXCEPTIONS: ExceptionTable[StreamerError] = {
-    # botocore asks a HEAD of the bucket where a redirect leads, and follows what that says in the same way.
+    # After a redirect, botocore sends a HEAD for the region of the bucket. If the HEAD is redirected, too, it recurses.
     (RecursionError,): ErrorRow(
         RedirectError,
         "The S3 endpoint redirects each request to another place",
@@ -117,7 +117,7 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
         "name: UTF-8 text without a byte order mark, each section and line once",
     ),
     (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError): _NOT_FETCHED,
-    # These four are of the requests for credentials, which botocore sends itself.
+    # The next rows are for requests for credentials, which botocore sends itself.
     (boto.SSLError,): ErrorRow(
         TlsError,
         "The TLS handshake with the service of AWS that gives credentials failed",
@@ -145,11 +145,11 @@ _EXCEPTIONS: ExceptionTable[StreamerError] = {
 
 
 class LoginError(Exception):
-    """There are no keys, as what gives them has failed; the cause is its exception."""
+    """The keys could not be fetched; the cause is the exception of their provider."""
 
 
 class MalformedAnswerError(Exception):
-    """botocore could not parse an answer; the cause is its exception."""
+    """botocore could not parse an answer; the cause is botocore's exception."""
 
 
 def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
@@ -158,9 +158,9 @@ def storage_error(error: Exception, uri: str, bucket: str) -> StreamerError:
     Args:
         error: The exception, to be chained as the cause.
         uri: URL of the request's object or folder, without secrets.
-        bucket: Its bucket.
+        bucket: The bucket of the request.
     """
-    if isinstance(error, StreamerError):  # of the engine, or of options that were not looked at before
+    if isinstance(error, StreamerError):  # raised by the engine, or by a late check of options
         error.uri = error.uri or uri
         return error
     if isinstance(error, LoginError):
@@ -188,24 +188,24 @@ def _of_login(cause: BaseException | None) -> ErrorRow[StreamerError]:
     if isinstance(cause, boto.ClientError):
         return _ROLE_REFUSED
     row = row_for(cause, _EXCEPTIONS) if isinstance(cause, Exception) else None
-    return row if row is not None and issubclass(row.cls, _OF_LOGINS) else _NOT_FETCHED
+    return row if row is not None and issubclass(row.cls, _CLASSES_OF_LOGINS) else _NOT_FETCHED
 
 
 def error_code(error: Exception) -> str | None:
-    """Return S3's error code; None where the answer has none, as it is in the body, and a HEAD has no body."""
+    """Return S3's error code; None if there is none, as in the answer to a HEAD, which has no body."""
     code = _code_in(_answer_in(error) or {})
     return None if not code or code == "Unknown" else code
 
 
 def _answer_in(error: Exception) -> dict[str, Any] | None:
-    """Return what botocore's `ClientError` and our `RefusedError` have; its other exceptions have None there."""
+    """Return the answer in botocore's `ClientError` or our `RefusedError`; None for other exceptions."""
     answer: dict[str, Any] | None = getattr(error, "response", None)
     return answer
 
 
 def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageError:
     document, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
-    headers = metadata.get("HTTPHeaders", {})  # botocore leaves the id there if a status of 500 or more has no body
+    headers = metadata.get("HTTPHeaders", {})  # the request id is only here if a status of 500 or more has no body
     status: int = metadata.get("HTTPStatusCode", 0)
     code = _code_in(response)
     region = _other_region(document, metadata, status)
@@ -226,13 +226,13 @@ def _from_answer(response: dict[str, Any], uri: str, bucket: str) -> StorageErro
 
 
 def _code_in(response: dict[str, Any]) -> str:
-    """Return the code of an error document; empty where it is a status, has elements, or is no word."""
+    """Return the code of an error document; empty if it is a status, has elements, or is no word."""
     code = parse_word(response.get("Error", {}).get("Code")) or ""
     return "" if code.isdigit() else code
 
 
 def _other_region(document: dict[str, Any], metadata: dict[str, Any], status: int) -> str | None:
-    """Return the region of a redirect, empty where it names none; None where the answer is no redirect."""
+    """Return the region of a redirect, empty if it names none; None if the answer is no redirect."""
     is_redirect = status in (301, 302, 303, 307, 308)
     of_header = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") if is_redirect else None
     region = document.get("Region") or of_header

@@ -1,7 +1,7 @@
-"""Recognises answers that are no listings of S3: pages of a console, a login or a proxy at a wrong endpoint.
+"""Recognises answers that are not S3 listings: pages of a console, a login or a proxy at a wrong endpoint.
 
-botocore takes an answer that is not XML for a broken one and retries, and other XML for an empty listing. Listings that
-are cut in the middle, and ``<Error>`` documents, are left to botocore.
+botocore retries after an answer that is not XML, and reads other XML as an empty listing. Truncated listings and
+``<Error>`` documents are left to botocore.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _DECLARED = re.compile(rb"\s*<\?xml[^>]*>?")
 
 
 class ForeignAnswerError(Exception):
-    """The answer to a request for a listing is none.
+    """The answer to a request for a listing is not a listing.
 
     Args:
         endpoint: URL of the server.
         kind: Content type of the answer.
-        body: Its body.
+        body: Body of the answer.
     """
 
     def __init__(self, endpoint: str, kind: str, body: bytes) -> None:
@@ -49,7 +49,7 @@ class ForeignAnswerError(Exception):
 
 
 def refuse_foreign_listing(url: str, response: Response) -> None:
-    """Raise `ForeignAnswerError` if a successful answer to a request for a listing is none."""
+    """Raise `ForeignAnswerError` if a successful answer to a request for a listing is not a listing."""
     if not _may_be_listing(response.body[:LOOKED_AT_BYTES]):
         endpoint = "{0.scheme}://{0.netloc}".format(urlsplit(url))
         raise ForeignAnswerError(endpoint, response.headers.get("content-type", ""), response.body)
@@ -60,6 +60,6 @@ def _may_be_listing(start: bytes) -> bool:
     declared = _DECLARED.match(start)
     rest = start[declared.end() if declared else 0 :].lstrip()
     root = _ROOT.match(rest)
-    if root is None:  # cut before the root, or an XHTML page
+    if root is None:  # truncated before the root, or an XHTML page
         return declared is not None and rest[:9].upper() != b"<!DOCTYPE"
     return root[1] in (b"ListBucketResult", b"Error")

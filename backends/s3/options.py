@@ -1,6 +1,6 @@
-"""Completes the arguments of `s3fs.S3FileSystem` where the user gives none.
+"""Completes the arguments of `s3fs.S3FileSystem` that the user leaves out.
 
-Guarantees: what the user gives (arguments, fsspec configuration, AWS environment) is never overridden or changed in
+Guarantees: the user's options (arguments, fsspec configuration, AWS environment) are never overridden or changed in
 place. Refuses unverified TLS.
 """
 
@@ -29,10 +29,11 @@ from streamer.core.store.trust import check_client_certificate
 
 __all__ = ["NAMES", "OF_AIOBOTOCORE", "OF_SESSION", "endpoint_of", "filled_options", "times_of"]
 
-OF_SESSION = ("event_hooks", "include_builtin_handlers", "profile", "session_vars")  # of a session of botocore
-OF_AIOBOTOCORE = frozenset({"connector_args", "http_session_cls", "warm_up_loader_caches"})  # how it sends; we do not
+OF_SESSION = ("event_hooks", "include_builtin_handlers", "profile", "session_vars")  # of botocore's session
+# Options of aiobotocore's own HTTP client, which sends no requests here.
+OF_AIOBOTOCORE = frozenset({"connector_args", "http_session_cls", "warm_up_loader_caches"})
 
-_AMAZON = "https://s3.amazonaws.com"  # or a host below it, of which NO_PROXY knows no more
+_AMAZON = "https://s3.amazonaws.com"  # stands for all hosts below it: NO_PROXY treats them alike
 
 _KEYS_OF_CLIENT = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _KINDS: Kinds = {
@@ -51,7 +52,7 @@ _KINDS: Kinds = {
 }
 
 
-# Arguments of s3fs and of the session that it makes. For others s3fs is imported, which takes a quarter of a second.
+# Arguments of s3fs and of its session. To check other names s3fs is imported, which takes a quarter of a second.
 NAMES = frozenset(
     {
         *("anon", "cache_regions", "client_kwargs", "config_kwargs", "default_block_size", "default_cache_type"),
@@ -65,15 +66,15 @@ _NAMES_OF_CONFIG = names_of_arguments(Config) | {*Config.OPTION_DEFAULTS} | OF_A
 
 
 class _Schemes:
-    """What fsspec's configuration is looked up for."""
+    """Stands for the class whose configuration fsspec looks up by its protocols."""
 
     protocol = ("s3", "s3a")
 
 
 def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str, str]) -> SecretOptions:
-    """Complete the arguments of `S3FileSystem` where the user gives none.
+    """Complete the arguments of `S3FileSystem` that the user leaves out.
 
-    fsspec's configuration is merged first, because filling ``client_kwargs`` would otherwise hide the configured one.
+    fsspec's configuration is merged first: a ``client_kwargs`` that is filled before would hide the configured one.
 
     Raises:
         OptionError: an unknown option, a value of the wrong type, a key that is empty or has a line end,
@@ -88,19 +89,19 @@ def filled_options(storage_options: Mapping[str, Any], environment: Mapping[str,
     check_option_names("config_kwargs", options.get("config_kwargs") or {}, _NAMES_OF_CONFIG)
     options["client_kwargs"] = _filled_client(options, environment)
     options["config_kwargs"] = _filled_config(options)
-    for name in _unstripped(options, environment):  # S3 would only say that keys do not fit, or is not reached
+    for name in _unstripped(options, environment):  # S3 would only report a wrong signature, or not be reached
         raise OptionError(f"{name} has a space or a line end around it", hint="Strip it where it is read from a file")
     for name in ("key", "secret"):
-        if options.get(name) == "":  # botocore would sign with it
+        if options.get(name) == "":  # botocore would sign with an empty key
             raise OptionError(f"{name} is empty", hint="Leave it out, and the credentials of the environment count")
     _check_endpoints(options, environment)
     if _lacks_region(options, environment) and environment.get("AWS_REGION"):
-        options["client_kwargs"]["region_name"] = environment["AWS_REGION"]  # every other AWS SDK reads it
+        options["client_kwargs"]["region_name"] = environment["AWS_REGION"]  # all other AWS SDKs read this variable
     proxies = options["config_kwargs"].get("proxies")
     for proxy in (proxies or {}).values():
         check_proxy(str(proxy))
     if not proxies:
-        environment_proxy(endpoint_of(options, environment) or _AMAZON)  # refuses one that cannot be used
+        environment_proxy(endpoint_of(options, environment) or _AMAZON)  # raises if the proxy cannot be used
     return options
 
 
@@ -111,7 +112,7 @@ def _check_names(storage_options: Mapping[str, Any]) -> None:
 
 
 def _merge_other_names(options: SecretOptions) -> None:
-    """Put the values of s3fs's second names for keys under the first."""
+    """Move the values of s3fs's alternative option names (``username``, ``password``) to ``key`` and ``secret``."""
     for name, other in (("key", "username"), ("secret", "password")):
         if options.get(other):
             if options.get(name):
@@ -120,7 +121,7 @@ def _merge_other_names(options: SecretOptions) -> None:
 
 
 def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """Return the endpoint that botocore will use, unless its configuration files name another."""
+    """Return the endpoint that botocore uses, unless its configuration files name another endpoint."""
     named = (endpoint for _, endpoint in _endpoints(options, environment) if endpoint)
     endpoint = next(named, None)
     return str(endpoint).rstrip("/") if endpoint else None
@@ -129,7 +130,7 @@ def endpoint_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> s
 def _check_endpoints(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     """Refuse endpoints that are no URL, or that hold secrets.
 
-    Values get no name here: a traceback with locals would show a password.
+    Values are not assigned to local names, because a traceback with locals would show a password.
     """
     endpoints = SecretOptions(dict(_endpoints(options, environment)))
     for name in filter(endpoints.get, endpoints):
@@ -140,7 +141,7 @@ def _check_endpoints(options: Mapping[str, Any], environment: Mapping[str, str])
 
 
 def _endpoints(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[tuple[str, Any]]:
-    """Name the places of an endpoint, the first that has one first; variables only if no option has one."""
+    """Return the names and values of all settings of an endpoint, by precedence; variables only if no option is set."""
     return _with_variables(
         [
             ("endpoint_url", options.get("endpoint_url")),
@@ -152,7 +153,7 @@ def _endpoints(options: Mapping[str, Any], environment: Mapping[str, str]) -> li
 
 
 def _regions(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[tuple[str, Any]]:
-    """Name the places of a region, as `_endpoints` does."""
+    """Return the names and values of all settings of a region, as `_endpoints` does."""
     of_options = [
         (f"{place}['region_name']", options[place].get("region_name")) for place in ("client_kwargs", "config_kwargs")
     ]
@@ -160,7 +161,7 @@ def _regions(options: Mapping[str, Any], environment: Mapping[str, str]) -> list
 
 
 def _keys(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[tuple[str, Any]]:
-    """Name the places of keys, as `_endpoints` does."""
+    """Return the names and values of all settings of keys, as `_endpoints` does."""
     of_options = [(name, options.get(name)) for name in ("key", "secret", "token")]
     of_options += [(f"client_kwargs[{name!r}]", options["client_kwargs"].get(name)) for name in _KEYS_OF_CLIENT]
     variables = () if options.get("anon") else map(str.upper, _KEYS_OF_CLIENT)
@@ -176,7 +177,7 @@ def _with_variables(
 
 
 def _unstripped(options: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
-    """Name the keys, endpoints and regions with a line end or a space around them, as of a file that was read."""
+    """Name the keys, endpoints and regions with a line end or a space around them; a file may have added it."""
     named = [*_keys(options, environment), *_endpoints(options, environment), *_regions(options, environment)]
     return [name for name, value in named if isinstance(value, str) and value != value.strip()]
 
@@ -188,10 +189,10 @@ def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -
             "verify=False is refused: TLS certificates are always verified",
             hint="Name the CA instead: client_kwargs={'verify': '/path/ca.pem'}, or AWS_CA_BUNDLE=/path/ca.pem",
         )
-    if client.get("verify") is True:  # which is the default, and to botocore that no variable counts
+    if client.get("verify") is True:  # True is the default, but botocore would then ignore the variables
         del client["verify"]
     session = options.get("session")
-    if session is not None and client.get("verify") is None:  # in ours, a blank variable names no certificates
+    if session is not None and client.get("verify") is None:  # our own sessions already ignore a blank variable
         configured = session.get_config_variable("ca_bundle")
         named = configured if isinstance(configured, str) and not is_blank(configured) else None
         client["verify"] = ca_file_of(None, environment, named) or True
@@ -199,7 +200,7 @@ def _filled_client(options: Mapping[str, Any], environment: Mapping[str, str]) -
 
 
 def _client_certificate(named: Any) -> str | tuple[str, str]:
-    """Return the PEM files of a certificate and its key as botocore takes them; a JSON file has a list for the pair.
+    """Return the PEM files of a certificate and its key in botocore's form; options from JSON hold the pair as a list.
 
     Raises:
         OptionError: they are no files of a certificate and its key.
@@ -215,7 +216,7 @@ def _client_certificate(named: Any) -> str | tuple[str, str]:
 
 
 def times_of(options: Mapping[str, Any], limits: Limits) -> AnswerTimes:
-    """Return how long an answer may take: botocore's time-outs where the user sets them, else those of `Options`."""
+    """Return how long an answer may take: botocore's time-outs if the user sets them, else those of `Options`."""
     attempt_s = options["config_kwargs"].get("read_timeout")
     times = answer_times(limits, attempt_s if isinstance(attempt_s, (int, float)) else None)
     connect_s = options["config_kwargs"].get("connect_timeout")
@@ -223,7 +224,7 @@ def times_of(options: Mapping[str, Any], limits: Limits) -> AnswerTimes:
 
 
 def _lacks_region(options: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
-    """Say whether no region is named; `cache_regions` counts as one, as s3fs ignores it beside a region."""
+    """Say whether no region is named; `cache_regions` counts as a region, because s3fs ignores it beside one."""
     named = (region for name, region in _regions(options, environment) if name != "AWS_REGION")
     return not (any(named) or options.get("cache_regions"))
 

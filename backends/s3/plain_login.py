@@ -1,9 +1,9 @@
-"""Finds the login of a plain load: an endpoint and region that nothing unusual changes, and where the keys come from.
+"""Finds the login of a plain load, which has no unusual settings: endpoint, region and the source of the keys.
 
-botocore and fsspec take their configuration from a dozen places, and need a third of a second to read it. Where only
-the usual ones say anything, what they say is found here, as they would find it. Keys that are not written down (of a
-role, a single sign-on, a machine) are found by botocore's session, which needs no client. Everything else is left to
-botocore's client: an option that is not known here, a variable, a line of a file. Nothing here is an error.
+botocore and fsspec read their configuration from a dozen places, which takes a third of a second. If only the usual
+places hold settings, this module reads them, with the same result. Keys that are not stored in a file (of a role, a
+single sign-on, a machine) are found by botocore's session, which needs no client. All other cases are left to
+botocore's client: an unknown option, variable, or line of a file. This module raises no error for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 _LINES_OF_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _VARIABLES_OF_KEYS = tuple(line.upper() for line in _LINES_OF_KEYS)
 _LINES = frozenset({*_LINES_OF_KEYS, "cli_pager", "output", "region"})
-# What says how botocore's session finds keys, and nothing else.
+# Lines that only affect how botocore's session finds keys.
 _LINES_OF_SESSION = frozenset(
     {
         *("credential_process", "credential_source", "duration_seconds", "external_id", "role_arn"),
@@ -43,7 +43,7 @@ _VARIABLES = frozenset(
         *("AWS_CA_BUNDLE", "AWS_CONFIG_FILE", "AWS_DEFAULT_OUTPUT", "AWS_DEFAULT_REGION", "AWS_EC2_METADATA_DISABLED"),
         *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_MAX_ATTEMPTS", "AWS_PAGER", "AWS_PROFILE", "AWS_REGION"),
         *("AWS_RETRY_MODE", "AWS_SHARED_CREDENTIALS_FILE"),
-        # How a session finds keys, as the lines above.
+        # Variables that only affect how a session finds keys.
         *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
         *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
         *("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"),
@@ -51,38 +51,38 @@ _VARIABLES = frozenset(
         *("AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_STS_REGIONAL_ENDPOINTS", "AWS_WEB_IDENTITY_TOKEN_FILE"),
     }
 )
-# Anything more (a path, a user, Amazon's own name) has rules of its own.
+# An endpoint with more parts (a path, a user, Amazon's own name) has special rules, which are left to botocore.
 _ENDPOINT = re.compile(r"https?://(?![^/]*amazonaws)[A-Za-z0-9.-]+(?::\d+)?/?", re.ASCII)
-_REGION = re.compile(r"(?:af|ap|ca|eu|il|me|mx|sa|us)-[a-z]+-\d", re.ASCII)  # of the usual partition
-_REGION_ELSEWHERE = re.compile(r"(?!aws-|fips-)[a-z0-9-]+(?<!-fips)", re.ASCII)  # "auto", "nyc3"; it is only signed
-_BUCKET = re.compile(r"(?!xn--)[a-z0-9](?:[a-z0-9]|-(?!-)){1,61}[a-z0-9]", re.ASCII)  # any host name may begin with it
+_REGION = re.compile(r"(?:af|ap|ca|eu|il|me|mx|sa|us)-[a-z]+-\d", re.ASCII)  # of the public AWS partition
+_REGION_ELSEWHERE = re.compile(r"(?!aws-|fips-)[a-z0-9-]+(?<!-fips)", re.ASCII)  # "auto", "nyc3"; only signed
+_BUCKET = re.compile(r"(?!xn--)[a-z0-9](?:[a-z0-9]|-(?!-)){1,61}[a-z0-9]", re.ASCII)  # valid in host names
 _BUCKET_IN_PATH = re.compile(r"[a-z0-9](?:[a-z0-9]|[.-](?![.-])){1,61}[a-z0-9]", re.ASCII)
-_DEFAULT_REGION = "us-east-1"  # for which botocore signs where none is named
+_DEFAULT_REGION = "us-east-1"  # botocore signs for this region if none is named
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What signs, under the names that botocore's signers use."""
+    """The keys of signatures, under the attribute names that botocore's signers use."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
 
     def same(self) -> Keys:
-        """Return these keys, whenever it is."""
+        """Return these keys, which never change; it serves as `PlainLogin.keys`."""
         return self
 
 
 @dataclass(frozen=True)
 class PlainLogin:
-    """How to reach buckets.
+    """Endpoint and credentials of requests.
 
     Attributes:
-        endpoint: URL of the server; None for Amazon's own.
-        region: What signatures are made for.
-        keys: Returns what they are made with, at each moment; None for anonymous requests.
-        ca_file: Certificates to trust; None for the system's.
-        most_attempts: How often a request is sent.
+        endpoint: URL of the server; None for Amazon's own endpoint.
+        region: The region that signatures are made for.
+        keys: Returns the current keys of signatures; None for anonymous requests.
+        ca_file: File of certificates to trust; None for the system's certificates.
+        most_attempts: Highest number of attempts of a request.
     """
 
     endpoint: str | None
@@ -92,7 +92,7 @@ class PlainLogin:
     most_attempts: int
 
     def url_of(self, bucket: str) -> str | None:
-        """Return the URL of a bucket without a slash at its end; None where botocore has to find it."""
+        """Return the URL of a bucket without a slash at its end; None if botocore has to find it."""
         if self.endpoint is not None:
             return f"{self.endpoint}/{bucket}" if _BUCKET_IN_PATH.fullmatch(bucket) else None
         if not _BUCKET.fullmatch(bucket) or bucket.endswith("-s3alias"):
@@ -106,10 +106,10 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
 
     Args:
         storage_options: Arguments of `s3fs.S3FileSystem`.
-        environment: Of this process, without blank variables.
+        environment: Variables of this process, without blank ones.
 
     Returns:
-        None where they have to be asked.
+        The login; None if the settings are left to s3fs and botocore.
     """
     client = {} if storage_options.get("client_kwargs") is None else storage_options["client_kwargs"]
     if not _are_plain(storage_options, client) or _is_configured_otherwise(environment):
@@ -135,17 +135,17 @@ def plain_login(storage_options: Mapping[str, Any], environment: Mapping[str, st
         *(section.get("region") for section in sections),
         _DEFAULT_REGION,
     )
-    known = _REGION if endpoint is None else _REGION_ELSEWHERE
-    if not (region and known.fullmatch(region) and (endpoint is None or _ENDPOINT.fullmatch(endpoint))):
+    regions = _REGION if endpoint is None else _REGION_ELSEWHERE
+    if not (region and regions.fullmatch(region) and (endpoint is None or _ENDPOINT.fullmatch(endpoint))):
         return None
     ca_file = ca_file_of(client.get("verify"), environment)
     if ca_file and not _has_certificates(ca_file):
-        return None  # an error says so
+        return None  # botocore's client raises the error
     return PlainLogin(endpoint and endpoint.removesuffix("/"), region, keys, ca_file, int(attempts))
 
 
 def _has_certificates(path: str) -> bool:
-    """Look at a PEM file without parsing it, which takes 20 ms for a system's bundle."""
+    """Say whether a PEM file holds certificates, without parsing: that takes 20 ms for a system's bundle."""
     try:
         with open(path, "rb") as file:
             return b"CERTIFICATE-----" in file.read()
@@ -170,24 +170,24 @@ def _are_plain(options: Mapping[str, Any], client: object) -> bool:
 
 
 def _are_texts(options: Mapping[str, Any], names: frozenset[str]) -> bool:
-    """Whether each has a text or None. An empty text is something else: an empty key is not the next place's key."""
+    """Say whether each option is a text or None. Empty text is refused: the next place must not replace it."""
     return all(options.get(name) is None or (isinstance(options[name], str) and options[name]) for name in names)
 
 
 def _is_configured_otherwise(environment: Mapping[str, str]) -> bool:
-    """Whether a variable, or fsspec's own configuration, may say more than is looked at here."""
+    """Say whether a variable or fsspec's own configuration may hold a setting that this module does not read."""
     for name in environment:
         is_ours = name.startswith(("AWS_", "BOTO_", "FSSPEC_"))
         if is_ours and name not in _VARIABLES:
             return True
-        # Whether a proxy counts is not the same for libcurl and for Python: HTTP_PROXY, networks in NO_PROXY.
+        # libcurl and Python have different rules for proxies: HTTP_PROXY, networks in NO_PROXY.
         if name.lower() in _PROXIES:
             return True
     return are_configured("s3", "s3a", variables=environment)
 
 
 def _sections_of_profile(profile: str | None, environment: Mapping[str, str]) -> list[Mapping[str, str]] | None:
-    """Return what the files of credentials and of the configuration say of a profile, or None to ask botocore."""
+    """Return a profile's sections of the files of credentials and configuration, or None to leave it to botocore."""
     credentials = _section(environment.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials", profile or "default")
     in_config = f"profile {profile}" if profile and profile != "default" else "default"
     config = _section(environment.get("AWS_CONFIG_FILE") or "~/.aws/config", in_config)
@@ -197,11 +197,11 @@ def _sections_of_profile(profile: str | None, environment: Mapping[str, str]) ->
 
 
 def _section(path: str, name: str) -> Mapping[str, str] | None:
-    """Return one section of a file, empty where there is none; None where the file cannot be understood."""
+    """Return one section of a file, empty if there is none; None if the file cannot be parsed here."""
     path = os.path.expandvars(os.path.expanduser(path))
     if not os.path.isfile(path):
         return {}
-    parser = RawConfigParser(default_section="")  # as botocore's, which has none
+    parser = RawConfigParser(default_section="")  # without a default section, like botocore's parser
     try:
         parser.read(path, encoding="utf-8")
     except (Error, OSError, UnicodeError):
@@ -216,15 +216,15 @@ def _section(path: str, name: str) -> Mapping[str, str] | None:
 def _keys(
     options: Mapping[str, Any], environment: Mapping[str, str], sections: list[Mapping[str, str]]
 ) -> Callable[[], Keys] | None:
-    """Return what gives the keys: those of the first place that has one, which must have both, or a session's."""
-    has_profile = options.get("profile") is not None  # by which botocore prefers a session to variables
+    """Return a function that returns the keys: of the first place with a key, which must have both, or of a session."""
+    has_profile = options.get("profile") is not None  # botocore then prefers the profile to variables
     asks_session = has_profile or any(_LINES_OF_SESSION & section.keys() for section in sections)
     places = [tuple(map(options.get, ("key", "secret", "token")))]
     places += [] if has_profile else [tuple(map(environment.get, _VARIABLES_OF_KEYS))]
     places += [] if asks_session or "AWS_ROLE_ARN" in environment else [_keys_in(section) for section in sections]
     for key, secret, token in places:
         if any(each and each != each.strip() for each in (key, secret, token)):
-            return None  # an error says so
+            return None  # botocore's client raises the error
         if key or secret or token:
             keys = Keys(key, secret, token or None) if key and secret else None
             return None if keys is None else keys.same
@@ -236,17 +236,17 @@ def _keys_in(section: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def keys_of_session(profile: str | None) -> Keys:
-    """Find keys as botocore does, which renews them before they expire.
+    """Return the keys that botocore's session finds; it renews them before they expire.
 
     Raises:
-        LoginError: they could not be found.
-        NoCredentialsError: there are none.
+        LoginError: the keys could not be fetched.
+        NoCredentialsError: there are no keys.
     """
     with collector_paused():
         from botocore.exceptions import NoCredentialsError  # noqa: PLC0415 (a session takes 0.1 s)
 
         from streamer.backends.s3.sessions import keys_in, shared_session  # noqa: PLC0415
-    found = keys_in(shared_session(profile))
-    if found is None:
+    frozen = keys_in(shared_session(profile))
+    if frozen is None:
         raise NoCredentialsError
-    return Keys(*found[:3])
+    return Keys(*frozen[:3])

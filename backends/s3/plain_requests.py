@@ -1,7 +1,7 @@
-"""The usual requests about objects in S3 (size and version, listing, signed URL), made, signed and parsed here.
+"""Makes, signs and parses the usual requests about objects in S3: size and version, listing, signed URL.
 
-Guarantees: what is returned is what botocore would return; its own signers sign, or what agreed with them. An answer
-that needs more than that (another region, another clock, a document that is not as expected) is left to botocore.
+Guarantees: results are the same as botocore's. botocore's own signers sign, or a `UrlTemplate` that was checked against
+them. If an answer needs more (another region, another clock, an unexpected document), the request is left to botocore.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RefusedError(Exception):
     """S3 refuses a request.
 
     Args:
-        answer: What botocore's `ClientError` has as its ``response``.
+        answer: The same as the ``response`` of botocore's `ClientError`.
     """
 
     def __init__(self, answer: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class PlainRequests:
     """Sends requests with one login.
 
     Args:
-        login: Where to, and with what keys.
+        login: Endpoint and keys.
         limits: Bounds of S3's answers.
     """
 
@@ -75,20 +75,20 @@ class PlainRequests:
         self._templates: dict[tuple[str, int], UrlTemplate | None] = {}  # by bucket and lifetime
 
     def serves(self, method: str, bucket: str, parameters: Mapping[str, Any]) -> bool:
-        """Whether `call` knows such a request."""
+        """Say whether `call` supports such a request."""
         return parameters.keys() <= _PARAMETERS.get(method, set()) and self.login.url_of(bucket) is not None
 
     def call(self, method: str, bucket: str, parameters: Mapping[str, str]) -> dict[str, Any] | None:
-        """Send a request that is served; return what botocore's client would, or None to ask that.
+        """Send a supported request; return the same as botocore's client, or None to leave the request to that client.
 
         Raises:
-            RefusedError: S3 refuses it, or has failed at each attempt.
+            RefusedError: S3 refuses the request, or failed at each attempt.
             StorageError: there is no answer.
         """
         is_listing = method == "list_objects_v2"
         url = self._url(bucket, parameters, {"list-type": "2", "encoding-type": "url"} if is_listing else {})
         headers = {_HEADERS[name]: value for name, value in parameters.items() if name in _HEADERS}
-        answer = self._ask("HEAD" if method == "head_object" else "GET", url, headers)
+        answer = self._answer_to("HEAD" if method == "head_object" else "GET", url, headers)
         if answer is None:
             return None
         if is_listing:
@@ -97,7 +97,7 @@ class PlainRequests:
         return _head_of(answer)
 
     def signed_get(self, bucket: str, lifetime_s: int, parameters: Mapping[str, str]) -> str:
-        """Sign the URL of one object, whose HEAD is served with these parameters."""
+        """Sign the URL of one object, if `serves` accepts a HEAD with these parameters."""
         key, is_plain = parameters["Key"], list(parameters) == ["Key"]
         template = self._templates.get((bucket, lifetime_s))
         if template is not None and is_plain and (signed := template.url(key)) is not None:
@@ -113,8 +113,8 @@ class PlainRequests:
             self._templates[bucket, lifetime_s] = UrlTemplate.of(request.url, key, keys.secret_key)
         return str(request.url)
 
-    def way(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpSource:
-        """Return how a URL is read."""
+    def source_for(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpSource:
+        """Return the source for a URL."""
         return HttpSource(url, headers, ca_file=self.login.ca_file)
 
     def _url(self, bucket: str, parameters: Mapping[str, str], query: Mapping[str, str]) -> str:
@@ -123,8 +123,8 @@ class PlainRequests:
         named = {**query, **{_QUERY[name]: value for name, value in parameters.items() if name in _QUERY}}
         return f"{self.login.url_of(bucket)}{path}" + (f"?{_encoded(named)}" if named else "")
 
-    def _ask(self, method: str, url: str, headers: Mapping[str, str]) -> Response | None:
-        response, attempts = self._sender.answer(self.way(url, self._signed(method, url, headers)), method)
+    def _answer_to(self, method: str, url: str, headers: Mapping[str, str]) -> Response | None:
+        response, attempts = self._sender.answer(self.source_for(url, self._signed(method, url, headers)), method)
         status, offset_s = response.status, clock_offset_s(response.headers.get("date"), time.time())
         if status in STATUSES or (status > 400 and not offset_s):
             raise RefusedError(_refusal(response, attempts))
@@ -134,7 +134,7 @@ class PlainRequests:
         keys = self.login.keys and self.login.keys()
         if keys is None:
             return dict(headers)
-        note_credential(keys.token)  # of the credentials only this is sent, so that a server may repeat it
+        note_credential(keys.token)  # the only credential that is sent as it is, so a server may repeat it
         auth, new_request = _signers()
         request = new_request(method, url, headers=headers)
         auth.S3SigV4Auth(keys, _SERVICE, self.login.region).add_auth(request)
@@ -142,7 +142,7 @@ class PlainRequests:
 
 
 def _signers() -> tuple[Any, Any]:
-    """Return botocore's module of signers, and the class of what they sign: an anonymous load imports neither."""
+    """Return botocore's module of signers, and the class of its requests; an anonymous load imports neither."""
     with collector_paused():
         from botocore import auth  # noqa: PLC0415
         from botocore.awsrequest import AWSRequest  # noqa: PLC0415
@@ -159,8 +159,8 @@ def _head_of(answer: Response) -> dict[str, Any] | None:
         return None
     named = {name: answer.headers.get(header) for name, header in _OF_HEAD.items()}
     of_user = {name[len(_OF_USER) :]: value for name, value in answer.headers.items() if name.startswith(_OF_USER)}
-    found = {name: value for name, value in named.items() if value}
-    return {"ContentLength": int(length), "Metadata": of_user} | found
+    present = {name: value for name, value in named.items() if value}
+    return {"ContentLength": int(length), "Metadata": of_user} | present
 
 
 def _refusal(response: Response, attempts: Attempts) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sends the requests of S3's control plane: the one place where they are repeated and bounded."""
+"""Sends the requests of S3's control plane; only here they are retried and bounded."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Sender:
 
     Attributes:
         times: How long an answer may take.
-        most_bytes: Its largest body.
-        most_attempts: How often a request is sent.
+        most_bytes: Largest body of an answer.
+        most_attempts: Highest number of attempts of a request.
     """
 
     times: AnswerTimes
@@ -36,12 +36,12 @@ class Sender:
 
         Args:
             source: URL, headers, certificates and proxy.
-            method: Of HTTP.
-            body: What is sent.
-            began_s: When the first of several requests began that have their time together, by `time.monotonic`.
+            method: HTTP method.
+            body: Body of the request.
+            began_s: Begin of the first of several requests that share their time, by `time.monotonic`.
 
         Raises:
-            StorageError: there is none.
+            StorageError: there is no answer.
         """
         times = self.times.with_upload(len(body))
 

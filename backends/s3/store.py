@@ -1,7 +1,7 @@
-"""Objects in S3 and servers with its protocol; botocore signs, the native reactors read.
+"""Objects in S3 and in servers with its protocol; botocore signs, the native reactors read.
 
-Guarantees: every answer is requested from S3, never taken from a listing cache; a ``?versionId=`` in the URL pins that
-version; one SigV4-signed URL serves every range of an object, because the range is no part of the signature. A listing
+Guarantees: every answer is requested from S3, never taken from a listing cache. A ``?versionId=`` in the URL pins that
+version. One SigV4-signed URL serves every range of an object, because the signature does not cover the range. A listing
 that S3 leaves incomplete is an error.
 """
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["S3Store", "streamer_open_store", "streamer_source_kind"]
 
-# botocore renews temporary credentials 10 minutes before they expire, so that they are valid as long as the signature.
+# botocore renews temporary credentials 10 minutes before they expire, so they stay valid as long as the signature.
 SIGNATURE_LIFETIME_S = 600
-MAX_PARTS = 10_000  # of a multipart upload, S3's own limit
+MAX_PARTS = 10_000  # S3's own limit of a multipart upload
 DEFAULT_LIMITS = Limits()
 UNPIN = "Leave ?versionId= out, or name an object"
 
@@ -69,7 +69,7 @@ class S3Store:
 
     Attributes:
         root: ``bucket/key`` of `uri`, without version.
-        server: The endpoint, or the bucket where that is Amazon's own.
+        server: The endpoint, or the bucket if the endpoint is Amazon's own.
     """
 
     root: str
@@ -82,11 +82,11 @@ class S3Store:
         self.server = self._client.endpoint or f"s3://{self.root.partition('/')[0]}"
 
     def info(self, path: str) -> ObjectInfo:
-        """Request size and ETag by one HEAD, and after a refusal the reason by one GET of one byte.
+        """Request size and ETag by one HEAD; after a refusal, request the reason by one GET of one byte.
 
         Raises:
             ObjectNotFoundError: there is no such object, version or bucket; the message says which.
-            AccessDeniedError: the credentials do not suffice; `CredentialsError` when they are wrong.
+            AccessDeniedError: the credentials do not suffice; `CredentialsError` if they are wrong.
             StorageError: any other error of S3, the network or TLS.
         """
         bucket, key = split_path(path)
@@ -134,7 +134,7 @@ class S3Store:
         return names
 
     def source(self, info: ObjectInfo) -> HttpSource:
-        """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials of that moment.
+        """Sign a GET of the object; `HttpSource.refresh` signs again, with the credentials that are current then.
 
         Raises:
             CredentialsError: there are no credentials, or they could not be renewed.
@@ -145,7 +145,7 @@ class S3Store:
             url = self._client.signed_get(bucket, SIGNATURE_LIFETIME_S, Key=key, **self._version_of(info.path))
         except Exception as error:
             raise self._storage_error(error, info.uri, bucket) from error
-        source = replace(self._client.way(url), version=info.version)
+        source = replace(self._client.source_for(url), version=info.version)
         if self._client.is_anonymous:
             return source
         return replace(
@@ -153,7 +153,7 @@ class S3Store:
         )
 
     def digest(self, info: ObjectInfo) -> ObjectDigest | NoDigest:
-        """Request the object's checksum by one HEAD, and those of its parts where it has no other.
+        """Request the object's checksum by one HEAD; if only its parts have checksums, request the parts' checksums.
 
         Raises:
             StorageError: as for `info`.
@@ -167,13 +167,13 @@ class S3Store:
             raise self._storage_error(reason, info.uri, bucket) from reason
         size_bytes = answer.get("ContentLength")
         if size_bytes is None or (answer.get("ETag") or None, size_bytes) != (info.version, info.size_bytes):
-            return NoDigest("it was replaced meanwhile")  # and reading it fails
+            return NoDigest("it was replaced meanwhile")  # reading this object fails, too
         digest = digest_in_head(answer, size_bytes)
         if not isinstance(digest, Composite):
             return digest
         try:
             return digest_of_parts(digest, self._parts(bucket, target), size_bytes)
-        except Exception as error:  # few servers have this request, and some policies forbid it; reading still works
+        except Exception as error:  # few servers support this request, and some policies forbid it; reading still works
             why = _error_code(error) or type(error).__name__
             return NoDigest(f"its checksum is one of its parts, whose sizes the storage does not report ({why})")
 
@@ -213,15 +213,15 @@ class S3Store:
         return ObjectWriter(self._client, path, self._uri(path), self._storage_error)
 
     def _renewed(self, info: ObjectInfo, signed_at_s: float) -> HttpSource:
-        """Sign again. A signature that is refused early may have a wrong time, which any answer corrects."""
+        """Sign again. If a signature is refused early, its time may be wrong; the date of any answer corrects it."""
         if time.time() < signed_at_s + SIGNATURE_LIFETIME_S / 2:
-            with suppress(StreamerError):  # the next read shows whether this was the reason
+            with suppress(StreamerError):  # if this was not the reason, the next read fails
                 self.info(info.path)
         self._client.renew()
         return self.source(info)
 
     def _storage_error(self, error: Exception, uri: str, bucket: str) -> StreamerError:
-        from streamer.backends.s3.errors import storage_error  # noqa: PLC0415 (imports all whose errors it knows)
+        from streamer.backends.s3.errors import storage_error  # noqa: PLC0415 (imports botocore)
 
         return storage_error(error, uri, bucket)
 
@@ -245,7 +245,7 @@ class S3Store:
             count.add(count_of_entries(page))
             yield page
             following = page.get("NextContinuationToken")
-            if not page.get("IsTruncated") and not following:  # some servers leave out the first, or spell it otherwise
+            if not page.get("IsTruncated") and not following:  # some servers omit or misspell IsTruncated
                 return
             if not following or following in seen:
                 raise StorageError("S3 broke off its listing", uri=uri, hint="Check endpoint_url")
@@ -274,7 +274,7 @@ class S3Store:
             marker = following
 
     def _reason(self, error: Exception, bucket: str, target: Mapping[str, str]) -> Exception:
-        """Request the reason why a HEAD was refused: only the answer of a GET has a body that names it."""
+        """Request the reason for a refused HEAD: only the answer to a GET has a body that names the reason."""
         status = (getattr(error, "response", None) or {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
         if status is None or status in STATUSES or _error_code(error) is not None:
             return error

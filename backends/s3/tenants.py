@@ -1,8 +1,8 @@
 """Buckets of other tenants, ``tenant:bucket``, as Ceph and OpenStack name them.
 
-Amazon forbids a colon in the name of a bucket, and botocore applies that rule to every server, before it sends a
-request. Guarantees: such a bucket is read wherever the server is not Amazon's; at Amazon it is one error that says so.
-What holds an ``@`` does not come here: the store refuses it, as it holds credentials.
+Amazon forbids a colon in the name of a bucket, and botocore applies this rule to every server, before it sends a
+request. Guarantees: such a bucket is read if the server is not Amazon's; at Amazon an error says that there is none.
+Names with an ``@`` do not reach this module: the store refuses them, because they hold credentials.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CHECK = "before-parameter-build.s3"
 
 
 def allow_tenants(client: Any) -> None:
-    """Apply Amazon's rules for names of buckets to what follows the tenant's, in a client of another server."""
+    """Make the client of another server than Amazon's check only the part of a bucket's name after the tenant."""
     if not _is_amazon(client):
         client.meta.events.unregister(_CHECK, validate_bucket_name)
         client.meta.events.register(_CHECK, _validate_name_of_tenants_bucket, unique_id=__name__)
 
 
 def check_tenant(client: Any, bucket: str) -> None:
-    """Refuse the bucket of a tenant at Amazon, before botocore does with a message that repeats the name.
+    """Refuse the bucket of a tenant at Amazon, before botocore refuses it with a message that repeats the name.
 
     Raises:
         UsageError: Amazon has no such bucket.

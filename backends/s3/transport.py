@@ -1,11 +1,11 @@
-"""Sends the requests of a client of botocore over the engine's connections, in place of its own HTTP library.
+"""Sends the requests of a botocore client over the engine's connections, in place of botocore's HTTP library.
 
-botocore makes, signs and parses the requests as before: the handler of its public event ``before-send`` may answer one.
+botocore still makes, signs and parses the requests: a handler of its public event ``before-send`` may answer a request.
 https://docs.aws.amazon.com/boto3/latest/guide/events.html
 
-Guarantees: a request takes the way of the reads (certificates, proxy, ``User-Agent``), and is repeated by the rule of
-all lookups (`Sender`); redirects are answers and not followed, so that no session token reaches another host. A failure
-is the engine's error.
+Guarantees: a request uses the same certificates, proxy and ``User-Agent`` as reads, and is retried by the rule of all
+lookups (`Sender`). A redirect is an answer and is not followed, so that no session token reaches another host. Failures
+are the engine's errors.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _LISTING = "before-send.s3.ListObjectsV2"
 
 @dataclass
 class Call:
-    """One call of a method of botocore's client, of whatever number of requests.
+    """One call of a method of botocore's client, which may send several requests.
 
-    Many loads share a client, each with its own bounds: so they come with the call.
+    Many loads share a client, but each load has its own bounds, so the call holds the bounds.
 
     Attributes:
-        way: Gives certificates, proxy and headers of the reads of a URL.
-        sender: Bounds and repeats its requests.
-        has_answer: A request was answered, so that a later failure is about its content.
-        attempts: How often the last request was sent.
-        began_s: When the first was sent, by `time.monotonic`.
+        source_for: Returns the source of a URL, with certificates, proxy and headers as for reads.
+        sender: Bounds and retries its requests.
+        has_answer: A request was answered, so a later failure is about the answer's content.
+        attempts: Number of attempts of the last request.
+        began_s: Begin of the first request, by `time.monotonic`.
     """
 
-    way: Callable[[str], HttpSource]
+    source_for: Callable[[str], HttpSource]
     sender: Sender
     has_answer: bool = False
     attempts: int = 1
@@ -54,8 +54,9 @@ class Call:
     def send(self, request: Any) -> Response:
         """Send a request of botocore until it is answered."""
         headers = {name: _text(value) for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
-        note_credential(headers.get("X-Amz-Security-Token"))  # only this is sent, so that a server may repeat it
-        source = self.way(request.url)
+        # Of the credentials only the token is sent, so a server may repeat it.
+        note_credential(headers.get("X-Amz-Security-Token"))
+        source = self.source_for(request.url)
         source = replace(source, headers={**headers, **source.headers})
         response, attempts = self.sender.answer(source, request.method, _body_of(request), began_s=self.began_s)
         self.has_answer, self.attempts = True, attempts.number
@@ -67,7 +68,7 @@ _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 @contextmanager
 def calling(call: Call) -> Iterator[None]:
-    """Let the requests of this thread belong to a call."""
+    """Make the requests of this thread part of a call."""
     token = _call.set(call)
     try:
         yield
@@ -76,13 +77,13 @@ def calling(call: Call) -> Iterator[None]:
 
 
 def send_natively(client: Any) -> None:
-    """Make a client of botocore send its requests so."""
+    """Make a client of botocore send its requests over the engine's connections."""
     client.meta.events.register_last("before-send.s3", _send, unique_id="streamer-send")
 
 
 def _send(request: Any, event_name: str = "", **_: Any) -> AWSResponse | None:
     call = _call.get()
-    if call is None:  # of a signature that needs a request of its own
+    if call is None:  # the request belongs to a signature, not to a call
         return None
     response = call.send(request)
     if event_name == _LISTING and response.status == 200:
@@ -92,7 +93,7 @@ def _send(request: Any, event_name: str = "", **_: Any) -> AWSResponse | None:
 
 def _body_of(request: Any) -> bytes:
     body = request.body
-    body = body.read() if hasattr(body, "read") else body  # framed, or a file
+    body = body.read() if hasattr(body, "read") else body  # a file, or a framed body
     return body.encode() if isinstance(body, str) else bytes(body or b"")
 
 
@@ -101,7 +102,7 @@ def _text(value: Any) -> str:
 
 
 class _Raw:
-    """A body that is there, with the methods that botocore calls on that of its HTTP library."""
+    """A complete body, with the methods that botocore calls on a body of its HTTP library."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

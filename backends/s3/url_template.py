@@ -1,10 +1,10 @@
-"""Signed URLs that differ in the object alone: botocore signs the first, and the others follow from it.
+"""Signed URLs that only differ in the object: botocore signs the first, and a template of it signs the others.
 
-botocore takes 0.2 ms to sign a URL, and a millisecond to find the endpoint of its bucket again: a checkpoint of a
-thousand shards waits for that as long as for its data. The rule:
+botocore takes 0.2 ms to sign a URL, and a millisecond to find the endpoint of its bucket again. A checkpoint of a
+thousand shards would wait for the signatures as long as for its data. The rule of signatures:
 https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
 
-Guarantees: a template that would not sign the URL it is made of exactly as botocore did is not made.
+Guarantees: there is no template unless it signs its own URL exactly as botocore did.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 __all__ = ["PLAIN_KEY", "UrlTemplate"]
 
-# Keys that are in a URL as they are.
+# Keys that stand in a URL without quoting.
 PLAIN_KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.~-]+(?:/(?!\Z)|\Z))+", re.ASCII)
-# Then the credentials, or what is known of the bucket's region, may be others; and it is how much sooner than its
-# lifetime after now a signature ends, as all are of the template's time.
+# After this time, credentials or the bucket's region may have changed. All signatures of a template have its time, so
+# they may expire up to `LIFETIME_S` earlier than new ones.
 LIFETIME_S = 5.0
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
@@ -31,9 +31,9 @@ class UrlTemplate:
     """Signs GETs of objects of one bucket.
 
     Args:
-        url: What botocore signed; its signature is not used.
-        key: Of the object in it.
-        secret_key: What it was signed with.
+        url: A URL that botocore signed; its signature is not used.
+        key: Key of the object in the URL.
+        secret_key: The secret key that it was signed with.
     """
 
     def __init__(self, url: str, key: str, secret_key: str) -> None:
@@ -49,19 +49,19 @@ class UrlTemplate:
         self._signing_key = f"AWS4{secret_key}".encode()
         for part in scope.split("/"):
             self._signing_key = hmac.digest(self._signing_key, part.encode(), "sha256")
-        self._made_at = time.monotonic()
+        self._created_at = time.monotonic()
 
     @classmethod
     def of(cls, url: str, key: str, secret_key: str) -> UrlTemplate | None:
-        """Make the template of a URL; None where it would not give this very URL: signatures are of several kinds."""
+        """Make the template of a URL; None if it does not reproduce this URL, as for other kinds of signatures."""
         if not PLAIN_KEY.fullmatch(key):
             return None
         template = cls(url, key, secret_key)
         return template if template.url(key) == url else None
 
     def url(self, key: str) -> str | None:
-        """Sign a GET of another object; None where the key or the time needs botocore."""
-        if time.monotonic() > self._made_at + LIFETIME_S or not PLAIN_KEY.fullmatch(key):
+        """Sign a GET of another object; None if botocore has to sign, because of the key or the time."""
+        if time.monotonic() > self._created_at + LIFETIME_S or not PLAIN_KEY.fullmatch(key):
             return None
         request = f"GET\n{self._path}{key}\n{self._canonical_query}\nhost:{self._host}\n\nhost\nUNSIGNED-PAYLOAD"
         to_sign = self._before_digest + hashlib.sha256(request.encode()).hexdigest()

@@ -1,6 +1,6 @@
 """URLs of S3: ``s3://bucket/key``, with ``?versionId=…`` to pin the version of one object.
 
-Refuses what looks like credentials.
+Refuses URLs that seem to hold credentials.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from streamer.core.secrets.redact import redact
 
 __all__ = ["parse_url", "split_path"]
 
-# What may stand for a bucket and has slashes: access points (of a region, of Outposts, of Lambda), buckets of Outposts.
+# ARNs that stand in place of a bucket and have slashes: access points (regional, Outposts, Lambda), Outposts buckets.
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-access-points.html
 _NAME = r"[a-zA-Z0-9-]{1,63}"
 _ARN = re.compile(
@@ -24,7 +24,7 @@ _ARN = re.compile(
 
 
 def parse_url(uri: str) -> tuple[str, str, str]:
-    """Split a URL into its scheme, ``bucket/key`` without slashes at the end, and the version or an empty text.
+    """Split a URL into its scheme, ``bucket/key`` without slashes at the end, and the version (empty for none).
 
     Raises:
         UsageError: the URL names no bucket, or holds credentials.
@@ -41,7 +41,7 @@ def parse_url(uri: str) -> tuple[str, str, str]:
 
 
 def split_path(path: str) -> tuple[str, str]:
-    """Split ``bucket/key``, where the bucket may be the ARN of an access point.
+    """Split ``bucket/key``; the bucket may be the ARN of an access point.
 
     Example:
         >>> split_path("models/llama/a"), split_path("arn:aws:s3:us-west-2:123456789012:accesspoint/mine/a/b")
@@ -55,7 +55,7 @@ def split_path(path: str) -> tuple[str, str]:
 
 
 def _with_tenant(path: str) -> str:
-    """Decode the colon of a bucket that was quoted, as no bucket has a per cent sign in its name.
+    """Decode a quoted colon in the name of a bucket; no bucket has a per cent sign in its name.
 
     Example:
         >>> _with_tenant("acme%3Amodels/100%3A1"), _with_tenant("models/a%3Ab")
@@ -66,9 +66,9 @@ def _with_tenant(path: str) -> str:
 
 
 def _check_bucket(root: str, uri: str) -> None:
-    """Refuse names that botocore would refuse later with a message that repeats them, and so a password in them.
+    """Refuse names that botocore would refuse later, in a message that repeats them and a password in them.
 
-    A secret key may hold a slash: a colon in what looks like the bucket and an ``@`` behind it are credentials.
+    A secret key may hold a slash, so a colon in the bucket and an ``@`` in the key count as credentials, too.
     """
     bucket, _, key = root.partition("/")
     if not bucket:

@@ -1,6 +1,6 @@
-"""The ``User-Agent`` of the engine's requests to S3, if botocore's configuration names one; botocore sends its own.
+"""The ``User-Agent`` of the engine's requests to S3, if botocore's configuration names one.
 
-Guarantees: a whole name of the user's replaces the engine's, as it replaces botocore's; additions are added to either.
+Guarantees: a whole name of the user replaces the engine's name, as it replaces botocore's; additions are appended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_user_agent(config: Mapping[str, Any]) -> None:
         config: The option ``config_kwargs``.
 
     Raises:
-        OptionError: it holds a line end, for example.
+        OptionError: the name holds a character that cannot be sent, such as a line end.
     """
     for name in NAMING_OPTIONS:
         if (fault := fault_of("User-Agent", config.get(name) or "")) is not None:
@@ -32,11 +32,11 @@ def check_user_agent(config: Mapping[str, Any]) -> None:
 
 
 def user_agent_of(name: str | None, app: str | None, extra: str | None) -> str | None:
-    """Return what the engine sends, or None for its own name alone.
+    """Return the ``User-Agent`` that the engine sends, or None for the engine's own name.
 
     Args:
         name: ``user_agent`` of the user's configuration.
-        app: ``user_agent_appid``, which botocore ignores beside a whole name.
+        app: ``user_agent_appid``; ignored beside a whole name, as in botocore.
         extra: ``user_agent_extra``.
 
     Example:

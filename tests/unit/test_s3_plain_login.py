@@ -190,7 +190,7 @@ def test_a_url_is_the_one_that_botocore_signs(prepared, case):
             signed = [plain.signed_get(bucket, 600, parameters), client.signed_get(bucket, 600, **parameters)]
             times = {dict(parse_qsl(urlsplit(url).query)).get("X-Amz-Date") for url in signed}
         assert signed[0] == signed[1]
-    assert plain.login.ca_file == client.way("").ca_file
+    assert plain.login.ca_file == client.source_for("").ca_file
     assert login.endpoint == client.endpoint
     assert (login.keys is None) == client.is_anonymous
     assert login.most_attempts == client._login.attempts()
@@ -235,7 +235,7 @@ def test_certificates_are_those_that_the_other_client_trusts(prepared, tmp_path,
     options = prepared({**KEYS, "endpoint_url": OWN, **options}, variables, False)
     login, client = plain_login(options, os.environ), BotocoreClient(options)
     client.signed_get("bucket", 60, Key="key")
-    assert login.ca_file == client.way("").ca_file == "ca.pem"
+    assert login.ca_file == client.source_for("").ca_file == "ca.pem"
 
 
 @pytest.mark.parametrize("bucket", ["Upper", "under_score", "dots..two", "a--x-s3", "arn:aws:s3:::x", "", "ab", ".."])
